@@ -1,0 +1,108 @@
+"""Spells every key in Redis; nothing else in the package does.
+
+A key is `global_keyprefix` + kind + `{tag}` + rest. The braces are Redis Cluster's hash tag: all keys of one queue share a
+slot, so that one script may touch them together.
+Source: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+#: Version of the data layout, stored in every queue's record.
+FORMAT_VERSION = 1
+
+RESERVED_FIRST_CHARACTERS = {"}": "%7D", "%": "%25"}
+
+
+def hash_tag(name: str) -> str:
+    """Return what stands between the braces for the queue `name`.
+
+    Redis takes the tag up to the first `}`; an empty tag means "hash the whole key", which would scatter the queue's keys.
+    So a leading `}` is escaped, and a leading `%` with it, to keep two names from meeting.
+    """
+    first = name[:1]
+    return RESERVED_FIRST_CHARACTERS.get(first, first) + name[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKeys:
+    """The keys of one queue, as bytes."""
+
+    name: str
+    ready: bytes
+    delayed: bytes
+    index: bytes
+    dead: bytes
+    trash: bytes
+    bell: bytes
+    timer: bytes
+    meta: bytes
+    consumers: bytes
+    #: A prefix: a message's hash is this and its tag.
+    message: bytes
+    #: A prefix: a producer's record is this and the producer's id.
+    producer: bytes
+
+    def structure(self) -> tuple[bytes, ...]:
+        """Return the keys that hold the queue itself, without the messages' hashes."""
+        return (
+            self.meta,
+            self.ready,
+            self.delayed,
+            self.index,
+            self.dead,
+            self.trash,
+            self.bell,
+            self.timer,
+            self.consumers,
+        )
+
+
+class Keys:
+    """Spells keys under one `global_keyprefix`."""
+
+    def __init__(self, prefix: str = "") -> None:
+        """Remember `prefix`, which is put before every key."""
+        self.prefix = prefix
+        self.queue = lru_cache(maxsize=4096)(self._queue)
+        self.queues = self._key("queues")
+        self.queue_ids = self._key("queue_ids")
+        self.exchanges = self._key("exchanges")
+
+    def _key(self, text: str) -> bytes:
+        return (self.prefix + text).encode("utf-8", "surrogateescape")
+
+    def _queue(self, name: str) -> QueueKeys:
+        tag = hash_tag(name)
+        return QueueKeys(
+            name=name,
+            ready=self._key(f"queue:{{{tag}}}"),
+            delayed=self._key(f"delayed:{{{tag}}}"),
+            index=self._key(f"messages_index:{{{tag}}}"),
+            dead=self._key(f"dead:{{{tag}}}"),
+            trash=self._key(f"trash:{{{tag}}}"),
+            bell=self._key(f"bell:{{{tag}}}"),
+            timer=self._key(f"timer:{{{tag}}}"),
+            meta=self._key(f"meta:{{{tag}}}"),
+            consumers=self._key(f"consumers:{{{tag}}}"),
+            message=self._key(f"message:{{{tag}}}:"),
+            producer=self._key(f"pub:{{{tag}}}:"),
+        )
+
+    def binding(self, exchange: str) -> bytes:
+        """Return the hash of the bindings of `exchange`."""
+        return self._key(f"binding:{{{hash_tag(exchange)}}}")
+
+    def wake(self, client: str) -> bytes:
+        """Return the private bell of one blocked client."""
+        return self._key(f"wake:{{{client}}}")
+
+    def stream(self, exchange: str, prefix: str) -> bytes:
+        """Return the stream of the fanout `exchange`; `prefix` is the formatted `fanout_prefix`, such as `/0.`."""
+        return self._key(f"{prefix}{{{hash_tag(exchange)}}}" if prefix is None else f"{prefix}{exchange}")
+
+    def stream_producer(self, exchange: str, prefix: str) -> bytes:
+        """Return the prefix of the producers' records of the stream of `exchange`."""
+        return self._key(f"pub:{{{prefix}{exchange}}}:")

@@ -1,0 +1,61 @@
+"""The stored form of a message: one line of JSON, a line feed, then the body as it came.
+
+No base64: a body is bytes, and Redis strings are bytes. A body over `LARGE_BODY` travels beside the scripts, in a field of
+its own, because 64 MB through Lua block the server for 325 ms and a plain HSET for 39 ms (Redis 7.0.15, see DESIGN).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Bytes; over this a body goes round the scripts.
+LARGE_BODY = 1_000_000
+#: Bytes; Redis refuses a string over 512 MB (`proto-max-bulk-len`).
+MAX_BODY = 512 * 1024 * 1024
+
+SEPARATOR = b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message on its way to one queue or more."""
+
+    #: One line of JSON: headers and properties.
+    envelope: bytes
+    body: bytes
+    #: 0-255, 255 first; already ranked (see `broker.priority`): the number the score is built from, 0 first.
+    rank: int
+    #: When the message becomes deliverable, ms since the epoch; 0 is now.
+    eta_ms: int = 0
+
+    @property
+    def large(self) -> bool:
+        """Whether the body goes beside the script."""
+        return len(self.body) > LARGE_BODY
+
+    @property
+    def payload(self) -> bytes:
+        """What the field `payload` holds: without a line feed if the body stands in a field of its own."""
+        return self.envelope if self.large else self.envelope + SEPARATOR + self.body
+
+
+@dataclass(slots=True)
+class Claimed:
+    """A message that this process has taken and not yet settled."""
+
+    tag: str
+    queue: str
+    #: The count of claims, which fences requeue, hand-back and heartbeat.
+    claim: int
+    #: How often it failed: its holder died, or it was rejected with requeue.
+    failures: int
+    redelivered: bool
+    envelope: bytes
+    #: None: the body stands in a field of its own and has to be fetched.
+    body: bytes | None
+
+
+def split_payload(payload: bytes) -> tuple[bytes, bytes | None]:
+    """Return (envelope, body) of a stored payload; body is None where it stands in a field of its own."""
+    envelope, separator, body = payload.partition(SEPARATOR)
+    return envelope, body if separator else None
