@@ -1,0 +1,34 @@
+"""Redis or Valkey as a trustworthy and fast Celery broker.
+
+Importing this package makes kombu know the URL schemes `redisplus://` and `redispluss://` (and `valkey://`, `valkeys://`
+where kombu does not define them). It opens nothing and loads neither Celery nor redis-py, so that gevent and eventlet may
+still patch the standard library afterwards.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.transport import aliases
+
+if TYPE_CHECKING:
+    from celery_redis_plus.integration.configure import configure_app
+    from celery_redis_plus.transport.transport import Transport
+
+__all__ = ["Transport", "__version__", "configure_app"]
+
+__version__ = "0.1.0.dev0"
+
+_LAZY = {
+    "Transport": "celery_redis_plus.transport.transport",
+    "configure_app": "celery_redis_plus.integration.configure",
+}
+
+aliases.register()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
