@@ -1,0 +1,1 @@
+"""Connections: where the server is (`address`), how to reach it (`connector`), whether it will do (`server_check`)."""

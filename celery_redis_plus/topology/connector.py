@@ -1,0 +1,158 @@
+"""Opening connections: redis-py's own connection classes, with everything explicit that its versions differ in."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import socket
+import threading
+from importlib import metadata
+from typing import Any, cast
+
+from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
+from redis.retry import Retry
+
+from celery_redis_plus.errors import translate
+from celery_redis_plus.options import Options
+from celery_redis_plus.topology.address import Address
+from celery_redis_plus.topology.credentials import resolve_credential_provider
+from celery_redis_plus.topology.server_check import ServerCheck
+from celery_redis_plus.topology.tls import check_files
+
+#: What every process has checked so far. A Connector can be given another one.
+PROCESS_CHECK = ServerCheck()
+
+
+class Connector:
+    """Opens connections to one address. Thread-safe, and of use in a forked child.
+
+    Attributes:
+        address: where connections go.
+        options: the transport options they are made with.
+        connections_opened: how many were opened in this process, closed ones included.
+    """
+
+    def __init__(self, address: Address, options: Options, *, check: ServerCheck = PROCESS_CHECK) -> None:
+        self.address = address
+        self.options = options
+        self.connections_opened = 0
+        self._check = check
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+
+    def open(self, purpose: str, *, timeout: float | None) -> Connection:
+        """Return a new, connected connection: logged in, named, database selected, server checked.
+
+        Setting it up takes at most `socket_connect_timeout` for the connection and for each reply, whatever `timeout` says.
+        redis-py neither retries nor checks the connection's health by itself; the protocol is RESP2, replies are bytes.
+
+        Args:
+            purpose: what the connection is for, in one word; shown in CLIENT LIST as `celery-redis-plus:PURPOSE`, unless the
+                option `client_name` is set.
+            timeout: seconds that a later read or write may take, None for no limit (blocking commands).
+
+        Raises:
+            ServerUnreachable, ServerTimeout, ServerLoading, AuthenticationFailed, ReadOnlyReplica: Celery retries these.
+            ServerTooOld, NoPermission: not retried.
+            InvalidAddress: a TLS file is missing.
+        """
+        connection = self._new(purpose)
+        try:
+            connection.connect()
+            self._check.run(connection, self.address)
+            _set_timeout(connection, timeout)
+        except BaseException as exc:
+            connection.disconnect()
+            if isinstance(exc, Exception):
+                raise translate(exc, self.address)
+            raise
+        self._count()
+        return connection
+
+    def _new(self, purpose: str) -> Connection:
+        address, options = self.address, self.options
+        provider = address.credential_provider or resolve_credential_provider(options.credential_provider)
+        patience = options.socket_connect_timeout or options.socket_timeout
+        arguments: dict[str, Any] = {
+            "db": address.db,
+            "username": None if provider else address.username,
+            "password": None if provider else address.password,
+            "credential_provider": provider,
+            "client_name": options.client_name or f"celery-redis-plus:{purpose}",
+            "protocol": 2,
+            "decode_responses": False,
+            "retry": Retry(NoBackoff(), 0),
+            "retry_on_timeout": False,
+            "health_check_interval": 0,
+            "socket_timeout": patience,  # for the handshake, see _set_timeout
+            "socket_connect_timeout": patience,
+            **_version_dependent(),
+        }
+        if address.path is not None:
+            # The two classes share all that callers use; redis-py's annotations know no common type for it.
+            return cast("Connection", UnixDomainSocketConnection(path=address.path, **arguments))
+        arguments |= {"host": address.host, "port": address.port, **_keepalive(options)}
+        if address.tls is None:
+            return Connection(**arguments)
+        check_files(address.tls)
+        return SSLConnection(**arguments, **address.tls)
+
+    def _count(self) -> None:
+        if self._pid != os.getpid():
+            # Forked: the parent's lock may have been held, and its connections are not ours.
+            self._pid, self._lock, self.connections_opened = os.getpid(), threading.Lock(), 0
+        with self._lock:
+            self.connections_opened += 1
+
+
+def _set_timeout(connection: AbstractConnection, timeout: float | None) -> None:
+    """Replace the handshake's timeout by `timeout`, in the three places where redis-py keeps one.
+
+    The handshake needs a limit of its own: a server that accepts and never answers would hang a connection made for
+    blocking calls (timeout None) for ever.
+    """
+    connection.socket_timeout = timeout
+    connection._sock.settimeout(timeout)
+    connection._parser.on_connect(
+        connection
+    )  # starts the parser anew; there is nothing unread after the handshake
+
+
+def _keepalive(options: Options) -> dict[str, Any]:
+    if options.socket_keepalive is False:
+        return {"socket_keepalive": False, "socket_keepalive_options": {}}
+    chosen = options.socket_keepalive_options
+    return {
+        "socket_keepalive": True,
+        "socket_keepalive_options": _default_keepalive() if chosen is None else dict(chosen),
+    }
+
+
+def _default_keepalive() -> dict[int, int]:
+    """Return redis-py 8's values for every version: a vanished peer is noticed after 45 s."""
+    wanted = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+    return {getattr(socket, name): value for name, value in wanted.items() if hasattr(socket, name)}
+
+
+@functools.cache
+def _version_dependent() -> dict[str, Any]:
+    """Return the arguments that only some versions of redis-py (6.4 to 8.1) have: who we are, and no maintenance notices."""
+    accepted = inspect.signature(AbstractConnection.__init__).parameters
+    arguments: dict[str, Any] = {}
+    try:
+        version = metadata.version("celery-redis-plus")
+    except metadata.PackageNotFoundError:
+        version = "0"
+    if "driver_info" in accepted:
+        from redis import DriverInfo
+
+        arguments["driver_info"] = DriverInfo().add_upstream_driver("celery-redis-plus", version)
+    else:
+        arguments["lib_name"] = f"redis-py(celery-redis-plus_v{version})"
+    if "maint_notifications_config" in accepted:
+        from redis.maint_notifications import MaintNotificationsConfig
+
+        arguments["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
+    return arguments
