@@ -101,7 +101,7 @@ class Keys:
 
     def stream(self, exchange: str, prefix: str) -> bytes:
         """Return the stream of the fanout `exchange`; `prefix` is the formatted `fanout_prefix`, such as `/0.`."""
-        return self._key(f"{prefix}{{{hash_tag(exchange)}}}" if prefix is None else f"{prefix}{exchange}")
+        return self._key(f"{prefix}{exchange}")
 
     def stream_producer(self, exchange: str, prefix: str) -> bytes:
         """Return the prefix of the producers' records of the stream of `exchange`."""

@@ -1,0 +1,153 @@
+"""Exchanges and bindings as all processes share them, with a cache that costs a publisher no round trip of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.exchange_record import ExchangeRecord, decode_exchange, encode_exchange
+from celery_redis_plus.broker.routing import Binding, RoutingTable, check_binding, decode_binding, encode_binding
+from celery_redis_plus.errors import PreconditionFailed
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.topology.wire import Wire
+
+VERSION = b"version"
+
+
+@dataclass(frozen=True, slots=True)
+class _Cached:
+    version: int
+    table: RoutingTable
+
+
+class Bindings:
+    """The shared topology over one wire."""
+
+    def __init__(self, wire: Wire, keys: Keys) -> None:
+        """Read and write over `wire`."""
+        self._wire = wire
+        self._keys = keys
+        self._records: dict[str, ExchangeRecord] = {}
+        self._tables: dict[str, _Cached] = {}
+
+    # -- exchanges ------------------------------------------------------------------------------------------------------
+
+    def declare(self, exchange: str, record: ExchangeRecord) -> None:
+        """Store the exchange, or check that the one that stands agrees.
+
+        Raises:
+            PreconditionFailed: it exists with another type, durability or other arguments.
+        """
+        current = self._records.get(exchange)
+        if current is None:
+            text = encode_exchange(record, exchange)
+            if self._wire.command("HSETNX", self._keys.exchanges, _bytes(exchange), text):
+                current = record
+            else:
+                stored = self._wire.command("HGET", self._keys.exchanges, _bytes(exchange))
+                current = record if stored is None else decode_exchange(stored)
+            self._records[exchange] = current
+        difference = record.difference(current, exchange)
+        if difference is not None:
+            raise PreconditionFailed(difference)
+
+    def record(self, exchange: str) -> ExchangeRecord | None:
+        """Return the exchange's record, None where nobody declared it."""
+        known = self._records.get(exchange)
+        if known is None:
+            stored = self._wire.command("HGET", self._keys.exchanges, _bytes(exchange))
+            if stored is None:
+                return None
+            known = self._records[exchange] = decode_exchange(stored)
+        return known
+
+    def names(self) -> list[str]:
+        """Return the names of all exchanges."""
+        return [name.decode("utf-8", "surrogateescape") for name in self._wire.command("HKEYS", self._keys.exchanges)]
+
+    def delete(self, exchange: str) -> None:
+        """Remove the exchange and its bindings; its queues stay."""
+        self._wire.command("HDEL", self._keys.exchanges, _bytes(exchange))
+        self._wire.command("DEL", self._keys.binding(exchange))
+        self._records.pop(exchange, None)
+        self._tables.pop(exchange, None)
+
+    # -- bindings -------------------------------------------------------------------------------------------------------
+
+    def bind(self, exchange: str, binding: Binding) -> None:
+        """Add a binding; adding it again changes nothing.
+
+        Raises:
+            InvalidArgument: the arguments do not fit the exchange's type.
+        """
+        record = self.record(exchange)
+        if record is not None:
+            check_binding(record.type, binding)
+        self._wire.run(script("bind"), [self._keys.binding(exchange)], "bind", encode_binding(binding))
+        self._tables.pop(exchange, None)
+
+    def unbind(self, exchange: str, *bindings: Binding) -> None:
+        """Remove bindings; those that do not exist are passed over."""
+        self._wire.run(script("bind"), [self._keys.binding(exchange)], "unbind", *map(encode_binding, bindings))
+        self._tables.pop(exchange, None)
+
+    def all(self, exchange: str) -> list[Binding]:
+        """Return the exchange's bindings as they are on the server."""
+        return self._read(exchange)[1]
+
+    def unbind_queues(self, queues: Collection[str]) -> None:
+        """Remove every binding of the queues, from all exchanges."""
+        gone = set(queues)
+        for exchange in self.names():
+            doomed = [binding for binding in self.all(exchange) if binding.queue in gone]
+            if doomed:
+                self.unbind(exchange, *doomed)
+
+    # -- routing --------------------------------------------------------------------------------------------------------
+
+    def route(self, exchange: str, routing_key: str, headers: Mapping[str, object]) -> tuple[str, ...]:
+        """Return the queues for a message by the bindings known here; a fresh look where they give none."""
+        cached = self._tables.get(exchange)
+        queues = () if cached is None else cached.table.route(routing_key, headers)
+        return queues or self.refresh(exchange).route(routing_key, headers)
+
+    def check(self, exchange: str) -> Check:
+        """Ask for the exchange's version beside the next call; the answer tells whether `route` used old bindings."""
+        return Check(self._wire, self._keys.binding(exchange), self._tables[exchange].version)
+
+    def refresh(self, exchange: str) -> RoutingTable:
+        """Read the exchange's bindings anew."""
+        record = self.record(exchange)
+        version, bindings = self._read(exchange)
+        table = RoutingTable("direct" if record is None else record.type, bindings)
+        self._tables[exchange] = _Cached(version, table)
+        return table
+
+    def _read(self, exchange: str) -> tuple[int, list[Binding]]:
+        flat = self._wire.command("HGETALL", self._keys.binding(exchange))
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        version = int(fields.pop(VERSION, 0))
+        return version, [decode_binding(field) for field in fields]
+
+
+class Check:
+    """The question whether an exchange's bindings have moved on, sent along with a publish."""
+
+    def __init__(self, wire: Wire, key: bytes, known: int) -> None:
+        """Post the question over `wire`."""
+        self._known = known
+        self.moved = False
+        wire.ask("HGET", key, VERSION, done=self._answered)
+
+    def _answered(self, reply: bytes | None, error: Exception | None) -> None:
+        self.moved = error is None and int(reply or 0) != self._known
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")

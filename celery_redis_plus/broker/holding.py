@@ -1,0 +1,206 @@
+"""What a process holds: every message it has claimed and not settled, whichever channel claimed it.
+
+The register outlives channels and connections. Heartbeats go out for exactly what stands here, a redelivery of what stands
+here is adopted instead of run again, and when a session breaks this is where it is decided what goes back.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from celery_redis_plus.message import Claimed
+
+
+class Stage(Enum):
+    """How far a held message has come in this process."""
+
+    #: Claimed, not yet delivered: it waits in a channel's buffer.
+    BUFFERED = "buffered"
+    #: Delivered to the consumer, which has not settled it.
+    DELIVERED = "delivered"
+    #: Acked or rejected; the server has not confirmed it yet.
+    SETTLING = "settling"
+
+
+class Settlement(Enum):
+    """What a settlement does with a message."""
+
+    ACK = "ack"
+    #: Rejected without requeue: to the dead letters.
+    REJECT = "reject"
+    #: Rejected with requeue: a failed delivery, back in place.
+    REQUEUE = "requeue"
+    #: Given back by a consumer that had seen it, without a failure: close, cancel, shutdown.
+    RETURN = "return"
+    #: Given back out of a buffer: nobody saw it.
+    HAND_BACK = "hand back"
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """One held message."""
+
+    tag: str
+    queue: str
+    claim: int
+    session: str
+    stage: Stage = Stage.BUFFERED
+    #: Set when the message's session has gone: whether the application still has the message.
+    message: weakref.ReferenceType[Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A settlement that has to go out over another connection than the one the message came by."""
+
+    held: Held
+    settlement: Settlement
+
+
+class Keeper(Protocol):
+    """Knows which messages of a broken session the application still works on. `integration/` provides it for Celery."""
+
+    def stopping(self) -> bool:
+        """Return whether the consumer is shutting down, so that nothing unsettled will be settled any more."""
+
+    def keeps(self, message: Any) -> bool | None:
+        """Return whether `message` will still be settled; None while the application has not decided."""
+
+
+class Register:
+    """The messages that this process holds on one broker. Its methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._held: dict[str, Held] = {}
+        self._lock = threading.Lock()
+        self._orders: deque[Order] = deque()
+        #: Sessions that broke -> the queues they consumed.
+        self._broken: dict[str, frozenset[str]] = {}
+        #: Called, from any thread, when there is something for the duties to do.
+        self.on_work: Callable[[], None] = lambda: None
+
+    def __len__(self) -> int:
+        """Return how many messages are held."""
+        return len(self._held)
+
+    # -- claimed, delivered, settled ------------------------------------------------------------------------------------
+
+    def admit(self, messages: Iterable[Claimed], session: str) -> list[Claimed]:
+        """Enter a claimed batch; return those to deliver.
+
+        A message that this process holds already was recovered while it was being worked on: its new claim is adopted.
+        """
+        fresh = []
+        for message in messages:
+            known = self._held.get(message.tag)
+            if known is None:
+                self._held[message.tag] = Held(message.tag, message.queue, message.claim, session)
+                fresh.append(message)
+            else:
+                known.claim = message.claim
+                known.session = session
+                if known.stage is Stage.BUFFERED:
+                    fresh.append(message)
+        return fresh
+
+    def deliver(self, tag: str) -> None:
+        """Note that the consumer has the message now."""
+        held = self._held.get(tag)
+        if held is not None:
+            held.stage = Stage.DELIVERED
+
+    def settle(self, tag: str) -> Held | None:
+        """Take `tag` for settling; None where it is not held or is being settled already."""
+        held = self._held.get(tag)
+        if held is None or held.stage is Stage.SETTLING:
+            return None
+        held.stage = Stage.SETTLING
+        return held
+
+    def confirm(self, held: Held) -> None:
+        """Forget a message whose settlement the server has confirmed."""
+        if self._held.get(held.tag) is held:
+            del self._held[held.tag]
+
+    def order(self, held: Held, settlement: Settlement) -> None:
+        """Leave a settlement to the duties: its own connection is gone, or has lost it."""
+        held.stage = Stage.SETTLING
+        self._orders.append(Order(held, settlement))
+        self.on_work()
+
+    # -- broken sessions ------------------------------------------------------------------------------------------------
+
+    def abandon(self, session: str, queues: Iterable[str], delivered: Mapping[str, Any]) -> None:
+        """Take over what a broken session leaves: its buffer goes back at once, the rest when the keeper has decided.
+
+        Args:
+            session: the holder's id on the server.
+            queues: what it consumed.
+            delivered: tag -> message of what its channels had delivered and not settled.
+        """
+        with self._lock:
+            self._broken[session] = frozenset(queues) | self._broken.get(session, frozenset())
+            for held in list(self._held.values()):
+                if held.session != session:
+                    continue
+                if held.stage is Stage.BUFFERED:
+                    held.stage = Stage.SETTLING
+                    self._orders.append(Order(held, Settlement.HAND_BACK))
+                elif held.stage is Stage.DELIVERED and held.tag in delivered:
+                    held.message = weakref.ref(delivered[held.tag])
+        self.on_work()
+
+    def adrift(self) -> list[Held]:
+        """Return the delivered messages whose session is gone."""
+        return [held for held in list(self._held.values()) if held.message is not None and held.stage is Stage.DELIVERED]
+
+    def broken_sessions(self) -> dict[str, frozenset[str]]:
+        """Return the sessions whose remains on the server have not been handed back."""
+        return dict(self._broken)
+
+    def recovered(self, session: str) -> None:
+        """Note that a broken session's remains are back."""
+        self._broken.pop(session, None)
+
+    # -- for the duties -------------------------------------------------------------------------------------------------
+
+    def orders(self) -> list[Order]:
+        """Take the waiting orders."""
+        taken = []
+        while self._orders:
+            taken.append(self._orders.popleft())
+        return taken
+
+    def put_back(self, orders: Iterable[Order]) -> None:
+        """Return orders that could not be carried out."""
+        self._orders.extend(orders)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether orders or broken sessions wait for the duties."""
+        return bool(self._orders or self._broken)
+
+    def by_queue(self) -> dict[str, list[Held]]:
+        """Return everything held, by queue: what heartbeats go out for."""
+        queues: dict[str, list[Held]] = {}
+        for held in list(self._held.values()):
+            queues.setdefault(held.queue, []).append(held)
+        return queues
+
+    def tags(self) -> list[str]:
+        """Return the tags held."""
+        return list(self._held)
+
+    def lose(self, tag: str, claim: int) -> Held | None:
+        """Forget a message that the server says another holds now, unless its claim has changed since it was asked."""
+        held = self._held.get(tag)
+        if held is None or held.claim != claim or held.stage is Stage.BUFFERED:
+            return None
+        return self._held.pop(tag)

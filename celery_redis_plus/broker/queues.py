@@ -1,0 +1,198 @@
+"""Queues as the server knows them: declare, size, purge, delete, keep alive."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.queue_arguments import QueueArguments, check_queue_name
+from celery_redis_plus.errors import PreconditionFailed
+from celery_redis_plus.keys import FORMAT_VERSION
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.topology.wire import Wire
+
+logger = logging.getLogger(__name__)
+
+#: Messages freed, or kept alive, by one script call.
+PAGE = 500
+#: Seconds for which a transient queue that vanished is remembered, so that a late reply does not revive it.
+TOMBSTONE_S = 86_400
+BASE36 = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many messages a queue has, by state."""
+
+    ready: int
+    delayed: int
+    unacked: int
+
+
+class Queues:
+    """Queue records over one wire."""
+
+    def __init__(self, wire: Wire, keys: Keys, *, transient_ttl_s: float) -> None:
+        """Use `wire`; an auto-delete or exclusive queue without `x-expires` vanishes `transient_ttl_s` seconds after its last use."""
+        self._wire = wire
+        self._keys = keys
+        self._transient_ttl_ms = int(transient_ttl_s * 1000)
+
+    def ttl_ms(self, arguments: QueueArguments) -> int | None:
+        """Return how long an unused queue with these arguments lives, in ms; None is for ever."""
+        return arguments.ttl_ms(self._transient_ttl_ms)
+
+    def declare(self, name: str, arguments: QueueArguments) -> Sizes:
+        """Write the queue's record, or check that the one that stands agrees.
+
+        Raises:
+            InvalidQueueName: the name is empty or too long.
+            PreconditionFailed: the queue exists with other arguments; the text names the first that differs.
+        """
+        keys = self._keys.queue(check_queue_name(name))
+        ttl_ms = self.ttl_ms(arguments)
+        text, ttl = arguments.encode(), "" if ttl_ms is None else ttl_ms
+        call = (script("declare"), [keys.meta, keys.ready, keys.delayed, keys.index])
+        status, stands, ready, delayed, unacked = self._wire.run(*call, text, ttl, "", FORMAT_VERSION)
+        if status == b"id":
+            queue_id = base36(int(self._wire.command("INCR", self._keys.queue_ids)))
+            status, stands, ready, delayed, unacked = self._wire.run(*call, text, ttl, queue_id, FORMAT_VERSION)
+        if status == b"differs":
+            difference = arguments.difference(QueueArguments.decode(stands), name)
+            if difference is not None:
+                raise PreconditionFailed(difference)
+        self._list(name, ttl)
+        return Sizes(ready, delayed, unacked)
+
+    def _list(self, name: str, ttl: int | str) -> None:
+        self._wire.run(script("register"), [self._keys.queues], name.encode("utf-8", "surrogateescape"), ttl)
+
+    def exists(self, name: str) -> bool:
+        """Tell whether the queue has a record."""
+        return bool(self._wire.command("EXISTS", self._keys.queue(name).meta))
+
+    def revive(self, name: str) -> bool:
+        """Give a queue without a record one, as a lasting queue, unless it was transient and is gone; return whether it has one.
+
+        A publisher that never declared its queue must not lose messages; a reply to a client that has left must not make a
+        queue that nobody will ever read.
+        """
+        deadline = self._wire.command("ZSCORE", self._keys.queues, name.encode("utf-8", "surrogateescape"))
+        if deadline is not None and float(deadline) != float("inf"):
+            logger.debug("a message for %r is unroutable: the queue was transient and is gone", name)
+            return False
+        logger.info("queue %r has no record on the server; declaring it as a lasting queue", name)
+        self.declare(name, QueueArguments(durable=True))
+        return True
+
+    def sizes(self, name: str) -> Sizes:
+        """Return how many messages the queue has: ready, delayed, unacked."""
+        keys = self._keys.queue(name)
+        replies = self._wire.pipeline([("ZCARD", keys.ready), ("ZCARD", keys.delayed), ("ZCARD", keys.index)])
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return Sizes(*replies)
+
+    def consumer_count(self, name: str) -> int:
+        """Return how many consumers have been heard of lately."""
+        return int(self._wire.command("ZCARD", self._keys.queue(name).consumers))
+
+    def purge(self, name: str) -> int:
+        """Remove all waiting messages, ready and delayed; return how many. Memory is freed in batches."""
+        keys = self._keys.queue(name)
+        purged = int(self._wire.run(script("purge"), [keys.trash, keys.meta, keys.bell, keys.ready, keys.delayed]))
+        self._empty_trash(name)
+        return purged
+
+    def delete(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> int | None:
+        """Delete the queue with all its messages; return how many ready ones there were, None where a condition forbade it.
+
+        The caller removes its bindings.
+        """
+        keys = self._keys.queue(name)
+        sets = [keys.ready, keys.delayed, keys.index, keys.dead]
+        deleted, ready, transient = self._wire.run(
+            script("delete"),
+            [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, *sets],
+            int(if_unused), int(if_empty),
+        )  # fmt: skip
+        if not deleted:
+            return None
+        self._empty_trash(name)
+        if transient:
+            self._remember(name)
+        else:
+            self._wire.command("ZREM", self._keys.queues, name.encode("utf-8", "surrogateescape"))
+        return int(ready)
+
+    def _remember(self, name: str) -> None:
+        """Leave a tombstone: a negative score in the list of queues."""
+        self._wire.command("ZADD", self._keys.queues, -int(time.time() * 1000), name.encode("utf-8", "surrogateescape"))
+
+    def _empty_trash(self, name: str) -> None:
+        keys = self._keys.queue(name)
+        while self._wire.run(script("empty_trash"), [keys.trash, keys.message], PAGE):
+            pass
+
+    def consumed(self, names: Sequence[str], consumer: str, ttl_ms: int) -> None:
+        """List `consumer` as alive for `ttl_ms` on each queue."""
+        if names:
+            lists = [self._keys.queue(name).consumers for name in names]
+            arguments: list[str | int] = []
+            for _ in names:
+                arguments += (consumer, ttl_ms)
+            self._wire.run(script("register"), lists, *arguments)
+
+    def left(self, name: str, consumer: str) -> None:
+        """Strike a consumer off the queue's list."""
+        self._wire.command("ZREM", self._keys.queue(name).consumers, consumer)
+
+    def touch(self, name: str, ttl_ms: int) -> bool:
+        """Keep a transient queue alive with its messages; return False where it is gone."""
+        keys = self._keys.queue(name)
+        others = [key for key in keys.structure() if key != keys.meta]
+        page = 0
+        while True:
+            page = int(self._wire.run(script("touch"), [keys.meta, keys.message, *others], ttl_ms, page, PAGE))
+            if page <= 0:
+                break
+        self._list(name, ttl_ms)
+        return page == 0
+
+    def overdue(self, limit: int = 100) -> list[str]:
+        """Return transient queues that were not used in time and have no record any more."""
+        now_ms = int(time.time() * 1000)
+        names = self._wire.command("ZRANGE", self._keys.queues, 0, now_ms, "BYSCORE", "LIMIT", 0, limit)
+        decoded = [name.decode("utf-8", "surrogateescape") for name in names]
+        return [name for name in decoded if not self.exists(name)]
+
+    def bury(self, names: Iterable[str]) -> None:
+        """Remember vanished transient queues for `TOMBSTONE_S`, and forget those of before."""
+        now_ms = int(time.time() * 1000)
+        for name in names:
+            keys = self._keys.queue(name)
+            self._wire.run(
+                script("delete"),
+                [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.ready, keys.delayed, keys.index, keys.dead],
+                0, 0,
+            )  # fmt: skip
+            self._empty_trash(name)
+            self._remember(name)
+        self._wire.command("ZREMRANGEBYSCORE", self._keys.queues, f"({TOMBSTONE_S * 1000 - now_ms}", "(0")
+
+
+def base36(number: int) -> str:
+    """Return a whole number >= 0 in base 36."""
+    digits = ""
+    while True:
+        number, digit = divmod(number, 36)
+        digits = BASE36[digit] + digits
+        if not number:
+            return digits

@@ -1,0 +1,88 @@
+"""Settles messages: ack, reject, requeue, hand-back. Posted without waiting; a lost reply sends the settlement again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError
+
+from celery_redis_plus.broker.holding import Held, Register, Settlement
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.topology.wire import Argument, Wire
+
+#: Most messages one script call settles.
+MAX_BATCH = 250
+
+
+class Settler:
+    """Settles over one wire."""
+
+    def __init__(self, wire: Wire, keys: Keys, register: Register, *, dead_letter_max: int) -> None:
+        """Settle over `wire`; `dead_letter_max` bounds a queue's dead letters."""
+        self._wire = wire
+        self._keys = keys
+        self._register = register
+        self._dead_letter_max = dead_letter_max
+        self._ack = script("ack")
+        self._requeue = script("requeue")
+        self._reject = script("reject")
+
+    def post(self, held: Held, settlement: Settlement) -> None:
+        """Send a settlement without waiting for the reply. Never raises: what the connection loses, the duties send again."""
+        if not self._wire.connected:
+            self._register.order(held, settlement)
+            return
+        keys, arguments = self._call([held], settlement)
+
+        def done(reply: Any, error: Exception | None) -> None:
+            if error is None:
+                self._register.confirm(held)
+            else:
+                self._register.order(held, settlement)
+
+        with suppress(RedisError, OSError):
+            # `done` has been told of the failure, and the session's owner meets it with its next call.
+            self._wire.post(self._script(settlement), keys, *arguments, done=done)
+
+    def ack_now(self, queue: str, tags: Iterable[str]) -> int:
+        """Remove messages and wait for the reply; return how many were there. Raises as `Wire.run` does."""
+        keys = self._keys.queue(queue)
+        return int(self._wire.run(self._ack, [keys.index, keys.ready, keys.delayed, keys.message], *tags))
+
+    def settle(self, messages: Iterable[Held], settlement: Settlement) -> None:
+        """Settle messages and wait for the replies. Raises as `Wire.run` does; the messages then stay held."""
+        queues: dict[str, list[Held]] = {}
+        for held in messages:
+            queues.setdefault(held.queue, []).append(held)
+        for batch in queues.values():
+            for at in range(0, len(batch), MAX_BATCH):
+                part = batch[at : at + MAX_BATCH]
+                keys, arguments = self._call(part, settlement)
+                self._wire.run(self._script(settlement), keys, *arguments)
+                for held in part:
+                    self._register.confirm(held)
+
+    def _script(self, settlement: Settlement) -> Any:
+        if settlement is Settlement.ACK:
+            return self._ack
+        return self._reject if settlement is Settlement.REJECT else self._requeue
+
+    def _call(self, messages: list[Held], settlement: Settlement) -> tuple[list[bytes], list[Argument]]:
+        keys = self._keys.queue(messages[0].queue)
+        if settlement is Settlement.ACK:
+            return [keys.index, keys.ready, keys.delayed, keys.message], [held.tag for held in messages]
+        pairs: list[Argument] = []
+        for held in messages:
+            pairs += (held.tag, held.claim)
+        if settlement is Settlement.REJECT:
+            return [keys.index, keys.dead, keys.message, keys.meta], ["rejected", self._dead_letter_max, *pairs]
+        failed = settlement is Settlement.REQUEUE
+        seen = settlement is not Settlement.HAND_BACK
+        return [keys.ready, keys.index, keys.message, keys.bell], [int(failed), int(seen), *pairs]
+
+

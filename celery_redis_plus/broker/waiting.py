@@ -1,0 +1,87 @@
+"""Waits for work: one blocked BZMPOP over the bells of a consumer's queues and a bell of its own.
+
+A bell says "look", it holds no message: a process that dies between a bell and its claim has taken nothing. Of many clients
+blocked on one bell the server wakes the one that has waited longest, and only that one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.errors import ServerTimeout
+
+if TYPE_CHECKING:
+    from celery_redis_plus.topology.wire import Wire
+
+#: Seconds by which the server may be late with its own timeout (up to 100 ms, seen by its cron) and the network besides.
+OVERDUE_S = 5.0
+
+
+class BellWaiter:
+    """One client's blocked call."""
+
+    def __init__(self, wire: Wire, commands: Wire, *, wake: bytes, polling_interval_s: float) -> None:
+        """Block over `wire`, wake ourselves over `commands` through the key `wake`, at the latest after `polling_interval_s`."""
+        self._wire = wire
+        self._commands = commands
+        self._wake = wake
+        self._interval_s = polling_interval_s
+        self._bells: tuple[bytes, ...] = ()
+        self._overdue_at = 0.0
+
+    @property
+    def armed(self) -> tuple[bytes, ...]:
+        """The bells that the outstanding call waits for; empty without one."""
+        return self._bells
+
+    def arm(self, bells: Sequence[bytes]) -> None:
+        """Send the blocking call. Raises as `Wire.start` does."""
+        bells = tuple(bells)
+        self._wire.start("BZMPOP", self._interval_s, len(bells) + 1, self._wake, *bells, "MIN")
+        self._bells = bells
+        self._overdue_at = time.monotonic() + self._interval_s + OVERDUE_S
+
+    def arrived(self) -> bool:
+        """Tell, without waiting, whether the call has ended.
+
+        Raises:
+            ServerTimeout: the server did not answer its own timeout: the peer is gone without a word.
+        """
+        if not self._bells:
+            return False
+        if self._wire.arrived():
+            return True
+        if time.monotonic() > self._overdue_at:
+            error = ServerTimeout(f"no answer to a blocking call for {self._interval_s + OVERDUE_S:.0f} s; the connection is dead")
+            self._bells = ()
+            self._wire.abandon(error)
+            raise error
+        return False
+
+    def take(self) -> bytes | None:
+        """Read the ended call: the bell that rang, or None after the timeout or our own wake-up. Raises as `Wire.finish`."""
+        self._bells = ()
+        reply = self._wire.finish()
+        if reply is None or reply[0] == self._wake:
+            return None
+        return bytes(reply[0])
+
+    def wake(self) -> None:
+        """End the outstanding call soon, without waiting for its end: `arrived` will tell."""
+        if self._bells:
+            self._commands.command("ZADD", self._wake, 0, "wake")
+
+    def disarm(self) -> bytes | None:
+        """End the outstanding call in order: no bell is lost. Returns the bell that rang instead, which the caller rings on."""
+        if not self._bells:
+            return None
+        self.wake()
+        bell = self.take()
+        self._commands.command("DEL", self._wake)
+        return bell
+
+    def ring(self, bell: bytes) -> None:
+        """Pass a bell on to the next client that waits."""
+        self._commands.command("ZADD", bell, 0, "work")

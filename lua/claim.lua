@@ -1,0 +1,76 @@
+#!lua flags=allow-oom
+-- Takes messages of one queue or more for a consumer: out of the queue and into the index, in one step.
+-- KEYS  per queue: queue (zset), messages_index (zset), message (prefix of a hash), bell (zset), meta (hash)
+-- ARGV  1 credit: how many messages at most  2 visibility timeout (ms)  3 holder  4 bytes of payload at most
+--       5 share (1 = split the credit among the queues, 0 = the first queue first)
+-- Returns { more, header, payload, header, payload, ... }: `more` lists, space-separated, the numbers (from 1) of the queues
+-- that still have ready messages; a header is 'queue-number tag claim failures seen'.
+-- @include now
+-- @include text
+
+local WIDTH = 5
+local queues = #KEYS / WIDTH
+local credit = math.min(tonumber(ARGV[1]), 500)
+local bytes = tonumber(ARGV[4])
+local share = ARGV[5] == '1'
+local deadline = text(now_ms() + ARGV[2])
+local reply = { '' }
+local more = {}
+
+-- Takes up to `count` from queue `q`; returns how many it took.
+local function take(q, count)
+  local base = (q - 1) * WIDTH
+  local popped = redis.call('ZPOPMIN', KEYS[base + 1], count)
+  local index = {}
+  local taken = 0
+  for i = 1, #popped, 2 do
+    local tag, score = popped[i], popped[i + 1]
+    if bytes <= 0 then
+      -- The reply is full: what is left goes back to where it was.
+      redis.call('ZADD', KEYS[base + 1], score, tag)
+    else
+      local hash = KEYS[base + 3] .. tag
+      local fields = redis.call('HMGET', hash, 'payload', 'claim', 'failed', 'seen')
+      if fields[1] then
+        local claim = (tonumber(fields[2]) or 0) + 1
+        redis.call('HSET', hash, 'score', score, 'claim', claim, 'by', ARGV[3])
+        index[#index + 1] = deadline
+        index[#index + 1] = tag
+        taken = taken + 1
+        bytes = bytes - #fields[1]
+        reply[#reply + 1] = q .. ' ' .. tag .. ' ' .. claim .. ' ' .. (fields[3] or '0') .. ' ' .. (fields[4] or '0')
+        reply[#reply + 1] = fields[1]
+      else
+        redis.call('HINCRBY', KEYS[base + 5], 'vanished', 1)
+      end
+    end
+  end
+  if #index > 0 then redis.call('ZADD', KEYS[base + 2], unpack(index)) end
+  return taken
+end
+
+local open = {}
+for q = 1, queues do open[q] = q end
+while credit > 0 and bytes > 0 and #open > 0 do
+  local still = {}
+  for i, q in ipairs(open) do
+    if credit <= 0 or bytes <= 0 then break end
+    local count = credit
+    if share then count = math.ceil(credit / (#open - i + 1)) end
+    local taken = take(q, count)
+    credit = credit - taken
+    if taken == count then still[#still + 1] = q end
+  end
+  open = still
+end
+for q = 1, queues do
+  local base = (q - 1) * WIDTH
+  if redis.call('EXISTS', KEYS[base + 1]) == 1 then
+    redis.call('ZADD', KEYS[base + 4], 0, 'work')
+    more[#more + 1] = q
+  else
+    redis.call('DEL', KEYS[base + 4])
+  end
+end
+reply[1] = table.concat(more, ' ')
+return reply

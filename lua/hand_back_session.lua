@@ -1,0 +1,22 @@
+#!lua flags=allow-oom
+-- Puts back in place what the server says a broken session holds and the process does not know of: a claim whose reply was lost.
+-- KEYS  1 queue (zset)  2 messages_index (zset)  3 message (prefix of a hash)  4 bell (zset)
+-- ARGV  1 holder  2 first entry of the page  3 entries a page, then the tags that the process does hold
+-- Returns { how many went back, first entry of the next page (-1 = done) }.
+local known = {}
+for i = 4, #ARGV do known[ARGV[i]] = true end
+local first, count = tonumber(ARGV[2]), tonumber(ARGV[3])
+local tags = redis.call('ZRANGE', KEYS[2], first, first + count - 1)
+local returned = 0
+for _, tag in ipairs(tags) do
+  local hash = KEYS[3] .. tag
+  local fields = redis.call('HMGET', hash, 'by', 'score')
+  if fields[1] == ARGV[1] and fields[2] and not known[tag] then
+    redis.call('ZREM', KEYS[2], tag)
+    redis.call('ZADD', KEYS[1], fields[2], tag)
+    redis.call('HDEL', hash, 'score', 'by')
+    returned = returned + 1
+  end
+end
+if returned > 0 then redis.call('ZADD', KEYS[4], 0, 'work') end
+return { returned, #tags == count and first + count - returned or -1 }

@@ -1,0 +1,27 @@
+#!lua flags=allow-oom
+-- Moves the deadlines of held messages on.
+-- KEYS  per queue: messages_index (zset), message (prefix of a hash)
+-- ARGV  1 visibility timeout (ms), then per queue: how many pairs follow, and the pairs: tag, claim number
+-- Returns the tags that this process no longer holds: another claim came, or they are settled.
+-- @include now
+-- @include text
+local deadline = text(now_ms() + ARGV[1])
+local lost = {}
+local at = 2
+for q = 1, #KEYS, 2 do
+  local index = {}
+  local count = tonumber(ARGV[at])
+  for i = at + 1, at + 2 * count, 2 do
+    local tag = ARGV[i]
+    local fields = redis.call('HMGET', KEYS[q + 1] .. tag, 'claim', 'by')
+    if fields[1] == ARGV[i + 1] and fields[2] then
+      index[#index + 1] = deadline
+      index[#index + 1] = tag
+    else
+      lost[#lost + 1] = tag
+    end
+  end
+  if #index > 0 then redis.call('ZADD', KEYS[q], 'XX', unpack(index)) end
+  at = at + 1 + 2 * count
+end
+return lost
