@@ -1,0 +1,1 @@
+"""The message broker itself: no kombu, no Celery."""

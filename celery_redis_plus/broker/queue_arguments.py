@@ -1,0 +1,235 @@
+"""The arguments of a queue's declaration: checked, stored, and compared with those of an earlier declaration.
+
+Names, meanings and limits are RabbitMQ's (https://www.rabbitmq.com/docs/queues#optional-arguments and
+`declare_args` in `rabbit_amqqueue.erl`). Times are milliseconds. Arguments that are not listed here are kept
+as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.tables import first_difference, inequivalent, pack_table, to_text, unpack_table
+from celery_redis_plus.errors import InvalidArgument, InvalidQueueName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+#: Bytes of UTF-8. AMQP allows 255; 4 KB leave room for 1,000 characters of any script and keep keys handy.
+MAX_QUEUE_NAME = 4096
+#: Milliseconds, a hundred years: a deadline stays below the 10^13 that a score keeps for the time.
+MAX_TTL_MS = 100 * 31_557_600_000
+MAX_PRIORITY = 255
+
+_FLAGS = ("durable", "exclusive", "auto_delete")
+
+
+def check_queue_name(name: object) -> str:
+    """Return `name` if a queue may be called so.
+
+    Braces, colons, glob characters, dots, spaces, newlines and NUL are all fine.
+
+    Raises:
+        InvalidQueueName: no str, empty, over 4,096 bytes in UTF-8, or with a lone surrogate, which has no
+            bytes. (Those that `os.fsdecode` makes of undecodable bytes are fine.)
+    """
+    allowed = f"allowed is a str of 1 to {MAX_QUEUE_NAME} bytes of UTF-8"
+    if not isinstance(name, str):
+        raise InvalidQueueName(f"queue name {name!r} is of type {_type_of(name)}; {allowed}")
+    if not name:
+        raise InvalidQueueName(f"queue name '' is empty; {allowed}")
+    try:
+        size = len(name.encode("utf-8", "surrogateescape"))
+    except UnicodeEncodeError as error:
+        raise InvalidQueueName(f"queue name {name!r} has a lone surrogate; {allowed}") from error
+    if size > MAX_QUEUE_NAME:
+        raise InvalidQueueName(f"queue name {name[:40]!r}… has {size} bytes; {allowed}")
+    return name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueueArguments:
+    """What a queue was declared with. `parse` and `decode` make one, `difference` compares two."""
+
+    durable: bool = False
+    exclusive: bool = False
+    auto_delete: bool = False
+    #: The `x-*` table, checked; whole numbers are ints, None values left out.
+    arguments: Mapping[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def parse(
+        cls,
+        queue: str,
+        *,
+        durable: object = False,
+        exclusive: object = False,
+        auto_delete: object = False,
+        arguments: Mapping[str, object] | None = None,
+    ) -> QueueArguments:
+        """Return the checked arguments of `queue.declare`, as kombu passes them.
+
+        Args:
+            queue: the queue's name, for errors.
+            durable: a truth value; kept and compared, nothing else: everything here survives a restart.
+            exclusive: a truth value; makes the queue transient.
+            auto_delete: a truth value; makes the queue transient.
+            arguments: AMQP's table; None is empty, and so is a value of None.
+
+        Raises:
+            InvalidArgument: naming queue, argument, value and what is allowed.
+        """
+        given = {key: value for key, value in (arguments or {}).items() if value is not None}
+        pack_table(given, f"queue {queue!r}")
+        checked = {key: _checked(queue, key, value) for key, value in given.items()}
+        routing_key = checked.get("x-dead-letter-routing-key")
+        if routing_key is not None and "x-dead-letter-exchange" not in checked:
+            raise InvalidArgument(
+                f"argument 'x-dead-letter-routing-key' of queue {queue!r} is {routing_key!r} without "
+                "'x-dead-letter-exchange'; allowed only beside it ('' is the default exchange)"
+            )
+        return cls(bool(durable), bool(exclusive), bool(auto_delete), checked)
+
+    @property
+    def transient(self) -> bool:
+        """Whether the queue vanishes whole when nobody uses it: auto_delete, exclusive or `x-expires`."""
+        return self.auto_delete or self.exclusive or "x-expires" in self.arguments
+
+    def ttl_ms(self, default_ms: int) -> int | None:
+        """Return after how many unused milliseconds the *queue* goes; None: never.
+
+        `x-expires`, else `default_ms` for an auto_delete or exclusive queue. (Not of its messages.)
+        """
+        return self._whole("x-expires") or (default_ms if self.transient else None)
+
+    @property
+    def message_ttl_ms(self) -> int | None:
+        """`x-message-ttl`: the milliseconds that a message lives while it is ready; None: for ever."""
+        return self._whole("x-message-ttl")
+
+    @property
+    def max_priority(self) -> int | None:
+        """`x-max-priority`: priorities above count as this one; None: the whole range 0-255."""
+        return self._whole("x-max-priority")
+
+    @property
+    def dead_letter_exchange(self) -> str | None:
+        """`x-dead-letter-exchange`: where dead messages go; the empty name is the default exchange."""
+        return self._text("x-dead-letter-exchange")
+
+    @property
+    def dead_letter_routing_key(self) -> str | None:
+        """`x-dead-letter-routing-key`: None keeps the message's own."""
+        return self._text("x-dead-letter-routing-key")
+
+    def encode(self) -> str:
+        """Return canonical ASCII JSON for the queue's record `meta:{Q}`, which holds the format's version."""
+        packed = pack_table(self.arguments, "a queue")
+        flags = {name: True for name in _FLAGS if getattr(self, name)}
+        return to_text({**flags, **({"arguments": packed} if packed else {})})
+
+    @classmethod
+    def decode(cls, text: str | bytes) -> QueueArguments:
+        """Return what `encode` was called on; keys that a newer version added are passed over.
+
+        Raises:
+            InvalidArgument: the text is no such record.
+        """
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise InvalidArgument(f"stored queue arguments {text!r} are no JSON") from error
+        if not isinstance(data, dict):
+            raise InvalidArgument(f"stored queue arguments {text!r} are no JSON object")
+        durable, exclusive, auto_delete = (bool(data.get(name, False)) for name in _FLAGS)
+        return cls(durable, exclusive, auto_delete, unpack_table(data.get("arguments") or {}))
+
+    def difference(self, current: QueueArguments, queue: str) -> str | None:
+        """Return in RabbitMQ's words what keeps this declaration of `queue` from agreeing with `current`.
+
+        None: they agree. Compared are durable, exclusive, auto_delete, then the arguments by name. As in
+        RabbitMQ, the queue type `classic` is the same as none.
+
+        Example:
+            >>> new, old = (QueueArguments.parse("q", arguments={"x-max-priority": n}) for n in (5, 10))
+            >>> new.difference(old, "q")
+            "inequivalent arg 'x-max-priority' for queue 'q': received 5 but current is 10"
+        """
+        owner = f"queue {queue!r}"
+        for name in _FLAGS:
+            received, present = getattr(self, name), getattr(current, name)
+            if received != present:
+                return inequivalent(name, owner, received, present)
+        key = first_difference(_comparable(self.arguments), _comparable(current.arguments))
+        if key is None:
+            return None
+        return inequivalent(key, owner, self.arguments.get(key), current.arguments.get(key))
+
+    def _whole(self, key: str) -> int | None:
+        value = self.arguments.get(key)
+        return value if isinstance(value, int) else None
+
+    def _text(self, key: str) -> str | None:
+        value = self.arguments.get(key)
+        return value if isinstance(value, str) else None
+
+
+def _comparable(arguments: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in arguments.items() if (key, value) != ("x-queue-type", "classic")}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What one argument may be."""
+
+    allowed: str
+    fits: Callable[[object], bool]
+
+
+def _whole_number(minimum: int, maximum: float, unit: str = "") -> _Rule:
+    extent = f"from {minimum}" if maximum == inf else f"from {minimum} to {maximum}"
+    return _Rule(
+        f"a whole number{unit} {extent}",
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum,
+    )
+
+
+def _one_of(*names: str) -> _Rule:
+    return _Rule(f"one of {', '.join(map(repr, names))}", lambda value: value in names)
+
+
+_STRING = _Rule("a str", lambda value: isinstance(value, str))
+_BOOLEAN = _Rule("true or false", lambda value: isinstance(value, bool))
+
+_RULES: dict[str, _Rule] = {
+    "x-expires": _whole_number(1, MAX_TTL_MS, " of ms"),
+    "x-message-ttl": _whole_number(0, MAX_TTL_MS, " of ms"),
+    "x-max-priority": _whole_number(0, MAX_PRIORITY),
+    "x-max-length": _whole_number(0, inf),
+    "x-max-length-bytes": _whole_number(0, inf, " of bytes"),
+    # -1 is RabbitMQ 4's "no limit".
+    "x-delivery-limit": _whole_number(-1, inf),
+    "x-overflow": _one_of("drop-head", "reject-publish", "reject-publish-dlx"),
+    "x-dead-letter-exchange": _STRING,
+    "x-dead-letter-routing-key": _STRING,
+    "x-single-active-consumer": _BOOLEAN,
+}
+
+
+def _checked(queue: str, key: str, value: object) -> object:
+    """Return the value as it is kept: 10000.0, which arithmetic on seconds makes, becomes 10000."""
+    rule = _RULES.get(key)
+    if rule is None:
+        return value
+    kept = int(value) if isinstance(value, float) and value.is_integer() else value
+    if not rule.fits(kept):
+        what = f"argument {key!r} of queue {queue!r} is {value!r:.100} ({_type_of(value)})"
+        raise InvalidArgument(f"{what}; allowed is {rule.allowed}")
+    return kept
+
+
+def _type_of(value: object) -> str:
+    return type(value).__name__
