@@ -1,21 +1,22 @@
 """Every error that this package raises, and the translation of redis-py's errors into them.
 
-A class's docstring says what happened and what the user does now; `docs/` prints these docstrings, so they are complete
-sentences. Besides the one base class, each error also inherits from the family that kombu and Celery decide by:
+A class's docstring says what happened and what the user does now; `docs/` prints these docstrings, so they
+are complete sentences. Besides the one base class, each error also inherits from the family that kombu and
+Celery decide by:
 
-* *connection* (`redis.ConnectionError`, `redis.TimeoutError`): Celery closes the connection, waits and connects again;
+* *connection* (`redis.ConnectionError`, `redis.TimeoutError`): Celery closes the connection and opens another;
 * *channel* (`redis.ResponseError`): connecting again would not help, so nobody retries;
 * *value* (`ValueError`): the caller passed something that can never work;
-* *broker*: what AMQP answers with a reply code (`reply_code`), made into kombu's own errors by the transport.
+* *broker*: what AMQP answers with a reply code (`reply_code`); the transport makes kombu's errors of them.
 
-Messages name the place (`Address.display()`), the option or argument, its value and what is allowed. They hold no secrets.
+Messages name the place (`Address.display()`), the option or argument, its value and what is allowed. They
+hold no secrets.
 """
 
 # ruff: noqa: N818 - a user reads `except ServerUnreachable`; "Error" at the end of every name adds nothing
 
 from __future__ import annotations
 
-import re
 import ssl
 from typing import ClassVar, Protocol
 
@@ -36,96 +37,129 @@ class Place(Protocol):
 class CeleryRedisPlusError(Exception):
     """Base of all errors of celery-redis-plus. Catch it to catch them all."""
 
+    #: What the user does now, in short; part of the message.
+    remedy: ClassVar[str] = ""
+
     # redis-py 8 prints only "network:ServerTimeout"; the message is what a log needs.
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
 
 
-# --- connection family: connect again -------------------------------------------------------------------------------
+# --------------------------------------------------------------------------- connection family: connect again
 
 
 class ServerUnreachable(CeleryRedisPlusError, redis_errors.ConnectionError):
-    """No connection to the server, or it broke. Celery reconnects by itself; if that does not help, check that the
-    server runs, that host and port in `broker_url` are right, and that no firewall is between.
+    """No connection to the server, or it broke. Celery reconnects by itself; if that does not help, check
+    that the server runs, that host and port in `broker_url` are right, and that no firewall is between.
     """
+
+    remedy = "check that the server runs and that broker_url is right"
 
 
 class TlsFailed(ServerUnreachable):
-    """The TLS handshake failed. Check that the server's port speaks TLS exactly if the URL says so (`redispluss://`),
-    and that `ssl_ca_certs` holds the authority that signed the server's certificate for this host name. For a test
-    server with a self-signed certificate, `ssl_cert_reqs=none` switches the check off.
+    """The TLS handshake failed. Check that the server's port speaks TLS exactly if the URL says so
+    (`redispluss://`), and that `ssl_ca_certs` holds the authority that signed the server's certificate for
+    this host name. For a test server with a self-signed certificate, `ssl_cert_reqs=none` switches the check
+    off.
     """
+
+    remedy = "check ssl_ca_certs, ssl_cert_reqs and ssl_check_hostname, and that this port speaks TLS"
 
 
 class NotRedis(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.InvalidResponse):
-    """What answered does not speak the Redis protocol. Check host and port, and whether a proxy or an HTTP server
-    listens there.
+    """What answered does not speak the Redis protocol. Check host and port, and whether a proxy or an HTTP
+    server listens there.
     """
+
+    remedy = "check host and port in broker_url"
 
 
 class ServerTimeout(CeleryRedisPlusError, redis_errors.TimeoutError):
-    """The server did not accept a connection, or did not answer, in time. Celery reconnects by itself. If it stays so,
-    check the network and the server's load, or raise `socket_connect_timeout` or `socket_timeout` (seconds).
+    """The server did not accept a connection, or did not answer, in time. Celery reconnects by itself. If it
+    stays so, check the network and the server's load, or raise `socket_connect_timeout` or `socket_timeout`
+    (seconds).
     """
+
+    remedy = "check the network and the server's load, or raise socket_timeout or socket_connect_timeout"
 
 
 class ServerLoading(CeleryRedisPlusError, redis_errors.BusyLoadingError):
     """The server has started and still loads its data set. Wait: Celery tries again until it is done."""
 
+    remedy = "wait until it has loaded its data set"
+
 
 class ServerUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ResponseError):
-    """The server answers, but refuses this command for the time being: it cannot write its snapshot (MISCONF), has too
-    few replicas (NOREPLICAS), runs a long script (BUSY), or its cluster is incomplete (CLUSTERDOWN, TRYAGAIN). Nothing
-    was changed; Celery tries again. Look into the server's log for the reason.
+    """The server answers, but refuses this command for the time being: it cannot write its snapshot
+    (MISCONF), has too few replicas (NOREPLICAS), runs a long script (BUSY), or its cluster is incomplete
+    (CLUSTERDOWN, TRYAGAIN). Nothing was changed; Celery tries again. Look into the server's log for the
+    reason.
     """
+
+    remedy = "see the server's log; it may be over soon"
 
 
 class ReadOnlyReplica(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ReadOnlyError):
-    """The server is a read-only replica, perhaps a primary that was demoted a moment ago. Celery reconnects, which helps
-    once the name in `broker_url` leads to the new primary. If it stays so, point `broker_url` at the primary.
+    """The server is a read-only replica, perhaps a primary that was demoted a moment ago. Celery reconnects,
+    which helps once the name in `broker_url` leads to the new primary. If it stays so, point `broker_url` at
+    the primary.
     """
+
+    remedy = "point broker_url at the primary"
 
 
 class AuthenticationFailed(CeleryRedisPlusError, redis_errors.AuthenticationError):
-    """The server refused the user name or password, or wants one and got none. Correct them in `broker_url` (special
-    characters percent-encoded) or in the credential provider.
+    """The server refused the user name or password, or wants one and got none. Correct them in `broker_url`
+    (special characters percent-encoded) or in the credential provider.
     """
 
+    remedy = "correct the user name or password in broker_url"
 
-# --- channel family: connecting again would not help ----------------------------------------------------------------
+
+# ------------------------------------------------------------ channel family: connecting again would not help
 
 
 class NoPermission(CeleryRedisPlusError, redis_errors.NoPermissionError):
-    """The server's ACL forbids this user a command or a key. Grant it, e.g. `ACL SETUSER name +@all -@admin -@dangerous
-    +info ~prefix*`; the message names what was refused.
+    """The server's ACL forbids this user a command or a key. Grant it, e.g. `ACL SETUSER name +@all -@admin
+    -@dangerous +info ~prefix*`; the message names what was refused.
     """
+
+    remedy = "grant it with ACL SETUSER"
 
 
 class ServerTooOld(CeleryRedisPlusError, redis_errors.RedisError):
-    """The server is older than Redis 7.0 or Valkey 7.2, which this transport needs. Upgrade the server; celery-redis-plus
-    did not change anything in it.
+    """The server is older than Redis 7.0 or Valkey 7.2, which this transport needs. Upgrade the server;
+    celery-redis-plus did not change anything in it.
     """
+
+    remedy = "upgrade the server, or point broker_url at a newer one"
 
 
 class ServerOutOfMemory(CeleryRedisPlusError, redis_errors.OutOfMemoryError):
-    """The server reached its `maxmemory` and refuses to store more. Nothing was stored. Workers can go on consuming,
-    which frees memory; or raise `maxmemory` (CONFIG SET maxmemory), add workers, or publish less.
+    """The server reached its `maxmemory` and refuses to store more. Nothing was stored. Workers can go on
+    consuming, which frees memory; or raise `maxmemory` (CONFIG SET maxmemory), add workers, or publish less.
     """
+
+    remedy = "raise maxmemory, or let workers drain the queues"
 
 
 class WrongKeyType(CeleryRedisPlusError, redis_errors.ResponseError):
-    """A key that this transport uses already holds a value of another type, written by another program or by kombu's own
-    Redis transport. Use another database number or set the transport option `global_keyprefix`.
+    """A key that this transport uses already holds a value of another type, written by another program or by
+    kombu's own Redis transport. Use another database number or set the transport option `global_keyprefix`.
     """
+
+    remedy = "use another database number, or set the transport option global_keyprefix"
 
 
 class ClusterRedirected(CeleryRedisPlusError, redis_errors.ResponseError):
-    """The server is a node of a Redis Cluster and another node holds the key. Point `broker_url` at a server that does
-    not run in cluster mode.
+    """The server is a node of a Redis Cluster and another node holds the key. Point `broker_url` at a server
+    that does not run in cluster mode.
     """
 
+    remedy = "point broker_url at a server that does not run in cluster mode"
 
-# --- value family: the caller's input can never work ----------------------------------------------------------------
+
+# ------------------------------------------------------------ value family: the caller's input can never work
 
 
 class InvalidArgument(CeleryRedisPlusError, ValueError):
@@ -133,24 +167,26 @@ class InvalidArgument(CeleryRedisPlusError, ValueError):
 
 
 class OptionError(InvalidArgument):
-    """A transport option is unknown, of the wrong type or out of range. Correct `broker_transport_options`; the message
-    names the option, its value and what is allowed, or the nearest known name.
+    """A transport option is unknown, of the wrong type or out of range. Correct `broker_transport_options`;
+    the message names the option, its value and what is allowed, or the nearest known name.
     """
 
 
 class InvalidAddress(InvalidArgument):
-    """The broker URL, or a part of it such as the port, the database number or a TLS option, cannot be used. Correct
-    `broker_url` (special characters in user names and passwords must be percent-encoded).
+    """The broker URL, or a part of it such as the port, the database number or a TLS option, cannot be used.
+    Correct `broker_url` (special characters in user names and passwords must be percent-encoded).
     """
 
 
 class InvalidPriority(InvalidArgument):
-    """A priority is not an integer from 0 to 255. Correct the `priority=` argument. The message was not published."""
+    """A priority is not an integer from 0 to 255. Correct the `priority=` argument. The message was not
+    published.
+    """
 
 
 class InvalidEta(InvalidArgument):
-    """An ETA or delay is not a time: neither ISO 8601, a datetime nor a number, or it is negative. Correct `eta=` or
-    `countdown=`. The message was not published.
+    """An ETA or delay is not a time: neither ISO 8601, a datetime nor a number, or it is negative. Correct
+    `eta=` or `countdown=`. The message was not published.
     """
 
 
@@ -159,12 +195,12 @@ class InvalidQueueName(InvalidArgument):
 
 
 class MessageTooLarge(InvalidArgument):
-    """A message is over 512 MB, the most that Redis stores in one value. It was not published. Store the data elsewhere
-    and send its location.
+    """A message is over 512 MB, the most that Redis stores in one value. It was not published. Store the data
+    elsewhere and send its location.
     """
 
 
-# --- broker family: what AMQP has reply codes for -------------------------------------------------------------------
+# --------------------------------------------------------------- broker family: what AMQP has reply codes for
 
 
 class BrokerError(CeleryRedisPlusError):
@@ -181,15 +217,17 @@ class QueueNotFound(BrokerError):
 
 
 class Unroutable(BrokerError):
-    """No queue took the message: no binding matches, or the queue was transient and is gone. The message is not stored.
-    Declare and bind the queue first.
+    """No queue took the message: no binding matches, or the queue was transient and is gone. The message is
+    not stored. Declare and bind the queue first.
     """
 
     reply_code = 312
 
 
 class PreconditionFailed(BrokerError):
-    """A queue or exchange exists already with other arguments. Declare it with the same ones, or delete it first."""
+    """A queue or exchange exists already with other arguments. Declare it with the same ones, or delete it
+    first.
+    """
 
     reply_code = 406
 
@@ -201,113 +239,81 @@ class ChannelClosed(BrokerError):
 
 
 class OutcomeUnknown(BrokerError):
-    """A publish lost its reply and was retried later than `publish_dedup_window` allows, so nobody can tell whether the
-    message was stored; sending it again might double it. Look whether it arrived, then decide. Retrying sooner, or a
-    longer window, avoids this.
+    """A publish lost its reply and was retried later than `publish_dedup_window` allows, so nobody can tell
+    whether the message was stored; sending it again might double it. Look whether it arrived, then decide.
+    Retrying sooner, or a longer window, avoids this.
     """
 
 
-# --- translation ----------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------ translation
 
-_MAX_CLIENTS = "max number of clients reached"
-
-# The first match counts, so subclasses stand before their bases.
-_BY_CLASS: tuple[tuple[type[Exception], type[CeleryRedisPlusError], str], ...] = (
-    (
-        redis_errors.AuthenticationError,
-        AuthenticationFailed,
-        "correct the user name or password in broker_url",
-    ),
-    (
-        redis_errors.AuthorizationError,
-        AuthenticationFailed,
-        "correct the user name or password in broker_url",
-    ),
-    (redis_errors.BusyLoadingError, ServerLoading, "it loads its data set; try again soon"),
-    (redis_errors.ReadOnlyError, ReadOnlyReplica, "point broker_url at the primary"),
-    (
-        redis_errors.MasterDownError,
-        ReadOnlyReplica,
-        "it is a replica without its primary; point broker_url at the primary",
-    ),
-    (redis_errors.ClusterDownError, ServerUnavailable, "the cluster does not cover all slots; repair it"),
-    (redis_errors.TryAgainError, ServerUnavailable, "the cluster moves slots; try again"),
-    (redis_errors.AskError, ClusterRedirected, "use a server that does not run in cluster mode"),
-    (redis_errors.ClusterCrossSlotError, ClusterRedirected, "use a server that does not run in cluster mode"),
-    (redis_errors.OutOfMemoryError, ServerOutOfMemory, "raise maxmemory or let workers drain the queues"),
-    (redis_errors.NoPermissionError, NoPermission, "grant it with ACL SETUSER"),
-    (redis_errors.InvalidResponse, NotRedis, "check host, port and TLS of broker_url"),
-    (
-        redis_errors.TimeoutError,
-        ServerTimeout,
-        "check the network, or raise socket_timeout or socket_connect_timeout",
-    ),
-    (TimeoutError, ServerTimeout, "check the network, or raise socket_timeout or socket_connect_timeout"),
-    (ssl.SSLError, TlsFailed, "check ssl_ca_certs and ssl_cert_reqs, and that this port speaks TLS"),
-    (
-        redis_errors.ConnectionError,
-        ServerUnreachable,
-        "check that the server runs and that broker_url is right",
-    ),
-    (OSError, ServerUnreachable, "check that the server runs and that broker_url is right"),
+# The first match counts.
+_BY_CLASS: tuple[tuple[type[Exception], type[CeleryRedisPlusError]], ...] = (
+    (redis_errors.AuthenticationError, AuthenticationFailed),
+    (redis_errors.AuthorizationError, AuthenticationFailed),
+    (redis_errors.BusyLoadingError, ServerLoading),
+    (redis_errors.ReadOnlyError, ReadOnlyReplica),
+    (redis_errors.MasterDownError, ReadOnlyReplica),  # a ClusterDownError to redis-py
+    (redis_errors.ClusterDownError, ServerUnavailable),
+    (redis_errors.TryAgainError, ServerUnavailable),
+    (redis_errors.AskError, ClusterRedirected),  # MOVED too
+    (redis_errors.ClusterCrossSlotError, ClusterRedirected),
+    (redis_errors.OutOfMemoryError, ServerOutOfMemory),
+    (redis_errors.NoPermissionError, NoPermission),
+    (redis_errors.InvalidResponse, NotRedis),
+    (redis_errors.TimeoutError, ServerTimeout),
+    (redis_errors.ConnectionError, ServerUnreachable),
+    (TimeoutError, ServerTimeout),
+    (ssl.SSLError, TlsFailed),
+    (OSError, ServerUnreachable),
 )
 
-# Error codes for which redis-py (6.4 to 8.1) has no class of its own, or not in every version.
-_BY_CODE: dict[str, tuple[type[CeleryRedisPlusError], str]] = {
-    "WRONGTYPE": (WrongKeyType, "use another database number or set global_keyprefix"),
-    "MISCONF": (ServerUnavailable, "it cannot write its snapshot; see its log and disk"),
-    "NOREPLICAS": (ServerUnavailable, "it has fewer good replicas than min-replicas-to-write"),
-    "BUSY": (ServerUnavailable, "it runs a long script; try again, or SCRIPT KILL"),
-    "OOM": (ServerOutOfMemory, "raise maxmemory or let workers drain the queues"),
-    "READONLY": (ReadOnlyReplica, "point broker_url at the primary"),
-    "NOPERM": (NoPermission, "grant it with ACL SETUSER"),
-    "NOAUTH": (AuthenticationFailed, "give a user name and password in broker_url"),
-    "WRONGPASS": (AuthenticationFailed, "correct the user name or password in broker_url"),
-    "LOADING": (ServerLoading, "it loads its data set; try again soon"),
-    "MASTERDOWN": (ReadOnlyReplica, "it is a replica without its primary; point broker_url at the primary"),
-    "CLUSTERDOWN": (ServerUnavailable, "the cluster does not cover all slots; repair it"),
+# Error codes for which redis-py (6.4 to 8.1) has no class.
+_BY_CODE: dict[str, type[CeleryRedisPlusError]] = {
+    "WRONGTYPE": WrongKeyType,
+    "MISCONF": ServerUnavailable,
+    "NOREPLICAS": ServerUnavailable,
+    "BUSY": ServerUnavailable,
 }
 
-# An error raised by redis.call inside a script keeps its code on Redis >= 7; some proxies put it behind this prefix.
-_SCRIPT_PREFIX = re.compile(r"^(?:ERR )?Error running script.*?: -?(?=[A-Z]+ )")
+_MAX_CLIENTS = "max number of clients reached"
 
 
 def translate(exc: Exception, address: Place) -> Exception:
     """Return our error for `exc`, an error of redis-py or of the operating system met at `address`.
 
-    The result carries `exc` as its `__cause__`. What is ours already, and what this table does not know (NOSCRIPT, a
-    script's own error replies, programming errors), comes back unchanged, so `raise translate(exc, address)` is always
-    right inside an `except` block. The password is blotted out, also from `exc`, which the traceback would print.
+    The result carries `exc` as its `__cause__`. What is ours already, and what these tables do not know
+    (NOSCRIPT, a script's own error replies, programming errors), comes back unchanged. The password is blotted
+    out, also from `exc`, which a traceback would print.
     """
     if isinstance(exc, CeleryRedisPlusError):
         return exc
-    found = _lookup(exc)
-    if found is None:
+    kind = _kind(exc)
+    if kind is None:
         return exc
-    kind, remedy = found
     _blot_out(exc, address.password)
     detail = str(exc).strip().rstrip(".") or type(exc).__name__
+    remedy = (
+        "raise the server's maxclients, or run fewer processes" if _MAX_CLIENTS in detail else kind.remedy
+    )
     translated = kind(f"{address.display()}: {detail}. What to do: {remedy}.")
     translated.__cause__ = exc
     return translated
 
 
-def _lookup(exc: Exception) -> tuple[type[CeleryRedisPlusError], str] | None:
-    text = str(exc)
-    if isinstance(exc, redis_errors.ConnectionError):
-        if isinstance(exc.__context__, ssl.SSLError):
-            return TlsFailed, "check ssl_ca_certs and ssl_cert_reqs, and that this port speaks TLS"
-        if _MAX_CLIENTS in text:
-            return ServerUnreachable, "raise the server's maxclients, or run fewer processes"
-    for known, ours, remedy in _BY_CLASS:
+def _kind(exc: Exception) -> type[CeleryRedisPlusError] | None:
+    # redis-py packs what the operating system or OpenSSL said into an error of its own.
+    if isinstance(exc, redis_errors.ConnectionError) and isinstance(exc.__context__, ssl.SSLError):
+        return TlsFailed
+    for known, ours in _BY_CLASS:
         if isinstance(exc, known):
-            return ours, remedy
+            return ours
     if isinstance(exc, redis_errors.ResponseError):
-        return _BY_CODE.get(_SCRIPT_PREFIX.sub("", text).partition(" ")[0])
+        return _BY_CODE.get(str(exc).partition(" ")[0])
     return None
 
 
 def _blot_out(exc: Exception, secret: str | None) -> None:
-    """Remove `secret` from the texts of `exc`: a server without AUTH echoes the arguments of the unknown command."""
+    """Remove `secret` from the texts of `exc`: a server that does not know AUTH echoes its arguments."""
     if secret and secret in str(exc):
         exc.args = tuple(arg.replace(secret, "***") if isinstance(arg, str) else arg for arg in exc.args)

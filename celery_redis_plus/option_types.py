@@ -1,163 +1,136 @@
-"""The types that an option can have: how a given value is checked and coerced, and what is allowed, in words.
+"""The types that an option can have: how a value is checked and coerced, and what is allowed, in words.
 
-A type is a small frozen object with `parse(value)`, which returns the value to keep or raises `ValueError` (without a text:
-`options.py` composes the message from `allowed`). Values from a URL's query are text, so numbers and booleans are coerced.
+Values from a URL's query are text, so numbers and booleans are understood as text too.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
 
-class OptionType(Protocol):
-    """What an option's type offers."""
-
-    @property
-    def name(self) -> str:
-        """The type's name in the documentation, such as `float`."""
-
-    @property
-    def allowed(self) -> str:
-        """What is allowed, in words that complete "allowed: ..."."""
-
-    def parse(self, value: object) -> Any:
-        """Return the value to keep. Raises ValueError when `value` is not allowed."""
-
-
 @dataclass(frozen=True, slots=True)
-class Number:
-    """A finite number from `minimum` to `maximum`, both included; whole when `integer`. Booleans are no numbers."""
+class OptionType:
+    """The type of an option.
 
-    minimum: float
-    maximum: float | None = None
-    integer: bool = False
-
-    @property
-    def name(self) -> str:
-        return "int" if self.integer else "float"
-
-    @property
-    def allowed(self) -> str:
-        noun = "a whole number" if self.integer else "a number"
-        if self.maximum is None:
-            return f"{noun} >= {self.minimum:g}"
-        return f"{noun} from {self.minimum:g} to {self.maximum:g}"
-
-    def parse(self, value: object) -> int | float:
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
-            raise ValueError
-        number = float(value)
-        if not math.isfinite(number) or number < self.minimum:
-            raise ValueError
-        if self.maximum is not None and number > self.maximum:
-            raise ValueError
-        if not self.integer:
-            # Keep 300 as 300: it is printed, compared and multiplied as it was written.
-            return value if isinstance(value, int) else number
-        if not number.is_integer():
-            raise ValueError
-        return int(number)
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """True or false; as text also 1/0, yes/no, on/off."""
-
-    name: str = "bool"
-    allowed: str = "True or False"
-
-    def parse(self, value: object) -> bool:
-        if isinstance(value, bool):
-            return value
-        text = str(value).strip().lower() if isinstance(value, int | str) else ""
-        if text in _TRUE:
-            return True
-        if text in _FALSE:
-            return False
-        raise ValueError
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """Text, the whole of which matches `pattern`."""
-
-    allowed: str = "text"
-    pattern: str = r"(?s:.*)"
-    name: str = "str"
-
-    def parse(self, value: object) -> str:
-        if isinstance(value, str) and re.fullmatch(self.pattern, value):
-            return value
-        raise ValueError
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One of a few words."""
-
-    words: tuple[str, ...]
-    name: str = "str"
-
-    @property
-    def allowed(self) -> str:
-        return " or ".join(repr(word) for word in self.words)
-
-    def parse(self, value: object) -> str:
-        if isinstance(value, str) and value in self.words:
-            return value
-        raise ValueError
-
-
-@dataclass(frozen=True, slots=True)
-class Anything:
-    """Any object; what it must be is checked where it is used."""
+    Attributes:
+        name: for the documentation, such as `float`. allowed: what is allowed, in words that complete
+        "allowed: ...". parse: returns the value to keep, or raises ValueError or TypeError. The error's own
+        text is not shown.
+    """
 
     name: str
     allowed: str
+    parse: Callable[[object], Any]
 
-    def parse(self, value: object) -> object:
+
+def number(minimum: float, maximum: float | None = None, *, integer: bool = False) -> OptionType:
+    """A finite number from `minimum` to `maximum`, both included; booleans are none."""
+
+    def parse(value: object) -> int | float:
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise TypeError
+        parsed = float(value)
+        if not math.isfinite(parsed) or parsed < minimum or (maximum is not None and parsed > maximum):
+            raise ValueError
+        if integer and not parsed.is_integer():
+            raise ValueError
+        # 300 stays 300, since it is printed, compared and multiplied as it was written.
+        return int(parsed) if integer or isinstance(value, int) else parsed
+
+    noun = "a whole number" if integer else "a number"
+    limits = f">= {minimum:g}" if maximum is None else f"from {minimum:g} to {maximum:g}"
+    return OptionType("int" if integer else "float", f"{noun} {limits}", parse)
+
+
+def flag() -> OptionType:
+    """True or false; as text also 1/0, yes/no, on/off."""
+
+    def parse(value: object) -> bool:
+        if isinstance(value, bool):
+            return value
+        if not isinstance(value, int | str):
+            raise TypeError
+        text = str(value).strip().lower()
+        if text not in _TRUE | _FALSE:
+            raise ValueError
+        return text in _TRUE
+
+    return OptionType("bool", "True or False", parse)
+
+
+def text(allowed: str = "text", pattern: str = r"(?s:.*)") -> OptionType:
+    """Text, the whole of which matches `pattern`."""
+
+    def parse(value: object) -> str:
+        if not isinstance(value, str):
+            raise TypeError
+        if not re.fullmatch(pattern, value):
+            raise ValueError
         return value
 
+    return OptionType("str", allowed, parse)
 
-@dataclass(frozen=True, slots=True)
-class IntMapping:
-    """A mapping of numbers to numbers, such as socket options; numbers may be written as text."""
 
-    name: str = "dict"
-    allowed: str = "a mapping of numbers to numbers"
+def choice(*words: str) -> OptionType:
+    """One of a few words."""
 
-    def parse(self, value: object) -> dict[int, int]:
-        if not isinstance(value, Mapping):
+    def parse(value: object) -> str:
+        if not isinstance(value, str) or value not in words:
             raise ValueError
-        whole = Number(minimum=0, integer=True)
-        return {int(whole.parse(key)): int(whole.parse(item)) for key, item in value.items()}
+        return value
+
+    return OptionType("str", " or ".join(repr(word) for word in words), parse)
 
 
-@dataclass(frozen=True, slots=True)
-class OneOf:
+def number_mapping() -> OptionType:
+    """A mapping of whole numbers to whole numbers."""
+    whole = number(0, integer=True)
+
+    def parse(value: object) -> dict[int, int]:
+        if not isinstance(value, Mapping):
+            raise TypeError
+        return {whole.parse(key): whole.parse(item) for key, item in value.items()}
+
+    return OptionType("dict", "a mapping of whole numbers to whole numbers", parse)
+
+
+def instance(name: str, allowed: str, *classes: type) -> OptionType:
+    """An instance of one of `classes`; of anything when there are none."""
+
+    def parse(value: object) -> object:
+        if classes and not isinstance(value, classes):
+            raise TypeError
+        return value
+
+    return OptionType(name, allowed, parse)
+
+
+def nothing(instead: str) -> OptionType:
+    """No value at all: the option exists to say `instead`."""
+
+    def parse(_value: object) -> None:
+        raise ValueError
+
+    return OptionType("None", instead, parse)
+
+
+def one_of(*types: OptionType) -> OptionType:
     """The first of several types that takes the value."""
 
-    types: tuple[OptionType, ...]
-
-    @property
-    def name(self) -> str:
-        return " or ".join(kind.name for kind in self.types)
-
-    @property
-    def allowed(self) -> str:
-        return ", or ".join(kind.allowed for kind in self.types)
-
-    def parse(self, value: object) -> Any:
-        for kind in self.types:
+    def parse(value: object) -> Any:
+        for kind in types:
             try:
                 return kind.parse(value)
-            except ValueError:
+            except (TypeError, ValueError):
                 continue
         raise ValueError
+
+    name = " or ".join(kind.name for kind in types)
+    return OptionType(name, ", or ".join(kind.allowed for kind in types), parse)

@@ -1,21 +1,21 @@
 """Every transport option once: name, type, default, unit and what it does.
 
-`Options` validates by this declaration, and the table in the documentation is printed from it (`table()`). Durations are
-seconds, as everywhere in Celery's configuration.
+`Options` validates by this declaration, and the table in the documentation is printed from it (`table()`).
+Durations are seconds, as everywhere in Celery's configuration.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from celery_redis_plus import option_types as kinds
 from celery_redis_plus.errors import OptionError
-from celery_redis_plus.option_types import Anything, Choice, Flag, IntMapping, Number, OneOf, OptionType, Text
 
 
-def _option(kind: OptionType, default: Any, doc: str, *, unit: str = "", none: str = "") -> Any:
+def _option(kind: kinds.OptionType, default: Any, doc: str, *, unit: str = "", none: str = "") -> Any:
     """Declare an option. `none` says what None means; without it, a given None means "not set"."""
     metadata = {
         "kind": kind,
@@ -28,62 +28,63 @@ def _option(kind: OptionType, default: Any, doc: str, *, unit: str = "", none: s
     return field(default=default, metadata=metadata)
 
 
-_SECONDS = Number(minimum=1)
-_TIMEOUT = Number(minimum=0.01)
+_SECONDS = kinds.number(1)
+_TIMEOUT = kinds.number(0.01)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """The transport options of one connection, validated.
 
-    Use `Options.from_mapping(transport_options)` for what a user wrote; `Options(polling_interval=1)` checks as strictly
-    but knows nothing of the names that kombu writes into the same dict.
+    `Options.from_mapping(transport_options)` is for what a user wrote. `Options(polling_interval=1)` checks
+    values as strictly, but knows nothing of the other names that stand in the same dict.
 
     Raises:
         OptionError: an option is unknown, of the wrong type or out of range.
     """
 
     visibility_timeout: float = _option(
-        Number(minimum=3),
+        kinds.number(3),
         300,
-        "How long a claimed message stays with a worker that gives no sign of life; then it is ready again. A living worker "
-        "renews it every third of this time, so tasks may run far longer.",
+        "How long a claimed message stays with a worker that gives no sign of life; then it is ready again. "
+        "A living worker renews it every third of this time, so tasks may run far longer.",
         unit="s",
     )
     polling_interval: float = _option(
-        Number(minimum=0.05, maximum=3600),
+        kinds.number(0.05, 3600),
         10,
         "The longest time that an idle consumer blocks in one call before it looks again by itself.",
         unit="s",
     )
     global_keyprefix: str = _option(
-        Text(), "", "Put before every key, so that several applications can share a database."
+        kinds.text(), "", "Put before every key, so that several applications can share a database."
     )
     priority_order: str | None = _option(
-        Choice(("high-first", "low-first")),
+        kinds.choice("high-first", "low-first"),
         None,
-        "Which priority is delivered first: `high-first` (255 first, as RabbitMQ) or `low-first` (0 first, as kombu's own Redis "
-        "transport).",
+        "Which priority is delivered first: `high-first` (255 first, the direction of RabbitMQ) or "
+        "`low-first` (0 first, the direction of kombu's own Redis transport).",
         none="high-first",
     )
     queue_order_strategy: str = _option(
-        Choice(("round_robin", "sorted", "priority")),
+        kinds.choice("round_robin", "sorted", "priority"),
         "round_robin",
-        "How a consumer of several queues shares its attention: in turn, by name, or always the first declared first.",
+        "How a consumer of several queues shares its attention: in turn, by name, or the first declared "
+        "first.",
     )
     fanout_prefix: bool | str = _option(
-        OneOf((Flag(), Text("a prefix in which {db} stands for the database number", r"(?s:.+)"))),
+        kinds.one_of(kinds.flag(), kinds.text("a text in which {db} is the database number", r"(?s:.+)")),
         True,
         "Prefix of fanout streams: True for `/{db}.`, False for none, or a text of your own.",
     )
     fanout_patterns: bool = _option(
-        Flag(), True, "Filter fanout messages by routing key, with the wildcards of a topic exchange."
+        kinds.flag(), True, "Filter fanout messages by routing key, with the wildcards of a topic exchange."
     )
     stream_maxlen: int = _option(
-        Number(minimum=1, integer=True),
+        kinds.number(1, integer=True),
         10_000,
-        "About how many messages a fanout stream keeps; a subscriber that falls further behind misses some, which is counted "
-        "and logged.",
+        "About how many messages a fanout stream keeps; a subscriber that falls further behind misses some, "
+        "which is counted and logged.",
         unit="messages",
     )
     subscriber_timeout: float = _option(
@@ -98,22 +99,24 @@ class Options:
     publish_dedup_window: float = _option(
         _SECONDS,
         900,
-        "How long a publish whose reply was lost can be retried without being doubled. Longer than your retry policy.",
+        "How long a publish whose reply was lost can be retried without being doubled; make it longer than "
+        "what the retry policy allows.",
         unit="s",
     )
     message_ttl: None = _option(
-        Anything("None", "None"),
+        kinds.nothing(
+            "only None. A number would silently delete tasks that wait or have a long ETA. To let messages "
+            "expire, give the queue the argument x-message-ttl, or the task expires="
+        ),
         None,
-        "Not supported, and None by default: no live message of a lasting queue ever expires. It exists to refuse, with an "
-        "explanation, what would silently delete waiting tasks and long ETAs; give a queue the argument `x-message-ttl` or a "
-        "message `expiration` instead.",
-        none="nothing expires",
+        "Not supported: no live message of a lasting queue ever expires. The option exists to refuse, with "
+        "an explanation, what would silently delete waiting tasks and long ETAs.",
     )
     socket_timeout: float | None = _option(
         _TIMEOUT,
         5,
-        "How long to wait for the reply to a command; then the connection is dropped and opened anew. Blocking calls of idle "
-        "consumers get their own time on top.",
+        "How long to wait for the reply to a command; then the connection is dropped and opened anew. The "
+        "blocking calls of idle consumers get their own time on top.",
         unit="s",
         none="no limit",
     )
@@ -125,56 +128,59 @@ class Options:
         none="as socket_timeout",
     )
     socket_keepalive: bool | None = _option(
-        Flag(), None, "TCP keepalive, which notices a peer that vanished without a word.", none="on"
+        kinds.flag(), None, "TCP keepalive, which notices a peer that vanished without a word.", none="on"
     )
     socket_keepalive_options: Mapping[int, int] | None = _option(
-        IntMapping(),
+        kinds.number_mapping(),
         None,
         "TCP options by number, e.g. `{socket.TCP_KEEPIDLE: 60}`.",
         none="idle 30 s, interval 5 s, 3 probes, where the platform has them",
     )
     health_check_interval: float = _option(
-        Number(minimum=0),
+        kinds.number(0),
         25,
-        "A connection that was silent for so long is checked with a PING before it is trusted; 0 switches this off.",
+        "A connection that was silent for so long is checked with a PING before it is trusted; 0 switches "
+        "it off.",
         unit="s",
     )
     max_connections: int = _option(
-        Number(minimum=1, integer=True),
+        kinds.number(1, integer=True),
         10,
         "The most command connections that one kombu connection opens.",
         unit="connections",
     )
     retry_on_timeout: bool | None = _option(
-        Flag(),
+        kinds.flag(),
         None,
-        "Accepted for compatibility. redis-py would send a command again whose reply was lost, which may run it twice; this "
-        "transport repeats by itself what is safe to repeat.",
+        "Accepted for compatibility. redis-py would send a command again whose reply was lost, which may "
+        "run it twice; this transport repeats by itself what is safe to repeat.",
         none="no effect either way",
     )
     client_name: str | None = _option(
-        Text("printable ASCII without spaces", r"[!-~]+"),
+        kinds.text("printable ASCII without spaces", r"[!-~]+"),
         None,
         "The name of all connections in CLIENT LIST.",
         none="celery-redis-plus: and the connection's purpose",
     )
     credential_provider: Any = _option(
-        Anything("object or str", "a redis.CredentialProvider, or the dotted path of such a class"),
+        kinds.instance("object or str", "a redis.CredentialProvider, or the dotted path of such a class"),
         None,
         "Where user name and password come from, instead of the URL.",
         none="the URL",
     )
     ssl: bool | Mapping[str, Any] | None = _option(
-        OneOf((Flag(), Anything("dict", "a mapping of ssl_* arguments of redis-py"))),
+        kinds.one_of(
+            kinds.flag(), kinds.instance("dict", "a mapping of redis-py's ssl_* arguments", Mapping)
+        ),
         None,
-        "TLS for a URL that does not say so: True (the server's certificate is checked), or redis-py's `ssl_*` arguments. "
-        "Celery's `broker_use_ssl` goes first.",
+        "TLS for a URL that does not say so: True (the server's certificate is checked), or redis-py's "
+        "`ssl_*` arguments. Celery's `broker_use_ssl` goes first.",
         none="as the URL says",
     )
     deadletter_queue: str | None = _option(
-        Text("the name of a queue", r"(?s:.+)"),
+        kinds.text("the name of a queue", r"(?s:.+)"),
         None,
-        "Queue for messages that no queue takes.",
+        "Queue for messages that no other queue takes.",
         none="they are unroutable",
     )
 
@@ -183,21 +189,22 @@ class Options:
 
     def __post_init__(self) -> None:
         for option in fields(self):
-            if "kind" in option.metadata:
+            if option.name != "explicit":
                 object.__setattr__(self, option.name, _checked(option, getattr(self, option.name)))
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Options:
         """Return the options in `mapping`, a connection's `transport_options` or a URL's query.
 
-        Numbers and booleans may be text ("300", "true"). A None means "not set" where it has no meaning of its own.
-        Names that kombu writes into the same dict (retry policies) and names that mean nothing here (see `ignored`) are
-        passed over.
+        Numbers and booleans may be text ("300", "true"). A None means "not set" where it has no meaning of
+        its own. Passed over are the names that kombu itself writes into the same dict (retry policies), and
+        those that mean nothing here (see `ignored`).
 
         Raises:
-            OptionError: an option is unknown (the message has the nearest name), of the wrong type or out of range.
+            OptionError: an option is unknown (the message has the nearest name), of the wrong type or out of
+            range.
         """
-        declared = {option.name: option for option in fields(cls) if "kind" in option.metadata}
+        declared = {option.name: option for option in fields(cls) if option.name != "explicit"}
         given: dict[str, Any] = {}
         for name, value in mapping.items():
             if name in declared:
@@ -227,42 +234,42 @@ class OptionRow:
 def table() -> Iterator[OptionRow]:
     """Yield every option in the order of declaration, for the documentation."""
     for option in fields(Options):
-        meta = option.metadata
-        if "kind" in meta:
-            yield OptionRow(
-                option.name, meta["type"], repr(option.default), meta["unit"], meta["allowed"], meta["doc"]
-            )
+        if option.name != "explicit":
+            meta = option.metadata
+            default = repr(option.default)
+            yield OptionRow(option.name, meta["type"], default, meta["unit"], meta["allowed"], meta["doc"])
 
 
 def ignored(mapping: Mapping[str, Any]) -> list[str]:
-    """Return the names in `mapping` that kombu's Redis transport or virtual transports know and that mean nothing here.
+    """Return the names in `mapping` that other transports of kombu know and that mean nothing here.
 
-    They are accepted, so that an existing application runs unchanged; whoever opens the connection logs them once.
+    They are accepted, so that an existing application runs unchanged; whoever opens the connection logs them
+    once.
     """
     return sorted(name for name in mapping if name in _MEANINGLESS)
 
 
-#: Options of kombu's Redis transport, and of others that an application may come from, that have no meaning here.
+#: Options of kombu's Redis transport, and of RabbitMQ's, that have no meaning here.
 _MEANINGLESS = frozenset(
     {
         *(
             "ack_emulation",
-            "priority_steps",
-            "sep",
             "body_encoding",
+            "priority_steps",
             "reauth_check_interval",
             "sentinel_fanout_compat",
+            "sep",
         ),
         *("unacked_key", "unacked_index_key", "unacked_mutex_key", "unacked_mutex_expire"),
         *("unacked_restore_limit", "unacked_restore_interval", "unacked_restore_throttle"),
-        # py-amqp's: here every publish is confirmed by the server's reply.
+        # py-amqp's: here every publish is confirmed by the server's reply, and the timeouts have other names.
         *("confirm_publish", "confirm_timeout", "client_properties", "login_method"),
         *("connect_timeout", "read_timeout", "write_timeout"),
     }
 )
 
-#: What kombu 5.7 reads from, or writes into, the same dict: `Connection._extract_failover_opts`, and the retry policy with
-#: which `Producer.publish(retry=True)` updates it (the arguments of `Connection.ensure`).
+#: What kombu 5.7 reads from, or writes into, the same dict: `Connection._extract_failover_opts`, and the
+#: retry policy with which `Producer.publish(retry=True)` updates it (the arguments of `Connection.ensure`).
 _OF_KOMBU = frozenset(
     {
         *(
@@ -277,39 +284,25 @@ _OF_KOMBU = frozenset(
     }
 )
 
-_REFUSED = {
-    name: "Redis Sentinel is not supported by this version; give the address of the primary"
-    for name in ("master_name", "min_other_sentinels", "sentinel_kwargs")
-}
+_OF_SENTINEL = frozenset({"master_name", "min_other_sentinels", "sentinel_kwargs"})
 
 
 def _checked(option: Any, value: Any) -> Any:
-    meta = option.metadata
-    if value is None and (meta["none"] or option.default is None):
-        return None
-    if value is None and option.default is not MISSING:
-        return option.default
+    if value is None:
+        return None if option.metadata["none"] else option.default
     try:
-        if option.name == "message_ttl":
-            raise ValueError
-        return meta["kind"].parse(value)
-    except (ValueError, OverflowError):
-        raise OptionError(_refusal(option, value)) from None
-
-
-def _refusal(option: Any, value: Any) -> str:
-    if option.name == "message_ttl":
-        return (
-            f"transport option message_ttl={value!r} is not supported: it would silently delete tasks that wait or have a long "
-            "ETA. Leave it out; to let messages expire, give the queue the argument x-message-ttl or use expires="
-        )
-    unit = f" ({option.metadata['unit']})" if option.metadata["unit"] else ""
-    return f"transport option {option.name}={value!r} is not allowed; allowed: {option.metadata['allowed']}{unit}"
+        return option.metadata["kind"].parse(value)
+    except (TypeError, ValueError, OverflowError):
+        unit = f" ({option.metadata['unit']})" if option.metadata["unit"] else ""
+        raise OptionError(
+            f"transport option {option.name}={value!r} is not allowed; allowed: "
+            f"{option.metadata['allowed']}{unit}"
+        ) from None
 
 
 def _unknown(name: str, declared: Mapping[str, Any]) -> str:
-    if name in _REFUSED:
-        return f"transport option {name!r}: {_REFUSED[name]}"
+    if name in _OF_SENTINEL:
+        return f"transport option {name!r}: Redis Sentinel is not supported; give the address of the primary"
     near = difflib.get_close_matches(str(name), declared, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else f"; known options: {', '.join(sorted(declared))}"
-    return f"unknown transport option {name!r}{hint}"
+    hint = f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(sorted(declared))}"
+    return f"unknown transport option {name!r}; {hint}"

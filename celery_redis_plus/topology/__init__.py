@@ -1,1 +1,1 @@
-"""Connections: where the server is (`address`), how to reach it (`connector`), whether it will do (`server_check`)."""
+"""Connections: where the server is, how to reach it, whether it will do, and one held connection."""

@@ -1,17 +1,19 @@
-"""Where the server is and how to log in: from a URL, or from the parts into which kombu has taken it apart."""
+"""Where the server is and how to log in: from a URL, or from the parts into which kombu has taken it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
-
-from redis.credentials import CredentialProvider
 
 from celery_redis_plus.errors import InvalidAddress
 from celery_redis_plus.topology.credentials import resolve_credential_provider
 from celery_redis_plus.topology.tls import is_tls_argument, tls_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from redis.credentials import CredentialProvider
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 6379
@@ -28,8 +30,9 @@ _QUERY = frozenset({"virtual_host", "db", "username", "password", "credential_pr
 class Address:
     """One server and database, and the credentials for it. Printing it shows no secrets.
 
-    `tls` holds redis-py's `ssl_*` arguments, or None for a connection without TLS; `path` is a Unix socket, which leaves
-    host and port without meaning; a `credential_provider` takes the place of user name and password.
+    `tls` holds redis-py's `ssl_*` arguments, or None for a connection without TLS; `path` is a Unix socket,
+    which leaves host and port without meaning; a `credential_provider` takes the place of user name and
+    password.
     """
 
     host: str = DEFAULT_HOST
@@ -45,9 +48,10 @@ class Address:
     def from_url(cls, url: str) -> Address:
         """Return the address in `url`: `redisplus://[user:password@]host[:port][/db][?ssl_ca_certs=...]`.
 
-        Schemes: redisplus, redis, valkey; with TLS redispluss, rediss, valkeys; and `+socket` after any of the former, or
-        `socket` alone, for `redisplus+socket://[user:password@]/path/of/socket?virtual_host=db`. User name, password and
-        path are percent-decoded. TLS checks the server's certificate unless `ssl_cert_reqs` says otherwise. Transport
+        Schemes: redisplus, redis, valkey; with TLS redispluss, rediss, valkeys; and `+socket` after any of
+        the former, or `socket` alone, for
+        `redisplus+socket://[user:password@]/path/of/socket?virtual_host=db`. User name, password and path are
+        percent-decoded. TLS checks the server's certificate unless `ssl_cert_reqs` says otherwise. Transport
         options in the query are left to `url_options`.
 
         Raises:
@@ -70,8 +74,8 @@ class Address:
         """Return the address for the attributes of a kombu Connection, which has taken the URL apart already.
 
         A `hostname` that is itself a URL is one that kombu left alone (`redisplus+socket:///path` arrives as
-        `socket:///path`); what stands in it goes before the other arguments. `ssl` is Celery's `broker_use_ssl` or
-        what kombu found in the query: True, or a mapping as in `tls.tls_arguments`.
+        `socket:///path`); what stands in it goes before the other arguments. `ssl` is Celery's
+        `broker_use_ssl` or what kombu found in the query: True, or a mapping as in `tls.tls_arguments`.
 
         Raises:
             InvalidAddress: bad port or database number, unknown TLS option.
@@ -87,9 +91,8 @@ class Address:
             "credential_provider": credential_provider,
         }
         if hostname and "://" in hostname:
-            parts |= {"host": None} | {
-                name: value for name, value in _parts_of(hostname).items() if value is not None
-            }
+            inner = {name: value for name, value in _parts_of(hostname).items() if value is not None}
+            parts |= {"host": None, **inner}
         return cls._build(**parts)
 
     @classmethod
@@ -107,7 +110,7 @@ class Address:
     ) -> Address:
         if path and tls is not None:
             raise InvalidAddress(
-                f"TLS is not possible over the Unix socket {path!r}; leave the ssl options out"
+                f"no TLS is possible over the Unix socket {path!r}; leave out the ssl options"
             )
         provider = resolve_credential_provider(credential_provider)
         return cls(
@@ -137,7 +140,7 @@ class Address:
 
 
 def url_options(url: str) -> dict[str, str]:
-    """Return the transport options in a URL's query, such as `?visibility_timeout=60`, for `Options.from_mapping`.
+    """Return the transport options in a URL's query, such as `?visibility_timeout=60`, as Options takes them.
 
     Raises:
         InvalidAddress: the query cannot be parsed.
@@ -146,28 +149,22 @@ def url_options(url: str) -> dict[str, str]:
     return {name: value for name, value in query.items() if name not in _QUERY and not is_tls_argument(name)}
 
 
-_ESCAPE = (
-    "Special characters in a password are percent-encoded: / as %2F, # as %23, ? as %3F, @ as %40, : as %3A"
-)
+_ESCAPE = "Special characters in a password are percent-encoded: / as %2F, # as %23, ? as %3F, @ as %40"
 
 
 def _parts_of(url: str) -> dict[str, Any]:
     """Return what stands in `url` as the arguments of `Address._build`; what does not, is absent or None."""
-    # Nothing of an unparsable URL is printed, and the parser's own errors are not chained: with an unescaped "/" or "#" in
-    # a password, they quote a piece of it.
+    # Nothing of an unparsable URL is printed, and the parser's own errors are not chained: with an unescaped
+    # "/" or "#" in a password, they quote a piece of it.
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise InvalidAddress(
-            f"the broker URL has no valid host or port; allowed: a port from 1 to 65535. {_ESCAPE}"
-        ) from None
+        raise InvalidAddress(f"the broker URL has no valid host or port (1 to 65535). {_ESCAPE}") from None
     scheme = parts.scheme.lower()
     transport, _, suffix = scheme.partition("+")
     is_socket = suffix in _SOCKET_SCHEMES or transport in _SOCKET_SCHEMES
-    if transport not in _SCHEMES | _TLS_SCHEMES | _SOCKET_SCHEMES or (
-        suffix and suffix not in _SOCKET_SCHEMES
-    ):
+    if transport not in _SCHEMES | _TLS_SCHEMES | _SOCKET_SCHEMES or suffix not in _SOCKET_SCHEMES | {""}:
         known = ", ".join(sorted(_SCHEMES | _TLS_SCHEMES))
         raise InvalidAddress(f"unknown scheme {scheme!r} in the broker URL; known: {known}, redisplus+socket")
     if parts.fragment or "@" in parts.query or ("@" in parts.path and not is_socket):
@@ -192,7 +189,7 @@ def _query(text: str) -> dict[str, str]:
         return dict(parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text)))
     except ValueError:
         raise InvalidAddress(
-            f"the query of the broker URL is not of the form ?name=value&name=value. {_ESCAPE}"
+            f"the query of the broker URL is not ?name=value&name=value. {_ESCAPE}"
         ) from None
 
 
@@ -216,6 +213,7 @@ def _db(value: int | str | None) -> int:
         return 0
     if not text.isascii() or not text.isdigit():
         raise InvalidAddress(
-            f"database {text!r} is not allowed; allowed: a number from 0, less than the server's `databases` (16 by default)"
+            f"database {text!r} is not allowed; allowed: a number from 0, less than the server's "
+            "`databases` (16 by default)"
         )
     return int(text)

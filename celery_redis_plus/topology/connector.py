@@ -1,4 +1,4 @@
-"""Opening connections: redis-py's own connection classes, with everything explicit that its versions differ in."""
+"""Opening connections: redis-py's own classes, with everything explicit in which its versions differ."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import os
 import socket
 import threading
 from importlib import metadata
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.retry import Retry
 
 from celery_redis_plus.errors import translate
-from celery_redis_plus.options import Options
-from celery_redis_plus.topology.address import Address
 from celery_redis_plus.topology.credentials import resolve_credential_provider
 from celery_redis_plus.topology.server_check import ServerCheck
 from celery_redis_plus.topology.tls import check_files
+
+if TYPE_CHECKING:
+    from celery_redis_plus.options import Options
+    from celery_redis_plus.topology.address import Address
 
 #: What every process has checked so far. A Connector can be given another one.
 PROCESS_CHECK = ServerCheck()
@@ -45,28 +47,40 @@ class Connector:
     def open(self, purpose: str, *, timeout: float | None) -> Connection:
         """Return a new, connected connection: logged in, named, database selected, server checked.
 
-        Setting it up takes at most `socket_connect_timeout` for the connection and for each reply, whatever `timeout` says.
-        redis-py neither retries nor checks the connection's health by itself; the protocol is RESP2, replies are bytes.
+        Setting it up takes at most `socket_connect_timeout` for the connection and for each reply, whatever
+        `timeout` says. redis-py neither retries nor checks the connection's health by itself; the protocol is
+        RESP2, replies are bytes.
 
         Args:
-            purpose: what the connection is for, in one word; shown in CLIENT LIST as `celery-redis-plus:PURPOSE`, unless the
-                option `client_name` is set.
+            purpose: what the connection is for, in one word; CLIENT LIST shows it as `celery-redis-plus:PURPOSE`,
+                unless the option `client_name` is set.
             timeout: seconds that a later read or write may take, None for no limit (blocking commands).
 
         Raises:
-            ServerUnreachable, ServerTimeout, ServerLoading, AuthenticationFailed, ReadOnlyReplica: Celery retries these.
-            ServerTooOld, NoPermission: not retried.
-            InvalidAddress: a TLS file is missing.
+            ServerUnreachable: nobody listens, TLS fails (TlsFailed), or too many clients. Celery retries this one
+                and the next five.
+            ServerTimeout: no connection, or no reply, in time.
+            ServerLoading: the server reads its data set.
+            ServerUnavailable: the server refuses for the time being.
+            ReadOnlyReplica: the server takes no writes.
+            AuthenticationFailed: wrong or missing user name or password.
+            NoPermission: the user may not even CLIENT SETNAME or SELECT.
+            ServerTooOld: before Redis 7.0 or Valkey 7.2.
+            InvalidAddress: a TLS file is missing, or the database number too high.
         """
         connection = self._new(purpose)
         try:
             connection.connect()
             self._check.run(connection, self.address)
             _set_timeout(connection, timeout)
-        except BaseException as exc:
+        except Exception as exc:
             connection.disconnect()
-            if isinstance(exc, Exception):
-                raise translate(exc, self.address)
+            error = translate(exc, self.address)
+            if error is exc:
+                raise
+            raise error from exc
+        except BaseException:  # KeyboardInterrupt, gevent.Timeout: redis-py would leave the socket open
+            connection.disconnect()
             raise
         self._count()
         return connection
@@ -92,7 +106,8 @@ class Connector:
         }
         if address.path is not None:
             # The two classes share all that callers use; redis-py's annotations know no common type for it.
-            return cast("Connection", UnixDomainSocketConnection(path=address.path, **arguments))
+            unix: Any = UnixDomainSocketConnection
+            return cast("Connection", unix(path=address.path, **arguments))
         arguments |= {"host": address.host, "port": address.port, **_keepalive(options)}
         if address.tls is None:
             return Connection(**arguments)
@@ -110,24 +125,23 @@ class Connector:
 def _set_timeout(connection: AbstractConnection, timeout: float | None) -> None:
     """Replace the handshake's timeout by `timeout`, in the three places where redis-py keeps one.
 
-    The handshake needs a limit of its own: a server that accepts and never answers would hang a connection made for
-    blocking calls (timeout None) for ever.
+    The handshake needs a limit of its own: a server that accepts and never answers would hang a connection
+    made for blocking calls (timeout None) for ever.
     """
     connection.socket_timeout = timeout
-    connection._sock.settimeout(timeout)
-    connection._parser.on_connect(
+    inside: Any = connection  # redis-py has no public way to these two
+    inside._sock.settimeout(timeout)
+    inside._parser.on_connect(
         connection
-    )  # starts the parser anew; there is nothing unread after the handshake
+    )  # it reads the timeout there; after the handshake nothing is left unread
 
 
 def _keepalive(options: Options) -> dict[str, Any]:
     if options.socket_keepalive is False:
         return {"socket_keepalive": False, "socket_keepalive_options": {}}
     chosen = options.socket_keepalive_options
-    return {
-        "socket_keepalive": True,
-        "socket_keepalive_options": _default_keepalive() if chosen is None else dict(chosen),
-    }
+    chosen = _default_keepalive() if chosen is None else chosen
+    return {"socket_keepalive": True, "socket_keepalive_options": dict(chosen)}
 
 
 def _default_keepalive() -> dict[int, int]:
@@ -138,7 +152,7 @@ def _default_keepalive() -> dict[int, int]:
 
 @functools.cache
 def _version_dependent() -> dict[str, Any]:
-    """Return the arguments that only some versions of redis-py (6.4 to 8.1) have: who we are, and no maintenance notices."""
+    """Return what only some versions of redis-py (6.4 to 8.1) take: our name, and no maintenance notices."""
     accepted = inspect.signature(AbstractConnection.__init__).parameters
     arguments: dict[str, Any] = {}
     try:

@@ -1,4 +1,6 @@
-"""Credential providers: an object, or the dotted path of its class as it can stand in a configuration or a URL."""
+"""Credential providers: an object, or the dotted path of its class as it can stand in a configuration or a
+URL.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from celery_redis_plus.errors import InvalidArgument
 
 
 def resolve_credential_provider(given: Any) -> CredentialProvider | None:
-    """Return the provider for `given`: None, a `redis.CredentialProvider`, or a path such as "package.module:Class" or
-    "package.module.Class", which is imported and called without arguments.
+    """Return the provider for `given`: None, a `redis.CredentialProvider`, or a path such as
+    "package.module:Class" or "package.module.Class", which is imported and called without arguments.
 
     Raises:
         InvalidArgument: the path leads nowhere, or what it leads to is no `redis.CredentialProvider`.
@@ -34,5 +36,6 @@ def _load(path: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as exc:
         raise InvalidArgument(
-            f"credential_provider={path!r} cannot be imported ({exc}); allowed: package.module:Class or package.module.Class"
+            f"credential_provider={path!r} cannot be imported ({exc}); allowed: package.module:Class or "
+            "package.module.Class"
         ) from exc

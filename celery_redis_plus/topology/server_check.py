@@ -1,28 +1,35 @@
-"""Whether a server will do: its version, its role and its eviction policy, from one INFO on a fresh connection."""
+"""Whether a server will do: version, role and eviction policy, from one INFO on a fresh connection."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from redis.connection import AbstractConnection
 from redis.exceptions import ResponseError
 
 from celery_redis_plus.errors import ReadOnlyReplica, ServerTooOld
-from celery_redis_plus.topology.address import Address
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from redis.connection import AbstractConnection
+
+    from celery_redis_plus.topology.address import Address
 
 logger = logging.getLogger(__name__)
 
-#: Functions with flags (allow-oom), BZMPOP and ZMPOP came with Redis 7.0. Valkey reports itself as redis_version 7.2.4.
+#: Scripts with flags (allow-oom), BZMPOP and ZMPOP came with Redis 7.0. Valkey reports itself as
+#: redis_version 7.2.4.
 MINIMUM_VERSION = (7, 0)
 
 
 class ServerCheck:
     """Checks each server once a process.
 
-    The memory of what was checked is a set of strings, changed by atomic operations without a lock, so that a fork at any
-    moment leaves the child with a usable one; two threads may check the same server twice, which does no harm.
+    The memory of what was checked is a set of strings, changed by atomic operations without a lock, so that a
+    fork at any moment leaves the child with a usable one; two threads may check the same server twice, which
+    does no harm.
     """
 
     def __init__(self) -> None:
@@ -31,7 +38,8 @@ class ServerCheck:
     def run(self, connection: AbstractConnection, address: Address) -> None:
         """Check the server behind `connection`, unless this process has done so and found it good.
 
-        A user without permission for INFO is let through; the server then answers for itself, command by command.
+        A user without permission for INFO is let through; the server then answers for itself, command by
+        command.
 
         Raises:
             ServerTooOld: older than Redis 7.0 or Valkey 7.2.
@@ -70,8 +78,9 @@ def _examine_version(info: Mapping[str, str], address: Address) -> None:
         logger.debug("%s: INFO has no version: %r", address.display(), text)
     elif (int(numbers[1]), int(numbers[2])) < MINIMUM_VERSION:
         raise ServerTooOld(
-            f"{address.display()}: the server has version {text}, and this transport needs Redis 7.0 or Valkey 7.2 at least. "
-            "What to do: upgrade the server, or give the address of a newer one in broker_url."
+            f"{address.display()}: the server has version {text}, and this transport needs Redis 7.0 or "
+            "Valkey 7.2 at least. What to do: upgrade the server, or give the address of a newer one in "
+            "broker_url."
         )
 
 
@@ -81,7 +90,8 @@ def _examine_role(info: Mapping[str, str], address: Address) -> None:
     if info.get("slave_read_only", "1") == "1":
         primary = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
         raise ReadOnlyReplica(
-            f"{address.display()}: the server is a read-only replica of {primary}. What to do: point broker_url at the primary."
+            f"{address.display()}: the server is a read-only replica of {primary}. What to do: point "
+            "broker_url at the primary."
         )
     logger.warning(
         "%s: the server is a writable replica: what is written here is LOST at its next synchronisation. "
@@ -93,19 +103,19 @@ def _examine_role(info: Mapping[str, str], address: Address) -> None:
 def _examine_eviction(info: Mapping[str, str], address: Address) -> None:
     """Warn when the server may delete our keys to free memory, which it does only with a `maxmemory` above 0.
 
-    `allkeys-*` takes any key: messages would vanish without a trace. `volatile-*` takes keys with a TTL: the memory of
-    recent publishes (a retried publish could be doubled), a large body on its way into a queue (its publish fails), and
-    reply and other transient queues.
+    `allkeys-*` takes any key: messages would vanish without a trace. `volatile-*` takes keys with a TTL: the
+    memory of recent publishes (a retried publish could be doubled), a large body on its way into a queue (its
+    publish fails), and reply and other transient queues.
     """
     policy = info.get("maxmemory_policy", "noeviction")
     if policy == "noeviction" or info.get("maxmemory", "0") == "0":
         return
     if policy.startswith("volatile-"):
-        harm = "it may delete transient queues (replies, events) and forget recent publishes, so that retries are doubled"
+        harm = "it may delete transient queues (replies) and forget recent publishes, so that retries double"
     else:
         harm = "IT WILL DELETE WAITING MESSAGES when memory runs short"
     logger.warning(
-        "%s: the server's maxmemory-policy is %s: %s. Set it to noeviction: CONFIG SET maxmemory-policy noeviction.",
+        "%s: the server's maxmemory-policy is %s: %s. What to do: CONFIG SET maxmemory-policy noeviction.",
         address.display(),
         policy,
         harm,

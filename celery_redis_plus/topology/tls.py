@@ -1,11 +1,11 @@
-"""TLS arguments: from what users write (a URL's query, Celery's `broker_use_ssl`) to what redis-py's SSLConnection takes."""
+"""TLS arguments: from what users write (URL, `broker_use_ssl`) to what redis-py's SSLConnection takes."""
 
 from __future__ import annotations
 
 import difflib
-import os
 import ssl
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from celery_redis_plus.errors import InvalidAddress
@@ -32,11 +32,11 @@ def is_tls_argument(name: str) -> bool:
 
 
 def tls_arguments(given: Mapping[str, Any] | bool) -> dict[str, Any] | None:
-    """Return redis-py's `ssl_*` arguments for what the user gave; None without TLS (False or, as in kombu, `{}`).
+    """Return redis-py's `ssl_*` arguments for what the user gave, or None for no TLS (False and, as in kombu, {}).
 
-    True means TLS with the server's certificate checked. (kombu's Redis transport silently connects without TLS then.)
-    Names work with and without `ssl_`; `cert_reqs` takes `ssl.CERT_*`, their names, "required", "optional", "none" or None;
-    `min_version` takes an `ssl.TLSVersion` or its name.
+    True means TLS with the server's certificate checked. (kombu's Redis transport silently connects without
+    TLS then.) Names work with and without `ssl_`; `cert_reqs` takes `ssl.CERT_*`, their names, "required",
+    "optional", "none" or None; `min_version` takes an `ssl.TLSVersion` or its name.
 
     Raises:
         InvalidAddress: an unknown name, or a value that is not allowed.
@@ -61,11 +61,12 @@ def tls_arguments(given: Mapping[str, Any] | bool) -> dict[str, Any] | None:
 def check_files(arguments: Mapping[str, Any]) -> None:
     """Raise InvalidAddress if a file that the TLS arguments name is not there.
 
-    redis-py reports a missing certificate as "Error 2 connecting to host", which sends users looking at the network.
+    redis-py reports a missing certificate as "Error 2 connecting to host", which sends users looking at the
+    network.
     """
     for name in _FILES:
         path = arguments.get(name)
-        if path and not os.path.exists(path):
+        if path and not Path(path).exists():
             raise InvalidAddress(f"TLS option {name}={path!r}: no such file")
 
 
