@@ -7,7 +7,7 @@ Celery decide by:
 * *connection* (`redis.ConnectionError`, `redis.TimeoutError`): Celery closes the connection and opens another;
 * *channel* (`redis.ResponseError`): connecting again would not help, so nobody retries;
 * *value* (`ValueError`): the caller passed something that can never work;
-* *broker*: what AMQP answers with a reply code (`reply_code`); the transport makes kombu's errors of them.
+* *broker*: what AMQP has a reply code for (`reply_code`); the transport makes kombu's errors of them.
 
 Messages name the place (`Address.display()`), the option or argument, its value and what is allowed. They
 hold no secrets.
@@ -177,6 +177,8 @@ class InvalidAddress(InvalidArgument):
     Correct `broker_url` (special characters in user names and passwords must be percent-encoded).
     """
 
+    remedy = "use a database that the server has: 0 to 15 by default, only 0 in cluster mode"
+
 
 class InvalidPriority(InvalidArgument):
     """A priority is not an integer from 0 to 255. Correct the `priority=` argument. The message was not
@@ -277,14 +279,16 @@ _BY_CODE: dict[str, type[CeleryRedisPlusError]] = {
 }
 
 _MAX_CLIENTS = "max number of clients reached"
+_MAX_CLIENTS_REMEDY = "raise the server's maxclients, or run fewer processes"
+_NO_SUCH_DATABASE = ("DB index is out of range", "SELECT is not allowed in cluster mode")
 
 
 def translate(exc: Exception, address: Place) -> Exception:
     """Return our error for `exc`, an error of redis-py or of the operating system met at `address`.
 
     The result carries `exc` as its `__cause__`. What is ours already, and what these tables do not know
-    (NOSCRIPT, a script's own error replies, programming errors), comes back unchanged. The password is blotted
-    out, also from `exc`, which a traceback would print.
+    (NOSCRIPT, a script's own error replies, programming errors), comes back unchanged. The password is
+    blotted out, also from `exc`, which a traceback would print.
     """
     if isinstance(exc, CeleryRedisPlusError):
         return exc
@@ -293,9 +297,7 @@ def translate(exc: Exception, address: Place) -> Exception:
         return exc
     _blot_out(exc, address.password)
     detail = str(exc).strip().rstrip(".") or type(exc).__name__
-    remedy = (
-        "raise the server's maxclients, or run fewer processes" if _MAX_CLIENTS in detail else kind.remedy
-    )
+    remedy = _MAX_CLIENTS_REMEDY if _MAX_CLIENTS in detail else kind.remedy
     translated = kind(f"{address.display()}: {detail}. What to do: {remedy}.")
     translated.__cause__ = exc
     return translated
@@ -309,6 +311,8 @@ def _kind(exc: Exception) -> type[CeleryRedisPlusError] | None:
         if isinstance(exc, known):
             return ours
     if isinstance(exc, redis_errors.ResponseError):
+        if any(text in str(exc) for text in _NO_SUCH_DATABASE):
+            return InvalidAddress
         return _BY_CODE.get(str(exc).partition(" ")[0])
     return None
 

@@ -162,7 +162,7 @@ class Options:
         "The name of all connections in CLIENT LIST.",
         none="celery-redis-plus: and the connection's purpose",
     )
-    credential_provider: Any = _option(
+    credential_provider: Any = _option(  # noqa: RUF009 - immutable as all others; Any hides it
         kinds.instance("object or str", "a redis.CredentialProvider, or the dotted path of such a class"),
         None,
         "Where user name and password come from, instead of the URL.",

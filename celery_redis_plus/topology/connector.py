@@ -52,13 +52,13 @@ class Connector:
         RESP2, replies are bytes.
 
         Args:
-            purpose: what the connection is for, in one word; CLIENT LIST shows it as `celery-redis-plus:PURPOSE`,
-                unless the option `client_name` is set.
+            purpose: what the connection is for, in one word; CLIENT LIST shows
+                `celery-redis-plus:PURPOSE`, unless the option `client_name` is set.
             timeout: seconds that a later read or write may take, None for no limit (blocking commands).
 
         Raises:
-            ServerUnreachable: nobody listens, TLS fails (TlsFailed), or too many clients. Celery retries this one
-                and the next five.
+            ServerUnreachable: nobody listens, TLS fails (TlsFailed), too many clients. Celery retries this
+                one and the next five.
             ServerTimeout: no connection, or no reply, in time.
             ServerLoading: the server reads its data set.
             ServerUnavailable: the server refuses for the time being.
@@ -129,11 +129,10 @@ def _set_timeout(connection: AbstractConnection, timeout: float | None) -> None:
     made for blocking calls (timeout None) for ever.
     """
     connection.socket_timeout = timeout
-    inside: Any = connection  # redis-py has no public way to these two
-    inside._sock.settimeout(timeout)
-    inside._parser.on_connect(
-        connection
-    )  # it reads the timeout there; after the handshake nothing is left unread
+    sock: Any = connection._sock  # noqa: SLF001 - redis-py 6.4 has no public way to change a timeout
+    sock.settimeout(timeout)
+    # The parser takes its timeout when it is started: start it anew; nothing is unread after the handshake.
+    connection._parser.on_connect(connection)  # noqa: SLF001 - as above
 
 
 def _keepalive(options: Options) -> dict[str, Any]:

@@ -32,7 +32,7 @@ def is_tls_argument(name: str) -> bool:
 
 
 def tls_arguments(given: Mapping[str, Any] | bool) -> dict[str, Any] | None:
-    """Return redis-py's `ssl_*` arguments for what the user gave, or None for no TLS (False and, as in kombu, {}).
+    """Return redis-py's `ssl_*` arguments for what the user gave; None for no TLS (False, or as in kombu {}).
 
     True means TLS with the server's certificate checked. (kombu's Redis transport silently connects without
     TLS then.) Names work with and without `ssl_`; `cert_reqs` takes `ssl.CERT_*`, their names, "required",
