@@ -1,0 +1,147 @@
+"""What is read from clocks, from the server and from /proc."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from redis import Redis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PROC = Path("/proc")
+
+
+class Server:
+    """Reads the server's own counters over a connection that the contenders do not see."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._client: Redis = Redis(host=host, port=int(port), protocol=2, decode_responses=True)
+
+    def info(self, section: str) -> dict[str, Any]:
+        """One section of INFO."""
+        reply: Any = self._client.info(section)
+        return dict(reply)
+
+    def cpu_s(self) -> float:
+        """User and system time of the server so far."""
+        cpu = self.info("cpu")
+        return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
+
+    def commands(self) -> int:
+        """Commands processed so far; each call of this method adds one."""
+        return int(self.info("stats")["total_commands_processed"])
+
+    def pid(self) -> int:
+        """The server's process id."""
+        return int(self.info("server")["process_id"])
+
+    def used_memory(self) -> int:
+        """Bytes in use."""
+        return int(self.info("memory")["used_memory"])
+
+    def flush(self) -> None:
+        """Delete all and return freed memory, so that the next sample finds a clean server."""
+        self._client.flushall()
+        self._client.execute_command("MEMORY PURGE")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+
+@dataclass
+class Meter:
+    """Wall time, CPU of this process and CPU of the server between ``start`` and ``stop``."""
+
+    server: Server | None
+    wall_s: float = 0.0
+    client_s: float = 0.0
+    server_s: float | None = None
+    _marks: tuple[float, float, float | None] = field(default=(0.0, 0.0, None), repr=False)
+
+    def start(self) -> None:
+        """Begin; the clocks are read last."""
+        server_s = self.server.cpu_s() if self.server else None
+        self._marks = (time.perf_counter(), time.process_time(), server_s)
+
+    def stop(self) -> None:
+        """End; the clocks are read first."""
+        wall, client = time.perf_counter(), time.process_time()
+        self.wall_s = wall - self._marks[0]
+        self.client_s = client - self._marks[1]
+        if self.server and self._marks[2] is not None:
+            self.server_s = self.server.cpu_s() - self._marks[2]
+
+    def figures(self, prefix: str, messages: int) -> dict[str, float]:
+        """``prefix.rate`` in messages/s, ``prefix.client_us`` and ``prefix.server_us`` per message."""
+        figures = {
+            f"{prefix}.client_us": self.client_s / messages * 1e6,
+            f"{prefix}.rate": messages / self.wall_s,
+        }
+        if self.server_s is not None:
+            figures[f"{prefix}.server_us"] = self.server_s / messages * 1e6
+        return figures
+
+
+def process_tree(pid: int) -> list[int]:
+    """``pid`` and all its living descendants. Only itself where there is no /proc."""
+    children: dict[int, list[int]] = {}
+    for child, parent in _parents():
+        children.setdefault(parent, []).append(child)
+    tree = [pid]
+    for member in tree:
+        tree.extend(children.get(member, ()))
+    return tree
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    if not PROC.is_dir():
+        return
+    for entry in PROC.iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+            except OSError:  # ended since iterdir
+                continue
+            yield int(entry.name), int(stat.rpartition(")")[2].split()[1])
+
+
+def cpu_of(pid: int) -> float:
+    """CPU seconds of one process with all its threads.
+
+    Linux gives every process a CPU clock in nanoseconds (see clock_getcpuclockid(3)); the counters
+    in /proc/PID/stat have steps of 10 ms, too coarse for short runs.
+    """
+    if sys.platform != "linux":
+        raise OSError("CPU time of another process is only read on Linux")
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+def cpu_of_tree(pid: int) -> float:
+    """CPU seconds of a process and its living descendants."""
+    total = 0.0
+    for member in process_tree(pid):
+        try:
+            total += cpu_of(member)
+        except OSError:  # ended since the listing
+            continue
+    return total
+
+
+def rss_of_tree(pid: int) -> int:
+    """Resident bytes of a process and its descendants (shared pages counted in each)."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    total = 0
+    for member in process_tree(pid):
+        try:
+            total += int((PROC / str(member) / "statm").read_text().split()[1]) * page
+        except OSError:
+            continue
+    return total

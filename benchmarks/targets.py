@@ -1,0 +1,118 @@
+"""Every figure of the report, in its order, and what issue A says it must reach.
+
+The thresholds live here and nowhere else. The report prints them; no test asserts a timing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Of(Enum):
+    """What a target is compared with."""
+
+    RATIO = "ours / kombu redis"
+    VALUE = "ours"
+
+
+@dataclass(frozen=True)
+class Target:
+    """``must`` is the least that is acceptable, ``aim`` what the design promises."""
+
+    of: Of
+    must: float
+    aim: float | None = None
+    high_is_good: bool = False
+
+    def met(self, value: float) -> bool:
+        """Whether the must is reached."""
+        return value >= self.must if self.high_is_good else value <= self.must
+
+    def aimed(self, value: float) -> bool:
+        """Whether the aim is met too; a target without an aim is content with its must."""
+        aim = self.must if self.aim is None else self.aim
+        return value >= aim if self.high_is_good else value <= aim
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the report. ``key`` is ``name.kind`` as the measurements return it."""
+
+    key: str
+    label: str
+    unit: str
+    target: Target | None = None
+
+
+def _ratio_at_most(must: float, aim: float | None = None) -> Target:
+    return Target(Of.RATIO, must, aim)
+
+
+def _ratio_at_least(must: float, aim: float) -> Target:
+    return Target(Of.RATIO, must, aim, high_is_good=True)
+
+
+def _at_most(must: float, aim: float | None = None) -> Target:
+    return Target(Of.VALUE, must, aim)
+
+
+def _flow(name: str, label: str, client: Target | None = None) -> list[Figure]:
+    return [
+        Figure(f"{name}.client_us", f"{label}: client CPU", "µs", client),
+        Figure(f"{name}.server_us", f"{label}: server CPU", "µs"),
+        Figure(f"{name}.rate", f"{label}: rate on one core", "/s"),
+    ]
+
+
+def _celery(name: str, label: str, rate: Target, first: Target | None = None) -> list[Figure]:
+    figures = [
+        Figure(f"{name}.rate", f"{label}: rate", "/s", rate),
+        Figure(f"{name}.worker_us", f"{label}: CPU of all worker processes", "µs"),
+        Figure(f"{name}.server_us", f"{label}: server CPU", "µs"),
+    ]
+    if first:
+        figures.append(Figure(f"{name}.first_ms", f"{label}: first task after ready", "ms", first))
+    return figures
+
+
+FIGURES: tuple[Figure, ...] = (
+    *_flow("publish", "publish", _ratio_at_most(0.32, 0.20)),
+    *_flow("consume100", "consume + ack, prefetch 100", _ratio_at_most(0.12, 0.05)),
+    *_flow("consume10", "consume + ack, prefetch 10", _ratio_at_most(0.12, 0.05)),
+    *_flow("consume1", "consume + ack, prefetch 1", _ratio_at_most(0.25, 0.15)),
+    *_flow("delay", "task.delay()", _ratio_at_most(0.80, 0.66)),
+    *_celery("solo", "Celery solo", _ratio_at_least(4.5, 7), _at_most(50)),
+    Figure("solo.cpu_us", "Celery solo: worker CPU per task", "µs", _ratio_at_most(0.25, 0.16)),
+    *_celery("prefork", "Celery prefork -c2", _ratio_at_least(2.4, 3.3), _at_most(50)),
+    *_celery("threads", "Celery threads -c4", _ratio_at_least(4.5, 8), _at_most(50)),
+    *_celery("solo_late", "solo, acks_late, multiplier 1", _ratio_at_least(2.4, 5)),
+    *_celery("prefork_late", "prefork, acks_late, multiplier 1", _ratio_at_least(1.7, 2.6)),
+    Figure("ping.p50_ms", "ping on an idle queue: p50", "ms", _ratio_at_most(0.8, 0.5)),
+    Figure("ping.p99_ms", "ping on an idle queue: p99", "ms"),
+    Figure("countdown.late_p50_ms", "countdown, idle worker: p50 late", "ms"),
+    Figure("countdown.late_p99_ms", "countdown, idle worker: p99 late", "ms", _at_most(30, 8)),
+    Figure("countdown.late_max_ms", "countdown, idle worker: most late", "ms"),
+    Figure("countdown.early", "countdown, idle worker: early", "", _at_most(0)),
+    Figure("countdown.missing", "countdown, idle worker: missing", "", _at_most(0)),
+    Figure("far.late_p99_ms", "behind 50,000 far tasks: p99 late", "ms", _at_most(30)),
+    Figure("far.early", "behind 50,000 far tasks: early", "", _at_most(0)),
+    Figure("far.missing", "behind 50,000 far tasks: missing", "", _at_most(0)),
+    Figure("far.worker_growth_mb", "behind 50,000 far tasks: worker grew by", "MB", _at_most(5)),
+    Figure("burst.late_p99_ms", "3,000 due within 10 s: p99 late", "ms", _at_most(100, 10)),
+    Figure("burst.early", "3,000 due within 10 s: early", "", _at_most(0)),
+    Figure("burst.missing", "3,000 due within 10 s: missing", "", _at_most(0)),
+    *_flow("queues100", "100 queues on one consumer", _ratio_at_most(0.12)),
+    Figure("backlog_small.client_us", "3,000 queued: client CPU", "µs"),
+    Figure("backlog_deep.client_us", "500,000 queued: client CPU", "µs"),
+    Figure("backlog.growth", "500,000 queued against 3,000: CPU", "x", _at_most(1.1)),
+    Figure("fanout.rate", "fanout to 10: delivered", "/s", _ratio_at_least(8, 12)),
+    Figure("fanout.client_us", "fanout to 10: subscriber CPU per delivery", "µs"),
+    Figure("fanout.server_us", "fanout to 10: server CPU per delivery", "µs"),
+    Figure("memory.queued_bytes", "server memory: queued task", "B", _ratio_at_most(1.0, 0.93)),
+    Figure("memory.delayed_bytes", "server memory: delayed task", "B", _ratio_at_most(1.0, 0.93)),
+    Figure("idle.commands", "idle prefork worker: commands", "/s", _at_most(2)),
+    Figure("idle.cpu_percent", "idle prefork worker: CPU", "%", _at_most(0.15)),
+    Figure("close.s", "closing an idle consumer", "s", _at_most(0.2)),
+    Figure("shutdown.s", "warm shutdown of an idle worker", "s", _at_most(3)),
+)
