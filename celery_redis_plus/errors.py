@@ -4,7 +4,7 @@ A class's docstring says what happened and what the user does now; `docs/` print
 are complete sentences. Besides the one base class, each error also inherits from the family that kombu and
 Celery decide by:
 
-* *connection* (`redis.ConnectionError`, `redis.TimeoutError`): Celery closes the connection and opens another;
+* *connection* (`redis.ConnectionError`, `redis.TimeoutError`): Celery closes the connection, opens another;
 * *channel* (`redis.ResponseError`): connecting again would not help, so nobody retries;
 * *value* (`ValueError`): the caller passed something that can never work;
 * *broker*: what AMQP has a reply code for (`reply_code`); the transport makes kombu's errors of them.
@@ -206,7 +206,7 @@ class MessageTooLarge(InvalidArgument):
 
 
 class BrokerError(CeleryRedisPlusError):
-    """Base of the errors that AMQP 0-9-1 answers with a reply code."""
+    """Base of the errors that AMQP 0-9-1 has reply codes for. Catch it to catch them; each says what helps."""
 
     #: AMQP 0-9-1 reply code; kombu's errors carry it as `code`.
     reply_code: ClassVar[int] = 541

@@ -41,8 +41,9 @@ def number(minimum: float, maximum: float | None = None, *, integer: bool = Fals
             raise ValueError
         if integer and not parsed.is_integer():
             raise ValueError
-        # 300 stays 300, since it is printed, compared and multiplied as it was written.
-        return int(parsed) if integer or isinstance(value, int) else parsed
+        # 300 stays 300, and "300" becomes it: it is printed, compared and multiplied as it was written.
+        whole = integer or isinstance(value, int) or (isinstance(value, str) and value.strip().isdecimal())
+        return int(parsed) if whole else parsed
 
     noun = "a whole number" if integer else "a number"
     limits = f">= {minimum:g}" if maximum is None else f"from {minimum:g} to {maximum:g}"

@@ -176,7 +176,9 @@ def _parts_of(url: str) -> dict[str, Any]:
         "host": None if is_socket else unquote(parts.hostname or "") or None,
         "port": port,
         "path": path if is_socket else None,
-        "virtual_host": query.get("virtual_host") or query.get("db") or (None if is_socket else path),
+        "virtual_host": query.get("virtual_host")
+        or query.get("db")
+        or (None if is_socket or path is None else path.removeprefix("/")),
         "username": query.get("username") or unquote(parts.username or "") or None,
         "password": query.get("password") or unquote(parts.password or "") or None,
         "tls": tls_arguments(tls or transport in _TLS_SCHEMES),
