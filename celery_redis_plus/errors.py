@@ -206,7 +206,7 @@ class MessageTooLarge(InvalidArgument):
 
 
 class BrokerError(CeleryRedisPlusError):
-    """Base of the errors that AMQP 0-9-1 has reply codes for. Catch it to catch them; each says what helps."""
+    """Base of the errors that AMQP 0-9-1 has reply codes for. Catch it for all; each says what helps."""
 
     #: AMQP 0-9-1 reply code; kombu's errors carry it as `code`.
     reply_code: ClassVar[int] = 541

@@ -1,0 +1,58 @@
+"""A server without any special configuration, and connections that are closed after the test."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from celery_redis_plus.options import Options
+from celery_redis_plus.topology.address import Address
+from celery_redis_plus.topology.connector import Connector
+from celery_redis_plus.topology.server_check import ServerCheck
+from tests.support.servers import new_server
+
+
+@pytest.fixture(scope="module")
+def plain_server():
+    """A server of this module's own, with all 16 databases and its default user."""
+    with new_server() as server:
+        yield server
+
+
+@pytest.fixture
+def connect():
+    """Make a Connector for a URL, which checks each server anew, and close what it opened."""
+    opened = []
+
+    class ClosingConnector(Connector):
+        def open(self, purpose="test", *, timeout=5.0):
+            connection = super().open(purpose, timeout=timeout)
+            opened.append(connection)
+            return connection
+
+    def make(url, **options):
+        return ClosingConnector(Address.from_url(url), Options.from_mapping(options), check=ServerCheck())
+
+    yield make
+    for connection in opened:
+        connection.disconnect()
+
+
+@pytest.fixture
+def ask():
+    """Send one command and return its reply."""
+
+    def call(connection, *command):
+        connection.send_command(*command)
+        return connection.read_response()
+
+    return call
+
+
+@pytest.fixture
+def closed_port():
+    """A port on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,133 @@
+"""TLS to a real server, with a certificate authority made for the test."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from contextlib import suppress
+
+import pytest
+import redis.exceptions as redis_errors
+from redis.connection import SSLConnection
+
+from celery_redis_plus import errors
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    """An authority and a certificate for `localhost`, in a folder."""
+    if shutil.which("openssl") is None:
+        pytest.skip("the openssl program is not installed, which makes the certificates")
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    openssl(
+        "req",
+        "-x509",
+        *new_key,
+        "-keyout",
+        "ca.key",
+        "-out",
+        "ca.pem",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=authority",
+    )
+    openssl("req", *new_key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=localhost")
+    (folder / "names").write_text("subjectAltName=DNS:localhost")
+    signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
+    openssl("x509", "-req", "-in", "server.csr", "-out", "server.pem", *signing)
+    return folder
+
+
+def pump(source, target):
+    """Copy bytes until either side ends."""
+    with suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+    for sock in (source, target):
+        with suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def tls_port(plain_server, certificates):
+    """A port that speaks TLS and leads to the server: the embedded one is built without TLS."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    threads = []
+
+    def serve(peer):
+        with peer, suppress(OSError):
+            peer.settimeout(5)
+            with (
+                context.wrap_socket(peer, server_side=True) as inner,
+                socket.create_connection(("127.0.0.1", plain_server.port)) as outer,
+            ):
+                back = threading.Thread(target=pump, args=(outer, inner))
+                back.start()
+                pump(inner, outer)
+                back.join()
+
+    def accept(listener):
+        with suppress(OSError):
+            while True:
+                threads.append(threading.Thread(target=serve, args=(listener.accept()[0],)))
+                threads[-1].start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        acceptor = threading.Thread(target=accept, args=(listener,))
+        acceptor.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+    for thread in (acceptor, *threads):
+        thread.join()
+
+
+def test_a_connection_whose_certificate_is_checked(tls_port, certificates, connect, ask):
+    url = f"redispluss://localhost:{tls_port}/2?ssl_ca_certs={certificates}/ca.pem"
+    connection = connect(url).open(timeout=0.3)
+    assert type(connection) is SSLConnection
+    assert ask(connection, "PING") == b"PONG"
+    with pytest.raises(redis_errors.TimeoutError):
+        ask(connection, "BLPOP", "nothing", "3")
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_to_do(tls_port, connect):
+    with pytest.raises(errors.TlsFailed, match=r"certificate verify failed.*ssl_ca_certs"):
+        connect(f"redispluss://localhost:{tls_port}").open()
+
+
+def test_the_check_can_be_switched_off_for_a_test_server(tls_port, connect, ask):
+    connection = connect(f"redispluss://localhost:{tls_port}?ssl_cert_reqs=none").open()
+    assert ask(connection, "PING") == b"PONG"
+
+
+def test_a_certificate_for_another_name_is_refused_unless_names_are_not_checked(
+    tls_port, certificates, connect, ask
+):
+    url = f"redispluss://127.0.0.1:{tls_port}?ssl_ca_certs={certificates}/ca.pem"
+    with pytest.raises(errors.TlsFailed, match="ssl_check_hostname"):
+        connect(url).open()
+    assert ask(connect(f"{url}&ssl_check_hostname=false").open(), "PING") == b"PONG"
+
+
+def test_no_tls_to_a_tls_port_and_tls_to_a_plain_port_fail_within_seconds(tls_port, plain_server, connect):
+    with pytest.raises(errors.ServerUnreachable):
+        connect(f"redisplus://localhost:{tls_port}", socket_connect_timeout=1).open()
+    with pytest.raises((errors.ServerUnreachable, errors.ServerTimeout)):
+        connect(plain_server.url(scheme="redispluss"), socket_connect_timeout=1).open()
+
+
+def test_a_missing_certificate_file_is_named(connect, tmp_path):
+    with pytest.raises(errors.InvalidAddress, match=r"ssl_ca_certs=.*no such file"):
+        connect(f"redispluss://localhost:1?ssl_ca_certs={tmp_path}/ca.pem").open()
