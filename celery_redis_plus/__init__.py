@@ -1,8 +1,8 @@
 """Redis or Valkey as a trustworthy and fast Celery broker.
 
 Importing this package makes kombu know the URL schemes `redisplus://` and `redispluss://` (and `valkey://`,
-`valkeys://` where kombu does not define them). It opens nothing and loads neither Celery nor redis-py, so that gevent
-and eventlet may still patch the standard library afterwards.
+`valkeys://` where kombu does not define them). It opens nothing and loads neither Celery nor redis-py, so that
+gevent and eventlet may still patch the standard library afterwards.
 """
 
 from __future__ import annotations

@@ -1,0 +1,89 @@
+"""Writes the pages that are made from what the code knows; `--check` only says whether they are current."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from celery_redis_plus import errors, options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DOCS = Path(__file__).parent
+NOTE = "<!-- Made by docs/generate.py; change the code instead. -->\n"
+
+OPTIONS_INTRO = """# Options
+
+Give them as `broker_transport_options` in Celery, as `transport_options` in kombu, or in the URL's query.
+An unknown name or a value that is not allowed is an error that says so. Durations are in seconds.
+
+| option | type | default | unit | allowed | what it does |
+|---|---|---|---|---|---|
+"""
+
+ERRORS_INTRO = """# Errors
+
+Every error of ours is a `CeleryRedisPlusError`. Those that go away by themselves belong to the families on
+which Celery and kombu try again.
+
+| error | what happened, and what you do |
+|---|---|
+"""
+
+
+def options_page() -> str:
+    """Return the page of all transport options."""
+    rows = (
+        (f"`{row.name}`", row.type, f"`{row.default}`", row.unit, row.allowed, row.doc)
+        for row in options.table()
+    )
+    return OPTIONS_INTRO + "".join(table_row(*row) for row in rows)
+
+
+def errors_page() -> str:
+    """Return the page of all error classes, in the order of their definition."""
+    classes = [
+        member
+        for _, member in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(member, errors.CeleryRedisPlusError) and member.__module__ == errors.__name__
+    ]
+    classes.sort(key=lambda member: inspect.getsourcelines(member)[1])
+    return ERRORS_INTRO + "".join(
+        table_row(f"`{member.__name__}`", inspect.getdoc(member) or "") for member in classes
+    )
+
+
+def table_row(*cells: str) -> str:
+    """Return a row of a Markdown table; what would break it is escaped."""
+    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |\n"
+
+
+PAGES: dict[str, Callable[[], str]] = {"options.md": options_page, "errors.md": errors_page}
+
+
+def main() -> int:
+    """Write the pages, or check them; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when a page is not current")
+    check = parser.parse_args().check
+    stale = []
+    for name, page in PAGES.items():
+        file, text = DOCS / name, NOTE + page()
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            stale.append(name)
+            if not check:
+                file.write_text(text, encoding="utf-8")
+    if stale:
+        print(f"{'not current' if check else 'written'}: {', '.join(stale)}")
+    if stale and check:
+        print("run: python docs/generate.py")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""Every command of the pages exists: tox's environments, the distribution's extras, our sub-commands."""
+
+import configparser
+import re
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+from importlib.util import find_spec
+
+import pytest
+
+from tests.docs.blocks import ROOT, blocks
+
+#: Commands that are there wherever somebody reads the page.
+GIVEN = {"cd", "export", "git"}
+
+
+def commands():
+    for block in blocks("bash", "console", "sh"):
+        for number, line in enumerate(block.code.splitlines()):
+            for command in line.removeprefix("$ ").split("&&"):
+                words = shlex.split(command, comments=True)
+                if words:
+                    yield pytest.param(words, id=f"{block.page.name}:{block.line + number}:{' '.join(words)}")
+
+
+def tox_environments():
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(ROOT / "tox.ini")
+    named = {section.partition(":")[2] for section in config.sections() if section.startswith("testenv:")}
+    return named | {"test", "py311", "py312", "py313", "py314"}
+
+
+def without_settings(words):
+    return [word for word in words if not re.match(r"[A-Z_]+=", word)]
+
+
+@pytest.mark.parametrize("words", list(commands()))
+def test_command_exists(words):
+    program, *arguments = without_settings(words)
+    if program == "tox":
+        environments = arguments[arguments.index("-e") + 1].split(",")
+        assert set(environments) <= tox_environments()
+    elif program == "pip":
+        extras = {extra for word in arguments for extra in re.findall(r"celery-redis-plus\[([\w,]+)\]", word)}
+        known = metadata.metadata("celery-redis-plus").get_all("Provides-Extra")
+        assert {name for names in extras for name in names.split(",")} <= set(known)
+    elif program == "celery-redis-plus":
+        assert_help_of([sys.executable, "-m", "celery_redis_plus"], arguments)
+    elif program == "celery":
+        assert_help_of(
+            [sys.executable, "-m", "celery"], [word for word in arguments if word in {"worker", "inspect"}]
+        )
+    elif program == "python" and arguments[0] == "-m":
+        assert find_spec(arguments[1])
+    elif program == "python":
+        assert (ROOT / arguments[0]).is_file()
+    else:
+        assert program in GIVEN, f"teach {__name__} how to check {program!r}"
+
+
+def assert_help_of(command, arguments):
+    sub_command = arguments[:1] if arguments and not arguments[0].startswith("-") else []
+    result = subprocess.run(
+        [*command, *sub_command, "--help"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 0, result.stderr
