@@ -1,4 +1,4 @@
-"""What a new user does: an app by its broker URL alone, a worker, a task, a countdown; with only the wheel."""
+"""What a new user does: an app by its broker URL alone, a worker, a task, a countdown; from the wheel."""
 
 from __future__ import annotations
 
