@@ -25,8 +25,8 @@ class Outgoing:
     body: bytes
     #: 0-255, 255 first; already ranked (see `broker.priority`): the number the score is built from, 0 first.
     rank: int
-    #: When the message becomes deliverable, ms since the epoch; 0 is now.
-    eta_ms: int = 0
+    #: When the message becomes deliverable, ms since the epoch; `+ms` counts from the server's now; 0 is now.
+    eta: int | str = 0
 
     @property
     def large(self) -> bool:

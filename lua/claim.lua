@@ -13,14 +13,18 @@ local queues = #KEYS / WIDTH
 local credit = math.min(tonumber(ARGV[1]), 500)
 local bytes = tonumber(ARGV[4])
 local share = ARGV[5] == '1'
-local deadline = text(now_ms() + ARGV[2])
+local deadline
 local reply = { '' }
 local more = {}
+-- Queues that gave less than was asked for: nothing is left there.
+local drained = {}
 
 -- Takes up to `count` from queue `q`; returns how many it took.
 local function take(q, count)
   local base = (q - 1) * WIDTH
   local popped = redis.call('ZPOPMIN', KEYS[base + 1], count)
+  drained[q] = #popped < 2 * count
+  if #popped > 0 and not deadline then deadline = text(now_ms() + ARGV[2]) end
   local index = {}
   local taken = 0
   for i = 1, #popped, 2 do
@@ -28,6 +32,7 @@ local function take(q, count)
     if bytes <= 0 then
       -- The reply is full: what is left goes back to where it was.
       redis.call('ZADD', KEYS[base + 1], score, tag)
+      drained[q] = false
     else
       local hash = KEYS[base + 3] .. tag
       local fields = redis.call('HMGET', hash, 'payload', 'claim', 'failed', 'seen')
@@ -65,7 +70,7 @@ while credit > 0 and bytes > 0 and #open > 0 do
 end
 for q = 1, queues do
   local base = (q - 1) * WIDTH
-  if redis.call('EXISTS', KEYS[base + 1]) == 1 then
+  if not drained[q] and redis.call('EXISTS', KEYS[base + 1]) == 1 then
     redis.call('ZADD', KEYS[base + 4], 0, 'work')
     more[#more + 1] = q
   else

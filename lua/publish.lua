@@ -2,7 +2,7 @@
 -- Puts one message into one queue, once, however often its publisher retries.
 -- KEYS  1 meta (hash)  2 queue (zset)  3 delayed (zset)  4 message (prefix of a hash)  5 bell (zset)  6 timer (zset)
 --       7 pub of this producer (string)  [8 staged body (hash)]
--- ARGV  1 payload  2 rank (0-255, 0 first)  3 eta (ms since the epoch, 0 = now)  4 number of the message on its connection
+-- ARGV  1 payload  2 rank (0-255, 0 first)  3 eta (ms since the epoch, '+ms' from now, 0 = now)  4 number of the message on its connection
 --       5 retry (0/1)  6 dedup window (ms)
 -- Returns the tag; '' for a duplicate; 'NOQUEUE' where the queue has no record (nothing is written then).
 -- No allow-oom: a full server refuses it before it writes anything.
@@ -16,4 +16,4 @@ if not first_time(KEYS[7], ARGV[4], ARGV[5] == '1', ARGV[6]) then
   return ''
 end
 return enqueue(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], record,
-  ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), KEYS[8])
+  ARGV[1], tonumber(ARGV[2]), ARGV[3], KEYS[8])

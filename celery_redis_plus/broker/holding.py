@@ -7,6 +7,7 @@ here is adopted instead of run again, and when a session breaks this is where it
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -53,6 +54,10 @@ class Held:
     stage: Stage = Stage.BUFFERED
     #: Set when the message's session has gone: whether the application still has the message.
     message: weakref.ReferenceType[Any] | None = None
+    #: When the session went, on the monotonic clock, in seconds.
+    adrift_since: float = 0.0
+    #: The server says that another holder has it: no heartbeat any more, but an ack still counts.
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +74,13 @@ class Keeper(Protocol):
     def stopping(self) -> bool:
         """Return whether the consumer is shutting down, so that nothing unsettled will be settled any more."""
 
-    def keeps(self, message: Any) -> bool | None:
-        """Return whether `message` will still be settled; None while the application has not decided."""
+    def keeps(self, message: Any, adrift_since: float) -> bool | None:
+        """Return whether `message` will still be settled; None while the application has not decided.
+
+        Args:
+            message: what was delivered.
+            adrift_since: when its session went, on the monotonic clock, in seconds.
+        """
 
 
 class Register:
@@ -106,6 +116,7 @@ class Register:
             else:
                 known.claim = message.claim
                 known.session = session
+                known.lost = False
                 if known.stage is Stage.BUFFERED:
                     fresh.append(message)
         return fresh
@@ -155,6 +166,7 @@ class Register:
                     self._orders.append(Order(held, Settlement.HAND_BACK))
                 elif held.stage is Stage.DELIVERED and held.tag in delivered:
                     held.message = weakref.ref(delivered[held.tag])
+                    held.adrift_since = time.monotonic()
         self.on_work()
 
     def adrift(self) -> list[Held]:
@@ -188,10 +200,11 @@ class Register:
         return bool(self._orders or self._broken)
 
     def by_queue(self) -> dict[str, list[Held]]:
-        """Return everything held, by queue: what heartbeats go out for."""
+        """Return what heartbeats go out for, by queue: everything held that no other holder has taken over."""
         queues: dict[str, list[Held]] = {}
         for held in list(self._held.values()):
-            queues.setdefault(held.queue, []).append(held)
+            if not held.lost:
+                queues.setdefault(held.queue, []).append(held)
         return queues
 
     def tags(self) -> list[str]:
@@ -199,8 +212,9 @@ class Register:
         return list(self._held)
 
     def lose(self, tag: str, claim: int) -> Held | None:
-        """Forget a message that the server says another holds now, unless its claim has changed since it was asked."""
+        """Note that the server gave a message to another holder, unless it was claimed anew since it was asked."""
         held = self._held.get(tag)
-        if held is None or held.claim != claim or held.stage is Stage.BUFFERED:
+        if held is None or held.claim != claim or held.stage is Stage.SETTLING:
             return None
-        return self._held.pop(tag)
+        held.lost = True
+        return held

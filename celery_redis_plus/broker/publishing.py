@@ -107,7 +107,7 @@ class Publisher:
                 call_keys.append(self._stage(keys.message, message, number))
             return self._send(
                 queue, number, attempt, self._publish, call_keys,
-                message.payload, message.rank, message.eta_ms, number.number, int(retry), self._window_ms,
+                message.payload, message.rank, message.eta, number.number, int(retry), self._window_ms,
             )  # fmt: skip
 
     def to_stream(self, target: Target, payload: bytes, routing_key: str, uuid: str, attempt: Attempt) -> None:

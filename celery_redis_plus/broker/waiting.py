@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 #: Seconds by which the server may be late with its own timeout (up to 100 ms, seen by its cron) and the network besides.
 OVERDUE_S = 5.0
+WAKE_TTL_MS = 60_000
 
 
 class BellWaiter:
@@ -71,7 +72,8 @@ class BellWaiter:
     def wake(self) -> None:
         """End the outstanding call soon, without waiting for its end: `arrived` will tell."""
         if self._bells:
-            self._commands.command("ZADD", self._wake, 0, "wake")
+            # The expiry is for the case that we die before the call takes the key away.
+            self._commands.pipeline([("ZADD", self._wake, 0, "wake"), ("PEXPIRE", self._wake, WAKE_TTL_MS)])
 
     def disarm(self) -> bytes | None:
         """End the outstanding call in order: no bell is lost. Returns the bell that rang instead, which the caller rings on."""
@@ -81,6 +83,10 @@ class BellWaiter:
         bell = self.take()
         self._commands.command("DEL", self._wake)
         return bell
+
+    def forget(self) -> None:
+        """Note that the wire was abandoned, and the call with it."""
+        self._bells = ()
 
     def ring(self, bell: bytes) -> None:
         """Pass a bell on to the next client that waits."""

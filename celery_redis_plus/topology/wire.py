@@ -66,6 +66,8 @@ class Wire:
         self.timeout = timeout
         #: Whether the last failed call may have reached the server: written, no reply.
         self.in_doubt = False
+        #: Called when an open connection failed; a close in order, or of an idle connection, does not count.
+        self.on_failure: Callable[[], None] = lambda: None
         self._reset()
 
     def _reset(self) -> None:
@@ -75,6 +77,8 @@ class Wire:
         self._owed: deque[_Owed] = deque()
         self._loaded: set[bytes] = set()
         self._used = 0.0
+        #: Counts the connections that were opened: two sockets may have the same file descriptor, one after the other.
+        self.generation = 0
         self.producer = b""
         self.sequence = 0
 
@@ -116,6 +120,7 @@ class Wire:
         if self._connection is None:
             self.in_doubt = False
             self._connection = self.connector.open(self.purpose, timeout=self.timeout)
+            self.generation += 1
             self._loaded.clear()
             self.producer = secrets.token_hex(6).encode()
             self.sequence = 0
@@ -173,6 +178,8 @@ class Wire:
                 connection.disconnect()
         for item in owed:
             item.settle(None, error)
+        if connection is not None:
+            self.on_failure()
 
     # -- calls --------------------------------------------------------------------------------------------------------
 

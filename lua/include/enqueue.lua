@@ -4,10 +4,12 @@
 -- One priority level spans 10^13 ms, so that no age of a message ever crosses into the next level.
 local LEVEL = 1e13
 
--- Gives the message its tag and its place: ready, or delayed until `eta` (ms). Returns the tag.
+-- Gives the message its tag and its place: ready, or delayed until `eta` (ms since the epoch; '+ms' counts from now). Returns
+-- the tag.
 -- `record` is HMGET meta id ttl next. `staged` is false, or the key of a hash that already holds the body.
 local function enqueue(meta, ready, delayed, message, bell, timer, record, payload, rank, eta, staged)
   local now = now_ms()
+  eta = string.sub(eta, 1, 1) == '+' and now + tonumber(eta) or tonumber(eta)
   local published = redis.call('HINCRBY', meta, 'published', 1)
   local tag = string.format('%011x%08x.%s', now, published % 4294967296, record[1])
   local hash = message .. tag

@@ -1,0 +1,1 @@
+"""The background work of a consuming process: one thread with two connections of its own, one duty a file."""

@@ -1,0 +1,80 @@
+"""Keeps transient queues alive while they are used here, and clears away what others left behind."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.bindings import Bindings
+    from celery_redis_plus.broker.queues import Queues
+    from celery_redis_plus.duties.watched import WatchList
+
+#: Seconds between two looks for vanished queues; spread, so that a hundred workers do not look together.
+CLEAR_S = 30.0
+#: Seconds for which a consumer counts as alive without being heard of.
+CONSUMER_TTL_S = 180.0
+
+
+class Janitor:
+    """The duty that keeps the list of queues and consumers true."""
+
+    def __init__(self, queues: Queues, bindings: Bindings, watched: WatchList) -> None:
+        """Look after the queues in `watched`."""
+        self._queues = queues
+        self._bindings = bindings
+        self._watched = watched
+        self._listed_version = -1
+        self._list_at = 0.0
+        self._touch_at: dict[str, float] = {}
+        self._clear_at = time.monotonic() + random.uniform(1, CLEAR_S)  # noqa: S311 - spreads load, guards nothing
+
+    @property
+    def due_at(self) -> float:
+        """When to run next, on the monotonic clock, in seconds."""
+        return min(self._list_at, self._clear_at, *self._touch_at.values())
+
+    def hurry(self) -> None:
+        """Run next at once: the connection was away, or what is watched has changed."""
+        self._list_at = 0.0
+        self._touch_at = dict.fromkeys(self._touch_at, 0.0)
+
+    def run(self) -> None:
+        """Do what is due. Raises as `Wire.run` does."""
+        now = time.monotonic()
+        if now >= self._list_at:
+            self._list(now)
+        for queue, at in list(self._touch_at.items()):
+            if now >= at:
+                self._touch(queue, now)
+        if now >= self._clear_at:
+            self._clear_at = now + random.uniform(0.8, 1.2) * CLEAR_S  # noqa: S311 - spreads load, guards nothing
+            self.clear()
+
+    def _list(self, now: float) -> None:
+        self._list_at = now + CONSUMER_TTL_S / 3
+        watched = self._watched.all()
+        by_consumer: dict[str, list[str]] = {}
+        for queue in watched:
+            for consumer in queue.consumers:
+                by_consumer.setdefault(consumer, []).append(queue.name)
+        for consumer, names in by_consumer.items():
+            self._queues.consumed(names, consumer, int(CONSUMER_TTL_S * 1000))
+        transient = {queue.name for queue in watched if queue.ttl_ms is not None}
+        self._touch_at = {name: self._touch_at.get(name, 0.0) for name in transient}
+
+    def _touch(self, queue: str, now: float) -> None:
+        ttl_ms = next((item.ttl_ms for item in self._watched.all() if item.name == queue), None)
+        if ttl_ms is None:
+            self._touch_at.pop(queue, None)
+            return
+        self._touch_at[queue] = now + ttl_ms / 2000
+        self._queues.touch(queue, ttl_ms)
+
+    def clear(self) -> None:
+        """Remove what is left of transient queues that were not used in time."""
+        overdue = self._queues.overdue()
+        if overdue:
+            self._bindings.unbind_queues(overdue)
+            self._queues.bury(overdue)

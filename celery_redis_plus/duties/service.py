@@ -1,0 +1,280 @@
+"""The thread that does the duties, and what a process shares on one broker: its register, its positions, its watch list.
+
+One service per process and broker outlives every channel and connection. Its state belongs to a process: a forked child
+starts with none, and never touches the parent's sockets or locks.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
+
+from celery_redis_plus.broker.bindings import Bindings
+from celery_redis_plus.broker.fanout import Positions
+from celery_redis_plus.broker.holding import Keeper, Register
+from celery_redis_plus.broker.queues import Queues
+from celery_redis_plus.broker.settling import Settler
+from celery_redis_plus.broker.waiting import BellWaiter
+from celery_redis_plus.duties.aftermath import Aftermath
+from celery_redis_plus.duties.heartbeat import Heartbeat
+from celery_redis_plus.duties.janitor import Janitor
+from celery_redis_plus.duties.sweeper import Sweeper
+from celery_redis_plus.duties.watched import WatchList
+from celery_redis_plus.errors import CeleryRedisPlusError
+from celery_redis_plus.topology.readable import wait_readable
+from celery_redis_plus.topology.waker import Waker
+from celery_redis_plus.topology.wire import Wire
+
+if TYPE_CHECKING:
+    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.options import Options
+    from celery_redis_plus.topology.connector import Connector
+
+logger = logging.getLogger(__name__)
+
+#: Dead letters that a queue keeps at most; the oldest go first and are counted.
+DEAD_LETTER_MAX = 10_000
+#: Seconds between two tries to reach a server that is away: first, and at most.
+FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 1.0
+#: Seconds for which the blocked call on the timers may wait; a dead connection is noticed by then.
+TIMER_WAIT_S = 30.0
+#: Seconds without consumers after which the thread ends; a new consumer starts it again.
+IDLE_END_S = 10.0
+
+
+class Service:
+    """What a process does and knows on one broker, beside its channels."""
+
+    def __init__(self, connector: Connector, keys: Keys, options: Options) -> None:
+        """Prepare; `start` starts the thread."""
+        self.register = Register()
+        self.watched = WatchList()
+        self.positions = Positions(options.subscriber_timeout)
+        self.name = secrets.token_hex(6)
+        self._keys = keys
+        self._pid = os.getpid()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._stopping = False
+        self._waker = Waker()
+        self.register.on_work = self._waker.wake
+        self.watched.on_change = self._waker.wake
+        wire = Wire(connector, "duties", timeout=options.socket_timeout)
+        self._commands = wire
+        self._bell_wire = Wire(connector, "timers", timeout=options.socket_timeout)
+        self._timers = BellWaiter(self._bell_wire, wire, wake=keys.wake(self.name), polling_interval_s=TIMER_WAIT_S)
+        settler = Settler(wire, keys, self.register, dead_letter_max=DEAD_LETTER_MAX)
+        self._aftermath = Aftermath(wire, keys, self.register, settler)
+        self._heartbeat = Heartbeat(wire, keys, self.register, visibility_timeout_s=options.visibility_timeout)
+        self._sweeper = Sweeper(wire, keys, name=self.name, visibility_timeout_s=options.visibility_timeout)
+        queues = Queues(wire, keys, transient_ttl_s=options.transient_queue_ttl)
+        self._janitor = Janitor(queues, Bindings(wire, keys), self.watched)
+        self._watched_version = -1
+        self._reachable = True
+
+    # -- from the channels' threads ---------------------------------------------------------------------------------------
+
+    @property
+    def keeper(self) -> Keeper | None:
+        """Who decides about unsettled messages after a connection loss; None: they all go back."""
+        return self._aftermath.keeper
+
+    @keeper.setter
+    def keeper(self, keeper: Keeper | None) -> None:
+        self._aftermath.keeper = keeper
+
+    def start(self) -> None:
+        """Make sure that the thread runs."""
+        with self._lock:
+            self._stopping = False
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._live, name="celery-redis-plus-duties", daemon=True)
+                self._thread.start()
+        self._waker.wake()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until nothing is left to settle, at most `timeout_s` seconds; return whether that was reached."""
+        deadline = time.monotonic() + timeout_s
+        while self.register.waiting:
+            if time.monotonic() >= deadline:
+                return False
+            self.start()
+            time.sleep(0.005)
+        return True
+
+    def stop(self) -> None:
+        """End the thread and close its connections. What is held stays claimed until its deadline."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            self._stopping = True
+        self._waker.wake()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=5)
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread is alive."""
+        return self._thread is not None and self._thread.is_alive()
+
+    # -- the thread -------------------------------------------------------------------------------------------------------
+
+    def _live(self) -> None:
+        backoff_s = FIRST_BACKOFF_S
+        idle_since: float | None = None
+        try:
+            while not self._stopping and self._pid == os.getpid():
+                try:
+                    self._work()
+                    self._rest()
+                except (RedisError, OSError, CeleryRedisPlusError) as error:
+                    self._away(error)
+                    self._pause(backoff_s)
+                    backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)
+                except Exception:
+                    logger.exception("a duty failed; this is a defect of celery-redis-plus, please report it")
+                    self._away(None)
+                    self._pause(LONGEST_BACKOFF_S)
+                else:
+                    backoff_s = FIRST_BACKOFF_S
+                    self._back()
+                if self.watched.all() or len(self.register) or self.register.waiting:
+                    idle_since = None
+                else:
+                    idle_since = idle_since or time.monotonic()
+                    if time.monotonic() - idle_since > IDLE_END_S and self._retire():
+                        break
+        finally:
+            if self._pid == os.getpid():
+                self._commands.close()
+                self._bell_wire.abandon()
+
+    def _retire(self) -> bool:
+        with self._lock:
+            if self.watched.all() or self.register.waiting:
+                return False
+            if self._thread is threading.current_thread():
+                self._thread = None
+            return True
+
+    def _work(self) -> None:
+        if self.watched.version != self._watched_version:
+            self._watched_version = self.watched.version
+            self._sweeper.watch(queue.name for queue in self.watched.all())
+            self._janitor.hurry()
+        now = time.monotonic()
+        for duty in (self._aftermath, self._heartbeat, self._sweeper, self._janitor):
+            if duty.due_at <= now:
+                duty.run()
+
+    def _rest(self) -> None:
+        """Wait until something is due, a timer rings, or a channel has work for us."""
+        bells = tuple(self._keys.queue(queue.name).timer for queue in self.watched.all())
+        if bells != self._timers.armed:
+            if self._timers.armed:
+                self._timer_rang(self._timers.disarm())
+            if bells:
+                self._timers.arm(bells)
+        due_at = min(self._aftermath.due_at, self._heartbeat.due_at, self._sweeper.due_at, self._janitor.due_at)
+        wait_s = max(0.0, min(due_at - time.monotonic(), LONGEST_REST_S))
+        descriptors = [self._waker.fileno()]
+        if self._timers.armed:
+            descriptors.append(self._bell_wire.fileno())
+        wait_readable(descriptors, wait_s)
+        self._waker.clear()
+        if self._timers.arrived():
+            self._timer_rang(self._timers.take())
+
+    def _timer_rang(self, bell: bytes | None) -> None:
+        for queue in self.watched.all():
+            if self._keys.queue(queue.name).timer == bell:
+                self._sweeper.hurry(queue.name)
+
+    def _away(self, error: Exception | None) -> None:
+        if self._reachable and error is not None and not self._stopping:
+            self._reachable = False
+            logger.warning("heartbeats and timers: the broker is away (%s); trying again", error)
+        self._commands.abandon()
+        self._bell_wire.abandon()
+        self._timers.forget()
+        self._heartbeat.hurry()
+        self._sweeper.hurry()
+        self._janitor.hurry()
+
+    def _back(self) -> None:
+        if not self._reachable:
+            self._reachable = True
+            logger.info("heartbeats and timers: the broker is back")
+
+    def _pause(self, seconds: float) -> None:
+        """Wait before the next try; new work does not shorten it, a stop does."""
+        deadline = time.monotonic() + seconds
+        while not self._stopping and (left := deadline - time.monotonic()) > 0:
+            wait_readable([self._waker.fileno()], left)
+            self._waker.clear()
+
+
+#: Seconds after which the thread looks around even if nothing is due.
+LONGEST_REST_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What makes two connections share a service: the same broker, seen with the same eyes."""
+
+    address: str
+    username: str | None
+    prefix: str
+    visibility_timeout_s: float
+
+
+#: The services of this process. The register has to outlive every channel, so nothing smaller than the process can own it.
+_services: dict[_Place, Service] = {}
+_services_lock = threading.Lock()
+
+
+def service_for(connector: Connector, keys: Keys, options: Options) -> Service:
+    """Return this process's service for a broker, made at first use."""
+    address = connector.address
+    place = _Place(address.display(), address.username, keys.prefix, options.visibility_timeout)
+    with _services_lock:
+        service = _services.get(place)
+        if service is None:
+            service = _services[place] = Service(connector, keys, options)
+            service.keeper = _keepers[-1] if _keepers else None
+        return service
+
+
+#: The keeper that `set_keeper` was given last.
+_keepers: list[Keeper] = []
+
+
+def set_keeper(keeper: Keeper | None) -> None:
+    """Let `keeper` decide about unsettled messages of this process after a connection loss, on every broker."""
+    _keepers[:] = [] if keeper is None else [keeper]
+    with _services_lock:
+        for service in _services.values():
+            service.keeper = keeper
+
+
+def services() -> list[Service]:
+    """Return this process's services."""
+    with _services_lock:
+        return list(_services.values())
+
+
+def _after_fork_in_child() -> None:
+    """Forget the parent's services: its threads do not exist here, and its locks may be held for ever."""
+    global _services_lock  # noqa: PLW0603 - the lock of the parent may be locked in the child
+    _services_lock = threading.Lock()
+    _services.clear()
+    _keepers.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,100 @@
+"""Promotes delayed messages when they are due, recovers those that nobody holds any more, and rings bells that were lost.
+
+Of all processes that consume a queue one holds its lease and sleeps to the exact next due time; the others look when the
+lease ends. A publisher that brings something sooner than the sweeper knew rings the queue's timer.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.topology.wire import Wire
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two passes over a queue at the most: within it, and the server's answer, a lost bell is rung again.
+INTERVAL_S = 4.0
+#: Entries of one queue that one pass moves, of each kind.
+LIMIT = 500
+#: Queues in one script call.
+QUEUES = 50
+#: Seconds by which a pass may come early, to serve queues together that are due together.
+TOGETHER_S = 0.0005
+#: Longest wait after an outage before messages are recovered, in seconds.
+LONGEST_GRACE_S = 10.0
+
+
+class Sweeper:
+    """The duty that makes messages claimable."""
+
+    def __init__(self, wire: Wire, keys: Keys, *, name: str, visibility_timeout_s: float) -> None:
+        """Sweep over `wire` under `name`, which leases are held by."""
+        self._wire = wire
+        self._keys = keys
+        self._name = name
+        self._interval_s = min(INTERVAL_S, visibility_timeout_s / 3)
+        self._lease_s = self._interval_s * 1.5
+        self._grace_s = min(LONGEST_GRACE_S, visibility_timeout_s / 3)
+        self._longest_gap_s = max(visibility_timeout_s / 3, self._lease_s * 2)
+        self._due_at: dict[str, float] = {}
+        self._take_over: set[str] = set()
+
+    @property
+    def due_at(self) -> float:
+        """When to run next, on the monotonic clock, in seconds; infinity without queues."""
+        return min(self._due_at.values(), default=float("inf"))
+
+    def watch(self, queues: Iterable[str]) -> None:
+        """Sweep these queues from now on, new ones at once."""
+        wanted = set(queues)
+        for gone in self._due_at.keys() - wanted:
+            del self._due_at[gone]
+        for new in wanted - self._due_at.keys():
+            self._due_at[new] = 0.0
+
+    def hurry(self, queue: str | None = None) -> None:
+        """Run next at once: for one queue because its timer rang, for all after the connection was away."""
+        if queue is None:
+            self._due_at = dict.fromkeys(self._due_at, 0.0)
+        elif queue in self._due_at:
+            self._due_at[queue] = 0.0
+            self._take_over.add(queue)
+
+    def run(self) -> None:
+        """Sweep the queues that are due. Raises as `Wire.run` does."""
+        soon = time.monotonic() + TOGETHER_S
+        due = [queue for queue, at in self._due_at.items() if at <= soon]
+        urgent = [queue for queue in due if queue in self._take_over]
+        ordinary = [queue for queue in due if queue not in self._take_over]
+        for queues, take_over in ((urgent, True), (ordinary, False)):
+            for at in range(0, len(queues), QUEUES):
+                self._sweep(queues[at : at + QUEUES], take_over=take_over)
+        self._take_over.difference_update(urgent)
+
+    def _sweep(self, queues: list[str], *, take_over: bool) -> None:
+        keys: list[bytes] = []
+        for queue in queues:
+            of = self._keys.queue(queue)
+            keys += (of.ready, of.delayed, of.index, of.message, of.bell, of.meta, of.trash)
+        reply = self._wire.run(
+            script("sweep"), keys, self._name, _ms(self._lease_s), _ms(self._interval_s), LIMIT, int(take_over),
+            _ms(self._grace_s), _ms(self._longest_gap_s),
+        )  # fmt: skip
+        now = time.monotonic()
+        for number, queue in enumerate(queues):
+            wait_ms, _promoted, recovered, _mine = reply[4 * number : 4 * number + 4]
+            if queue in self._due_at:
+                self._due_at[queue] = now + wait_ms / 1000
+            if recovered:
+                logger.info("recovered %d message(s) of queue %r: their consumers gave no sign of life", recovered, queue)
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)

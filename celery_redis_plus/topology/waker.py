@@ -1,0 +1,47 @@
+"""Wakes a thread, or an event loop, that waits in `poll`, from any other thread. A pipe, so that it works on every POSIX."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+
+class Waker:
+    """A file descriptor that is readable after `wake` and until `clear`."""
+
+    def __init__(self) -> None:
+        """Open the pipe."""
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+        self._awake = False
+
+    def fileno(self) -> int:
+        """Return the readable end."""
+        return self._reader
+
+    @property
+    def awake(self) -> bool:
+        """Whether it is readable."""
+        return self._awake
+
+    def wake(self) -> None:
+        """Make it readable. May be called from any thread, and after `close`."""
+        if not self._awake and self._writer >= 0:
+            self._awake = True
+            with suppress(OSError):
+                os.write(self._writer, b"!")
+
+    def clear(self) -> None:
+        """Make it unreadable again; a `wake` from now on counts anew."""
+        if self._awake and self._reader >= 0:
+            self._awake = False
+            with suppress(OSError):
+                os.read(self._reader, 64)
+
+    def close(self) -> None:
+        """Close both ends."""
+        reader, writer, self._reader, self._writer = self._reader, self._writer, -1, -1
+        for descriptor in (reader, writer):
+            if descriptor >= 0:
+                os.close(descriptor)

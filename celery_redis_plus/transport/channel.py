@@ -1,0 +1,115 @@
+"""kombu's channel on our broker: a thin layer that gives each subject to its part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kombu.transport import virtual
+
+from celery_redis_plus.transport.consuming import Consuming
+from celery_redis_plus.transport.declaring import Declaring
+from celery_redis_plus.transport.failures import CONNECTION_ERRORS, channel_error
+from celery_redis_plus.transport.message import Message
+from celery_redis_plus.transport.publishing import Publishing
+from celery_redis_plus.transport.qos import QoS
+
+if TYPE_CHECKING:
+    from celery_redis_plus.topology.wire import Wire
+    from celery_redis_plus.transport.poller import Poller
+    from celery_redis_plus.transport.session import Session
+    from celery_redis_plus.transport.transport import Transport
+
+
+class _Socket:
+    """Celery finds the sockets that it bounds at shutdown by `channel.client.connection._sock` (`celery/utils/threads.py`)."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    @property
+    def connection(self) -> Any:
+        return self._wire.connection
+
+
+class Channel(Publishing, Consuming, Declaring, virtual.Channel):  # type: ignore[misc]  # kombu is untyped
+    """A channel; all channels of a connection share its session and its poller."""
+
+    Message = Message
+    QoS = QoS
+    supports_fanout = True
+    do_restore = True
+    max_priority = 255
+
+    def __init__(self, connection: Transport, **kwargs: Any) -> None:
+        """Open a channel on `connection`, kombu's name for the transport."""
+        self.session: Session = connection.session
+        self.poller: Poller = connection.poller
+        self._init_consuming()
+        super().__init__(connection, **kwargs)
+        # kombu's virtual channel encodes bodies to text; ours are bytes all the way.
+        self.body_encoding = None
+        self.client = _Socket(self.session.wire)
+        self.subclient = _Socket(self.session.bell_wire)
+        self.poller.add(self)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise channel_error("the channel is closed; open a new one with connection.channel()", 504, "Channel")
+
+    def drain_events(self, timeout: float | None = None, callback: Any = None) -> None:
+        """Deliver one message to this connection's consumers. Raises TimeoutError where none comes in time."""
+        self._check_open()
+        self.connection.drain_events(self.connection, timeout=timeout)
+
+    def close(self) -> None:
+        """Close the channel.
+
+        What nobody has seen goes back at once, and so does what was delivered and will not be settled any more. Under Celery
+        a channel also closes because its connection broke, while tasks of it run: those are kept until they settle.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        self.poller.discard(self)
+        session = self.session
+        try:
+            if session.broken:
+                self._abandon()
+            else:
+                self._leave()
+        except CONNECTION_ERRORS:
+            session.abandon()
+            self._abandon()
+        finally:
+            self._consumer_queues.clear()
+            self.consumed.clear()
+            self.hot.clear()
+            if self.connection is not None:
+                self.connection.close_channel(self)
+
+    def _leave(self) -> None:
+        """Close in order, while the server answers."""
+        for tag in list(self._consumer_queues):
+            self.basic_cancel(tag)
+        for queue in self._getting:
+            self._unwatch(queue)
+        keeper = self.session.service.keeper
+        delivered = dict(self.qos._delivered)
+        if keeper is None:
+            self.qos.give_back(list(delivered))
+        elif keeper.stopping():
+            self.qos.give_back([tag for tag, message in delivered.items() if not keeper.keeps(message, 0.0)])
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """Leave what is unsettled to the duties, which outlive the connection."""
+        delivered = dict(self.qos._delivered)
+        session = self.session
+        queues = {*self.consumed, *self._getting, *(message.queue for message in self.buffer)}
+        for queue in {*self.consumed, *self._getting}:
+            session.service.watched.remove(queue, session.id)
+            session.service.positions.keep(queue)
+        self.buffer.clear()
+        self.qos._delivered.clear()
+        if queues or delivered:
+            session.service.register.abandon(session.id, queues, delivered)

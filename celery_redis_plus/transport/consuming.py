@@ -1,0 +1,303 @@
+"""The part of a channel that consumes: consumers, the buffer of claimed messages, deliveries, settlements."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from kombu.utils.uuid import uuid
+
+from celery_redis_plus.broker.holding import Settlement
+from celery_redis_plus.message import Claimed
+from celery_redis_plus.transport.failures import as_channel_errors, channel_error
+from celery_redis_plus.transport.message import Message, payload_of
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.claiming import Batch
+    from celery_redis_plus.broker.fanout import Broadcast
+    from celery_redis_plus.transport.poller import Poller
+    from celery_redis_plus.transport.qos import QoS
+    from celery_redis_plus.transport.session import Session
+
+#: Queues without a known reason to look that each claim looks at all the same: their bells are not heard while others have work.
+COLD_QUEUES = 4
+
+
+class Consuming:
+    """Consumers of one channel."""
+
+    session: Session
+    poller: Poller
+    qos: QoS
+    closed: bool
+
+    def _init_consuming(self) -> None:
+        #: consumer tag -> queue
+        self._consumer_queues: dict[str, str] = {}
+        #: queue -> what its deliveries are handed to; in the order of consumption.
+        self.consumed: dict[str, Callable[[dict[str, Any]], Any]] = {}
+        #: Claimed and not delivered.
+        self.buffer: deque[Claimed] = deque()
+        #: Queues with a reason to claim from; a dict for its order.
+        self.hot: dict[str, None] = {}
+        self._cold_at = 0
+        self._no_ack: set[str] = set()
+        #: queue -> (exchange, stream, binding key) of its fanout bindings.
+        self._fanout: dict[str, list[tuple[str, bytes, str]]] = {}
+        self._getting: set[str] = set()
+        #: How many of the messages delivered in this turn went to Celery's timer.
+        self.timers_filled = 0
+
+    def _check_open(self) -> None:
+        raise NotImplementedError
+
+    # -- consumers --------------------------------------------------------------------------------------------------------
+
+    @as_channel_errors
+    def basic_consume(
+        self,
+        queue: str,
+        no_ack: bool = False,
+        callback: Callable[[Any], Any] | None = None,
+        consumer_tag: str | None = None,
+        **kwargs: Any,
+    ) -> str:
+        """Deliver the messages of `queue` to `callback` from now on; return the consumer's tag."""
+        self._check_open()
+        tag = consumer_tag or uuid()
+        self._consumer_queues[tag] = queue
+
+        def deliver(payload: dict[str, Any]) -> Any:
+            message = Message(payload, channel=self)
+            if not no_ack:
+                self.qos.append(message, message.delivery_tag)
+            return callback(message) if callback is not None else None
+
+        self.consumed[queue] = deliver
+        if no_ack:
+            self._no_ack.add(queue)
+        else:
+            self._no_ack.discard(queue)
+        self.hot[queue] = None
+        for exchange, stream, pattern in self._fanout.get(queue, ()):
+            self.session.reader.subscribe(queue, exchange, stream, pattern)
+        self._watch(queue)
+        # A loop that sleeps on other bells has to hear of this queue.
+        self.session.waker.wake()
+        return tag
+
+    def _watch(self, queue: str) -> None:
+        declared = self.session.declared.get(queue)
+        ttl_ms = None if declared is None else self.session.queues.ttl_ms(declared)
+        service = self.session.service
+        service.watched.add(queue, self.session.id, ttl_ms)
+        service.start()
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        """End a consumer. What it has claimed and nobody has seen goes back in place at once."""
+        queue = self._consumer_queues.pop(consumer_tag, None)
+        if queue is None or queue in self._consumer_queues.values():
+            return
+        self.consumed.pop(queue, None)
+        self.hot.pop(queue, None)
+        self._no_ack.discard(queue)
+        self.session.reader.unsubscribe(queue)
+        if self.session.broken:
+            return
+        self._hand_back([message for message in self.buffer if message.queue == queue])
+        if not any(queue in channel.consumed for channel in self.poller.channels):
+            self._unwatch(queue)
+
+    def _unwatch(self, queue: str) -> None:
+        """Note that this connection consumes the queue no more; an auto-delete queue goes with its last consumer."""
+        session = self.session
+        session.service.watched.remove(queue, session.id)
+        session.queues.left(queue, session.id)
+        session.service.positions.forget(queue)
+        declared = session.declared.get(queue)
+        if declared is not None and declared.auto_delete and session.queues.delete(queue, if_unused=True) is not None:
+            session.bindings.unbind_queues([queue])
+
+    def _hand_back(self, messages: Iterable[Claimed]) -> None:
+        """Give claimed messages that nobody has seen back, in place."""
+        register = self.session.service.register
+        gone = {message.tag for message in messages}
+        if not gone:
+            return
+        self.buffer = deque(message for message in self.buffer if message.tag not in gone)
+        held = [taken for tag in gone if (taken := register.settle(tag)) is not None]
+        try:
+            self.session.settler.settle(held, Settlement.HAND_BACK)
+        except Exception:
+            for one in held:
+                register.order(one, Settlement.HAND_BACK)
+            raise
+
+    # -- what the poller asks ---------------------------------------------------------------------------------------------
+
+    @property
+    def shares_credit(self) -> bool:
+        """Whether a claim splits the credit among its queues."""
+        return self.session.options.queue_order_strategy == "round_robin"
+
+    def hot_queues(self, limit: int) -> list[str]:
+        """Return the queues for the next claim: those with a reason, then a few others in turn."""
+        strategy = self.session.options.queue_order_strategy
+        if strategy == "sorted":
+            return sorted(self.consumed)[:limit]
+        if strategy == "priority":
+            return list(self.consumed)[:limit]
+        hot = list(self.hot)[:limit]
+        cold = [queue for queue in self.consumed if queue not in self.hot]
+        room = min(COLD_QUEUES, limit - len(hot), len(cold))
+        chosen = [cold[(self._cold_at + number) % len(cold)] for number in range(room)]
+        self._cold_at += room
+        return hot + chosen
+
+    def claimed(self, queues: Iterable[str], batch: Batch) -> None:
+        """Take a claim's result: into the buffer, and what still has messages stays hot, at the end of the line."""
+        for queue in queues:
+            self.hot.pop(queue, None)
+        for queue in batch.more:
+            if queue in self.consumed:
+                self.hot[queue] = None
+        self.timers_filled = 0
+        self.buffer.extend(self.session.service.register.admit(batch.messages, self.session.id))
+
+    def all_hot(self) -> None:
+        """Look at every queue with the next claims."""
+        self.hot.update(dict.fromkeys(self.consumed))
+
+    def deliver_next(self) -> bool:
+        """Deliver the first buffered message; return whether it goes through Celery's timer."""
+        claimed = self.buffer[0]
+        deliver = self.consumed.get(claimed.queue)
+        if claimed.body is None:
+            claimed.body = self.session.claimer.fetch_body(claimed)
+        # Only now: until it is delivered or gone, the buffer is what its hand-back looks at.
+        self.buffer.popleft()
+        register = self.session.service.register
+        if deliver is None:
+            held = register.settle(claimed.tag)
+            if held is not None:
+                self.session.settler.post(held, Settlement.HAND_BACK)
+            return False
+        register.deliver(claimed.tag)
+        payload = payload_of(claimed)
+        if claimed.queue in self._no_ack:
+            self.qos.ack(claimed.tag)
+        timed = bool(payload["headers"].get("eta"))
+        self.timers_filled += timed
+        deliver(payload)
+        return timed
+
+    def takes_broadcasts_of(self, queue: str) -> bool:
+        """Return whether the queue's broadcasts are for this channel."""
+        return queue in self.consumed and queue in self._fanout
+
+    def deliver_broadcast(self, broadcast: Broadcast) -> None:
+        """Deliver a broadcast: its tag is this process's, and its settlement changes nothing on the server."""
+        payload = payload_of(
+            Claimed(
+                tag=f"{broadcast.queue}/{broadcast.entry[0]}-{broadcast.entry[1]}",
+                queue=broadcast.queue,
+                claim=1,
+                failures=0,
+                redelivered=False,
+                envelope=broadcast.envelope,
+                body=broadcast.body,
+            )
+        )
+        self.consumed[broadcast.queue](payload)
+
+    # -- fanout -----------------------------------------------------------------------------------------------------------
+
+    def _fanout_bound(self, queue: str, exchange: str, stream: bytes, routing_key: str) -> None:
+        binding = (exchange, stream, routing_key)
+        bindings = self._fanout.setdefault(queue, [])
+        if binding not in bindings:
+            bindings.append(binding)
+            if queue in self.consumed:
+                self.session.reader.subscribe(queue, exchange, stream, routing_key)
+
+    def _fanout_unbound(self, queue: str, exchange: str, routing_key: str) -> None:
+        bindings = self._fanout.get(queue)
+        if bindings is None:
+            return
+        left = [binding for binding in bindings if (binding[0], binding[2]) != (exchange, routing_key)]
+        self.session.reader.unsubscribe(queue)
+        if left:
+            self._fanout[queue] = left
+            if queue in self.consumed:
+                for name, stream, pattern in left:
+                    self.session.reader.subscribe(queue, name, stream, pattern)
+        else:
+            del self._fanout[queue]
+
+    # -- one message at a time --------------------------------------------------------------------------------------------
+
+    @as_channel_errors
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Message | None:
+        """Return the queue's first message, or None.
+
+        Raises:
+            ChannelError: the channel is closed.
+        """
+        self._check_open()
+        if queue not in self._getting and queue not in self.consumed:
+            # Its delayed and forgotten messages need somebody who looks after them, as a consumer would.
+            self._getting.add(queue)
+            self._watch(queue)
+        session = self.session
+        fresh: list[Claimed] = []
+        while not fresh:
+            batch = session.claimer.claim([queue], 1, share=False)
+            if not batch.messages:
+                return None
+            fresh = session.service.register.admit(batch.messages, session.id)
+        claimed = fresh[0]
+        if claimed.body is None:
+            claimed.body = session.claimer.fetch_body(claimed)
+        session.service.register.deliver(claimed.tag)
+        message = Message(payload_of(claimed), channel=self)
+        if no_ack:
+            self.qos.ack(claimed.tag)
+        else:
+            self.qos.append(message, claimed.tag)
+        return message
+
+    # -- settling ---------------------------------------------------------------------------------------------------------
+
+    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
+        """Settle a message as done; `multiple`: and all that were delivered before it.
+
+        Works on a closed channel too: a task that outlived its connection is settled all the same.
+        """
+        for tag in self._up_to(delivery_tag) if multiple else (delivery_tag,):
+            self.qos.ack(tag)
+
+    def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Settle a message as failed: with `requeue` back in place, else to the queue's dead letters."""
+        self.qos.reject(delivery_tag, requeue=requeue)
+
+    def _up_to(self, delivery_tag: str) -> list[str]:
+        tags = []
+        for tag in list(self.qos._delivered):
+            tags.append(tag)
+            if tag == delivery_tag:
+                return tags
+        return [delivery_tag]
+
+    def basic_recover(self, requeue: bool = False) -> None:
+        """Give everything delivered and not settled back, to whoever claims it next."""
+        self._check_open()
+        if not requeue:
+            raise channel_error("basic.recover without requeue is not supported", 540, "Channel.basic_recover")
+        self.qos.restore_unacked()
+
+    def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
+        """Set how many messages may be delivered and not settled; 0 is no limit."""
+        self._check_open()
+        self.qos.prefetch_count = prefetch_count or 0
+        self.session.waker.wake()

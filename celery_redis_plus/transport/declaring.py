@@ -1,0 +1,199 @@
+"""The part of a channel that declares: exchanges, queues, bindings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from amqp.protocol import queue_declare_ok_t
+from kombu.transport.base import to_rabbitmq_queue_arguments
+from kombu.utils.uuid import uuid
+
+from celery_redis_plus.broker.exchange_record import ExchangeRecord
+from celery_redis_plus.broker.fanout import last_entry
+from celery_redis_plus.broker.queue_arguments import QueueArguments
+from celery_redis_plus.broker.queues import Sizes
+from celery_redis_plus.broker.routing import Binding
+from celery_redis_plus.transport.failures import as_channel_errors, channel_error
+
+if TYPE_CHECKING:
+    from celery_redis_plus.transport.session import Session
+
+
+class Declaring:
+    """Exchanges, queues and bindings, shared by all processes."""
+
+    session: Session
+
+    def _check_open(self) -> None:
+        raise NotImplementedError
+
+    # -- exchanges --------------------------------------------------------------------------------------------------------
+
+    @as_channel_errors
+    def exchange_declare(
+        self,
+        exchange: str | None = None,
+        type: str | None = "direct",  # noqa: A002 - kombu's name
+        durable: bool = False,
+        auto_delete: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        nowait: bool = False,
+        passive: bool = False,
+    ) -> None:
+        """Declare an exchange; `passive` only asks whether it exists.
+
+        Raises:
+            ChannelError: it exists with another declaration (406), or does not exist (404, `passive`).
+        """
+        self._check_open()
+        kind = type or "direct"
+        name = exchange or f"amq.{kind}"
+        if passive:
+            if self.session.bindings.record(name) is None:
+                raise channel_error(f"NOT_FOUND - no exchange {name!r}", 404, "Channel.exchange_declare")
+            return
+        self.session.bindings.declare(name, ExchangeRecord(kind, durable, auto_delete, arguments or {}))
+
+    def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
+        """Delete an exchange and its bindings; its queues stay. `if_unused`: only if nothing is bound to it."""
+        self._check_open()
+        if if_unused and self.session.bindings.all(exchange):
+            return
+        record = self.session.bindings.record(exchange)
+        self.session.bindings.delete(exchange)
+        if record is not None and record.type == "fanout":
+            self.session.wire.command("UNLINK", self._stream(exchange))
+
+    def exchange_bind(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse: exchanges cannot be bound to exchanges."""
+        raise NotImplementedError("exchange-to-exchange bindings are not supported: bind the queue to both exchanges")
+
+    exchange_unbind = exchange_bind
+
+    # -- queues -----------------------------------------------------------------------------------------------------------
+
+    def prepare_queue_arguments(self, arguments: Mapping[str, Any], **kwargs: Any) -> Any:
+        """Return kombu's own queue options as `x-*` arguments."""
+        return to_rabbitmq_queue_arguments(arguments, **kwargs)
+
+    @as_channel_errors
+    def queue_declare(
+        self,
+        queue: str | None = None,
+        passive: bool = False,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        nowait: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> queue_declare_ok_t:
+        """Declare a queue and return its name, its ready messages and its consumers.
+
+        Raises:
+            ChannelError: it exists with other arguments (406), or does not exist (404, `passive`).
+        """
+        self._check_open()
+        name = queue or f"amq.gen-{uuid()}"
+        queues = self.session.queues
+        if passive:
+            if not queues.exists(name):
+                raise channel_error(f"NOT_FOUND - no queue {name!r}", 404, "Channel.queue_declare")
+            return queue_declare_ok_t(name, queues.sizes(name).ready, queues.consumer_count(name))
+        parsed = QueueArguments.parse(
+            name, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=arguments
+        )
+        sizes = queues.declare(name, parsed)
+        self.session.declared[name] = parsed
+        return queue_declare_ok_t(name, sizes.ready, 0)
+
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> int:
+        """Delete a queue, its messages and its bindings; return how many ready messages went with it."""
+        self._check_open()
+        deleted = self.session.queues.delete(queue, if_unused=if_unused, if_empty=if_empty)
+        if deleted is None:
+            return 0
+        self.session.declared.pop(queue, None)
+        self.session.bindings.unbind_queues([queue])
+        self.session.reader.unsubscribe(queue)
+        self.session.service.positions.forget(queue)
+        return deleted
+
+    def after_reply_message_received(self, queue: str) -> None:
+        """Delete a reply queue that has served."""
+        self.queue_delete(queue)
+
+    def queue_purge(self, queue: str, **kwargs: Any) -> int:
+        """Remove all waiting messages, ready and delayed; return how many."""
+        self._check_open()
+        return self.session.queues.purge(queue)
+
+    def queue_sizes(self, queue: str) -> Sizes:
+        """Return how many messages a queue has: ready, delayed, unacked."""
+        self._check_open()
+        return self.session.queues.sizes(queue)
+
+    # -- bindings ---------------------------------------------------------------------------------------------------------
+
+    @as_channel_errors
+    def queue_bind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Bind a queue to an exchange. On a fanout exchange, broadcasts are read from this moment on."""
+        self._check_open()
+        name = exchange or "amq.direct"
+        record = self.session.bindings.record(name)
+        self.session.bindings.bind(name, Binding(queue, routing_key or "", arguments or {}))
+        if record is not None and record.type == "fanout":
+            stream = self._stream(name)
+            positions = self.session.service.positions
+            if positions.get(queue, stream) is None:
+                positions.set(queue, stream, last_entry(self.session.wire, stream))
+            self._fanout_bound(queue, name, stream, routing_key or "")
+
+    def queue_unbind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Remove a binding; one that does not exist is passed over."""
+        self._check_open()
+        name = exchange or "amq.direct"
+        self.session.bindings.unbind(name, Binding(queue, routing_key or "", arguments or {}))
+        self._fanout_unbound(queue, name, routing_key or "")
+
+    def list_bindings(self) -> Iterator[tuple[str, str, str]]:
+        """Return (queue, exchange, routing key) of every binding."""
+        self._check_open()
+        bindings = self.session.bindings
+        return (
+            (binding.queue, exchange, binding.routing_key) for exchange in bindings.names() for binding in bindings.all(exchange)
+        )
+
+    def get_exchanges(self) -> list[str]:
+        """Return the names of all declared exchanges."""
+        self._check_open()
+        return self.session.bindings.names()
+
+    def get_table(self, exchange: str) -> list[tuple[str, None, str]]:
+        """Return an exchange's bindings as kombu's transports do: (routing key, None, queue)."""
+        self._check_open()
+        return [(binding.routing_key, None, binding.queue) for binding in self.session.bindings.all(exchange)]
+
+    def _stream(self, exchange: str) -> bytes:
+        return self.session.keys.stream(exchange, self.session.fanout_prefix)
+
+    def _fanout_bound(self, queue: str, exchange: str, stream: bytes, routing_key: str) -> None:
+        raise NotImplementedError
+
+    def _fanout_unbound(self, queue: str, exchange: str, routing_key: str) -> None:
+        raise NotImplementedError

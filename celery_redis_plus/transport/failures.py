@@ -1,0 +1,59 @@
+"""Which errors kombu and Celery treat in which way, and our broker's errors as AMQP's."""
+
+from __future__ import annotations
+
+import functools
+import socket
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from kombu.exceptions import ChannelError
+from kombu.transport import virtual
+from redis import exceptions as redis_errors
+
+from celery_redis_plus.errors import BrokerError, CeleryRedisPlusError
+
+#: Celery reconnects after these; the families that kombu's redis transport names.
+CONNECTION_ERRORS: tuple[type[Exception], ...] = (
+    *virtual.Transport.connection_errors,
+    redis_errors.ConnectionError,
+    redis_errors.TimeoutError,
+    redis_errors.AuthenticationError,
+    redis_errors.BusyLoadingError,
+    socket.timeout,
+    OSError,
+)
+#: These end a channel's operation, not the connection.
+CHANNEL_ERRORS: tuple[type[Exception], ...] = (
+    *virtual.Transport.channel_errors,
+    redis_errors.DataError,
+    redis_errors.InvalidResponse,
+    redis_errors.ResponseError,
+    BrokerError,
+)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class BrokerChannelError(ChannelError, CeleryRedisPlusError):  # type: ignore[misc]  # kombu is untyped
+    """The broker refused an operation, as AMQP would; `reply_code` is AMQP's, `__cause__` our own error."""
+
+
+def channel_error(text: str, code: int, method: str) -> BrokerChannelError:
+    """Return kombu's ChannelError with AMQP's reply code."""
+    return BrokerChannelError(text, (50, 10), method, str(code))
+
+
+def as_channel_errors(method: Callable[P, R]) -> Callable[P, R]:
+    """Raise a method's broker errors as kombu's ChannelError, which is what code for AMQP catches."""
+
+    @functools.wraps(method)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(*args, **kwargs)
+        except BrokerError as error:
+            code: Any = getattr(error, "reply_code", 541)
+            raise channel_error(str(error), code, f"Channel.{method.__name__}") from error
+
+    return wrapped

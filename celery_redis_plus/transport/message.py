@@ -1,0 +1,57 @@
+"""kombu's message as our channels deliver it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kombu.transport import base
+
+from celery_redis_plus.message import Claimed
+from celery_redis_plus.transport import codec
+
+
+class Message(base.Message):  # type: ignore[misc]  # kombu is untyped
+    """A delivered message; `body` is bytes, as it was published."""
+
+    def __init__(self, payload: dict[str, Any], channel: Any = None, **kwargs: Any) -> None:
+        """Build the message of a payload: kombu's wire format as a dict, the body in it unencoded."""
+        properties = payload["properties"]
+        super().__init__(
+            body=payload.get("body"),
+            channel=channel,
+            delivery_tag=properties["delivery_tag"],
+            content_type=payload.get("content-type"),
+            content_encoding=payload.get("content-encoding"),
+            headers=payload.get("headers"),
+            properties=properties,
+            delivery_info=properties.get("delivery_info"),
+            postencode="utf-8",
+            **kwargs,
+        )
+
+    def serializable(self) -> dict[str, Any]:
+        """Return the payload again, as plain data."""
+        headers = dict(self.headers)
+        # The body is decompressed by now.
+        headers.pop("compression", None)
+        return {
+            "body": self.body,
+            "properties": self.properties,
+            "content-type": self.content_type,
+            "content-encoding": self.content_encoding,
+            "headers": headers,
+        }
+
+
+def payload_of(claimed: Claimed) -> dict[str, Any]:
+    """Return a claimed message as kombu's payload, with what this delivery adds: tag and `redelivered`."""
+    payload = codec.load(claimed.envelope)
+    payload["body"] = claimed.body or b""
+    properties = payload["properties"]
+    properties["delivery_tag"] = claimed.tag
+    properties["delivery_info"]["redelivered"] = claimed.redelivered
+    if claimed.redelivered:
+        headers = payload["headers"]
+        headers["x-acquired-count"] = claimed.claim
+        headers["x-delivery-count"] = claimed.failures
+    return payload

@@ -1,0 +1,289 @@
+"""Turns bells, claims and broadcasts into deliveries, under Celery's event loop and under `drain_events`.
+
+One poller serves all channels of a connection. A turn delivers what is buffered, claims where there is credit and reason to,
+and blocks on the bells when there is none. It is the only owner of the connection's file descriptors in the loop.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.broker.claiming import MAX_BATCH, MAX_QUEUES
+from celery_redis_plus.topology.readable import wait_readable
+
+if TYPE_CHECKING:
+    from celery_redis_plus.transport.channel import Channel
+    from celery_redis_plus.topology.wire import Wire
+    from celery_redis_plus.transport.session import Session
+
+#: Seconds for which one turn of the event loop delivers: a solo worker runs the task inside the delivery, and remote control
+#: must not wait for a whole batch.
+TURN_S = 0.010
+#: Timers that kombu's loop fires in one turn (`Hub.fire_timers`, kombu 5.7).
+TIMERS_A_TURN = 10
+#: Most messages buffered by a channel without a prefetch limit.
+UNLIMITED = min(100, MAX_BATCH)
+#: Seconds between two looks at connections that should have answered.
+HEALTH_S = 5.0
+
+
+class Poller:
+    """The consumer side of one connection."""
+
+    def __init__(self, session: Session) -> None:
+        """Serve the channels that are added."""
+        self._session = session
+        self._channels: list[Channel] = []
+        self._loop: Any = None
+        #: name -> (file descriptor, generation of the wire's connection)
+        self._registered: dict[str, tuple[int, int]] = {}
+        #: Turns of the loop still owed to Celery's timer, which fires ten entries a turn, before the loop may sleep.
+        self._turns_owed = 0
+        self._turn_number = 0
+        self._in_turn = False
+
+    # -- channels ---------------------------------------------------------------------------------------------------------
+
+    def add(self, channel: Channel) -> None:
+        """Serve a channel."""
+        self._channels.append(channel)
+
+    def discard(self, channel: Channel) -> None:
+        """Serve it no more."""
+        if channel in self._channels:
+            self._channels.remove(channel)
+
+    @property
+    def channels(self) -> list[Channel]:
+        """The channels served."""
+        return self._channels
+
+    # -- one turn ---------------------------------------------------------------------------------------------------------
+
+    def _deliver_one(self) -> bool:
+        """Deliver one broadcast or message; return whether there was one that could be."""
+        broadcast = self._session.reader.next()
+        if broadcast is not None:
+            for channel in self._channels:
+                if channel.takes_broadcasts_of(broadcast.queue):
+                    channel.deliver_broadcast(broadcast)
+                    break
+            return True
+        channels = self._channels
+        for number in range(len(channels)):
+            channel = channels[(self._turn_number + number) % len(channels)]
+            if channel.buffer and channel.qos.can_consume():
+                self._turn_number += 1
+                if channel.deliver_next():
+                    self._turns_owed = max(self._turns_owed, channel.timers_filled // TIMERS_A_TURN + 1)
+                return True
+        return False
+
+    def _claim(self) -> bool:
+        """Claim for one channel that has credit and reason to; return whether any channel did."""
+        for channel in self._channels:
+            if channel.buffer or not channel.hot:
+                continue
+            credit = channel.qos.credit(0, UNLIMITED)
+            if credit > 0:
+                queues = channel.hot_queues(MAX_QUEUES)
+                batch = self._session.claimer.claim(queues, credit, share=channel.shares_credit)
+                channel.claimed(queues, batch)
+                return True
+        return False
+
+    def _open_bells(self) -> tuple[bytes, ...]:
+        """Return the bells of the queues for which there is credit."""
+        queues: dict[str, None] = {}
+        for channel in self._channels:
+            if channel.consumed and channel.qos.credit(len(channel.buffer), UNLIMITED) > 0:
+                queues.update(dict.fromkeys(channel.consumed))
+        keys = self._session.keys
+        return tuple(keys.queue(queue).bell for queue in queues)
+
+    def _arm(self) -> None:
+        """Block on the bells, and on the streams, unless a call that covers them is out already."""
+        waiter, reader = self._session.waiter, self._session.reader
+        bells = self._open_bells()
+        if bells and not waiter.armed:
+            waiter.arm(bells)
+        elif waiter.armed and not set(bells) <= set(waiter.armed):
+            waiter.wake()
+            self._take_bell(wait=True)
+            if any(channel.hot for channel in self._channels):
+                # A bell rang meanwhile: claim first.
+                self._session.waker.wake()
+            else:
+                waiter.arm(bells)
+        if reader.active and not reader.armed and not reader.buffered:
+            reader.arm()
+
+    def _take_bell(self, *, wait: bool = False) -> None:
+        """Read an ended blocked call: what rang is hot; a timeout is a reason to look at everything."""
+        waiter = self._session.waiter
+        if not waiter.armed or not (wait or waiter.arrived()):
+            return
+        bell = waiter.take()
+        keys = self._session.keys
+        used = False
+        for channel in self._channels:
+            if bell is None:
+                channel.all_hot()
+                used = True
+            for queue in channel.consumed:
+                if bell is not None and keys.queue(queue).bell == bell:
+                    channel.hot[queue] = None
+                    used = used or channel.qos.credit(len(channel.buffer), UNLIMITED) > 0
+        if not used and bell is not None:
+            # Woken for nothing: cancelled, or out of credit. The next in line shall look.
+            waiter.ring(bell)
+
+    def _take_broadcasts(self) -> None:
+        if self._session.reader.arrived():
+            self._session.reader.take()
+
+    def _collect(self) -> None:
+        if self._session.wire.owes:
+            self._session.wire.collect()
+
+    # -- without an event loop --------------------------------------------------------------------------------------------
+
+    def drain(self, timeout_s: float | None) -> bool:
+        """Deliver one message; return whether one came within `timeout_s` seconds. None waits for ever, 0 only looks.
+
+        Raises:
+            redis.exceptions.RedisError: as `errors.translate` names it; the connection is of no use any more.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            self._session.check()
+            if self._deliver_one():
+                return True
+            self._take_bell()
+            self._take_broadcasts()
+            if self._session.reader.buffered or self._claim():
+                continue
+            self._arm()
+            left = HEALTH_S if deadline is None else min(deadline - time.monotonic(), HEALTH_S)
+            if left <= 0 and not wait_readable(self._descriptors().values(), 0):
+                return False
+            self._wait(max(left, 0.0))
+
+    def _descriptors(self) -> dict[str, int]:
+        """Return what to wait for, by name."""
+        session = self._session
+        found = {"waker": session.waker.fileno()}
+        if session.waiter.armed:
+            found["bells"] = session.bell_wire.fileno()
+        if session.reader.armed:
+            found["streams"] = session.stream_wire.fileno()
+        if session.wire.connected:
+            found["commands"] = session.wire.fileno()
+        return found
+
+    def _wait(self, timeout_s: float) -> None:
+        session = self._session
+        descriptors = self._descriptors()
+        readable = wait_readable(descriptors.values(), timeout_s)
+        if descriptors["waker"] in readable:
+            session.waker.clear()
+        if descriptors.get("commands") in readable:
+            session.wire.collect()
+
+    # -- under Celery's event loop ----------------------------------------------------------------------------------------
+
+    def attach(self, loop: Any) -> None:
+        """Serve from `loop`; calling it again, or with another loop, leaves no trace of before."""
+        self.detach()
+        self._loop = loop
+        loop.on_tick.add(self.on_tick)
+        loop.add_reader(self._session.waker.fileno(), self._on_waker)
+        self._timer = loop.call_repeatedly(1.0, self._on_timer)
+
+    def detach(self) -> None:
+        """Leave the loop."""
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        loop.on_tick.discard(self.on_tick)
+        for descriptor in {self._session.waker.fileno(), *(descriptor for descriptor, _ in self._registered.values())}:
+            loop.remove(descriptor)
+        self._registered.clear()
+        self._timer.cancel()
+
+    def _listen(self, name: str, wire: Wire, callback: Any, *, wanted: bool) -> None:
+        """Have the wire's present socket registered under `name`, or none.
+
+        A closed socket leaves the system's poll set by itself, and its number may come back with the next socket: so the
+        number alone does not tell whether it is registered.
+        """
+        current = (wire.fileno(), wire.generation) if wanted else None
+        known = self._registered.get(name)
+        if known == current:
+            return
+        if known is not None:
+            del self._registered[name]
+            if current is None or known[0] != current[0]:
+                self._remove(known[0])
+        if current is not None:
+            for other, (descriptor, _) in list(self._registered.items()):
+                if descriptor == current[0]:
+                    del self._registered[other]
+            self._registered[name] = current
+            self._loop.add_reader(current[0], callback)
+
+    def _remove(self, descriptor: int) -> None:
+        if all(descriptor != other for other, _ in self._registered.values()):
+            self._loop.remove(descriptor)
+
+    def on_tick(self) -> None:
+        """Take one turn before the loop sleeps. Raises what a broken connection raises; Celery then reconnects."""
+        session = self._session
+        session.check()
+        # Before the turn: what another thread settles from now on wakes the loop again.
+        session.waker.clear()
+        if self._turns_owed > 0:
+            self._turns_owed -= 1
+        more = self._turn()
+        if self._loop is None:
+            return
+        if more or self._turns_owed:
+            session.waker.wake()
+        else:
+            self._arm()
+        self._listen("bells", session.bell_wire, self._on_bells, wanted=bool(session.waiter.armed))
+        self._listen("streams", session.stream_wire, self._on_streams, wanted=session.reader.armed)
+        self._listen("commands", session.wire, self._on_commands, wanted=session.wire.connected)
+
+    def _turn(self) -> bool:
+        """Deliver and claim for `TURN_S` seconds; return whether there is more to do at once."""
+        if self._in_turn:
+            return True
+        self._in_turn = True
+        try:
+            deadline = time.monotonic() + TURN_S
+            while self._deliver_one() or self._claim():
+                if time.monotonic() > deadline:
+                    return True
+            return False
+        finally:
+            self._in_turn = False
+
+    def _on_waker(self) -> None:
+        """Do nothing: being awake was the point, and the next tick clears it."""
+
+    def _on_bells(self) -> None:
+        self._take_bell()
+
+    def _on_streams(self) -> None:
+        self._take_broadcasts()
+
+    def _on_commands(self) -> None:
+        self._session.wire.collect()
+
+    def _on_timer(self) -> None:
+        """Look at what should have answered: a peer that went silent sends no end of file."""
+        self._take_bell()
+        self._take_broadcasts()
+        self._collect()

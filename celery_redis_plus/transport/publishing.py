@@ -1,0 +1,176 @@
+"""The part of a channel that publishes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kombu.utils.uuid import uuid
+
+from celery_redis_plus.broker.eta import delay_to_ms, eta_to_ms
+from celery_redis_plus.broker.priority import check_priority, rank
+from celery_redis_plus.broker.publishing import Attempt, Target
+from celery_redis_plus.broker.queue_arguments import check_queue_name
+from celery_redis_plus.errors import Unroutable
+from celery_redis_plus.message import SEPARATOR, Outgoing
+from celery_redis_plus.transport import codec
+from celery_redis_plus.transport.failures import as_channel_errors
+
+if TYPE_CHECKING:
+    from celery_redis_plus.transport.session import Session
+
+logger = logging.getLogger(__name__)
+
+#: Where a message's attempt waits in its properties between two tries: kombu's `Producer.publish(retry=True)` hands the
+#: same dict to each (kombu 5.7, `messaging.py`). It never goes over the wire.
+ATTEMPT = "celery_redis_plus.attempt"
+#: Properties that belong to one delivery or to this process.
+LOCAL_PROPERTIES = (ATTEMPT, "delivery_tag", "body_encoding", "eta")
+
+
+class Publishing:
+    """Publishes messages to queues and broadcasts to fanout exchanges."""
+
+    session: Session
+    default_priority = 0
+
+    def _check_open(self) -> None:
+        raise NotImplementedError
+
+    def prepare_message(
+        self,
+        body: Any,
+        priority: Any = None,
+        content_type: str | None = None,
+        content_encoding: str | None = None,
+        headers: dict[str, Any] | None = None,
+        properties: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Return a message as kombu's transports pass it around; `properties` stays the same dict, even an empty one."""
+        if properties is None:
+            properties = {}
+        properties.setdefault("delivery_info", {})
+        properties.setdefault("priority", priority or self.default_priority)
+        return {
+            "body": body,
+            "content-encoding": content_encoding,
+            "content-type": content_type,
+            "headers": headers or {},
+            "properties": properties,
+        }
+
+    @as_channel_errors
+    def basic_publish(
+        self, message: dict[str, Any], exchange: str = "", routing_key: str = "", mandatory: bool = False, **kwargs: Any
+    ) -> None:
+        """Publish a message, and return when the server has confirmed it.
+
+        Raises:
+            InvalidPriority, InvalidEta, InvalidQueueName, MessageTooLarge: the message cannot be published as it is.
+            ChannelError: the channel is closed; or nothing takes the message and it is `mandatory`.
+            redis.exceptions.RedisError: as `errors.translate` names it. kombu's retry may repeat the publish: it stays one.
+        """
+        self._check_open()
+        properties = message["properties"]
+        attempt: Attempt = properties.get(ATTEMPT) or Attempt()
+        properties[ATTEMPT] = attempt
+        properties.setdefault("delivery_info", {}).update(exchange=exchange, routing_key=routing_key)
+        record = self.session.bindings.record(exchange) if exchange else None
+        if record is not None and record.type == "fanout":
+            self._broadcast(message, exchange, routing_key, attempt)
+        elif exchange:
+            self._route(message, exchange, routing_key, attempt, mandatory=mandatory)
+        else:
+            queue = check_queue_name(routing_key)
+            if not self.session.publisher.to_queue(queue, self._outgoing(message, queue), attempt):
+                self._unroutable(exchange, routing_key, mandatory=mandatory)
+        # The outcome is known: the same dict may carry another message now.
+        properties.pop(ATTEMPT, None)
+
+    def _route(
+        self, message: dict[str, Any], exchange: str, routing_key: str, attempt: Attempt, *, mandatory: bool
+    ) -> None:  # fmt: skip
+        bindings, publisher = self.session.bindings, self.session.publisher
+        headers = message["headers"]
+        queues = bindings.route(exchange, routing_key, headers)
+        check = bindings.check(exchange) if queues else None
+        routed = False
+        for queue in queues:
+            routed = publisher.to_queue(queue, self._outgoing(message, queue), attempt) or routed
+        if check is not None and check.moved:
+            for queue in bindings.refresh(exchange).route(routing_key, headers):
+                if queue not in queues:
+                    routed = publisher.to_queue(queue, self._outgoing(message, queue), attempt) or routed
+        if not routed:
+            fallback = self.session.options.deadletter_queue
+            if fallback:
+                logger.warning("no queue takes a message to exchange %r with routing key %r: it goes to %r", exchange, routing_key, fallback)
+                publisher.to_queue(fallback, self._outgoing(message, fallback), attempt)
+            else:
+                self._unroutable(exchange, routing_key, mandatory=mandatory)
+
+    def _unroutable(self, exchange: str, routing_key: str, *, mandatory: bool) -> None:
+        text = f"no queue takes a message to exchange {exchange!r} with routing key {routing_key!r}"
+        if mandatory:
+            raise Unroutable(f"{text}; it was not stored (mandatory)")
+        logger.warning("%s: it is dropped, as AMQP does with unroutable messages (mandatory=True makes it an error)", text)
+
+    def _broadcast(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: Attempt) -> None:
+        session = self.session
+        prefix = session.fanout_prefix
+        target = Target(
+            exchange,
+            session.keys.stream(exchange, prefix),
+            session.keys.stream_producer(exchange, prefix),
+            session.options.stream_maxlen,
+        )
+        payload = self._envelope(message) + SEPARATOR + _body(message["body"])
+        session.publisher.to_stream(target, payload, routing_key or "", uuid(), attempt)
+
+    def _outgoing(self, message: dict[str, Any], queue: str) -> Outgoing:
+        properties = message["properties"]
+        declared = self.session.declared.get(queue)
+        priority = check_priority(properties.get("priority"), declared.max_priority if declared else None)
+        properties["priority"] = priority
+        order = self.session.options.priority_order or "high-first"
+        return Outgoing(
+            envelope=self._envelope(message),
+            body=_body(message["body"]),
+            rank=rank(priority, order),  # type: ignore[arg-type]  # validated by Options
+            eta=_eta(properties, message["headers"]),
+        )
+
+    def _envelope(self, message: dict[str, Any]) -> bytes:
+        properties = message["properties"]
+        return codec.dump(
+            {
+                "content-type": message["content-type"],
+                "content-encoding": message["content-encoding"],
+                "headers": message["headers"],
+                "properties": {name: value for name, value in properties.items() if name not in LOCAL_PROPERTIES},
+            }
+        )
+
+
+def _body(body: Any) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, str):
+        return body.encode("utf-8", "surrogatepass")
+    return bytes(body or b"")
+
+
+def _eta(properties: Mapping[str, Any], headers: Mapping[str, Any]) -> int | str:
+    """Return when the message becomes deliverable, as `message.Outgoing` has it.
+
+    The property is what the publish signal has made of Celery's header (unix seconds, or a datetime); the header serves
+    where no signal handler ran; `x-delay` is RabbitMQ's delayed-message header, in ms.
+    """
+    eta = properties.get("eta")
+    if eta is None:
+        eta = headers.get("eta")
+    if eta is not None and eta != "":
+        return eta_to_ms(eta, naive_is_utc=True)
+    delay = headers.get("x-delay")
+    return 0 if delay is None else f"+{delay_to_ms(delay)}"

@@ -1,0 +1,102 @@
+"""What a channel has delivered and not settled, and how much more it may take."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from kombu.transport import virtual
+
+from celery_redis_plus.broker.holding import Settlement
+
+if TYPE_CHECKING:
+    from celery_redis_plus.transport.channel import Channel
+
+
+class QoS(virtual.QoS):  # type: ignore[misc]  # kombu is untyped
+    """Prefetch and settlement of one channel. Acks may come from any thread.
+
+    `can_consume` asks for a delivery: Celery replaces it on the instance for `worker_disable_prefetch`. `credit` is for
+    claims, and counts the channel's buffer as well.
+    """
+
+    def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
+        """Start with nothing delivered. `prefetch_count` 0 is no limit."""
+        self.channel = channel
+        self.prefetch_count = prefetch_count or 0
+        self._delivered: dict[str, Any] = {}
+        self._session = channel.session
+        self._consuming_thread = threading.get_ident()
+
+    def can_consume(self) -> bool:
+        """Return whether one more message may be delivered."""
+        limit = self.prefetch_count
+        return not limit or len(self._delivered) < limit
+
+    def can_consume_max_estimate(self) -> int | None:
+        """Return how many more messages may be delivered; None is no limit."""
+        limit = self.prefetch_count
+        return max(limit - len(self._delivered), 0) if limit else None
+
+    def credit(self, buffered: int, unlimited: int) -> int:
+        """Return how many messages a claim may take beside `buffered` ones; `unlimited` where there is no limit."""
+        if "can_consume" in self.__dict__:
+            # Celery decides message by message (worker_disable_prefetch).
+            return 1 if not buffered and self.can_consume() else 0
+        limit = self.prefetch_count
+        if not limit:
+            return max(unlimited - buffered, 0)
+        return max(min(limit - len(self._delivered), unlimited) - buffered, 0)
+
+    def append(self, message: Any, delivery_tag: str) -> None:
+        """Note a delivered message."""
+        self._delivered[delivery_tag] = message
+
+    def get(self, delivery_tag: str) -> Any:
+        """Return a delivered message; KeyError where it is settled."""
+        return self._delivered[delivery_tag]
+
+    def ack(self, delivery_tag: str) -> None:
+        """Settle a message as done; unknown tags, and second acks, change nothing."""
+        self._settle(delivery_tag, Settlement.ACK)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Settle a message as failed: back to its place, or to the dead letters."""
+        self._settle(delivery_tag, Settlement.REQUEUE if requeue else Settlement.REJECT)
+
+    def _settle(self, tag: str, settlement: Settlement) -> None:
+        self._delivered.pop(tag, None)
+        held = self._session.service.register.settle(tag)
+        if held is None:
+            return
+        self._session.settler.post(held, settlement)
+        if threading.get_ident() != self._consuming_thread:
+            # The loop sleeps in poll, perhaps for want of the credit that this settlement has freed.
+            self._session.waker.wake()
+
+    def restore_unacked(self) -> list[Any]:
+        """Give everything delivered and unsettled back, in place and without counting a failure."""
+        self.give_back(list(self._delivered))
+        return []
+
+    def give_back(self, tags: list[str]) -> None:
+        """Give some delivered messages back, waiting for the server's answer. Raises as `Wire.run` does."""
+        register = self._session.service.register
+        held = []
+        for tag in tags:
+            self._delivered.pop(tag, None)
+            taken = register.settle(tag)
+            if taken is not None:
+                held.append(taken)
+        try:
+            self._session.settler.settle(held, Settlement.RETURN)
+        except Exception:
+            for one in held:
+                register.order(one, Settlement.RETURN)
+            raise
+
+    def restore_unacked_once(self, stderr: Any = None) -> None:
+        """Do nothing: the channel's close decides what goes back."""
+
+    def restore_visible(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: the duties recover what nobody holds."""

@@ -1,0 +1,105 @@
+"""One kombu connection's use of the broker: its wires, and the broker's rooms wired to them."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.bindings import Bindings
+from celery_redis_plus.broker.claiming import Claimer
+from celery_redis_plus.broker.fanout import FanoutReader
+from celery_redis_plus.broker.publishing import Publisher
+from celery_redis_plus.broker.queues import Queues
+from celery_redis_plus.broker.settling import Settler
+from celery_redis_plus.broker.waiting import BellWaiter
+from celery_redis_plus.duties.service import DEAD_LETTER_MAX, Service, service_for
+from celery_redis_plus.errors import ServerUnreachable
+from celery_redis_plus.keys import Keys
+from celery_redis_plus.topology.connector import Connector
+from celery_redis_plus.topology.waker import Waker
+from celery_redis_plus.topology.wire import Wire
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.queue_arguments import QueueArguments
+    from celery_redis_plus.options import Options
+    from celery_redis_plus.topology.address import Address
+
+
+class Session:
+    """The life of one kombu connection, from connect to close or failure.
+
+    `id` is the holder's name on the server: what a broken session has claimed can be told from what others have.
+    """
+
+    def __init__(self, address: Address, options: Options) -> None:
+        """Connect to `address`.
+
+        Raises:
+            redis.exceptions.ConnectionError: and its kin, as `errors` names them.
+        """
+        self.id = secrets.token_hex(6)
+        self.address = address
+        self.options = options
+        self.keys = Keys(options.global_keyprefix)
+        self.connector = Connector(address, options)
+        self.wire = Wire(self.connector, "commands", timeout=options.socket_timeout)
+        self.bell_wire = Wire(self.connector, "bells", timeout=options.socket_timeout)
+        self.stream_wire = Wire(self.connector, "streams", timeout=options.socket_timeout)
+        self.waker = Waker()
+        self.bindings = Bindings(self.wire, self.keys)
+        self.queues = Queues(self.wire, self.keys, transient_ttl_s=options.transient_queue_ttl)
+        self.publisher = Publisher(
+            self.wire, self.keys, dedup_window_s=options.publish_dedup_window, on_missing=self.queues.revive
+        )
+        self.claimer = Claimer(self.wire, self.keys, holder=self.id, visibility_timeout_s=options.visibility_timeout)
+        self.waiter = BellWaiter(
+            self.bell_wire, self.wire, wake=self.keys.wake(self.id), polling_interval_s=options.polling_interval
+        )
+        self.reader = FanoutReader(
+            self.stream_wire,
+            self.service.positions,
+            patterns=options.fanout_patterns,
+            polling_interval_s=options.polling_interval,
+        )
+        self.settler = Settler(self.wire, self.keys, self.service.register, dead_letter_max=DEAD_LETTER_MAX)
+        #: What this connection declared its queues with.
+        self.declared: dict[str, QueueArguments] = {}
+        #: One of the wires has failed: what this session consumed is abandoned, and its consumers have to reconnect.
+        self.broken = False
+        for wire in (self.wire, self.bell_wire, self.stream_wire):
+            wire.on_failure = self._failed
+        self.wire.connect()
+
+    def _failed(self) -> None:
+        self.broken = True
+
+    def check(self) -> None:
+        """Raise ServerUnreachable where the session is broken, so that its consumers reconnect."""
+        if self.broken:
+            raise ServerUnreachable(f"the connection to {self.address.display()} was lost")
+
+    @property
+    def service(self) -> Service:
+        """This process's service for the broker; looked up each time, because a fork leaves it behind."""
+        return service_for(self.connector, self.keys, self.options)
+
+    @property
+    def fanout_prefix(self) -> str:
+        """What stands before an exchange's name in the key of its stream."""
+        prefix = self.options.fanout_prefix
+        if prefix is True:
+            prefix = "/{db}."
+        return prefix.replace("{db}", str(self.address.db)) if prefix else ""
+
+    def close(self) -> None:
+        """Close the wires in order; what is owed is read first."""
+        self.bell_wire.close()
+        self.stream_wire.close()
+        self.wire.close()
+        self.waker.close()
+
+    def abandon(self) -> None:
+        """Drop the wires after a failure: nothing is read, and nothing waits for a server that may not answer."""
+        self.broken = True
+        for wire in (self.bell_wire, self.stream_wire, self.wire):
+            wire.abandon()

@@ -1,0 +1,162 @@
+"""kombu's transport on our broker."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import Any
+
+import redis
+from kombu.transport import base, virtual
+
+from celery_redis_plus.options import Options, ignored
+from celery_redis_plus.topology.address import Address, url_options
+from celery_redis_plus.transport.channel import Channel
+from celery_redis_plus.transport.failures import CHANNEL_ERRORS, CONNECTION_ERRORS
+from celery_redis_plus.transport.poller import Poller
+from celery_redis_plus.transport.session import Session
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_PORT = 6379
+#: Seconds for which a close waits for settlements that have to go out over another connection.
+FLUSH_S = 5.0
+
+
+class Transport(virtual.Transport):  # type: ignore[misc]  # kombu is untyped
+    """One kombu connection to Redis or Valkey."""
+
+    Channel = Channel
+
+    default_port = DEFAULT_PORT
+    #: Celery decides by it on mingle, gossip, `worker_disable_prefetch` and the exchange of events.
+    driver_type = "redis"
+    driver_name = "redis"
+    #: The broker keeps delayed messages; Celery's own DelayedDelivery bootstep is for RabbitMQ's quorum queues.
+    supports_native_delayed_delivery = True
+    connection_errors = CONNECTION_ERRORS
+    channel_errors = CHANNEL_ERRORS
+    recoverable_connection_errors = CONNECTION_ERRORS
+    recoverable_channel_errors = CHANNEL_ERRORS
+
+    implements = base.Transport.implements.extend(
+        asynchronous=True,
+        exchange_type=frozenset(["direct", "topic", "fanout", "headers"]),
+        heartbeats=False,
+    )
+
+    session: Session
+    poller: Poller
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        """Prepare a connection as `client`, a kombu Connection, describes it."""
+        super().__init__(client, **kwargs)
+        self._connected = False
+
+    def driver_version(self) -> str:
+        """Return redis-py's version."""
+        return str(redis.__version__)
+
+    def setup_native_delayed_delivery(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: the scripts hold delayed messages without any set-up."""
+
+    # -- life -------------------------------------------------------------------------------------------------------------
+
+    def establish_connection(self) -> Transport:
+        """Connect.
+
+        Raises:
+            OptionError: a transport option is unknown, of the wrong type or out of range.
+            redis.exceptions.ConnectionError: and its kin, as `errors` names them.
+        """
+        self.session = Session(self._address(), self._options())
+        self.poller = Poller(self.session)
+        self._connected = True
+        return self
+
+    def _address(self) -> Address:
+        client = self.client
+        return Address.from_parts(
+            hostname=client.hostname,
+            port=client.port,
+            virtual_host=client.virtual_host,
+            username=client.userid,
+            password=client.password,
+            ssl=client.ssl,
+            credential_provider=getattr(client, "credential_provider", None),
+        )
+
+    def _options(self) -> Options:
+        given = dict(self.client.transport_options or {})
+        for name in ignored(given):
+            logger.debug("transport option %r of kombu's redis transport means nothing here", name)
+        return Options.from_mapping(given)
+
+    def create_channel(self, connection: Any) -> Channel:
+        """Open a channel."""
+        channel = self.Channel(self)
+        self.channels.append(channel)
+        return channel
+
+    def close_channel(self, channel: Channel) -> None:
+        """Forget a closed channel."""
+        super().close_channel(channel)
+
+    def close_connection(self, connection: Any) -> None:
+        """Close all channels, then the connection; what waits to be settled goes out first."""
+        if not self._connected:
+            return
+        self._connected = False
+        session = self.session
+        self.poller.detach()
+        try:
+            if session.waiter.armed and not session.broken:
+                bell = session.waiter.disarm()
+                if bell is not None:
+                    session.waiter.ring(bell)
+        except CONNECTION_ERRORS:
+            session.abandon()
+        while self.channels:
+            self.channels[-1].close()
+        if session.broken:
+            session.abandon()
+        session.close()
+        if session.service.register.waiting and not session.service.flush(FLUSH_S):
+            logger.warning(
+                "the broker is away: %d message(s) are not settled; this process goes on trying while it lives, then they come "
+                "back after the visibility timeout",
+                len(session.service.register),
+            )  # fmt: skip
+
+    def verify_connection(self, connection: Any) -> bool:
+        """Return whether the connection is usable."""
+        return self._connected and not self.session.broken and self.session.wire.connected
+
+    # -- events -----------------------------------------------------------------------------------------------------------
+
+    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
+        """Deliver one message.
+
+        Raises:
+            TimeoutError: none came within `timeout` seconds (`socket.timeout` is the same class).
+            redis.exceptions.RedisError: the connection is broken; kombu reconnects.
+        """
+        if not self.poller.drain(timeout):
+            raise socket.timeout(f"no message within {timeout} s")
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Serve the consumers from kombu's event loop."""
+        self.poller.attach(loop)
+
+    def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
+        """Leave the event loop."""
+        self.poller.detach()
+
+    def on_readable(self, fileno: int) -> None:
+        """Do nothing: the poller has callbacks of its own."""
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+        """Return `uri` for display."""
+        from kombu.utils.url import maybe_sanitize_url
+
+        return uri if include_password else str(maybe_sanitize_url(uri, mask=mask))
