@@ -28,6 +28,7 @@ class OptionType:
     name: str
     allowed: str
     parse: Callable[[object], Any]
+    hashable: bool = True
 
 
 def number(minimum: float, maximum: float | None = None, *, integer: bool = False) -> OptionType:
@@ -99,7 +100,7 @@ def number_mapping() -> OptionType:
             raise TypeError
         return {whole.parse(key): whole.parse(item) for key, item in value.items()}
 
-    return OptionType("dict", "a mapping of whole numbers to whole numbers", parse)
+    return OptionType("dict", "a mapping of whole numbers to whole numbers", parse, hashable=False)
 
 
 def instance(name: str, allowed: str, *classes: type) -> OptionType:
@@ -110,7 +111,7 @@ def instance(name: str, allowed: str, *classes: type) -> OptionType:
             raise TypeError
         return value
 
-    return OptionType(name, allowed, parse)
+    return OptionType(name, allowed, parse, hashable=False)
 
 
 def nothing(instead: str) -> OptionType:
@@ -134,4 +135,5 @@ def one_of(*types: OptionType) -> OptionType:
         raise ValueError
 
     name = " or ".join(kind.name for kind in types)
-    return OptionType(name, ", or ".join(kind.allowed for kind in types), parse)
+    allowed = ", or ".join(kind.allowed for kind in types)
+    return OptionType(name, allowed, parse, hashable=all(kind.hashable for kind in types))

@@ -15,8 +15,13 @@ from celery_redis_plus import option_types as kinds
 from celery_redis_plus.errors import OptionError
 
 
-def _option(kind: kinds.OptionType, default: Any, doc: str, *, unit: str = "", none: str = "") -> Any:
-    """Declare an option. `none` says what None means; without it, a given None means "not set"."""
+def _option(
+    kind: kinds.OptionType, default: Any, doc: str, *, unit: str = "", none: str = "", secret: bool = False
+) -> Any:
+    """Declare an option.
+
+    `none` says what None means; without it, a given None means "not set". A `secret` is not printed.
+    """
     metadata = {
         "kind": kind,
         "type": f"{kind.name} or None" if none else kind.name,
@@ -25,7 +30,7 @@ def _option(kind: kinds.OptionType, default: Any, doc: str, *, unit: str = "", n
         "doc": doc,
         "none": bool(none),
     }
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata=metadata, repr=not secret, hash=kind.hashable)
 
 
 _SECONDS = kinds.number(1)
@@ -167,6 +172,7 @@ class Options:
         None,
         "Where user name and password come from, instead of the URL.",
         none="the URL",
+        secret=True,
     )
     ssl: bool | Mapping[str, Any] | None = _option(
         kinds.one_of(
@@ -176,6 +182,7 @@ class Options:
         "TLS for a URL that does not say so: True (the server's certificate is checked), or redis-py's "
         "`ssl_*` arguments. Celery's `broker_use_ssl` goes first.",
         none="as the URL says",
+        secret=True,
     )
     deadletter_queue: str | None = _option(
         kinds.text("the name of a queue", r"(?s:.+)"),

@@ -44,6 +44,12 @@ class Address:
     tls: Mapping[str, Any] | None = field(default=None, repr=False, hash=False)
     credential_provider: CredentialProvider | None = field(default=None, repr=False, hash=False)
 
+    def __post_init__(self) -> None:
+        if self.path and self.tls is not None:
+            raise InvalidAddress(
+                f"no TLS is possible over the Unix socket {self.path!r}; leave out the ssl options"
+            )
+
     @classmethod
     def from_url(cls, url: str) -> Address:
         """Return the address in `url`: `redisplus://[user:password@]host[:port][/db][?ssl_ca_certs=...]`.
@@ -108,10 +114,6 @@ class Address:
         tls: Mapping[str, Any] | None = None,
         credential_provider: Any = None,
     ) -> Address:
-        if path and tls is not None:
-            raise InvalidAddress(
-                f"no TLS is possible over the Unix socket {path!r}; leave out the ssl options"
-            )
         provider = resolve_credential_provider(credential_provider)
         return cls(
             host=host or DEFAULT_HOST,

@@ -7,6 +7,7 @@ import inspect
 import os
 import socket
 import threading
+from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,7 +18,7 @@ from redis.retry import Retry
 from celery_redis_plus.errors import translate
 from celery_redis_plus.topology.credentials import resolve_credential_provider
 from celery_redis_plus.topology.server_check import ServerCheck
-from celery_redis_plus.topology.tls import check_files
+from celery_redis_plus.topology.tls import check_files, tls_arguments
 
 if TYPE_CHECKING:
     from celery_redis_plus.options import Options
@@ -31,13 +32,13 @@ class Connector:
     """Opens connections to one address. Thread-safe, and of use in a forked child.
 
     Attributes:
-        address: where connections go.
+        address: where connections go, completed by the options `ssl` and `credential_provider`.
         options: the transport options they are made with.
         connections_opened: how many were opened in this process, closed ones included.
     """
 
     def __init__(self, address: Address, options: Options, *, check: ServerCheck = PROCESS_CHECK) -> None:
-        self.address = address
+        self.address = _completed(address, options)
         self.options = options
         self.connections_opened = 0
         self._check = check
@@ -87,13 +88,12 @@ class Connector:
 
     def _new(self, purpose: str) -> Connection:
         address, options = self.address, self.options
-        provider = address.credential_provider or resolve_credential_provider(options.credential_provider)
         patience = options.socket_connect_timeout or options.socket_timeout
         arguments: dict[str, Any] = {
             "db": address.db,
-            "username": None if provider else address.username,
-            "password": None if provider else address.password,
-            "credential_provider": provider,
+            "username": address.username,
+            "password": address.password,
+            "credential_provider": address.credential_provider,
             "client_name": options.client_name or f"celery-redis-plus:{purpose}",
             "protocol": 2,
             "decode_responses": False,
@@ -120,6 +120,16 @@ class Connector:
             self._pid, self._lock, self.connections_opened = os.getpid(), threading.Lock(), 0
         with self._lock:
             self.connections_opened += 1
+
+
+def _completed(address: Address, options: Options) -> Address:
+    """Return `address` with what the options add to it; what it says itself goes first."""
+    if address.tls is None and options.ssl:
+        address = replace(address, tls=tls_arguments(options.ssl))
+    if address.credential_provider is None and options.credential_provider:
+        provider = resolve_credential_provider(options.credential_provider)
+        address = replace(address, credential_provider=provider, username=None, password=None)
+    return address
 
 
 def _set_timeout(connection: AbstractConnection, timeout: float | None) -> None:

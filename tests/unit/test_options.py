@@ -194,6 +194,13 @@ def test_an_explicit_option_and_the_dict_it_came_from_are_independent():
     assert options.visibility_timeout == 60
 
 
+def test_no_secret_is_printed_and_options_can_be_hashed():
+    options = Options(ssl={"ssl_password": "s3cret"}, credential_provider=object(), fanout_prefix="/x.")
+    assert "s3cret" not in repr(options)
+    assert hash(options) == hash(Options(fanout_prefix="/x."))
+    assert hash(options) != hash(Options())
+
+
 def test_the_table_has_every_option_with_all_that_the_documentation_prints():
     rows = {row.name: row for row in table()}
     assert "explicit" not in rows

@@ -204,6 +204,13 @@ def test_what_is_no_credential_provider_is_refused(given):
         Address.from_parts(credential_provider=given)
 
 
+def test_tls_over_a_unix_socket_is_refused_however_the_address_is_made():
+    with pytest.raises(InvalidAddress, match="no TLS is possible"):
+        Address(path="/tmp/r.sock", tls={})
+    with pytest.raises(InvalidAddress, match="no TLS is possible"):
+        Address.from_parts(hostname="socket:///tmp/r.sock", ssl=True)
+
+
 def test_transport_options_in_a_url_are_left_to_the_options():
     url = "redispluss://h/1?visibility_timeout=60&ssl_cert_reqs=none&virtual_host=2&global_keyprefix=a%3Ab"
     assert url_options(url) == {"visibility_timeout": "60", "global_keyprefix": "a:b"}
