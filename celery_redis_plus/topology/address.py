@@ -69,6 +69,7 @@ class Address:
     def from_parts(
         cls,
         *,
+        scheme: object = None,
         hostname: str | None = None,
         port: int | str | None = None,
         virtual_host: int | str | None = None,
@@ -80,8 +81,10 @@ class Address:
         """Return the address for the attributes of a kombu Connection, which has taken the URL apart already.
 
         A `hostname` that is itself a URL is one that kombu left alone (`redisplus+socket:///path` arrives as
-        `socket:///path`); what stands in it goes before the other arguments. `ssl` is Celery's
-        `broker_use_ssl` or what kombu found in the query: True, or a mapping as in `tls.tls_arguments`.
+        `socket:///path`); what stands in it goes before the other arguments. `scheme` is kombu's
+        `transport_cls`: for `redispluss` and the like, kombu (5.7) does not set `ssl` itself, and without it the
+        connection would silently be plain. `ssl` is Celery's `broker_use_ssl` or what kombu found in the query:
+        True, or a mapping as in `tls.tls_arguments`.
 
         Raises:
             InvalidAddress: bad port or database number, unknown TLS option.
@@ -93,7 +96,7 @@ class Address:
             "virtual_host": virtual_host,
             "username": username,
             "password": password,
-            "tls": tls_arguments(ssl or False),
+            "tls": tls_arguments(ssl or scheme in _TLS_SCHEMES),
             "credential_provider": credential_provider,
         }
         if hostname and "://" in hostname:
