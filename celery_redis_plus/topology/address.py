@@ -80,11 +80,11 @@ class Address:
     ) -> Address:
         """Return the address for the attributes of a kombu Connection, which has taken the URL apart already.
 
-        A `hostname` that is itself a URL is one that kombu left alone (`redisplus+socket:///path` arrives as
-        `socket:///path`); what stands in it goes before the other arguments. `scheme` is kombu's
-        `transport_cls`: for `redispluss` and the like, kombu (5.7) does not set `ssl` itself, and the connection
-        would silently be plain. `ssl` is Celery's `broker_use_ssl` or what kombu found in the query: True, or a
-        mapping as in `tls.tls_arguments`.
+        A `hostname` that is itself a URL is one that kombu left alone (`redisplus+socket:///path` arrives
+        as `socket:///path`); what stands in it goes before the other arguments. `scheme` is kombu's
+        `transport_cls`: for `redispluss` and the like, kombu (5.7) does not set `ssl` itself, and the
+        connection would silently be plain. `ssl` is Celery's `broker_use_ssl` or what kombu found in the
+        query: True, or a mapping as in `tls.tls_arguments`.
 
         Raises:
             InvalidAddress: bad port or database number, unknown TLS option.
