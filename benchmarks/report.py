@@ -34,7 +34,7 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """ "met", "met, aim too", "MISSED"; nothing where there is no target."""
+        """One of "met", "met, aim too" and "MISSED"; nothing where there is no target."""
         target, value = self.figure.target, self.compared
         if target is None or value is None:
             return ""

@@ -13,7 +13,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.contenders import RABBITMQ, Contender, delete_amqp_queues
 from benchmarks.meters import Server
@@ -113,7 +113,7 @@ def _sharing(core: int | None, server_address: str) -> Iterator[None]:
         os.sched_setaffinity(pid, before)
 
 
-def _ask(request: str, timeout_s: float) -> dict[str, object] | dict[str, dict[str, float]]:
+def _ask(request: str, timeout_s: float) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.sample"]
     process = subprocess.Popen(
         command,
@@ -135,7 +135,7 @@ def _ask(request: str, timeout_s: float) -> dict[str, object] | dict[str, dict[s
         raise
     lines = output.strip().splitlines()
     try:
-        answer: dict[str, object] = json.loads(lines[-1])
+        answer: dict[str, Any] = json.loads(lines[-1])
     except (IndexError, json.JSONDecodeError):
         return {"error": f"the sample ended with code {process.returncode}: {errors[-2000:]}"}
     if "error" in answer and errors:

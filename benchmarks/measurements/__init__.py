@@ -20,7 +20,7 @@ REDIS_ONLY = frozenset({KOMBU_REDIS, OURS})
 
 
 #: (quick, full) rounds: what takes long and hardly varies is repeated less.
-OFTEN = (3, 9)
+OFTEN = (2, 9)
 SOME = (1, 3)
 ONCE = (1, 1)
 

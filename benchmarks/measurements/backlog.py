@@ -16,11 +16,12 @@ BODY = {"payload": "x" * 80}
 PREFETCH = 100
 WARM_UP = 200
 LOADERS = 2
+ALTERNATIONS = 3
 
 
 def run(bench: Bench) -> Figures:
     """Load the deep queue with two processes, then consume alternately."""
-    deep_size = bench.size(20_000, 500_000)
+    deep_size = bench.size(12_000, 500_000)
     small_size = 3_000
     count = small_size - WARM_UP
     deep = Queue("bench.deep")
@@ -32,9 +33,9 @@ def run(bench: Bench) -> Figures:
         if arrived != deep_size:
             raise MeasurementError(f"published {deep_size} messages, {arrived} are in the queue")
         publish_to(connection, [small], small_size, BODY)
-        # small, deep, small: if the machine slows down in between, both sides see it
+        # By turns: if the machine slows down in between, both sides see it.
         cpu: dict[str, list[float]] = {"small": [], "deep": []}
-        for name, queue in (("small", small), ("deep", deep), ("small", small), ("deep", deep)):
+        for name, queue in (("small", small), ("deep", deep)) * ALTERNATIONS:
             if not size_of(connection, queue.name):
                 publish_to(connection, [queue], small_size, BODY)
             meter = bench.meter()

@@ -12,12 +12,10 @@ from kombu import Consumer, Queue
 if TYPE_CHECKING:
     from benchmarks.bench import Bench, Figures
 
-REPEATS = 5
-
 
 def run(bench: Bench) -> Figures:
     """The median of a few closings, each at another phase of any polling."""
-    return {"close.s": median(_close(bench, number) for number in range(REPEATS))}
+    return {"close.s": median(_close(bench, number) for number in range(bench.size(3, 5)))}
 
 
 def _close(bench: Bench, number: int) -> float:

@@ -1,4 +1,8 @@
-"""How late tasks with a countdown start on a warm, idle prefork worker, and that none is early."""
+"""How late tasks with a countdown start on a warm, idle prefork worker, and that none is early.
+
+For ``idle`` and ``behind_far_tasks`` the tasks are sent one by one, every 20 ms, so that each meets a
+worker that sleeps, as countdowns do in life; for ``burst`` all are sent first and become due together.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +12,23 @@ from datetime import UTC, datetime
 from typing import Any
 
 from benchmarks.bench import PAYLOAD, Bench, Figures, MeasurementError
-from benchmarks.journal import READY
 from benchmarks.meters import rss_of_tree
 from benchmarks.stats import percentile
 from benchmarks.worker import Worker, running_worker
 
 WARM_UP = 20
+READY_AND_WARM_UP = 1 + WARM_UP
 FAR_S = 3600.0
+PACE_S = 0.02
 
 
 def idle(bench: Bench) -> Figures:
-    """200 tasks with 1-5 s countdowns on an otherwise empty broker."""
+    """200 tasks with countdowns of 0.2 to 3 s on an otherwise empty broker."""
     app = bench.app_module()
     with running_worker(bench, "prefork", 2) as worker:
         worker.wait_ready()
         _warm_up(app, worker)
-        return _lateness(app, worker, bench.size(100, 200), (1.0, bench.size(3.0, 5.0)), "countdown")
+        return _paced(app, worker, bench.size(100, 200), "countdown")
 
 
 def behind_far_tasks(bench: Bench) -> Figures:
@@ -40,20 +45,36 @@ def behind_far_tasks(bench: Bench) -> Figures:
                 _send(app, producer, number, due)
         worker.settle(timeout_s=300)
         growth = rss_of_tree(worker.process.pid) - memory_before
-        figures = _lateness(app, worker, bench.size(100, 200), (1.0, bench.size(3.0, 5.0)), "far")
+        figures = _paced(app, worker, bench.size(100, 200), "far")
     return figures | {"far.worker_growth_mb": growth / 1e6}
 
 
 def burst(bench: Bench) -> Figures:
-    """3,000 tasks that all become due within 10 seconds."""
+    """3,000 tasks that all become due within 10 seconds, the first when all were sent."""
     app = bench.app_module()
     count = bench.size(600, 3_000)
-    # The first is due once all were sent, also by a slow publisher.
-    window = bench.size((1.5, 3.5), (4.0, 14.0))
+    head_start_s = bench.size(1.5, 4.0)
+    window_s = bench.size(2.0, 10.0)
     with running_worker(bench, "prefork", 2) as worker:
         worker.wait_ready()
         _warm_up(app, worker)
-        return _lateness(app, worker, count, window, "burst")
+        draw = random.Random(11)
+        began = time.time()
+        with app.app.producer_pool.acquire(block=True) as producer:
+            for number in range(count):
+                _send(app, producer, number, began + head_start_s + draw.uniform(0, window_s))
+        if time.time() - began > head_start_s:
+            raise MeasurementError(f"sending took longer than {head_start_s:g} s")
+        return _lateness(worker, count, head_start_s + window_s + 30, "burst")
+
+
+def _paced(app: Any, worker: Worker, count: int, prefix: str) -> Figures:
+    draw = random.Random(11)
+    with app.app.producer_pool.acquire(block=True) as producer:
+        for number in range(count):
+            _send(app, producer, number, time.time() + draw.uniform(0.2, 3.0))
+            time.sleep(PACE_S)
+    return _lateness(worker, count, 33, prefix)
 
 
 def _warm_up(app: Any, worker: Worker) -> None:
@@ -68,17 +89,10 @@ def _send(app: Any, producer: Any, seq: int, due: float) -> None:
     app.noop.apply_async((seq, PAYLOAD, due), eta=eta, producer=producer)
 
 
-def _lateness(app: Any, worker: Worker, count: int, countdown_s: tuple[float, float], prefix: str) -> Figures:
-    done_before = worker.journal.count() - 1
-    draw = random.Random(11)
-    began = time.time()
-    with app.app.producer_pool.acquire(block=True) as producer:
-        for number in range(count):
-            _send(app, producer, number, began + draw.uniform(*countdown_s))
-    if time.time() - began > countdown_s[0]:
-        raise MeasurementError(f"sending took longer than the first countdown of {countdown_s[0]:g} s")
-    ended = worker.journal.wait(done_before + 1 + count, countdown_s[1] + 30)
-    runs = [entry for entry in worker.journal.entries() if entry.due and entry.seq != READY]
+def _lateness(worker: Worker, count: int, timeout_s: float, prefix: str) -> Figures:
+    """Of the tasks that carry their due time, which the warm-up's do not."""
+    worker.journal.wait(READY_AND_WARM_UP + count, timeout_s)
+    runs = [entry for entry in worker.journal.entries() if entry.due]
     late_ms = [(entry.at - entry.due) * 1000 for entry in runs]
     if not late_ms:
         raise MeasurementError("no task with a countdown ran")
@@ -87,5 +101,5 @@ def _lateness(app: Any, worker: Worker, count: int, countdown_s: tuple[float, fl
         f"{prefix}.late_p99_ms": percentile(late_ms, 99),
         f"{prefix}.late_max_ms": max(late_ms),
         f"{prefix}.early": float(sum(late < 0 for late in late_ms)),
-        f"{prefix}.missing": float(0 if ended else count - len({entry.seq for entry in runs})),
+        f"{prefix}.missing": float(count - len({entry.seq for entry in runs})),
     }
