@@ -15,5 +15,7 @@ if not first_time(KEYS[7], ARGV[4], ARGV[5] == '1', ARGV[6]) then
   if KEYS[8] then redis.call('UNLINK', KEYS[8]) end
   return ''
 end
+-- What a transient queue leaves goes with it.
+if record[2] and tonumber(record[2]) < tonumber(ARGV[6]) then redis.call('PEXPIRE', KEYS[7], record[2]) end
 return enqueue(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], record,
   ARGV[1], tonumber(ARGV[2]), ARGV[3], KEYS[8])

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 PAGE = 500
 #: Seconds for which a transient queue that vanished is remembered, so that a late reply does not revive it.
 TOMBSTONE_S = 86_400
+#: Milliseconds after which a transient queue that was found alive is looked at again.
+ALIVE_AGAIN_MS = 120_000
 BASE36 = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -71,7 +73,7 @@ class Queues:
         return Sizes(ready, delayed, unacked)
 
     def _list(self, name: str, ttl: int | str) -> None:
-        self._wire.run(script("register"), [self._keys.queues], name.encode("utf-8", "surrogateescape"), ttl)
+        self._wire.run(script("register"), [self._keys.queues], 0, name.encode("utf-8", "surrogateescape"), ttl)
 
     def exists(self, name: str) -> bool:
         """Tell whether the queue has a record."""
@@ -148,7 +150,7 @@ class Queues:
             arguments: list[str | int] = []
             for _ in names:
                 arguments += (consumer, ttl_ms)
-            self._wire.run(script("register"), lists, *arguments)
+            self._wire.run(script("register"), lists, 1, *arguments)
 
     def left(self, name: str, consumer: str) -> None:
         """Strike a consumer off the queue's list."""
@@ -162,16 +164,24 @@ class Queues:
         while True:
             page = int(self._wire.run(script("touch"), [keys.meta, keys.message, *others], ttl_ms, page, PAGE))
             if page <= 0:
-                break
-        self._list(name, ttl_ms)
-        return page == 0
+                return page == 0
 
     def overdue(self, limit: int = 100) -> list[str]:
-        """Return transient queues that were not used in time and have no record any more."""
+        """Return transient queues that were not used in time and have no record any more.
+
+        A queue that is used keeps its record without moving its place in the list, which would cost a command more each time:
+        so one that turns out to be alive is only looked at again after a while.
+        """
         now_ms = int(time.time() * 1000)
         names = self._wire.command("ZRANGE", self._keys.queues, 0, now_ms, "BYSCORE", "LIMIT", 0, limit)
-        decoded = [name.decode("utf-8", "surrogateescape") for name in names]
-        return [name for name in decoded if not self.exists(name)]
+        gone = []
+        for raw in names:
+            name = raw.decode("utf-8", "surrogateescape")
+            if self.exists(name):
+                self._list(name, ALIVE_AGAIN_MS)
+            else:
+                gone.append(name)
+        return gone
 
     def bury(self, names: Iterable[str]) -> None:
         """Remember vanished transient queues for `TOMBSTONE_S`, and forget those of before."""

@@ -169,8 +169,8 @@ class Consuming:
         """Look at every queue with the next claims."""
         self.hot.update(dict.fromkeys(self.consumed))
 
-    def deliver_next(self) -> bool:
-        """Deliver the first buffered message; return whether it goes through Celery's timer."""
+    def deliver_next(self) -> None:
+        """Deliver the first buffered message."""
         claimed = self.buffer[0]
         deliver = self.consumed.get(claimed.queue)
         if claimed.body is None:
@@ -182,15 +182,14 @@ class Consuming:
             held = register.settle(claimed.tag)
             if held is not None:
                 self.session.settler.post(held, Settlement.HAND_BACK)
-            return False
+            return
         register.deliver(claimed.tag)
         payload = payload_of(claimed)
         if claimed.queue in self._no_ack:
             self.qos.ack(claimed.tag)
-        timed = bool(payload["headers"].get("eta"))
-        self.timers_filled += timed
+        # Celery sends a task with an eta through its timer even when the eta has passed.
+        self.timers_filled += bool(payload["headers"].get("eta"))
         deliver(payload)
-        return timed
 
     def takes_broadcasts_of(self, queue: str) -> bool:
         """Return whether the queue's broadcasts are for this channel."""

@@ -38,7 +38,9 @@ class Poller:
         self._loop: Any = None
         #: name -> (file descriptor, generation of the wire's connection)
         self._registered: dict[str, tuple[int, int]] = {}
-        #: Turns of the loop still owed to Celery's timer, which fires ten entries a turn, before the loop may sleep.
+        #: Turns that the loop still has to take before it may sleep. A delivery in `on_tick` owes one, because what it leaves
+        #: for the loop's next turn (`call_soon`: Celery's acks) does not wake it (kombu 5.7, `Hub.create_loop`: the timeout is
+        #: taken before `on_tick`); and one for every ten that went to Celery's timer, which fires ten entries a turn.
         self._turns_owed = 0
         self._turn_number = 0
         self._in_turn = False
@@ -68,6 +70,7 @@ class Poller:
             for channel in self._channels:
                 if channel.takes_broadcasts_of(broadcast.queue):
                     channel.deliver_broadcast(broadcast)
+                    self._turns_owed = max(self._turns_owed, 1)
                     break
             return True
         channels = self._channels
@@ -75,8 +78,8 @@ class Poller:
             channel = channels[(self._turn_number + number) % len(channels)]
             if channel.buffer and channel.qos.can_consume():
                 self._turn_number += 1
-                if channel.deliver_next():
-                    self._turns_owed = max(self._turns_owed, channel.timers_filled // TIMERS_A_TURN + 1)
+                channel.deliver_next()
+                self._turns_owed = max(self._turns_owed, channel.timers_filled // TIMERS_A_TURN + 1)
                 return True
         return False
 
