@@ -151,7 +151,8 @@ class Options:
     max_connections: int = _option(
         kinds.number(1, integer=True),
         10,
-        "The most command connections that one kombu connection opens.",
+        "Accepted for compatibility. A kombu connection needs one connection for commands, and two more while it consumes; "
+        "there is no pool to limit.",
         unit="connections",
     )
     retry_on_timeout: bool | None = _option(

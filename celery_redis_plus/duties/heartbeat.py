@@ -68,10 +68,10 @@ class Heartbeat:
                 arguments += (held.tag, held.claim)
         for tag in self._wire.run(script("heartbeat"), keys, *arguments):
             name = tag.decode()
-            held = self._register.lose(name, claims[name])
-            if held is not None:
+            lost = self._register.lose(name, claims[name])
+            if lost is not None:
                 logger.warning(
                     "message %s of queue %r was given to another consumer: this process gave no sign of life for longer than "
                     "the visibility timeout, or the queue was purged; it may run twice",
-                    name, held.queue,
+                    name, lost.queue,
                 )  # fmt: skip

@@ -114,8 +114,9 @@ class Wire:
 
     def _open(self) -> Connection:
         now = time.monotonic()
-        if self._connection is not None and now - self._used > IDLE_CHECK_S and not self._owed:
-            self._drop_if_closed(self._connection)
+        idle_s = now - self._used
+        if self._connection is not None and idle_s > IDLE_CHECK_S and not self._owed:
+            self._drop_if_dead(self._connection, idle_s)
         self._used = now
         if self._connection is None:
             self.in_doubt = False
@@ -126,13 +127,20 @@ class Wire:
             self.sequence = 0
         return self._connection
 
-    def _drop_if_closed(self, connection: Connection) -> None:
-        """Notice that the server or a firewall closed an idle connection before a command is written to it."""
+    def _drop_if_dead(self, connection: Connection, idle_s: float) -> None:
+        """Notice that an idle connection is gone before a command is written to it: then nobody has to doubt its outcome.
+
+        An end of file tells of a server or a firewall that closed it; after `health_check_interval` a PING finds those that
+        said nothing.
+        """
         try:
-            closed = connection.can_read(timeout=0)
+            dead = connection.can_read(timeout=0)
+            if not dead and 0 < self.connector.options.health_check_interval < idle_s:
+                connection.send_command("PING", check_health=False)
+                dead = connection.read_response(disable_decoding=True) != b"PONG"
         except Exception:  # noqa: BLE001 - any failure of an idle connection means the same
-            closed = True
-        if closed:
+            dead = True
+        if dead:
             with suppress(Exception):
                 connection.disconnect()
             self._connection = None

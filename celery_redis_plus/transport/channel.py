@@ -31,7 +31,7 @@ class _Socket:
         return self._wire.connection
 
 
-class Channel(Publishing, Consuming, Declaring, virtual.Channel):  # type: ignore[misc]  # kombu is untyped
+class Channel(Publishing, Consuming, Declaring, virtual.Channel):
     """A channel; all channels of a connection share its session and its poller."""
 
     Message = Message

@@ -36,7 +36,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class BrokerChannelError(ChannelError, CeleryRedisPlusError):  # type: ignore[misc]  # kombu is untyped
+class BrokerChannelError(ChannelError, CeleryRedisPlusError):
     """The broker refused an operation, as AMQP would; `reply_code` is AMQP's, `__cause__` our own error."""
 
 

@@ -10,7 +10,7 @@ from celery_redis_plus.message import Claimed
 from celery_redis_plus.transport import codec
 
 
-class Message(base.Message):  # type: ignore[misc]  # kombu is untyped
+class Message(base.Message):
     """A delivered message; `body` is bytes, as it was published."""
 
     def __init__(self, payload: dict[str, Any], channel: Any = None, **kwargs: Any) -> None:

@@ -137,7 +137,7 @@ class Publishing:
         return Outgoing(
             envelope=self._envelope(message),
             body=_body(message["body"]),
-            rank=rank(priority, order),  # type: ignore[arg-type]  # validated by Options
+            rank=rank(priority, order),
             eta=_eta(properties, message["headers"]),
         )
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.transport.channel import Channel
 
 
-class QoS(virtual.QoS):  # type: ignore[misc]  # kombu is untyped
+class QoS(virtual.QoS):
     """Prefetch and settlement of one channel. Acks may come from any thread.
 
     `can_consume` asks for a delivery: Celery replaces it on the instance for `worker_disable_prefetch`. `credit` is for

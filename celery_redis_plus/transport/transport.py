@@ -11,7 +11,7 @@ from kombu.transport import base, virtual
 
 from celery_redis_plus.options import Options, ignored
 from celery_redis_plus.topology.address import Address, url_options
-from celery_redis_plus.transport.channel import Channel
+from celery_redis_plus.transport.channel import Channel as BrokerChannel
 from celery_redis_plus.transport.failures import CHANNEL_ERRORS, CONNECTION_ERRORS
 from celery_redis_plus.transport.poller import Poller
 from celery_redis_plus.transport.session import Session
@@ -21,12 +21,14 @@ logger = logging.getLogger(__name__)
 DEFAULT_PORT = 6379
 #: Seconds for which a close waits for settlements that have to go out over another connection.
 FLUSH_S = 5.0
+#: Options without a meaning here that this process has named in its log: once is enough, and every connection has them.
+_reported: set[str] = set()
 
 
-class Transport(virtual.Transport):  # type: ignore[misc]  # kombu is untyped
+class Transport(virtual.Transport):
     """One kombu connection to Redis or Valkey."""
 
-    Channel = Channel
+    Channel = BrokerChannel
 
     default_port = DEFAULT_PORT
     #: Celery decides by it on mingle, gossip, `worker_disable_prefetch` and the exchange of events.
@@ -83,22 +85,26 @@ class Transport(virtual.Transport):  # type: ignore[misc]  # kombu is untyped
             username=client.userid,
             password=client.password,
             ssl=client.ssl,
+            # kombu knows only of its own `rediss` that it means TLS.
+            scheme=client.transport_cls,
             credential_provider=getattr(client, "credential_provider", None),
         )
 
     def _options(self) -> Options:
         given = dict(self.client.transport_options or {})
-        for name in ignored(given):
-            logger.debug("transport option %r of kombu's redis transport means nothing here", name)
+        meaningless = frozenset(ignored(given))
+        if meaningless - _reported:
+            _reported.update(meaningless)
+            logger.info("transport options without a meaning here are passed over: %s", ", ".join(sorted(meaningless)))
         return Options.from_mapping(given)
 
-    def create_channel(self, connection: Any) -> Channel:
+    def create_channel(self, connection: Any) -> BrokerChannel:
         """Open a channel."""
-        channel = self.Channel(self)
+        channel: BrokerChannel = self.Channel(self)
         self.channels.append(channel)
         return channel
 
-    def close_channel(self, channel: Channel) -> None:
+    def close_channel(self, channel: BrokerChannel) -> None:
         """Forget a closed channel."""
         super().close_channel(channel)
 
