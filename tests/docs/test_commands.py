@@ -29,7 +29,7 @@ def tox_environments():
     config = configparser.ConfigParser(interpolation=None)
     config.read(ROOT / "tox.ini")
     named = {section.partition(":")[2] for section in config.sections() if section.startswith("testenv:")}
-    return named | {"test", "py311", "py312", "py313", "py314"}
+    return named | {"py311", "py312", "py313", "py314"}
 
 
 def without_settings(words):
