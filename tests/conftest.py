@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.guard import ServerTestGuard
 from tests.support.servers import Server, new_server, session_server
 from tests.support.workers import Worker
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from celery_redis_plus.demo.server import EmbeddedServer
 
-SERVER_FIXTURES = {"server", "own_server", "broker_url", "redis_client", "start_server", "start_worker"}
 #: Databases that a test may use on the shared server; all are emptied before it runs.
 DATABASES = (0, 1)
 
@@ -87,40 +87,4 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(
-        ServerTestGuard(config.getoption("--min-server-tests")), "server-test-guard"
-    )
-
-
-class ServerTestGuard:
-    """Counts the tests that passed on a real server."""
-
-    def __init__(self, minimum: int) -> None:
-        self.minimum = minimum
-        self.passed = 0
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        for item in items:
-            if SERVER_FIXTURES.intersection(getattr(item, "fixturenames", ())):
-                item.add_marker("server")
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" and report.passed and "server" in report.keywords:
-            self.passed += 1
-
-    @property
-    def too_few(self) -> bool:
-        return self.passed < self.minimum
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if self.too_few and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        line = f"{self.passed} of the passed tests ran on a real server"
-        if self.too_few:
-            terminalreporter.write_line(f"{line}: fewer than --min-server-tests={self.minimum}", red=True)
-        elif self.passed:
-            terminalreporter.write_line(line)
+    config.pluginmanager.register(ServerTestGuard(config.getoption("--min-server-tests")), "server-test-guard")

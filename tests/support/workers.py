@@ -107,9 +107,7 @@ class Worker:
                 raise RuntimeError(f"{self.name} ended before it was ready:\n{self.tail()}")
             return False
 
-        wait_until(
-            is_ready, timeout_s, lambda: f"{self.name} ready; its log:\n{self.tail()}", interval_s=0.05
-        )
+        wait_until(is_ready, timeout_s, lambda: f"{self.name} ready; its log:\n{self.tail()}", interval_s=0.05)
 
     def stop(self, timeout_s: float = 20.0) -> int:
         """Ask for a warm shutdown, wait for it, and return the exit status; a worker that has ended stays so.
@@ -168,9 +166,7 @@ class Worker:
     def __enter__(self) -> Self:
         return self if self.running else self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
             self.stop()
         else:
