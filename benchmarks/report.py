@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from benchmarks.runner import Sample
 
 
+MISSED = "MISSED"
+MET = ("met", "met, aim too")
 RESULTS_BEGIN = "<!-- results: written by python -m benchmarks --markdown -->"
 RESULTS_END = "<!-- end of results -->"
 
@@ -43,8 +45,8 @@ class Line:
         if target is None or value is None:
             return ""
         if not target.met(value):
-            return "MISSED"
-        return "met, aim too" if target.aimed(value) else "met"
+            return MISSED
+        return MET[1] if target.aimed(value) else MET[0]
 
 
 def summarise(samples: Sequence[Sample]) -> list[Line]:
@@ -126,9 +128,7 @@ def into_document(document: str, results: str) -> str:
     return f"{before}{begin}\n{results}\n{end}{after}"
 
 
-def as_json(
-    lines: Sequence[Line], samples: Sequence[Sample], machine: dict[str, str], run: dict[str, Any]
-) -> dict[str, Any]:
+def as_json(lines: Sequence[Line], samples: Sequence[Sample], machine: dict[str, str], run: dict[str, Any]) -> dict[str, Any]:
     """Everything: the summary, every sample behind it, and where it was measured."""
     summary = []
     for line in lines:

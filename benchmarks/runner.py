@@ -87,9 +87,7 @@ def run_sample(plan: Plan, measurement: Measurement, contender: Contender, numbe
         shutil.rmtree(directory, ignore_errors=True)
         _clean(plan.server_address, contender)
     seconds = time.monotonic() - began
-    return Sample(
-        measurement.name, contender.name, number, seconds, answer.get("figures", {}), answer.get("error")
-    )
+    return Sample(measurement.name, contender.name, number, seconds, answer.get("figures", {}), answer.get("error"))
 
 
 def _core_to_share() -> int | None:

@@ -94,9 +94,7 @@ def running_worker(bench: Bench, pool: str, concurrency: int = 1, **conf: Any) -
     environment = {**os.environ, **bench.app_environment(**conf), "PYTHONPATH": _python_path()}
     log = bench.directory / "worker.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, env=environment, cwd=bench.directory, stdout=output, stderr=subprocess.STDOUT
-        )
+        process = subprocess.Popen(command, env=environment, cwd=bench.directory, stdout=output, stderr=subprocess.STDOUT)
     journal = bench.journal()
     worker = Worker(process, journal, log)
     try:

@@ -21,7 +21,7 @@ ALTERNATIONS = 3
 
 def run(bench: Bench) -> Figures:
     """Load the deep queue with two processes, then consume alternately."""
-    deep_size = bench.size(12_000, 500_000)
+    deep_size = bench.size(6_000, 500_000)
     small_size = 3_000
     count = small_size - WARM_UP
     deep = Queue("bench.deep")
@@ -35,7 +35,7 @@ def run(bench: Bench) -> Figures:
         publish_to(connection, [small], small_size, BODY)
         # By turns: if the machine slows down in between, both sides see it.
         cpu: dict[str, list[float]] = {"small": [], "deep": []}
-        for name, queue in (("small", small), ("deep", deep)) * ALTERNATIONS:
+        for name, queue in (("small", small), ("deep", deep)) * bench.size(1, ALTERNATIONS):
             if not size_of(connection, queue.name):
                 publish_to(connection, [queue], small_size, BODY)
             meter = bench.meter()
@@ -50,10 +50,7 @@ def run(bench: Bench) -> Figures:
 
 def _load(bench: Bench, queue: Queue, count: int) -> None:
     context = multiprocessing.get_context("fork")
-    loaders = [
-        context.Process(target=_publish, args=(bench, queue, count // LOADERS), daemon=True)
-        for _ in range(LOADERS)
-    ]
+    loaders = [context.Process(target=_publish, args=(bench, queue, count // LOADERS), daemon=True) for _ in range(LOADERS)]
     for loader in loaders:
         loader.start()
     for loader in loaders:

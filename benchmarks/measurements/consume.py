@@ -32,9 +32,7 @@ def run(bench: Bench) -> Figures:
     return figures
 
 
-def consume_metered(
-    connection: Connection, queues: list[Queue], prefetch: int, warm_up: int, count: int, meter: Meter
-) -> None:
+def consume_metered(connection: Connection, queues: list[Queue], prefetch: int, warm_up: int, count: int, meter: Meter) -> None:
     """Consume ``warm_up`` messages, then ``count`` under the meter; every message once."""
     seen: set[str] = set()
     note = seen.add

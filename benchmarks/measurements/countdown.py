@@ -28,13 +28,13 @@ def idle(bench: Bench) -> Figures:
     with running_worker(bench, "prefork", 2) as worker:
         worker.wait_ready()
         _warm_up(app, worker)
-        return _paced(app, worker, bench.size(100, 200), "countdown")
+        return _paced(app, worker, bench.size(60, 200), "countdown")
 
 
 def behind_far_tasks(bench: Bench) -> Figures:
     """The same when many tasks wait that are due in an hour, and what those cost the worker."""
     app = bench.app_module()
-    far = bench.size(5_000, 50_000)
+    far = bench.size(3_000, 50_000)
     with running_worker(bench, "prefork", 2) as worker:
         worker.wait_ready()
         _warm_up(app, worker)
@@ -45,7 +45,7 @@ def behind_far_tasks(bench: Bench) -> Figures:
                 _send(app, producer, number, due)
         worker.settle(timeout_s=300)
         growth = rss_of_tree(worker.process.pid) - memory_before
-        figures = _paced(app, worker, bench.size(100, 200), "far")
+        figures = _paced(app, worker, bench.size(60, 200), "far")
     return figures | {"far.worker_growth_mb": growth / 1e6}
 
 

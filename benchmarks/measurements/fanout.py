@@ -22,10 +22,7 @@ def run(bench: Bench) -> Figures:
     count = bench.size(500, 2_000)
     journal = bench.journal()
     context = multiprocessing.get_context("fork")
-    subscribers = [
-        context.Process(target=_subscribe, args=(bench, number, count), daemon=True)
-        for number in range(SUBSCRIBERS)
-    ]
+    subscribers = [context.Process(target=_subscribe, args=(bench, number, count), daemon=True) for number in range(SUBSCRIBERS)]
     for subscriber in subscribers:
         subscriber.start()
     if not journal.wait(SUBSCRIBERS, 60):

@@ -20,7 +20,7 @@ def run(bench: Bench) -> Figures:
         commands = server.commands()
         cpu = cpu_of_tree(worker.process.pid)
         began = time.monotonic()
-        time.sleep(bench.size(8, 40))
+        time.sleep(bench.size(5, 40))
         elapsed = time.monotonic() - began
         cpu = cpu_of_tree(worker.process.pid) - cpu
         commands = server.commands() - commands - 1  # one is the question itself
