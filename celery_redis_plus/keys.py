@@ -44,6 +44,8 @@ class QueueKeys:
     message: bytes
     #: A prefix: a producer's record is this and the producer's id.
     producer: bytes
+    #: What the publish script takes, before the producer's record.
+    publish: tuple[bytes, ...]
 
     def structure(self) -> tuple[bytes, ...]:
         """Return the keys that hold the queue itself, without the messages' hashes."""
@@ -76,19 +78,23 @@ class Keys:
 
     def _queue(self, name: str) -> QueueKeys:
         tag = hash_tag(name)
+        ready, delayed = self._key(f"queue:{{{tag}}}"), self._key(f"delayed:{{{tag}}}")
+        meta, message = self._key(f"meta:{{{tag}}}"), self._key(f"message:{{{tag}}}:")
+        bell, timer = self._key(f"bell:{{{tag}}}"), self._key(f"timer:{{{tag}}}")
         return QueueKeys(
             name=name,
-            ready=self._key(f"queue:{{{tag}}}"),
-            delayed=self._key(f"delayed:{{{tag}}}"),
+            ready=ready,
+            delayed=delayed,
             index=self._key(f"messages_index:{{{tag}}}"),
             dead=self._key(f"dead:{{{tag}}}"),
             trash=self._key(f"trash:{{{tag}}}"),
-            bell=self._key(f"bell:{{{tag}}}"),
-            timer=self._key(f"timer:{{{tag}}}"),
-            meta=self._key(f"meta:{{{tag}}}"),
+            bell=bell,
+            timer=timer,
+            meta=meta,
             consumers=self._key(f"consumers:{{{tag}}}"),
-            message=self._key(f"message:{{{tag}}}:"),
+            message=message,
             producer=self._key(f"pub:{{{tag}}}:"),
+            publish=(meta, ready, delayed, message, bell, timer),
         )
 
     def binding(self, exchange: str) -> bytes:

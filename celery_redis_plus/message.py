@@ -16,7 +16,7 @@ MAX_BODY = 512 * 1024 * 1024
 SEPARATOR = b"\n"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outgoing:
     """A message on its way to one queue or more."""
 
@@ -29,14 +29,10 @@ class Outgoing:
     eta: int | str = 0
 
     @property
-    def large(self) -> bool:
-        """Whether the body goes beside the script."""
-        return len(self.body) > LARGE_BODY
-
-    @property
     def payload(self) -> bytes:
-        """What the field `payload` holds: without a line feed if the body stands in a field of its own."""
-        return self.envelope if self.large else self.envelope + SEPARATOR + self.body
+        """What the field `payload` holds: without a line feed if the body is large and stands in a field of its own."""
+        body = self.body
+        return self.envelope if len(body) > LARGE_BODY else b"%b\n%b" % (self.envelope, body)
 
 
 @dataclass(slots=True)

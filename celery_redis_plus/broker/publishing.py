@@ -6,13 +6,13 @@ How, and why remembering only the last sequence loses messages: docs/design/0003
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.errors import MessageTooLarge, OutcomeUnknown, QueueNotFound
-from celery_redis_plus.message import MAX_BODY, Outgoing
-from celery_redis_plus.scripts import Script, script
+from celery_redis_plus.message import LARGE_BODY, MAX_BODY, Outgoing
+from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys
@@ -26,22 +26,43 @@ STAGED_TTL_MS = 300_000
 
 @dataclass(slots=True)
 class _Number:
+    """What a message went out under, while nobody knows whether it arrived."""
+
     producer: bytes
     number: int
     born: float
 
 
-@dataclass(slots=True)
 class Attempt:
-    """What a publisher has to remember of a message until the server has confirmed it: the number it went out under.
+    """What a publisher has to remember of a message until the server has confirmed it: the numbers it went out under.
 
     One attempt belongs to one logical publish and outlives its retries, also on other channels and connections.
     """
 
-    #: Target (queue or stream) -> number; only targets whose outcome is unknown.
-    pending: dict[str, _Number] = field(default_factory=dict)
-    #: Targets that have confirmed.
-    done: set[str] = field(default_factory=set)
+    __slots__ = ("done", "pending")
+
+    def __init__(self) -> None:
+        """Nothing was tried yet."""
+        #: Target (queue or exchange) -> number; only targets whose outcome is unknown.
+        self.pending: dict[str, _Number] | None = None
+        #: Targets that have confirmed, where a message has several or was in doubt.
+        self.done: set[str] | None = None
+
+    def is_done(self, target: str) -> bool:
+        """Return whether the target has confirmed."""
+        return self.done is not None and target in self.done
+
+    def confirm(self, target: str) -> None:
+        """Note that the target has confirmed."""
+        if self.done is None:
+            self.done = set()
+        self.done.add(target)
+
+    def doubt(self, target: str, producer: bytes, number: int) -> None:
+        """Note that the outcome of a first try is unknown."""
+        if self.pending is None:
+            self.pending = {}
+        self.pending.setdefault(target, _Number(producer, number, time.monotonic()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,77 +105,75 @@ class Publisher:
             OutcomeUnknown: a retry that comes after the server has forgotten the first try.
             redis.exceptions.RedisError: as `errors.translate` names it; `attempt` remembers what the retry needs.
         """
-        if queue in attempt.done:
+        if attempt.done is not None and queue in attempt.done:
             return True
-        check_size(message)
         reply = self._put(queue, message, attempt)
         if reply == NO_QUEUE:
             if not self._on_missing(queue):
-                attempt.done.add(queue)
+                attempt.confirm(queue)
                 return False
             reply = self._put(queue, message, attempt)
             if reply == NO_QUEUE:
                 raise QueueNotFound(f"queue {queue!r} vanished while a message was published to it; nothing was stored")
-        attempt.done.add(queue)
+        attempt.confirm(queue)
         return True
 
     def _put(self, queue: str, message: Outgoing, attempt: Attempt) -> bytes:
         keys = self._keys.queue(queue)
-        with self._wire.lock:
-            number, retry = self._number(queue, attempt)
-            call_keys = [keys.meta, keys.ready, keys.delayed, keys.message, keys.bell, keys.timer, keys.producer + number.producer]
-            if message.large:
-                call_keys.append(self._stage(keys.message, message, number))
-            return self._send(
-                queue, number, attempt, self._publish, call_keys,
-                message.payload, message.rank, message.eta, number.number, int(retry), self._window_ms,
-            )  # fmt: skip
+        wire = self._wire
+        with wire.lock:
+            producer, number, retry = self._number(queue, attempt)
+            call_keys = (*keys.publish, keys.producer + producer)
+            if len(message.body) > LARGE_BODY:
+                check_size(message)
+                call_keys = (*call_keys, self._stage(keys.message, message, producer, number))
+            try:
+                reply: bytes = wire.run(
+                    self._publish, call_keys, message.payload, message.rank, message.eta, number, retry, self._window_ms
+                )
+            except BaseException:
+                # A retry that is refused leaves the doubt about the first try; so does one that is lost.
+                if wire.in_doubt:
+                    attempt.doubt(queue, producer, number)
+                raise
+        return reply
 
     def to_stream(self, target: Target, payload: bytes, routing_key: str, uuid: str, attempt: Attempt) -> None:
         """Append a broadcast to a fanout exchange's stream. Raises as `to_queue` does."""
-        if target.exchange in attempt.done:
+        exchange, wire = target.exchange, self._wire
+        if attempt.is_done(exchange):
             return
         if len(payload) > MAX_BODY:
-            raise MessageTooLarge(f"broadcast of {len(payload)} bytes to {target.exchange!r}: at most {MAX_BODY} bytes")
-        with self._wire.lock:
-            number, retry = self._number(target.exchange, attempt)
-            self._send(
-                target.exchange, number, attempt, self._publish_fanout, [target.stream, target.producer + number.producer],
-                payload, routing_key, uuid, target.maxlen, number.number, int(retry), self._window_ms,
-            )  # fmt: skip
-        attempt.done.add(target.exchange)
+            raise MessageTooLarge(f"broadcast of {len(payload)} bytes to {exchange!r}: at most {MAX_BODY} bytes")
+        with wire.lock:
+            producer, number, retry = self._number(exchange, attempt)
+            try:
+                wire.run(
+                    self._publish_fanout, (target.stream, target.producer + producer),
+                    payload, routing_key, uuid, target.maxlen, number, retry, self._window_ms,
+                )  # fmt: skip
+            except BaseException:
+                if wire.in_doubt:
+                    attempt.doubt(exchange, producer, number)
+                raise
+        attempt.confirm(exchange)
 
-    def _number(self, target: str, attempt: Attempt) -> tuple[_Number, bool]:
-        """Return the number to send under, and whether that number went out before."""
-        pending = attempt.pending.get(target)
-        if pending is not None:
-            age_s = time.monotonic() - pending.born
-            if age_s > self._window_s:
-                raise OutcomeUnknown(
-                    f"publishing to {target!r} was tried {age_s:.0f} s ago without an answer; the server remembers "
-                    f"{self._window_s:.0f} s (option publish_dedup_window): the message may or may not be there"
-                )
-            return pending, True
-        wire = self._wire
-        wire.connect()
-        wire.sequence += 1
-        return _Number(wire.producer, wire.sequence, time.monotonic()), False
+    def _number(self, target: str, attempt: Attempt) -> tuple[bytes, int, int]:
+        """Return the producer and the number to send under, and 1 where they went out before."""
+        pending = None if attempt.pending is None else attempt.pending.get(target)
+        if pending is None:
+            return (*self._wire.next_number(), 0)
+        age_s = time.monotonic() - pending.born
+        if age_s > self._window_s:
+            raise OutcomeUnknown(
+                f"publishing to {target!r} was tried {age_s:.0f} s ago without an answer; the server remembers "
+                f"{self._window_s:.0f} s (option publish_dedup_window): the message may or may not be there"
+            )
+        return pending.producer, pending.number, 1
 
-    def _send(
-        self, target: str, number: _Number, attempt: Attempt, what: Script, keys: Sequence[bytes], *arguments: bytes | str | int
-    ) -> bytes:  # fmt: skip
-        try:
-            reply: bytes = self._wire.run(what, keys, *arguments)
-        except BaseException:
-            # A retry that is refused leaves the doubt about the first try; so does one that is lost.
-            if self._wire.in_doubt:
-                attempt.pending[target] = number
-            raise
-        return reply
-
-    def _stage(self, message_prefix: bytes, message: Outgoing, number: _Number) -> bytes:
+    def _stage(self, message_prefix: bytes, message: Outgoing, producer: bytes, number: int) -> bytes:
         """Put a large body beside the scripts; the key expires by itself if we die before the script takes it over."""
-        key = message_prefix + b"staged." + number.producer + b"." + str(number.number).encode()
+        key = message_prefix + b"staged." + producer + b"." + str(number).encode()
         for reply in self._wire.pipeline([("HSET", key, "body", message.body), ("PEXPIRE", key, STAGED_TTL_MS)]):
             if isinstance(reply, Exception):
                 raise reply

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from redis.exceptions import NoScriptError, ResponseError
 
 from celery_redis_plus.errors import ServerUnreachable, translate
+from celery_redis_plus.topology.packing import pack_command
 
 if TYPE_CHECKING:
     from redis.connection import Connection
@@ -189,6 +190,17 @@ class Wire:
         if connection is not None:
             self.on_failure()
 
+    def next_number(self) -> tuple[bytes, int]:
+        """Return the connection's producer id and the next message's number; connects if need be. Hold the lock.
+
+        Raises as `connect` does.
+        """
+        if self._pid != os.getpid():
+            self._after_fork()
+        self._open()
+        self.sequence += 1
+        return self.producer, self.sequence
+
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def run(self, script: Script, keys: Sequence[bytes], *arguments: Argument) -> Any:
@@ -226,7 +238,7 @@ class Wire:
             connection = self._open()
             self.in_doubt = False
             try:
-                packed = connection.pack_commands(commands)
+                packed = [b"".join(map(pack_command, commands))]
                 self.in_doubt = True
                 connection.send_packed_command(packed, check_health=False)
                 self._read_owed()
@@ -269,7 +281,7 @@ class Wire:
             try:
                 connection = self._open()
                 self._owed.append(_Owed(None, (), done))
-                connection.send_packed_command(connection.pack_command(*arguments), check_health=False)
+                connection.send_packed_command([pack_command(arguments)], check_health=False)
             except BaseException as error:
                 self._break(error)
 
@@ -280,7 +292,7 @@ class Wire:
         with self.lock:
             connection = self._open()
             try:
-                connection.send_packed_command(connection.pack_command(*arguments), check_health=False)
+                connection.send_packed_command([pack_command(arguments)], check_health=False)
             except BaseException as error:
                 self._break(error)
 
@@ -342,7 +354,7 @@ class Wire:
         self.in_doubt = False
         try:
             if script is None:
-                packed = connection.pack_command(*call)
+                packed = [pack_command(call)]
                 self.in_doubt = True
                 connection.send_packed_command(packed, check_health=False)
             else:
@@ -362,11 +374,11 @@ class Wire:
         return reply
 
     def _send(self, connection: Connection, script: Script, call: tuple[Argument, ...]) -> None:
-        packed = connection.pack_command(*call)
+        packed = [pack_command(call)]
         if script.sha not in self._loaded:
             # Scripts are not replicated and a fresh server has none: each connection brings the ones it uses, in the same write.
             self._loaded.add(script.sha)
-            packed = [*connection.pack_command("SCRIPT", "LOAD", script.source), *packed]
+            packed = [pack_command(("SCRIPT", "LOAD", script.source)), *packed]
             load = _Owed(None, (), None)
             if self._owed and self._owed[-1].arguments is call:
                 self._owed.insert(len(self._owed) - 1, load)

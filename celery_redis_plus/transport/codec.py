@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from kombu.utils import json as kombu_json
@@ -10,8 +11,29 @@ from kombu.utils import json as kombu_json
 #: What marks an object that kombu's encoder has converted (`kombu/utils/json.py`).
 CONVERTED = b'"__type__"'
 
-_encode = json.JSONEncoder(separators=(",", ":"), default=kombu_json.JSONEncoder().default).encode
 _decode = json.JSONDecoder().decode
+
+
+def _encoder() -> Callable[[Any], str]:
+    """Return an encoder that is made once.
+
+    The standard library's makes its inner C encoder anew for every call, which costs as much as encoding our few fields; where
+    there is none (PyPy) its own way is taken.
+    """
+    default = kombu_json.JSONEncoder().default
+    slow = json.JSONEncoder(separators=(",", ":"), default=default)
+    make = json.encoder.c_make_encoder  # type: ignore[attr-defined]  # not in typeshed
+    if make is None:
+        return slow.encode
+    fast = make(None, default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True)
+
+    def encode(data: Any) -> str:
+        return "".join(fast(data, 0))
+
+    return encode
+
+
+_encode = _encoder()
 
 
 def dump(data: dict[str, Any]) -> bytes:
