@@ -11,6 +11,7 @@ from kombu.transport import base, virtual
 
 from celery_redis_plus.options import Options, ignored
 from celery_redis_plus.topology.address import Address, url_options
+from celery_redis_plus.transport import hosts
 from celery_redis_plus.transport.channel import Channel as BrokerChannel
 from celery_redis_plus.transport.failures import CHANNEL_ERRORS, CONNECTION_ERRORS
 from celery_redis_plus.transport.poller import Poller
@@ -54,6 +55,7 @@ class Transport(virtual.Transport):
         """Prepare a connection as `client`, a kombu Connection, describes it."""
         super().__init__(client, **kwargs)
         self._connected = False
+        hosts.greet()
 
     def driver_version(self) -> str:
         """Return redis-py's version."""

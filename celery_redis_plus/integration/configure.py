@@ -1,0 +1,51 @@
+"""`configure_app`: everything that an app can have of us, by one call."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TypeVar
+
+from celery import Celery
+
+from celery_redis_plus.integration.connections import Connections
+from celery_redis_plus.integration.publishing import set_eta_for
+from celery_redis_plus.integration.worker import BrokerStep
+
+App = TypeVar("App", bound=Celery)
+
+#: How Celery finds us again when an app is unpickled in another process (pools that spawn their processes).
+FIXUP = "celery_redis_plus.integration.configure:configure_app"
+
+
+def configure_app(app: App) -> App:
+    """Let `app` use Redis or Valkey through this package, and return it.
+
+    - Broker URLs `redis://`, `rediss://`, `valkey://`, `valkeys://`, `celery_redis_plus.transport:Transport://` and the setting
+      `broker_transport="celery_redis_plus.transport:Transport"` lead to our transport, also in lists and failover URLs, in
+      `broker_read_url` and in `broker_write_url`. Result backends are left alone.
+    - Workers log which broker they use, and `inspect scheduled` shows the delayed tasks that the broker holds for their
+      queues, beside those in the worker's own timer.
+    - A naive `eta` means what `enable_utc` and `timezone` say.
+    - One warning tells an app with `priority_steps` or `sep` in its `broker_transport_options` to choose `priority_order`.
+
+    It may be called more than once, and before or after `config_from_object`: settings are read when a connection is made, and
+    those of the user always hold. Without it, `redisplus://` works as well, in publishers and in workers.
+
+    Example:
+        app = configure_app(Celery("shop", broker="redis://localhost:6379/0"))
+    """
+    if not isinstance(app.__dict__.get("_connection"), Connections):
+        app._connection = Connections(app)  # noqa: SLF001 - see Connections
+        _forget_connections(app)
+    app.steps["consumer"].add(BrokerStep)
+    set_eta_for(app)
+    if FIXUP not in app.fixups:
+        app.fixups = {*app.fixups, FIXUP}
+    return app
+
+
+def _forget_connections(app: Celery) -> None:
+    """Drop pools that were filled over the old transport, as Celery itself does after a fork."""
+    app._pool = None  # noqa: SLF001 - `app.close()` would also take the app out of Celery's list
+    with suppress(KeyError):
+        app.__dict__["amqp"]._producer_pool = None  # noqa: SLF001 - as above

@@ -1,0 +1,82 @@
+"""Where a configured app's connections go: its own settings, in our schemes, read anew for each connection."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from celery_redis_plus.integration.addresses import has_dotted_url, our_transport, our_urls, scheme_of
+from celery_redis_plus.transport.aliases import OWN_SCHEMES
+
+logger = logging.getLogger(__name__)
+
+#: The settings that hold broker URLs.
+URL_SETTINGS = ("broker_url", "broker_read_url", "broker_write_url")
+#: Transport options that only kombu's redis transport knows, for its priorities.
+KOMBU_PRIORITY_OPTIONS = ("priority_steps", "sep")
+
+
+class Connections:
+    """Takes the place of `app._connection`, the one function by which Celery (5.6, 5.7) makes every broker connection.
+
+    The settings themselves stay as the user wrote them, so what is changed later counts too. Exception: a URL with the
+    transport's import path as its scheme, which `celery report` and `inspect conf` cannot read, is stored as its alias.
+    """
+
+    def __init__(self, app: Any) -> None:
+        """Wrap what `app` connects with now."""
+        self._app = app
+        self._connection = app._connection  # noqa: SLF001 - Celery has no public place where all connections pass
+        self._warned = False
+
+    def __call__(self, url: Any, *args: Any, **options: Any) -> Any:
+        """Return a kombu Connection; the arguments are those of `Celery._connection`."""
+        self._make_readable()
+        urls, transport = translated(url, options.pop("transport", None) or self._app.conf.broker_transport)
+        if not self._warned and is_ours(urls, transport):
+            self._warned = True
+            warn_about_priorities(self._app)
+        return self._connection(urls, *args, transport=transport, **options)
+
+    def _make_readable(self) -> None:
+        conf = self._app.conf
+        for setting in URL_SETTINGS:
+            urls = conf.get(setting)
+            if has_dotted_url(urls):
+                conf[setting] = our_urls(urls)
+
+
+def translated(urls: Any, transport: Any) -> tuple[Any, Any]:
+    """Return (URLs, transport) as kombu shall see them."""
+    urls, transport = our_urls(urls), our_transport(transport)
+    if is_ours(urls, transport):
+        # A URL's scheme says more than the transport: whether TLS is wanted.
+        transport = scheme_of(urls) or transport
+    return urls, transport
+
+
+def is_ours(urls: Any, transport: Any) -> bool:
+    """Return whether translated settings lead to our transport: `broker_transport` goes before the URL's scheme."""
+    return transport in OWN_SCHEMES if transport else scheme_of(urls) is not None
+
+
+def publishes_to_us(app: Any) -> bool:
+    """Return whether the messages of `app` go to our broker."""
+    conf = app.conf
+    return is_ours(our_urls(conf.broker_write_url), our_transport(conf.broker_transport))
+
+
+def warn_about_priorities(app: Any) -> None:
+    """Warn where the settings show that the app lived with kombu's redis priorities, and do not say what shall hold now."""
+    options = app.conf.broker_transport_options
+    if not isinstance(options, Mapping) or options.get("priority_order") is not None:
+        return
+    old = [option for option in KOMBU_PRIORITY_OPTIONS if option in options]
+    if old:
+        logger.warning(
+            "broker_transport_options has %s of kombu's redis transport, where priority 0 is the FIRST to be delivered; here 255 "
+            "is. Choose the option priority_order: 'low-first' keeps what the priorities of this app mean, 'high-first' (the "
+            "default, as RabbitMQ) turns them round; setting it silences this warning",
+            " and ".join(old),
+        )

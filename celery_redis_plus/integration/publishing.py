@@ -1,0 +1,80 @@
+"""The publish signal: Celery's `eta` as a property of the message, so that a naive one means what the app's settings say.
+
+Where no signal handler ran, the transport reads Celery's header itself and takes a naive time for UTC.
+"""
+
+from __future__ import annotations
+
+import weakref
+from datetime import datetime
+from typing import Any
+
+from celery import current_app, signals
+
+from celery_redis_plus.broker.eta import eta_to_ms
+from celery_redis_plus.errors import InvalidEta
+from celery_redis_plus.integration.connections import publishes_to_us
+
+
+class EtaProperty:
+    """Receives `before_task_publish`, once a process, for the apps that are configured with us."""
+
+    def __init__(self) -> None:
+        """Start without apps."""
+        #: Weak, and in the order of configuration.
+        self._apps: list[weakref.ReferenceType[Any]] = []
+
+    def add(self, app: Any) -> None:
+        """Serve `app` from now on."""
+        self._apps = [known for known in self._apps if known() not in {None, app}] + [weakref.ref(app)]
+        signals.before_task_publish.connect(self, weak=False, dispatch_uid="celery_redis_plus.eta")
+
+    def __call__(
+        self,
+        sender: str = "",
+        headers: dict[str, Any] | None = None,
+        properties: dict[str, Any] | None = None,
+        **named: Any,  # noqa: ARG002 - signals gain arguments
+    ) -> None:
+        """Set the property `eta`, in unix seconds, exact to the millisecond, never before the time that was asked for.
+
+        An eta that is no time is left to the transport, which refuses it with InvalidEta: a signal's errors are only logged.
+        """
+        if not headers or properties is None or not headers.get("eta"):
+            return
+        app = self._app_of(sender)
+        if app is None or not publishes_to_us(app):
+            return
+        eta = headers["eta"]
+        try:
+            eta_ms = eta_to_ms(eta, naive_is_utc=bool(app.conf.enable_utc), tz=app.timezone)
+        except InvalidEta:
+            return
+        properties["eta"] = eta_ms / 1000
+        if not app.conf.enable_utc:
+            headers["eta"] = _with_offset(eta, app.timezone)
+
+    def _app_of(self, task: str) -> Any:
+        """Return the app that publishes `task`, as far as can be told: the signal does not name it."""
+        apps = [app for known in self._apps if (app := known()) is not None]
+        current = current_app._get_current_object()  # noqa: SLF001 - the documented way to look behind a proxy
+        if current in apps:
+            return current
+        return next((app for app in apps if task in app.tasks), apps[0] if len(apps) == 1 else None)
+
+
+def _with_offset(eta: Any, zone: Any) -> Any:
+    """Return an ISO time with its offset from UTC: a worker takes one without for UTC, whatever `enable_utc` says."""
+    if not isinstance(eta, str):
+        return eta
+    moment = datetime.fromisoformat(eta)
+    return eta if moment.tzinfo is not None else moment.replace(tzinfo=zone).isoformat()
+
+
+#: One receiver a process: the signal is the process's, too.
+_eta_property = EtaProperty()
+
+
+def set_eta_for(app: Any) -> None:
+    """Set the property `eta` on the delayed tasks that `app` publishes."""
+    _eta_property.add(app)

@@ -1,0 +1,151 @@
+"""`celery inspect scheduled` with the tasks that the broker holds, beside those in the worker's own timer."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from operator import attrgetter
+from typing import Any
+
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+from celery.worker.control import Panel
+from kombu.serialization import prepare_accept_content
+
+from celery_redis_plus.broker.delayed import Delayed, Listing, list_delayed
+from celery_redis_plus.message import Claimed
+from celery_redis_plus.transport.message import Message, payload_of
+from celery_redis_plus.transport.transport import Transport
+
+logger = logging.getLogger(__name__)
+
+#: Most broker-held tasks that one answer lists, over all queues of the worker.
+LIMIT = 1000
+#: What Celery's timer gives every task with an eta (`celery/worker/strategy.py`, 5.6 and 5.7).
+TIMER_PRIORITY = 6
+#: The control command and its old name.
+COMMANDS = ("scheduled", "dump_schedule")
+
+
+def extend_inspect() -> None:
+    """Let `inspect scheduled` of this process list broker-held tasks, for workers whose broker is ours; idempotent."""
+    for command in COMMANDS:
+        handler = Panel.data.get(command)
+        if handler is not None and not isinstance(handler, _Scheduled):
+            Panel.data[command] = _Scheduled(handler)
+
+
+class _Scheduled:
+    """The control command."""
+
+    def __init__(self, handler: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, handler)
+        self._handler = handler
+
+    def __call__(self, state: Any, **options: Any) -> list[dict[str, Any]]:
+        """Answer for one worker: its timer's tasks, then the broker's, those due next first."""
+        timer = list(self._handler(state, **options))
+        consumer = state.consumer
+        connection = consumer.connection
+        if connection is None or not isinstance(connection.transport, Transport) or not consumer.task_consumer:
+            return timer
+        queues = [queue.name for queue in consumer.task_consumer.queues]
+        return timer + held_by_broker(connection.transport, queues, app=state.app, hostname=state.hostname)
+
+
+def held_by_broker(
+    transport: Transport, queues: Sequence[str], *, app: Any, hostname: str, limit: int = LIMIT
+) -> list[dict[str, Any]]:
+    """Return the delayed tasks of `queues` in the shape of `inspect scheduled`, those due next first.
+
+    Each has one key more than Celery's own, `broker`: the name of its queue, and how many delayed messages that queue has in
+    all. A queue's share of the limit is the same for all; messages that are no tasks are left out.
+
+    Raises:
+        redis.exceptions.RedisError: as `errors.translate` names it.
+    """
+    if not queues:
+        return []
+    session = transport.session
+    share = max(limit // len(queues), 1)
+    listings = {queue: list_delayed(session.wire, session.keys, queue, share) for queue in queues}
+    for listing in listings.values():
+        if listing.total > len(listing.messages):
+            logger.info("inspect scheduled: queue %r holds %d delayed messages, %d are listed",
+                        listing.queue, listing.total, len(listing.messages))  # fmt: skip
+    held = sorted((message for listing in listings.values() for message in listing.messages), key=attrgetter("eta_ms"))
+    entries = (_entry(message, listings[message.queue], app, hostname) for message in held[:limit])
+    return [entry for entry in entries if entry is not None]
+
+
+def _entry(delayed: Delayed, listing: Listing, app: Any, hostname: str) -> dict[str, Any] | None:
+    message = _message(delayed, app)
+    task = _task(message)
+    if task is None:
+        return None
+    return {
+        "eta": _eta(delayed, task.get("eta"), app),
+        "priority": TIMER_PRIORITY,
+        "request": {
+            "id": task.get("id"),
+            "name": task.get("shadow") or task["task"],
+            "args": task["args"],
+            "kwargs": task["kwargs"],
+            "type": task["task"],
+            "hostname": hostname,
+            "time_start": None,
+            "acknowledged": False,
+            "delivery_info": {
+                "exchange": message.delivery_info.get("exchange"),
+                "routing_key": message.delivery_info.get("routing_key"),
+                "priority": message.properties.get("priority"),
+                "redelivered": message.delivery_info.get("redelivered", False),
+            },
+            "worker_pid": None,
+        },
+        "broker": {"queue": listing.queue, "delayed": listing.total},
+    }
+
+
+def _message(delayed: Delayed, app: Any) -> Message:
+    claimed = Claimed(delayed.tag, delayed.queue, 0, 0, redelivered=False, envelope=delayed.envelope, body=delayed.body)
+    return Message(payload_of(claimed), accept=prepare_accept_content(app.conf.accept_content))
+
+
+def _task(message: Message) -> dict[str, Any] | None:
+    """Return a task's headers with its arguments; None where the message is no task.
+
+    Arguments that cannot be read, or only by running code (pickle), or that are large, are shown as the publisher has
+    abbreviated them, in `argsrepr` and `kwargsrepr`.
+    """
+    headers = message.headers
+    body = _json_body(message)
+    if "task" in headers:
+        if isinstance(body, list) and len(body) == 3:
+            return {**headers, "args": body[0], "kwargs": body[1]}
+        return {**headers, "args": headers.get("argsrepr"), "kwargs": headers.get("kwargsrepr")}
+    if isinstance(body, dict) and "task" in body:
+        # Celery's first message protocol, `task_protocol = 1`.
+        return {**body, "args": body.get("args"), "kwargs": body.get("kwargs")}
+    return None
+
+
+def _json_body(message: Message) -> Any:
+    if message.content_type != "application/json" or not message.body:
+        return None
+    try:
+        return message.payload
+    except Exception as error:  # noqa: BLE001 - whatever somebody has published must not keep the others from being listed
+        logger.debug("inspect scheduled: a body cannot be read: %r", error)
+        return None
+
+
+def _eta(delayed: Delayed, eta: Any, app: Any) -> str:
+    """Return the time that was asked for, as a worker would show it; the broker's own where there was none (`x-delay`)."""
+    if isinstance(eta, str):
+        try:
+            return str(maybe_make_aware(maybe_iso8601(eta), app.timezone).isoformat())
+        except (ValueError, TypeError, AttributeError):
+            pass
+    return datetime.fromtimestamp(delayed.eta_ms / 1000, UTC).isoformat()

@@ -1,0 +1,77 @@
+"""The bootstep of a worker's consumer: what a Celery worker does beyond consuming when its broker is ours."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery import bootsteps
+from celery.worker.consumer import Consumer, Tasks
+from redis.exceptions import RedisError
+
+from celery_redis_plus import __version__
+from celery_redis_plus.duties.service import set_keeper
+from celery_redis_plus.integration.connections import warn_about_priorities
+from celery_redis_plus.integration.running import RunningTasks
+from celery_redis_plus.integration.scheduled import extend_inspect
+from celery_redis_plus.topology.server_check import parse_info
+from celery_redis_plus.transport.transport import Transport
+
+logger = logging.getLogger(__name__)
+
+STEP = "celery_redis_plus.integration.worker:BrokerStep"
+
+
+class BrokerStep(bootsteps.StartStopStep):
+    """Starts with the consumer, and again after each connection loss, when the tasks' queues are consumed already."""
+
+    requires = (Tasks,)
+
+    def __init__(self, parent: Any, **options: Any) -> None:
+        """Prepare for the consumer `parent`."""
+        super().__init__(parent, **options)
+        self._running = RunningTasks(parent)
+        self._configured = type(self) in parent.app.steps["consumer"]
+
+    def include_if(self, parent: Any) -> bool:
+        """Return whether the worker's broker is ours."""
+        return isinstance(parent.conninfo.transport, Transport)
+
+    def start(self, parent: Any) -> None:
+        """Tell the transport's duties what runs here, extend `inspect`, and say which broker this is."""
+        self._running.started()
+        transport = parent.connection.transport
+        if not isinstance(transport, Transport):
+            # The next URL of a failover list is another broker.
+            return
+        set_keeper(self._running)
+        extend_inspect()
+        if transport.supports_native_delayed_delivery:
+            transport.setup_native_delayed_delivery(parent.connection, list(parent.app.amqp.queues.consume_from))
+        logger.info("celery-redis-plus %s on %s, %s", __version__, transport.session.address.display(), _server(transport))
+        if not self._configured and parent.restart_count == 0:
+            # A configured app has been warned with its first connection.
+            warn_about_priorities(parent.app)
+
+
+def _server(transport: Transport) -> str:
+    """Return the server's kind and version."""
+    try:
+        info = parse_info(transport.session.wire.command("INFO", "server"))
+    except RedisError as error:
+        # INFO may be forbidden; a lost connection is met by the next one who uses it.
+        logger.debug("INFO is refused: %s", error)
+        return "version unknown"
+    if "valkey_version" in info:
+        return f"Valkey {info['valkey_version']}"
+    return f"Redis {info.get('redis_version', 'of an unknown version')}"
+
+
+def join_workers() -> None:
+    """Have every consumer that is built from now on include the step where its broker is ours; idempotent.
+
+    An app without `configure_app` has no list of steps that we know of, so the step stands among Celery's own.
+    """
+    steps = Consumer.Blueprint.default_steps
+    if STEP not in steps:
+        Consumer.Blueprint.default_steps = [*steps, STEP]
