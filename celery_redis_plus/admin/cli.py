@@ -1,0 +1,55 @@
+"""The command `celery-redis-plus`: finds the sub-commands, parses the line and runs one of them.
+
+Exit status: what the sub-command returns (0 when all is well), 2 for a line that cannot be understood, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from celery_redis_plus.admin.command import Command, found_commands
+from celery_redis_plus.errors import CeleryRedisPlusError
+
+PROGRAM = "celery-redis-plus"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the sub-command in `arguments` (by default the process's own) and return the exit status."""
+    commands = found_commands()
+    parser = build_parser(commands)
+    parsed = parser.parse_args(arguments)
+    if parsed.command is None:
+        parser.print_help()
+        return 2
+    try:
+        return commands[parsed.command].run(parsed)
+    except CeleryRedisPlusError as error:
+        print(f"{PROGRAM} {parsed.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"{PROGRAM} {parsed.command}: interrupted", file=sys.stderr)
+        return 130
+
+
+def build_parser(commands: dict[str, Command]) -> argparse.ArgumentParser:
+    """Return the parser for `commands`."""
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description="Tools for Redis or Valkey as a Celery broker.",
+        epilog=f"'{PROGRAM} COMMAND --help' describes a command.",
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {version(PROGRAM)}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for name, command in commands.items():
+        command.add_arguments(
+            subparsers.add_parser(
+                name,
+                help=command.summary,
+                description=command.description,
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+            )
+        )
+    return parser

@@ -1,0 +1,64 @@
+"""Broadcasts: each of two workers must hear each one, once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.demo.app import BROADCASTS, CRASHES
+from celery_redis_plus.demo.claims import Claim, Outcome
+
+if TYPE_CHECKING:
+    from celery_redis_plus.demo.account import Account
+    from celery_redis_plus.demo.journal import Record
+    from celery_redis_plus.demo.stage import Stage
+
+TITLE = "Broadcasts"
+TASKS = 20
+#: The first runs since the first chapter.
+WORKERS = ("one", "two")
+PATIENCE_S = 10
+PING_S = 1.0
+
+
+def play(stage: Stage, account: Account) -> Outcome:
+    """Start a second worker, send tasks to all workers, and ping them."""
+    account.chapter(
+        TITLE, f"A second worker starts. {TASKS} tasks go to all workers (kombu.common.Broadcast), and one `app.control.ping()`."
+    )
+    stage.start_worker(WORKERS[1], [BROADCASTS, CRASHES])
+    for number in range(TASKS):
+        stage.app.send_task(BROADCASTS, (number,), queue=BROADCASTS)
+    stage.wait_for_records(BROADCASTS, TASKS * len(WORKERS), PATIENCE_S)
+    replies = stage.app.control.ping(timeout=PING_S)
+    answered = [name.partition("@")[0] for reply in replies for name in reply]
+
+    records = stage.journal.read(BROADCASTS)
+    account.table(
+        ("worker", "broadcasts heard", "pings answered"),
+        [(name, str(len(heard(records, name))), str(answered.count(name))) for name in WORKERS],
+    )
+    return Outcome(TITLE, judge(records, answered))
+
+
+def judge(records: Sequence[Record], answered: Sequence[str]) -> list[Claim]:
+    """Return the claims about the records of what was heard, and the names of those who answered the ping."""
+    numbers = list(range(TASKS))
+    return [
+        *(
+            Claim.equal(
+                f"broadcasts that worker {name} heard exactly once",
+                sum(heard(records, name).count(number) == 1 for number in numbers),
+                TASKS,
+            )
+            for name in WORKERS
+        ),
+        Claim.none("workers that heard them in another order", [name for name in WORKERS if heard(records, name) != numbers]),
+        Claim.equal("answers to the ping", len(answered), len(WORKERS)),
+        Claim.none("workers that did not answer the ping once", [name for name in WORKERS if answered.count(name) != 1]),
+    ]
+
+
+def heard(records: Sequence[Record], worker: str) -> list[int]:
+    """Return the numbers that a worker heard, in order."""
+    return [record["number"] for record in records if record["worker"] == worker]

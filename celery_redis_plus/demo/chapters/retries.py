@@ -1,0 +1,69 @@
+"""Tasks that fail twice and ask for a retry with exponential back-off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.demo.app import BACKOFF_S, FAILURES, RETRIES
+from celery_redis_plus.demo.claims import Claim, Outcome
+
+if TYPE_CHECKING:
+    from celery_redis_plus.demo.account import Account
+    from celery_redis_plus.demo.journal import Record
+    from celery_redis_plus.demo.stage import Stage
+
+TITLE = "Retries"
+TASKS = 10
+ATTEMPTS = FAILURES + 1
+PATIENCE_S = 20
+
+
+def play(stage: Stage, account: Account) -> Outcome:
+    """Publish the tasks and follow their attempts."""
+    waits = " and ".join(f"{BACKOFF_S * 2**attempt:.1f}" for attempt in range(FAILURES))
+    account.chapter(
+        TITLE, f"{TASKS} tasks fail {FAILURES} times and succeed then; self.retry() lets them wait {waits} seconds in between."
+    )
+    for number in range(TASKS):
+        stage.app.send_task(RETRIES, (number,), queue=RETRIES)
+    with account.progress("attempts", TASKS * ATTEMPTS) as progress:
+        stage.wait_for_records(RETRIES, TASKS * ATTEMPTS, PATIENCE_S, progress)
+
+    records = stage.journal.read(RETRIES)
+    account.table(("attempt", "executed", "shortest wait before s", "longest"), rows(records))
+    return Outcome(TITLE, judge(records))
+
+
+def judge(records: Sequence[Record]) -> list[Claim]:
+    """Return the claims about the records of the attempts."""
+    attempts = {number: [r["attempt"] for r in records if r["number"] == number] for number in range(TASKS)}
+    complete = [number for number, seen in attempts.items() if seen == list(range(ATTEMPTS))]
+    hasty = [
+        wait for attempt in range(1, ATTEMPTS) for wait in waits_s(records, attempt) if wait < BACKOFF_S * 2 ** (attempt - 1)
+    ]
+    return [
+        Claim.equal(f"tasks that succeeded at attempt {ATTEMPTS}, each attempt made once", len(complete), TASKS),
+        Claim.none("retries before their back-off was over", hasty),
+    ]
+
+
+def waits_s(records: Sequence[Record], attempt: int) -> list[float]:
+    """Return how long each task waited for its `attempt`, counted from 0."""
+    began = {(record["number"], record["attempt"]): record["at"] for record in records}
+    return [
+        began[number, attempt] - began[number, attempt - 1]
+        for number in range(TASKS)
+        if {(number, attempt), (number, attempt - 1)} <= began.keys()
+    ]
+
+
+def rows(records: Sequence[Record]) -> list[tuple[str, ...]]:
+    """Return the lines of the table, one for each attempt."""
+    lines: list[tuple[str, ...]] = []
+    for attempt in range(ATTEMPTS):
+        waits = waits_s(records, attempt)
+        executed = sum(record["attempt"] == attempt for record in records)
+        shortest, longest = (f"{min(waits):.3f}", f"{max(waits):.3f}") if waits else ("", "")
+        lines.append((str(attempt + 1), str(executed), shortest, longest))
+    return lines

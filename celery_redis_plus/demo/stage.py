@@ -1,0 +1,211 @@
+"""What a run of the demo needs, and its removal: the server, the app, the workers, their records."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import redis
+
+from celery_redis_plus.demo import journal as journals
+from celery_redis_plus.demo.app import BROKER_VARIABLE, PREFIX_VARIABLE, journal_of, make_app
+from celery_redis_plus.demo.guard import Guard
+from celery_redis_plus.demo.server import EmbeddedServer
+from celery_redis_plus.demo.worker import WorkerProcess
+from celery_redis_plus.errors import CeleryRedisPlusError
+from celery_redis_plus.options import Options
+from celery_redis_plus.topology.address import Address, url_options
+from celery_redis_plus.topology.connector import Connector
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.queues import Sizes
+    from celery_redis_plus.demo.account import Account
+    from celery_redis_plus.demo.journal import Journal
+
+#: Whatever the user's shell says of Celery is not meant for the demo: CELERY_BROKER_URL goes before an app's own broker.
+FOREIGN = ("CELERY_", "CRP_DEMO_")
+
+WORKER_START_S = 30
+#: Of a worker whose tasks take milliseconds.
+WORKER_STOP_S = 10
+POLL_S = 0.05
+
+
+class DemoFailed(CeleryRedisPlusError):  # noqa: N818 - as in errors.py
+    """The demo could not go on; the message says why, and the worker's log follows."""
+
+
+class Stage:
+    """Builds the stage on entering the context; on leaving it, everything is taken away again.
+
+    Args:
+        url: a server to use; None starts one.
+        account: where the workers' logs are shown if `verbose`.
+    """
+
+    def __init__(self, url: str | None, account: Account, *, verbose: bool = False) -> None:
+        self.embedded = url is None
+        self.workers: dict[str, WorkerProcess] = {}
+        self.prefix = f"crp-demo-{secrets.token_hex(4)}:"
+        self._url = url
+        self._account = account
+        self._verbose = verbose
+        self._exits = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as exits:
+            for name in [name for name in os.environ if name.startswith(FOREIGN)]:
+                del os.environ[name]
+            self._guard = exits.enter_context(Guard())
+            self.folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="celery-redis-plus-demo-")))
+            self._guard.watch_folder(str(self.folder))
+            self.broker = own_url(self._url) if self._url else self._embedded_server(exits)
+            self.address = Address.from_url(self.broker)
+            self._check_server()
+            self.journal: Journal = journal_of(self.broker, self.prefix)
+            exits.callback(self.journal.close)
+            exits.callback(self._remove_keys)
+            self.app = make_app(self.broker, self.prefix)
+            exits.callback(self.app.close)
+            exits.callback(self._kill_workers)
+            self.clock_offset_s = 0.0 if self.embedded else self.journal.clock_offset_s()
+            self._exits = exits.pop_all()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._exits.close()
+
+    # ---- workers
+
+    def start_worker(self, name: str, queues: Sequence[str]) -> WorkerProcess:
+        """Start a worker, and return when it consumes.
+
+        Raises:
+            DemoFailed: it ended, or was not ready in time.
+        """
+        worker = WorkerProcess(
+            name,
+            queues=queues,
+            folder=self.folder,
+            environment={
+                **os.environ,
+                BROKER_VARIABLE: self.broker,
+                PREFIX_VARIABLE: self.prefix,
+                # A pool that is killed leaves its temporary folder.
+                "TMPDIR": str(self.folder),
+            },
+            on_line=self._account.log if self._verbose else _ignore,
+        )
+        self._guard.watch_group(worker.group)
+        self.workers[name] = worker
+        if not self.wait(lambda: any(record["worker"] == name for record in self.journal.read("ready")), WORKER_START_S):
+            raise DemoFailed(f"worker {name!r} was not ready within {WORKER_START_S} s")
+        return worker
+
+    def kill_worker(self, name: str) -> None:
+        """Kill a worker with SIGKILL; it is not missed from then on."""
+        worker = self.workers.pop(name)
+        worker.kill()
+        self._guard.forget_group(worker.group)
+
+    def stop_workers(self) -> dict[str, int | None]:
+        """Shut all workers down warmly; return their exit statuses, None for one that had to be killed."""
+        statuses = {}
+        for name, worker in list(self.workers.items()):
+            statuses[name] = worker.stop(WORKER_STOP_S)
+            self._guard.forget_group(worker.group)
+            del self.workers[name]
+        return statuses
+
+    def logs(self) -> Mapping[str, Sequence[str]]:
+        """Return the ends of the logs of the workers that have not been stopped."""
+        return {name: tuple(worker.log) for name, worker in self.workers.items()}
+
+    # ---- waiting and looking
+
+    def wait(self, condition: Callable[[], object], timeout_s: float, poll_s: float = POLL_S) -> bool:
+        """Wait until `condition` is true; return False where it was not in time.
+
+        Raises:
+            DemoFailed: a worker has ended meanwhile.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            for name, worker in self.workers.items():
+                if not worker.running:
+                    raise DemoFailed(f"worker {name!r} ended unexpectedly")
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(poll_s)
+        return True
+
+    def wait_for_records(self, kind: str, number: int, timeout_s: float, progress: Callable[[int], None] | None = None) -> None:
+        """Wait for so many records, but not for ever: what was recorded until then is what the claims judge."""
+
+        def enough() -> bool:
+            count = self.journal.count(kind)
+            if progress:
+                progress(min(count, number))
+            return count >= number
+
+        self.wait(enough, timeout_s)
+
+    def sizes(self, queue: str) -> Sizes:
+        """Return how many messages a queue has: ready, delayed, unacked."""
+        with self.app.connection_for_read() as connection, connection.channel() as channel:
+            sizes: Sizes = channel.queue_sizes(queue)
+            return sizes
+
+    def keys_left(self) -> int:
+        """Remove the demo's keys, and return how many are still there."""
+        self._remove_keys()
+        return len(journals.keys_under(self.journal.client, self.prefix))
+
+    # ---- building and removing
+
+    def _embedded_server(self, exits: ExitStack) -> str:
+        server = EmbeddedServer().start()
+        self._guard.watch_group(server.pid)
+        self._guard.watch_folder(str(server.directory))
+        exits.callback(self._guard.forget_group, server.pid)
+        exits.callback(server.close)
+        return server.url()
+
+    def _check_server(self) -> None:
+        """Raise one of our own errors, which say what to do, if the server cannot be used."""
+        Connector(self.address, Options()).open("demo", timeout=5).disconnect()
+
+    def _kill_workers(self) -> None:
+        for name in list(self.workers):
+            self.kill_worker(name)
+
+    def _remove_keys(self) -> None:
+        if not self.embedded:
+            with suppress(redis.RedisError):
+                journals.remove_keys(self.journal.client, self.prefix)
+
+
+def own_url(url: str) -> str:
+    """Return the URL of a given server with our own scheme; with another one, kombu would use its own transport.
+
+    Raises:
+        InvalidAddress: the URL is none.
+        DemoFailed: it has transport options, which could take the keys out of the demo's prefix.
+    """
+    Address.from_url(url)
+    if options := url_options(url):
+        raise DemoFailed(f"--url takes no transport options; leave out {', '.join(sorted(options))}")
+    scheme, separator, rest = url.partition("://")
+    name, plus, socket = scheme.partition("+")
+    own = "redispluss" if name in {"rediss", "valkeys", "redispluss"} else "redisplus"
+    return f"{own}{plus}{socket}{separator}{rest}"
+
+
+def _ignore(source: str, line: str) -> None:
+    """Show nothing."""

@@ -1,0 +1,142 @@
+"""The demo as a user starts it, and what is left of it however it ends. (Its judgement: tests/unit/demo.)"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.server,
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc"),
+]
+
+# -P: as the installed program does, which does not look for modules where it is started.
+COMMAND = [sys.executable, "-P", "-m", "celery_redis_plus", "demo"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Where the demo puts its temporary files; every process of it has this in its environment, or works there."""
+    path = tmp_path / "tmp"
+    path.mkdir()
+    return path
+
+
+@contextmanager
+def demo(folder, *arguments):
+    """Start the demo; its output goes into a file beside the folder."""
+    with (folder.parent / "output").open("wb") as output:
+        process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=folder.parent,
+            # The broker of the user's own shell must have no effect.
+            env={**os.environ, "TMPDIR": str(folder), "CELERY_BROKER_URL": "redis://localhost:1/0"},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def output_of(folder):
+    return (folder.parent / "output").read_text(encoding="utf-8")
+
+
+def processes_of(folder):
+    """Return the command lines of the processes that belong to the demo in `folder`."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (process / "cmdline").read_bytes()
+            environment = (process / "environ").read_bytes()
+            # The server overwrites its arguments and its environment to set its title.
+            directory = os.fsencode((process / "cwd").readlink())
+        except OSError:
+            continue
+        if arguments and os.fsencode(folder) in arguments + environment + directory:
+            found.append(arguments.replace(b"\0", b" ").decode(errors="replace"))
+    return found
+
+
+def wait_until_nothing_is_left(folder):
+    wait_until(lambda: not processes_of(folder), 10, lambda: processes_of(folder))
+    wait_until(lambda: not list(folder.iterdir()), 5, lambda: list(folder.iterdir()))
+
+
+def wait_for_work(folder, process):
+    """Wait until server and worker run, and the worker has begun."""
+
+    def worker_has_begun():
+        assert process.poll() is None, output_of(folder)
+        return "executed: " in output_of(folder)
+
+    wait_until(worker_has_begun, 40, lambda: output_of(folder))
+    commands = " ".join(processes_of(folder))
+    assert "worker_app" in commands
+    assert "guard.py" in commands
+
+
+@pytest.mark.timeout(90)
+def test_demo_finds_all_its_claims_true_within_a_minute_and_leaves_nothing_behind(folder):
+    (folder.parent / "celery.py").write_text("raise SystemExit('the wrong celery')")
+    with demo(folder) as process:
+        status = process.wait(60)
+
+    output = output_of(folder)
+    assert status == 0, output
+    true, claims = map(int, re.search(r"(\d+) of (\d+) claims are true", output).groups())
+    assert true == claims >= 15
+    assert "FALSE" not in output
+    assert "\x1b" not in output
+    for chapter in ("Priorities", "Countdowns", "Retries", "Broadcasts", "Crash", "Departure", "Summary"):
+        assert f"\n{chapter}\n---" in output
+    wait_until_nothing_is_left(folder)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_demo_on_a_given_server_leaves_neither_processes_nor_keys(folder, broker_url, redis_client, number, status):
+    redis_client.set("of somebody else", "1")
+    with demo(folder, "--url", broker_url, "--verbose") as process:
+        wait_for_work(folder, process)
+        assert len(redis_client.keys("crp-demo-*")) > 1
+        process.send_signal(number)
+        assert process.wait(20) == status, output_of(folder)
+
+    assert "Traceback" not in output_of(folder)
+    assert re.search(r"one \| .* ready\.", output_of(folder))
+    wait_until_nothing_is_left(folder)
+    assert redis_client.keys() == [b"of somebody else"]
+
+
+def test_demo_killed_with_sigkill_leaves_neither_processes_nor_files(folder):
+    with demo(folder) as process:
+        wait_for_work(folder, process)
+        assert "valkey" in " ".join(processes_of(folder))
+        process.kill()
+        process.wait()
+
+        wait_until_nothing_is_left(folder)
+
+
+def test_server_that_is_not_there_is_told_without_a_traceback(folder):
+    with demo(folder, "--url", "redis://:secret@127.0.0.1:1/0") as process:
+        status = process.wait(30)
+
+    assert status == 1
+    assert "127.0.0.1:1" in output_of(folder)
+    assert "Traceback" not in output_of(folder)
+    assert "secret" not in output_of(folder)
+    wait_until_nothing_is_left(folder)
