@@ -1,0 +1,107 @@
+"""The Celery app of the chaos tests, for workers (`celery -A tests.chaos.app`) and for the tests' own process."""
+
+from __future__ import annotations
+
+import ast
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, Task, shared_task
+from celery.exceptions import Reject
+from celery.worker.control import inspect_command
+
+from celery_redis_plus import configure_app
+from tests.chaos.ledger import Pen
+
+BROKER_VARIABLE = "CRP_TEST_BROKER"
+CONFIG_VARIABLE = "CRP_CHAOS_CONFIG"
+#: Longest time for which a task waits for a test, in seconds.
+PATIENCE_S = 120.0
+
+pen = Pen()
+
+
+@shared_task(name="chaos.run", bind=True)
+def run(self: Task, name: str, sleep_s: float = 0.0) -> None:
+    """Note the start, take `sleep_s` seconds, note the end."""
+    redelivered = bool(self.request.delivery_info.get("redelivered"))
+    pen.write("start", name, redelivered=redelivered)
+    if sleep_s:
+        time.sleep(sleep_s)
+    pen.write("end", name, redelivered=redelivered)
+
+
+@shared_task(name="chaos.until", bind=True)
+def until(self: Task, name: str, path: str) -> None:
+    """Note the start, wait until the file `path` exists, note the end."""
+    redelivered = bool(self.request.delivery_info.get("redelivered"))
+    pen.write("start", name, redelivered=redelivered)
+    _wait_for(path)
+    pen.write("end", name, redelivered=redelivered)
+
+
+@shared_task(name="chaos.rejected_first", bind=True, acks_late=True)
+def rejected_first(self: Task, name: str, first: str, second: str) -> None:
+    """Wait for the file `first` and ask for a requeue; when redelivered, wait for the file `second` and end."""
+    redelivered = bool(self.request.delivery_info.get("redelivered"))
+    pen.write("start", name, redelivered=redelivered)
+    _wait_for(second if redelivered else first)
+    if not redelivered:
+        pen.write("reject", name)
+        raise Reject("asked to", requeue=True)
+    pen.write("end", name, redelivered=redelivered)
+
+
+def _wait_for(path: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not Path(path).exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+@inspect_command(name="chaos_vitals")
+def vitals(state: Any) -> dict[str, Any]:
+    """What must not grow in a worker's main process: loop timers, readers, threads, descriptors."""
+    hub = state.consumer.hub
+    return {
+        "timers": [] if hub is None else sorted(entry.entry.fun.__qualname__ for entry in hub.timer.queue),
+        "readers": [] if hub is None else sorted(map(_callback, hub.readers.values())),
+        "threads": sorted(thread.name for thread in threading.enumerate()),
+        "files": sorted(_target(path) for path in Path("/proc/self/fd").iterdir()),
+    }
+
+
+def _callback(reader: tuple[Any, tuple[Any, ...]]) -> str:
+    return str(getattr(reader[0], "__qualname__", reader[0]))
+
+
+def _target(descriptor: Path) -> str:
+    try:
+        return str(descriptor.readlink()).split(":", maxsplit=1)[0]
+    except OSError:  # the descriptor of the directory itself
+        return "/proc/self/fd"
+
+
+def make_app(broker: str, **config: Any) -> Celery:
+    """Return an app on `broker`; close it with `app.close()`."""
+    app = Celery("chaos", broker=broker, set_as_current=False)
+    app.conf.update(
+        task_ignore_result=True,
+        broker_connection_retry_on_startup=True,
+        worker_send_task_events=False,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        **config,
+    )
+    return configure_app(app)
+
+
+def _app_of_worker() -> Celery | None:
+    broker = os.environ.get(BROKER_VARIABLE)
+    if not broker:
+        return None
+    return make_app(broker, **ast.literal_eval(os.environ.get(CONFIG_VARIABLE, "{}")))
+
+
+app = _app_of_worker()

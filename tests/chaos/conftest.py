@@ -1,0 +1,102 @@
+"""What the chaos tests share. In CI they run with short counts; `--chaos-full` runs them with the full ones.
+
+The figures that a test measures are printed at the end of the run (fixture `figures`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.app import CONFIG_VARIABLE, make_app
+from tests.chaos.ledger import VARIABLE, Ledger
+from tests.support.workers import Worker
+
+LINES = pytest.StashKey[list[str]]()
+FULL_TIMEOUT_S = 1800
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--chaos-full", action="store_true", help="run the chaos tests with their full counts")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[LINES] = []
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.chaos)
+            if config.getoption("--chaos-full"):
+                item.add_marker(pytest.mark.timeout(FULL_TIMEOUT_S))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.stash[LINES]:
+        terminalreporter.section("chaos figures")
+        for line in config.stash[LINES]:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether the full counts are wanted."""
+    return bool(request.config.getoption("--chaos-full"))
+
+
+@pytest.fixture
+def figures(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Print a line of figures at the end of the run."""
+
+    def figure(line: str) -> None:
+        request.config.stash[LINES].append(f"{request.node.name}: {line}")
+
+    return figure
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """The ledger of everything that tasks of this test do."""
+    directory = tmp_path / "ledger"
+    monkeypatch.setenv(VARIABLE, str(directory))
+    return Ledger(directory)
+
+
+@pytest.fixture
+def chaos_app(ledger: Ledger) -> Iterator[Callable[..., Any]]:
+    """Make apps for this process: `chaos_app(url, visibility_timeout=3)`."""
+    with ExitStack() as stack:
+
+        def make(url: str, *, visibility_timeout: float, **config: Any) -> Any:
+            options = {"visibility_timeout": visibility_timeout, "client_name": "chaos-test"}
+            app = make_app(url, broker_transport_options=options, **config)
+            stack.callback(app.close)
+            return app
+
+        yield make
+
+
+@pytest.fixture
+def chaos_worker(tmp_path: Path, ledger: Ledger) -> Iterator[Callable[..., Worker]]:
+    """Prepare workers of the chaos app, to be started by the test: `chaos_worker(url, visibility_timeout=3)`.
+
+    All that still live when the test ends are killed; the tests judge by the ledger.
+    """
+    with ExitStack() as stack:
+
+        def make(url: str, *, visibility_timeout: float, config: dict[str, Any] | None = None, **options: Any) -> Worker:
+            settings = {
+                "broker_transport_options": {"visibility_timeout": visibility_timeout},
+                **(config or {}),
+            }
+            options.setdefault("options", ("--without-mingle", "--without-gossip"))
+            worker = Worker("tests.chaos.app", tmp_path, broker=url, env={CONFIG_VARIABLE: repr(settings)}, **options)
+            stack.callback(worker.kill)
+            return worker
+
+        yield make

@@ -1,0 +1,91 @@
+"""What tasks did, in files that no fault of a server can reach: one a process, only appended to."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+VARIABLE = "CRP_CHAOS_LEDGER"
+
+
+class Pen:
+    """Writes the ledger of this process; one `write` a line, so that SIGKILL leaves whole lines."""
+
+    def __init__(self) -> None:
+        self._opened: tuple[int, int] = (0, -1)
+        self._lock = threading.Lock()
+
+    def write(self, event: str, task: str, *, redelivered: bool = False) -> None:
+        now = time.time()
+        pid, file = self._opened
+        if pid != os.getpid():
+            pid, file = self._open()
+        os.write(file, f"{event} {task} {pid} {now:.6f} {int(redelivered)}\n".encode())
+
+    def _open(self) -> tuple[int, int]:
+        """Open a file of this process; what a forked pool process inherited is its parent's."""
+        with self._lock:
+            pid = os.getpid()
+            if self._opened[0] != pid:
+                path = Path(os.environ[VARIABLE]) / f"{pid}-{time.monotonic_ns()}"
+                self._opened = (pid, os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
+            return self._opened
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line: `event` is "start", "reject" or "end"."""
+
+    event: str
+    task: str
+    pid: int
+    time: float
+    redelivered: bool
+
+
+class Ledger:
+    """Reads what all processes wrote; each call of `read` looks only at what is new."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.directory.mkdir(exist_ok=True)
+        self.entries: list[Entry] = []
+        self._offsets: dict[Path, int] = {}
+        self._counts: dict[str, Counter[str]] = {"start": Counter(), "reject": Counter(), "end": Counter()}
+
+    def read(self) -> list[Entry]:
+        for path in self.directory.iterdir():
+            with path.open("rb") as file:
+                file.seek(self._offsets.get(path, 0))
+                text = file.read()
+            whole = text[: text.rfind(b"\n") + 1]
+            self._offsets[path] = self._offsets.get(path, 0) + len(whole)
+            for line in whole.decode().splitlines():
+                event, task, pid, at, redelivered = line.split(" ")
+                self.entries.append(Entry(event, task, int(pid), float(at), redelivered == "1"))
+                self._counts[event][task] += 1
+        return self.entries
+
+    def started(self) -> Counter[str]:
+        """Task -> how often it was started."""
+        self.read()
+        return self._counts["start"]
+
+    def rejected(self) -> Counter[str]:
+        """Task -> how often it asked for a requeue."""
+        self.read()
+        return self._counts["reject"]
+
+    def ended(self) -> Counter[str]:
+        """Task -> how often it was carried to its end."""
+        self.read()
+        return self._counts["end"]
+
+
+def repeats(counts: Counter[str]) -> int:
+    """How many executions there were beyond the first of each task."""
+    return sum(counts.values()) - len(counts)

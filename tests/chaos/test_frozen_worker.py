@@ -1,0 +1,88 @@
+"""Workers that stand still for longer than the visibility timeout, and then go on as if nothing had been."""
+
+import random
+
+import pytest
+
+from tests.chaos.ledger import repeats
+from tests.chaos.state import check_places, empty, places
+from tests.support.waiting import wait_until
+
+QUEUE = "celery"
+VISIBILITY_TIMEOUT_S = 3
+CONCURRENCY = 2
+PREFETCH = CONCURRENCY * 4
+TASK_S = 0.01
+
+
+@pytest.mark.parametrize("acks_late", [True, False])
+def test_what_a_frozen_worker_held_runs_elsewhere(*, acks_late, full, own_server, ledger, chaos_app, chaos_worker, figures):
+    rounds = 10 if full else 1
+    url = own_server.url()
+    app = chaos_app(url, visibility_timeout=VISIBILITY_TIMEOUT_S)
+    workers = [
+        chaos_worker(
+            url,
+            visibility_timeout=VISIBILITY_TIMEOUT_S,
+            pool="prefork",
+            concurrency=CONCURRENCY,
+            config={"task_acks_late": acks_late},
+        ).start()
+        for _ in range(2)
+    ]
+    sent = 0
+    held = 0
+    with own_server.client() as client:
+
+        def in_hand():
+            return places(client, QUEUE)["messages_index"]
+
+        for _ in range(rounds):
+            for _ in range(400):
+                app.send_task("chaos.run", [f"t{sent}", TASK_S])
+                sent += 1
+            done = len(ledger.ended())
+            wait_until(lambda done=done: len(ledger.ended()) > done + random.randint(20, 100), 30)
+            frozen = random.choice(workers)
+            frozen.freeze()
+            # The other one works all off, and then what comes back from the frozen one, all of which it may claim.
+            wait_until(lambda: 0 < in_hand() <= PREFETCH and places(client, QUEUE)["queue"] == 0, 30)
+            held += in_hand()
+            wait_until(lambda: empty(client, QUEUE), VISIBILITY_TIMEOUT_S + 10, lambda: places(client, QUEUE))
+            frozen.thaw()
+        wait_until(lambda: empty(client, QUEUE), 20, lambda: places(client, QUEUE))
+        for worker in workers:
+            assert worker.stop() == 0
+        check_places(client, QUEUE)
+        assert empty(client, QUEUE)
+    lost = sent - len(ledger.ended())
+    figures(f"{sent} tasks, {rounds} freezes: {held} came back, lost {lost}, repeats {repeats(ledger.started())}")
+    assert lost == 0
+    assert repeats(ledger.started()) <= rounds * (PREFETCH + CONCURRENCY)
+
+
+def test_a_thawed_workers_requeue_takes_nothing_away(*, own_server, ledger, tmp_path, chaos_app, chaos_worker, figures):
+    url = own_server.url()
+    app = chaos_app(url, visibility_timeout=VISIBILITY_TIMEOUT_S)
+    first, second = (chaos_worker(url, visibility_timeout=VISIBILITY_TIMEOUT_S, pool="prefork", concurrency=1) for _ in range(2))
+    for_first, for_second = tmp_path / "first", tmp_path / "second"
+    app.send_task("chaos.rejected_first", ["t", str(for_first), str(for_second)])
+    first.start(wait=False)
+    wait_until(lambda: ledger.started()["t"] == 1, 30, first.tail)
+    second.start()
+    first.freeze()
+    wait_until(lambda: ledger.started()["t"] == 2, VISIBILITY_TIMEOUT_S + 10, second.tail)
+    first.thaw()
+    for_first.touch()
+    wait_until(lambda: ledger.rejected()["t"] == 1, 10, first.tail)
+    with own_server.client() as client:
+        # The requeue was sent and had its answer: a worker that ends has settled everything.
+        assert first.stop() == 0
+        assert places(client, QUEUE)["messages_index"] == 1
+        for_second.touch()
+        wait_until(lambda: empty(client, QUEUE), 10, second.tail)
+        assert second.stop() == 0
+        check_places(client, QUEUE)
+    assert ledger.started()["t"] == 2
+    assert ledger.ended()["t"] == 1
+    figures("a requeue that came after the recovery changed nothing: 2 starts, 1 end")

@@ -1,0 +1,88 @@
+"""A server that crashes and comes back under load, with every write on disk before it is confirmed."""
+
+import random
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from tests.chaos.ledger import repeats
+from tests.chaos.state import check_places, empty, places
+from tests.support.waiting import wait_until
+
+QUEUE = "celery"
+VISIBILITY_TIMEOUT_S = 60
+CONCURRENCY = 2
+PREFETCH = CONCURRENCY * 4
+RETRY = {"max_retries": 1000, "interval_start": 0.02, "interval_step": 0.05, "interval_max": 0.2}
+
+
+class Publisher(threading.Thread):
+    """Sends tasks until it is told to stop; each publish is retried until the server has confirmed it."""
+
+    def __init__(self, app):
+        super().__init__(daemon=True)
+        self.app = app
+        self.sent = 0
+        self.error = None
+        self.stopping = threading.Event()
+
+    def run(self):
+        try:
+            while not self.stopping.is_set():
+                self.app.send_task("chaos.run", [f"t{self.sent}", 0.001], retry=True, retry_policy=RETRY)
+                self.sent += 1
+                time.sleep(0.002)
+        except Exception as error:  # noqa: BLE001 - the test fails with it
+            self.error = error
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo", "threads"])
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_worker_and_publisher_come_back_by_themselves(*, how, pool, full, start_server, ledger, chaos_app, chaos_worker, figures):
+    rounds = 10 if full else 1
+    server = start_server({"appendonly": "yes", "appendfsync": "always"})
+    app = chaos_app(server.url(), visibility_timeout=VISIBILITY_TIMEOUT_S)
+    worker = chaos_worker(
+        server.url(),
+        visibility_timeout=VISIBILITY_TIMEOUT_S,
+        pool=pool,
+        concurrency=CONCURRENCY,
+        config={"task_acks_late": True},
+    )
+    worker.start()
+    publisher = Publisher(app)
+    publisher.start()
+    published_after, started_after = [], []
+    for _ in range(rounds):
+        done = len(ledger.ended())
+        wait_until(lambda done=done: len(ledger.ended()) > done + random.randint(50, 300), 30, worker.tail)
+        getattr(server, how)()
+        time.sleep(random.uniform(0, 1.5))
+        server.start()
+        up_at, sent, started = time.monotonic(), publisher.sent, len(ledger.started())
+        wait_until(lambda sent=sent: publisher.sent > sent, 20, lambda: publisher.error)
+        published_after.append(time.monotonic() - up_at)
+        wait_until(lambda started=started: len(ledger.started()) > started, 20, worker.tail)
+        started_after.append(time.monotonic() - up_at)
+    publisher.stopping.set()
+    publisher.join(20)
+    assert publisher.error is None
+    with server.client() as client:
+        # No visibility timeout passes: what a lost reply left behind has to come back by itself.
+        wait_until(lambda: empty(client, QUEUE), 30, lambda: f"{places(client, QUEUE)} {worker.tail()}")
+        assert worker.stop() == 0
+        check_places(client, QUEUE)
+    lost = publisher.sent - len(ledger.ended())
+    first_deliveries = Counter(entry.task for entry in ledger.read() if entry.event == "start" and not entry.redelivered)
+    figures(
+        f"{rounds} restarts, {publisher.sent} tasks: lost {lost}, repeats {repeats(ledger.started())}, of them not marked "
+        f"redelivered {repeats(first_deliveries)}; after the server was up, published within {max(published_after):.1f} s, "
+        f"consumed within {max(started_after):.1f} s"
+    )
+    assert lost == 0
+    # A publish whose reply was lost is not doubled by its retry.
+    assert repeats(first_deliveries) == 0
+    assert repeats(ledger.started()) <= rounds * PREFETCH
+    assert max(*published_after, *started_after) < 10
