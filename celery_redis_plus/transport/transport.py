@@ -137,8 +137,14 @@ class Transport(virtual.Transport):
             )  # fmt: skip
 
     def verify_connection(self, connection: Any) -> bool:
-        """Return whether the connection is usable."""
-        return self._connected and not self.session.broken and self.session.wire.connected
+        """Return whether the connection is usable.
+
+        A broken one counts as usable while it has consumers: in place of another one kombu quietly opens a new connection
+        (`Connection.connection`, 5.6 and 5.7), on which they would wait for ever. Their next `drain_events` raises instead.
+        """
+        if not self._connected:
+            return False
+        return any(channel.consumed for channel in self.channels) or (not self.session.broken and self.session.wire.connected)
 
     # -- events -----------------------------------------------------------------------------------------------------------
 

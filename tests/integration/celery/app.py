@@ -1,0 +1,83 @@
+"""The app of these tests' workers, named in every way that an app can name its broker.
+
+`celery -A tests.integration.celery.app`; the variables say how. Unlike `tests.support.apps`, it takes a plain URL.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import redis
+from celery import Celery, shared_task
+
+URL_VARIABLE = "CRP_TEST_URL_FORM"
+SETUP_VARIABLE = "CRP_TEST_SETUP"
+JOURNAL_VARIABLE = "CRP_TEST_JOURNAL"
+CONFIG_VARIABLE = "CRP_TEST_CONFIG"
+
+
+def _journal() -> redis.Redis:
+    return redis.Redis.from_url(os.environ[JOURNAL_VARIABLE])
+
+
+@shared_task(name="c.note")
+def note(name: str, entry: str, sleep_s: float = 0.0) -> None:
+    """Note the start and the end of a piece of work."""
+    with _journal() as journal:
+        journal.rpush(f"{name}:started", entry)
+        time.sleep(sleep_s)
+        journal.rpush(f"{name}:done", entry)
+
+
+@shared_task(name="c.wait")
+def wait(name: str, entry: str, limit_s: float = 60.0) -> None:
+    """Note the start, wait for `NAME:go`, note the end."""
+    with _journal() as journal:
+        journal.rpush(f"{name}:started", entry)
+        deadline = time.monotonic() + limit_s
+        while not journal.exists(f"{name}:go") and time.monotonic() < deadline:
+            time.sleep(0.02)
+        journal.rpush(f"{name}:done", entry)
+
+
+@shared_task(name="c.add")
+def add(x: int, y: int, z: int = 0) -> int:
+    return x + y + z
+
+
+def make_app(setup: str, url: str, config: dict[str, Any]) -> Celery:
+    """Return an app.
+
+    Args:
+        setup: `alone` is without configure_app; `configured`, with it; `before`, configured before it has its settings;
+            `transport`, with the setting `broker_transport` and a configure_app.
+        url: the broker's, in any form; `;` and lists of them are allowed.
+        config: further settings.
+    """
+    settings = {"broker_connection_retry_on_startup": True, **config}
+    if setup == "alone":
+        app = Celery("c", broker=url, set_as_current=False)
+        app.conf.update(settings)
+        return app
+    from celery_redis_plus import configure_app
+
+    app = Celery("c", set_as_current=False)
+    if setup == "before":
+        configure_app(app)
+    if setup == "transport":
+        settings["broker_transport"] = "celery_redis_plus.transport:Transport"
+    app.config_from_object({"broker_url": url, **settings})
+    return app if setup == "before" else configure_app(app)
+
+
+def _app_of_worker() -> Celery | None:
+    import ast
+
+    if URL_VARIABLE not in os.environ:
+        return None
+    return make_app(os.environ[SETUP_VARIABLE], os.environ[URL_VARIABLE], ast.literal_eval(os.environ.get(CONFIG_VARIABLE, "{}")))
+
+
+app = _app_of_worker()

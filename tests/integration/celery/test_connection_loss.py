@@ -1,0 +1,71 @@
+"""A worker whose connections are cut keeps what runs and gives back the rest, at once (issue A, Shows 6, 7 and 9)."""
+
+import pytest
+from kombu import Connection, Consumer, Queue
+
+from celery_redis_plus.errors import ServerUnreachable
+from tests.support.waiting import wait_until
+
+QUEUE = b"celery"
+
+
+def kill_connections(client):
+    """Cut every connection to the broker's database but our own."""
+    own = client.client_id()
+    for one in client.client_list():
+        if one["db"] == "0" and int(one["id"]) != own and one["name"].startswith("celery-redis-plus"):
+            client.client_kill_filter(_id=one["id"])
+
+
+def claimed(client):
+    return client.zcard(b"messages_index:{%s}" % QUEUE)
+
+
+@pytest.mark.parametrize(
+    ("setup", "pool", "running", "prefetched"),
+    [
+        ("configured", "prefork", 2, 20),
+        ("configured", "threads", 2, 20),
+        ("configured", "solo", 1, 1),
+        ("alone", "prefork", 2, 20),
+        ("alone", "gevent", 2, 3),
+    ],
+)
+def test_running_tasks_run_once_and_prefetched_ones_at_once(
+    pool, running, prefetched, setup, celery_app, celery_worker, notes, redis_client
+):
+    config = {
+        "task_acks_late": True,
+        "worker_prefetch_multiplier": 10,
+        "broker_transport_options": {"visibility_timeout": 300},
+    }
+    worker = celery_worker(setup, pool=pool, concurrency=2, config=config)
+    app = celery_app(setup, **config)
+    for number in range(20):
+        app.send_task("c.wait", ["loss", str(number)])
+    wait_until(lambda: len(notes.started("loss")) == running and claimed(redis_client) >= prefetched, 10, worker.tail)
+    kill_connections(redis_client)
+    if pool in {"prefork", "threads"}:
+        # The others cannot notice before a task ends: gevent's consumer waits for a free slot in its pool.
+        wait_until(lambda: "celery-redis-plus " in worker.log().partition("Connection to broker lost")[2], 10, worker.tail)
+    notes.go("loss")
+
+    ran = notes.wait_for("loss", 20, 10, worker.tail)
+    assert dict(ran) == {str(number): 1 for number in range(20)}
+    wait_until(lambda: not redis_client.keys(b"message:{%s}:*" % QUEUE), 5, worker.tail)
+
+
+def test_consumer_is_told_when_another_thread_has_met_the_broken_connection(broker_url, redis_client):
+    with Connection(broker_url) as connection:
+        queue = Queue("told")
+        consumer = Consumer(connection, [queue], callbacks=[lambda _, message: message.ack()])
+        consumer.consume()
+        kill_connections(redis_client)
+        with pytest.raises(connection.connection_errors):
+            connection.default_channel.queue_purge("told")
+
+        with pytest.raises(ServerUnreachable):
+            connection.drain_events(timeout=2)
+        consumer.cancel()
+        # Nobody consumes any more: kombu may replace the connection without a word.
+        assert connection.default_channel.queue_declare("told", passive=True).queue == "told"

@@ -1,0 +1,127 @@
+"""Every way to name the broker, in a process that only publishes and in a worker (issue A, "Ways to use it").
+
+The workers start side by side, each on a queue of its own.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import redis
+from kombu import pools
+
+from tests.integration.celery.app import CONFIG_VARIABLE, JOURNAL_VARIABLE, SETUP_VARIABLE, URL_VARIABLE, make_app
+from tests.support.apps import JOURNAL_DB
+from tests.support.servers import Server
+from tests.support.waiting import wait_until
+from tests.support.workers import Worker
+
+#: way -> how the app is set up (see `make_app`), its URL (`{}` is host, port and database), further settings
+WAYS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "redisplus-alone": ("alone", "redisplus://{}", {}),
+    "valkey-alone": ("alone", "valkey://{}", {}),
+    "redisplus": ("configured", "redisplus://{}", {}),
+    "redis": ("configured", "redis://{}", {}),
+    "valkey": ("configured", "valkey://{}", {}),
+    "import-path": ("configured", "celery_redis_plus.transport:Transport://{}", {}),
+    "broker_transport": ("transport", "redis://{}", {}),
+    "configured-before-its-settings": ("before", "redis://{}", {}),
+    "failover": ("configured", "redis://127.0.0.1:1/0;redis://{}", {}),
+    "read-and-write-url": ("configured", "redis://127.0.0.1:1/0", {"broker_read_url": "{}", "broker_write_url": "{}"}),
+}
+START_S = 60
+
+
+def way(name: str, server: Server) -> tuple[str, str, dict[str, Any]]:
+    setup, url, config = WAYS[name]
+    place = server.url().partition("://")[2]
+    urls = {key: f"redis://{value.format(place)}" for key, value in config.items()}
+    return setup, url.format(place), {**urls, "task_default_queue": f"way-{name}", "broker_connection_timeout": 1}
+
+
+@pytest.fixture(scope="module")
+def workers(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Worker]]:
+    logs = tmp_path_factory.mktemp("ways")
+    with server.client() as client:
+        client.flushdb()
+    with ExitStack() as stack:
+        started = {}
+        for name in WAYS:
+            setup, url, config = way(name, server)
+            env = {
+                SETUP_VARIABLE: setup,
+                URL_VARIABLE: url,
+                CONFIG_VARIABLE: repr(config),
+                JOURNAL_VARIABLE: server.url(JOURNAL_DB, "redis"),
+            }
+            options = ("--without-mingle", "--without-gossip", "--without-heartbeat")
+            worker = Worker("tests.integration.celery.app", logs, pool="solo", env=env, options=options, name=name)
+            started[name] = stack.enter_context(worker.start(wait=False))
+        yield started
+        for worker in started.values():
+            worker.signal(signal.SIGTERM)
+
+
+@pytest.fixture
+def journal(server: Server) -> Iterator[redis.Redis]:
+    with server.client(JOURNAL_DB) as client:
+        yield client
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_task_reaches_a_worker(name, server, workers, journal):
+    setup, url, config = way(name, server)
+    with make_app(setup, url, config) as app:
+        app.send_task("c.note", [name, "done"])
+        scheme = app.connection_for_write().transport_cls
+    pools.reset()
+    worker = workers[name]
+    wait_until(lambda: journal.lrange(f"{name}:done", 0, -1) == [b"done"], START_S, worker.tail)
+
+    assert scheme in {"redisplus", "valkey"}
+    assert "celery-redis-plus " in worker.log()
+    with server.client() as client:
+        assert not client.exists(f"way-{name}")  # where kombu's own transport would have put it
+
+
+def run_python(code: str) -> str:
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_process_that_only_publishes_needs_no_import_and_loads_no_worker(server):
+    printed = run_python(
+        "import sys\n"
+        "from celery import Celery\n"
+        f"app = Celery('web', broker={server.url()!r})\n"
+        "app.send_task('nobody', queue='web-only')\n"
+        "print('celery.worker.consumer' in sys.modules, 'celery_redis_plus.integration' in sys.modules)"
+    )
+
+    assert printed == "False False"
+    with server.client() as client:
+        assert client.zcard("queue:{web-only}") == 1
+
+
+def test_plain_kombu_needs_one_import_and_loads_no_celery(server):
+    printed = run_python(
+        "import sys\n"
+        "import celery_redis_plus\n"
+        "from kombu import Connection\n"
+        f"with Connection({server.url()!r}) as connection:\n"
+        "    queue = connection.SimpleQueue('plain')\n"
+        "    queue.put({'to': 'world'})\n"
+        "    letter = queue.get(timeout=5)\n"
+        "    letter.ack()\n"
+        "    queue.close()\n"
+        "print(letter.payload, 'celery' in sys.modules)"
+    )
+
+    assert printed == "{'to': 'world'} False"
