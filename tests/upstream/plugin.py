@@ -25,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--upstream-transport", choices=["redis", "redisplus"], required=True)
     group.addoption("--upstream-results", type=Path, required=True)
     group.addoption("--upstream-quick", action="store_true")
+    group.addoption("--upstream-plain", action="store_true")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -34,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if transport == "redisplus":
         if run.takes_over_redis_urls:
             _take_over_redis_urls({"priority_order": "low-first"} if run.low_first else {})
-        if run.suite == "celery":
+        if run.suite == "celery" and not config.option.upstream_plain:
             _configure_test_apps()
     config.pluginmanager.register(Selection(run, transport, quick=config.option.upstream_quick))
     config.pluginmanager.register(Recorder(config.option.upstream_results))
@@ -52,9 +53,9 @@ def _take_over_redis_urls(transport_options: Mapping[str, Any]) -> None:
         if separator and scheme in _SCHEMES and "transport" not in kwargs:
             hostname = f"{_SCHEMES[scheme]}://{rest}"
             kwargs["transport_options"] = {**transport_options, **(kwargs.get("transport_options") or {})}
-        original(self, hostname, *args, **kwargs)  # type: ignore[no-untyped-call]
+        original(self, hostname, *args, **kwargs)
 
-    Connection.__init__ = init  # type: ignore[method-assign]
+    Connection.__init__ = init
 
 
 def _configure_test_apps() -> None:
@@ -93,20 +94,13 @@ class Selection:
                     item.add_marker(pytest.mark.skip(reason=f"{OURS}{skip.reason}"))
                     break
         if self._transport == "redisplus":
-            self._name_our_transport(items)
+            from tests.upstream import adapters
+
+            adapters.install({item.module for item in items if isinstance(item, pytest.Function)})
 
     def _is_quick(self, nodeid: str) -> bool:
         wanted = any(matches(nodeid, pattern) for pattern in self._run.quick)
         return wanted and not any(matches(nodeid, pattern) for pattern in self._run.slow)
-
-    @staticmethod
-    def _name_our_transport(items: list[pytest.Item]) -> None:
-        """`Transport`, which a module imports from kombu for its error classes, is the one under test."""
-        from celery_redis_plus.transport.transport import Transport
-
-        for module in {item.module for item in items if isinstance(item, pytest.Function)}:
-            if getattr(module, "Transport", None) is not None:
-                module.Transport = Transport
 
 
 class Recorder:
