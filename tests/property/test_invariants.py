@@ -1,0 +1,52 @@
+"""The model test that owns DESIGN's invariants. `CRP_PROPERTY_EXAMPLES=2000` runs it longer than CI does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from celery_redis_plus import message
+from celery_redis_plus.broker import publishing
+from celery_redis_plus.topology.address import Address
+from tests.property.machine import LARGE, Broker
+from tests.support.clock import scripts_read_a_key
+
+if TYPE_CHECKING:
+    import redis
+
+    from tests.support.servers import Server
+
+EXAMPLES = int(os.environ.get("CRP_PROPERTY_EXAMPLES", "0"))
+
+PROFILE = settings(
+    max_examples=EXAMPLES or 80,
+    stateful_step_count=50,
+    deadline=None,
+    # CI tests the code, not its luck.
+    derandomize=not EXAMPLES,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.generate, Phase.shrink),
+    print_blob=True,
+    report_multiple_bugs=False,
+)
+
+
+@pytest.fixture
+def machine(server: Server, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Broker]]:
+    for module in (message, publishing):
+        monkeypatch.setattr(module, "LARGE_BODY", LARGE - 1)
+    place = redis_client.connection_pool.connection_kwargs
+    address = Address.from_parts(hostname=place["host"], port=place["port"], virtual_host=str(place.get("db", 0)))
+    with scripts_read_a_key():
+        yield type("Broker", (Broker,), {"client": redis_client, "address": address})
+
+
+@pytest.mark.timeout(600 if not EXAMPLES else 86_400)
+def test_any_sequence_of_commands_and_accidents_keeps_the_invariants(machine: type[Broker]) -> None:
+    run_state_machine_as_test(machine, settings=PROFILE)

@@ -1,0 +1,133 @@
+"""The invariants of DESIGN.md ("State of a message"), checked on a server that nobody writes to meanwhile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import redis
+
+    from celery_redis_plus.keys import Keys, QueueKeys
+
+#: A message's places; it is in exactly one of them.
+PLACES = ("ready", "delayed", "index", "dead", "trash")
+LEVEL = 10**13
+STAGED = b"staged."
+PAGE = 500
+FIELDS = ("score", "claim", "by")
+
+Places = dict[str, dict[bytes, float]]
+
+
+@dataclass(frozen=True)
+class _Hash:
+    """A message's hash, without its body."""
+
+    tag: bytes
+    ttl_ms: int
+    has_payload: bool
+    score: bytes | None
+    claim: bytes | None
+    by: bytes | None
+
+
+def violations(client: redis.Redis, keys: Keys, *, swept: bool = False) -> list[str]:
+    """Return a sentence for each violation in the database of `client`.
+
+    Args:
+        client: answers bytes.
+        keys: spells the keys.
+        swept: every queue was swept after the last bell was taken, so that bells have to be rung.
+    """
+    return list(_violations(client, keys, swept=swept))
+
+
+def _violations(client: redis.Redis, keys: Keys, *, swept: bool) -> Iterator[str]:
+    names = [name.decode("utf-8", "surrogateescape") for name in client.zrange(keys.queues, 0, -1)]
+    queues = {keys.queue(name).message: keys.queue(name) for name in names}
+    tags: dict[bytes, list[bytes]] = {prefix: [] for prefix in queues}
+    literal = re.sub(rb"([*?\[\]\\^])", rb"\\\1", keys.prefix.encode())
+    for key in client.scan_iter(literal + b"message:{*", count=1000):
+        prefix, tag = key[: key.rindex(b":") + 1], key[key.rindex(b":") + 1 :]
+        if prefix in tags:
+            tags[prefix].append(tag)
+        else:
+            yield f"{key!r} belongs to no queue in the list of queues"
+    for prefix, queue in queues.items():
+        for text in _queue(client, queue, set(tags[prefix]), swept=swept):
+            yield f"queue {queue.name!r}: {text}"
+
+
+def _queue(client: redis.Redis, queue: QueueKeys, tags: set[bytes], *, swept: bool) -> Iterator[str]:
+    places: Places = {place: dict(client.zrange(getattr(queue, place), 0, -1, withscores=True)) for place in PLACES}
+    transient = client.hexists(queue.meta, "ttl")
+    hashes = {}
+    for item in _hashes(client, queue, tags):
+        if item.tag.startswith(STAGED):
+            if item.ttl_ms < 0:
+                yield f"the staged body {item.tag!r} never expires"
+            continue
+        hashes[item.tag] = item
+        # Memory is freed by settling, never by a TTL; what a transient queue holds goes with it.
+        if (item.ttl_ms >= 0) != bool(transient):
+            yield f"{item.tag!r} has a TTL of {item.ttl_ms} ms in a {'transient' if transient else 'lasting'} queue"
+    for tag in sorted(hashes.keys() | {tag for members in places.values() for tag in members}):
+        where = [place for place in PLACES if tag in places[place]]
+        if tag not in hashes and where == ["trash"]:
+            # Acked after its queue was deleted.
+            continue
+        if tag not in hashes:
+            yield f"{tag!r} is in {where} and has no hash"
+        elif len(where) != 1:
+            yield f"{tag!r} is in {where or 'no set'}"
+        else:
+            yield from (f"{tag!r} in {where[0]} {text}" for text in _message(hashes[tag], where[0], places))
+    yield from _keys(client, queue, transient=bool(transient))
+    if swept and places["ready"] and not client.exists(queue.bell):
+        yield f"{len(places['ready'])} ready messages and no bell"
+
+
+def _message(item: _Hash, place: str, places: Places) -> Iterator[str]:
+    if not item.has_payload:
+        yield "has no payload"
+    if place in ("delayed", "index") and item.score is None:
+        yield "has lost its place (score)"
+    if place == "ready" and item.score is not None:
+        yield "still has the score of a message that is delayed or claimed"
+    if place == "index" and (item.by is None or item.claim is None):
+        yield "has no holder or no claim number"
+    if place in ("ready", "delayed", "dead") and item.by is not None:
+        yield f"still has the holder {item.by!r}"
+    if place == "delayed" and item.score is not None and int(item.score) % LEVEL != int(places[place][item.tag]):
+        yield f"has eta {places[place][item.tag]:.0f} and score {item.score!r}"
+
+
+def _keys(client: redis.Redis, queue: QueueKeys, *, transient: bool) -> Iterator[str]:
+    with client.pipeline(transaction=False) as pipeline:
+        for key in queue.structure():
+            pipeline.pttl(key)
+        for key, ttl_ms in zip(queue.structure(), pipeline.execute(), strict=True):
+            # The list of consumers expires by itself in any queue.
+            if ttl_ms >= 0 and not transient and key != queue.consumers:
+                yield f"{key!r} expires in {ttl_ms} ms"
+            # What else is left when the record has expired is cleared away by a janitor.
+            if ttl_ms == -1 and transient and key == queue.meta:
+                yield f"the record {key!r} of a transient queue never expires"
+
+
+def _hashes(client: redis.Redis, queue: QueueKeys, tags: Iterable[bytes]) -> Iterator[_Hash]:
+    left = iter(tags)
+    while page := list(islice(left, PAGE)):
+        with client.pipeline(transaction=False) as pipeline:
+            for tag in page:
+                pipeline.pttl(queue.message + tag)
+                pipeline.hmget(queue.message + tag, *FIELDS)
+                pipeline.hexists(queue.message + tag, "payload")
+            replies = pipeline.execute()
+        for number, tag in enumerate(page):
+            ttl_ms, fields, has_payload = replies[3 * number : 3 * number + 3]
+            yield _Hash(tag, ttl_ms, has_payload, *fields)
