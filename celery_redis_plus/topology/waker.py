@@ -45,3 +45,8 @@ class Waker:
         for descriptor in (reader, writer):
             if descriptor >= 0:
                 os.close(descriptor)
+
+    def __del__(self) -> None:
+        """Close what a connection that nobody closed has left, as redis-py does with its sockets."""
+        with suppress(AttributeError, OSError):
+            self.close()

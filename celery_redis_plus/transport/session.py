@@ -68,7 +68,12 @@ class Session:
         self.broken = False
         for wire in (self.wire, self.bell_wire, self.stream_wire):
             wire.on_failure = self._failed
-        self.wire.connect()
+        try:
+            self.wire.connect()
+        except BaseException:
+            # Whoever tries again makes a new session; only the collector would find this one's descriptors.
+            self.waker.close()
+            raise
 
     def _failed(self) -> None:
         self.broken = True
