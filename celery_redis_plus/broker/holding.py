@@ -74,6 +74,9 @@ class Keeper(Protocol):
     def stopping(self) -> bool:
         """Return whether the consumer is shutting down, so that nothing unsettled will be settled any more."""
 
+    def ending(self) -> bool:
+        """Return whether the consumer was told to end, so that it should be given nothing more."""
+
     def keeps(self, message: Any, adrift_since: float) -> bool | None:
         """Return whether `message` will still be settled; None while the application has not decided.
 

@@ -41,6 +41,11 @@ class RunningTasks:
         blueprints = (consumer.blueprint, getattr(consumer.controller, "blueprint", None))
         return any(blueprint is not None and blueprint.state in {CLOSE, TERMINATE} for blueprint in blueprints)
 
+    def ending(self) -> bool:
+        """Return whether the worker was told to end: its loop will see that with its next turn."""
+        # Celery's own test: the exit status 0 is a reason, too (`celery.worker.state.maybe_shutdown`).
+        return not (_is_unset(state.should_stop) and _is_unset(state.should_terminate))
+
     def keeps(self, message: Any, adrift_since: float) -> bool | None:
         """Return whether a task's message will still be settled; None while Celery has not decided.
 
@@ -60,6 +65,10 @@ class RunningTasks:
         if self._cancelled is None:
             self._cancelled = weakref.WeakSet(_messages_of_cancelled(consumer.timer))
         return self._cancelled
+
+
+def _is_unset(flag: Any) -> bool:
+    return flag is None or flag is False
 
 
 def _is_task(message: Any) -> bool:

@@ -266,8 +266,10 @@ class Poller:
         self._in_turn = True
         try:
             deadline = time.monotonic() + TURN_S
+            keeper = self._session.service.keeper
             while self._deliver_one() or self._claim():
-                if time.monotonic() > deadline:
+                # A solo worker has run a task in there: one that was told to end shall not begin the next.
+                if time.monotonic() > deadline or (keeper is not None and keeper.ending()):
                     return True
             return False
         finally:
