@@ -57,3 +57,22 @@ def test_killed_workers_lose_nothing_but_what_was_acknowledged_early(
         # Celery acknowledges before it runs a task: a kill may lose one task of each pool process.
         assert lost <= kills * CONCURRENCY
     assert repeats(ledger.started()) <= kills * PREFETCH
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_an_early_ack_has_left_before_its_task_runs(*, pool, own_server, ledger, tmp_path, chaos_app, chaos_worker):
+    """Or a task that kills its worker would come back and kill the next one, which nobody asked for.
+
+    A solo worker is no example: Celery leaves acks to the next turn of its loop (`call_soon`), which comes after the task.
+    """
+    url = own_server.url()
+    app = chaos_app(url, visibility_timeout=VISIBILITY_TIMEOUT_S)
+    worker = chaos_worker(url, visibility_timeout=VISIBILITY_TIMEOUT_S, pool=pool).start()
+    for number in range(3):
+        release = tmp_path / f"release{number}"
+        app.send_task("chaos.until", [f"t{number}", str(release)])
+        wait_until(lambda number=number: ledger.started()[f"t{number}"], 10, worker.tail)
+        with own_server.client() as client:
+            wait_until(lambda: empty(client, QUEUE), 1, lambda: places(client, QUEUE))
+        release.touch()
+        wait_until(lambda number=number: ledger.ended()[f"t{number}"], 10, worker.tail)
