@@ -97,8 +97,12 @@ class Publisher:
         self._publish = script("publish")
         self._publish_fanout = script("publish_fanout")
 
-    def to_queue(self, queue: str, message: Outgoing, attempt: Attempt) -> bool:
+    def to_queue(
+        self, queue: str, message: Outgoing, attempt: Attempt, on_missing: Callable[[str], bool] | None = None
+    ) -> bool:  # fmt: skip
         """Put `message` into `queue`; return False where the queue is gone and must not come back.
+
+        `on_missing` goes before the one that the publisher was made with.
 
         Raises:
             MessageTooLarge: the body is over 512 MB.
@@ -109,7 +113,7 @@ class Publisher:
             return True
         reply = self._put(queue, message, attempt)
         if reply == NO_QUEUE:
-            if not self._on_missing(queue):
+            if not (on_missing or self._on_missing)(queue):
                 attempt.confirm(queue)
                 return False
             reply = self._put(queue, message, attempt)

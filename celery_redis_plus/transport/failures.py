@@ -37,12 +37,15 @@ R = TypeVar("R")
 
 
 class BrokerChannelError(ChannelError, CeleryRedisPlusError):
-    """The broker refused an operation, as AMQP would; `reply_code` is AMQP's, `__cause__` our own error."""
+    """The broker refused an operation, as AMQP would; `code` and `reply_code` are AMQP's, `__cause__` is our own error."""
 
 
 def channel_error(text: str, code: int, method: str) -> BrokerChannelError:
     """Return kombu's ChannelError with AMQP's reply code."""
-    return BrokerChannelError(text, (50, 10), method, str(code))
+    error = BrokerChannelError(text, (50, 10), method, code)
+    # py-amqp has a class for each code, and code for AMQP asks either.
+    error.code = code
+    return error
 
 
 def as_channel_errors(method: Callable[P, R]) -> Callable[P, R]:

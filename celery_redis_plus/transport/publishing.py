@@ -93,11 +93,16 @@ class Publishing:
     ) -> None:  # fmt: skip
         bindings, publisher = self.session.bindings, self.session.publisher
         headers = message["headers"]
+
+        def still_bound(queue: str) -> bool:
+            """Make a queue that has no record, unless it was deleted: then its binding, which we remember, is gone with it."""
+            return queue in bindings.refresh(exchange).route(routing_key, headers) and self.session.queues.revive(queue)
+
         queues = bindings.route(exchange, routing_key, headers)
         check = bindings.check(exchange) if queues else None
         routed = False
         for queue in queues:
-            routed = publisher.to_queue(queue, self._outgoing(message, queue), attempt) or routed
+            routed = publisher.to_queue(queue, self._outgoing(message, queue), attempt, still_bound) or routed
         if check is not None and check.moved:
             for queue in bindings.refresh(exchange).route(routing_key, headers):
                 if queue not in queues:
@@ -105,7 +110,9 @@ class Publishing:
         if not routed:
             fallback = self.session.options.deadletter_queue
             if fallback:
-                logger.warning("no queue takes a message to exchange %r with routing key %r: it goes to %r", exchange, routing_key, fallback)
+                logger.warning(
+                    "no queue takes a message to exchange %r with routing key %r: it goes to %r", exchange, routing_key, fallback
+                )
                 publisher.to_queue(fallback, self._outgoing(message, fallback), attempt)
             else:
                 self._unroutable(exchange, routing_key, mandatory=mandatory)
