@@ -45,6 +45,7 @@ class Queues:
         self._wire = wire
         self._keys = keys
         self._transient_ttl_ms = int(transient_ttl_s * 1000)
+        self._arguments: dict[str, QueueArguments] = {}
 
     def ttl_ms(self, arguments: QueueArguments) -> int | None:
         """Return how long an unused queue with these arguments lives, in ms; None is for ever."""
@@ -70,10 +71,21 @@ class Queues:
             if difference is not None:
                 raise PreconditionFailed(difference)
         self._list(name, ttl)
+        self._arguments[name] = arguments
         return Sizes(ready, delayed, unacked)
 
     def _list(self, name: str, ttl: int | str) -> None:
         self._wire.run(script("register"), [self._keys.queues], 0, name.encode("utf-8", "surrogateescape"), ttl)
+
+    def arguments(self, name: str) -> QueueArguments | None:
+        """Return what the queue was declared with, here or elsewhere; None where it has no record. Asked of the server once."""
+        known = self._arguments.get(name)
+        if known is None:
+            stands = self._wire.command("HGET", self._keys.queue(name).meta, "arguments")
+            if stands is None:
+                return None
+            known = self._arguments[name] = QueueArguments.decode(stands)
+        return known
 
     def exists(self, name: str) -> bool:
         """Tell whether the queue has a record."""
@@ -118,6 +130,7 @@ class Queues:
 
         The caller removes its bindings.
         """
+        self._arguments.pop(name, None)
         keys = self._keys.queue(name)
         sets = [keys.ready, keys.delayed, keys.index, keys.dead]
         deleted, ready, transient = self._wire.run(

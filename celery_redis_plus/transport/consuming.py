@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.utils.uuid import uuid
 
 from celery_redis_plus.broker.holding import Settlement
+from celery_redis_plus.duties.janitor import CONSUMER_TTL_S
 from celery_redis_plus.message import Claimed
 from celery_redis_plus.transport.failures import as_channel_errors, channel_error
 from celery_redis_plus.transport.message import Message, payload_of
@@ -88,8 +89,12 @@ class Consuming:
         return tag
 
     def _watch(self, queue: str) -> None:
-        declared = self.session.declared.get(queue)
-        ttl_ms = None if declared is None else self.session.queues.ttl_ms(declared)
+        queues = self.session.queues
+        declared = queues.arguments(queue)
+        ttl_ms = None if declared is None else queues.ttl_ms(declared)
+        if declared is not None and declared.auto_delete:
+            # The janitor will do it, too; but another consumer that leaves before would find the queue unused.
+            queues.consumed([queue], self.session.id, int(CONSUMER_TTL_S * 1000))
         service = self.session.service
         service.watched.add(queue, self.session.id, ttl_ms)
         service.start()
@@ -115,7 +120,7 @@ class Consuming:
         session.service.watched.remove(queue, session.id)
         session.queues.left(queue, session.id)
         session.service.positions.forget(queue)
-        declared = session.declared.get(queue)
+        declared = session.queues.arguments(queue)
         if declared is not None and declared.auto_delete and session.queues.delete(queue, if_unused=True) is not None:
             session.bindings.unbind_queues([queue])
 

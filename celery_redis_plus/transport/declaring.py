@@ -105,7 +105,6 @@ class Declaring:
             name, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=arguments
         )
         sizes = queues.declare(name, parsed)
-        self.session.declared[name] = parsed
         return queue_declare_ok_t(name, sizes.ready, 0)
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> int:
@@ -114,7 +113,6 @@ class Declaring:
         deleted = self.session.queues.delete(queue, if_unused=if_unused, if_empty=if_empty)
         if deleted is None:
             return 0
-        self.session.declared.pop(queue, None)
         self.session.bindings.unbind_queues([queue])
         self.session.reader.unsubscribe(queue)
         self.session.service.positions.forget(queue)

@@ -137,7 +137,7 @@ class Publishing:
 
     def _outgoing(self, message: dict[str, Any], queue: str) -> Outgoing:
         properties = message["properties"]
-        declared = self.session.declared.get(queue)
+        declared = self.session.queues.arguments(queue)
         priority = check_priority(properties.get("priority"), declared.max_priority if declared else None)
         properties["priority"] = priority
         order = self.session.options.priority_order or "high-first"

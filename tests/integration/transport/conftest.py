@@ -1,0 +1,59 @@
+"""kombu connections on a real server, and what every test has to leave behind: nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import kombu
+import pytest
+
+from celery_redis_plus.duties import service as service_module
+from tests.support.inbox import Inbox
+
+if TYPE_CHECKING:
+    from celery_redis_plus.transport.channel import Channel
+
+Connect = Callable[..., kombu.Connection]
+
+
+@pytest.fixture
+def connect(broker_url: str) -> Iterator[Connect]:
+    """Open connections: `connect(visibility_timeout=3)`; all are closed at the end."""
+    opened: list[kombu.Connection] = []
+
+    def open_connection(url: str = broker_url, **options: Any) -> kombu.Connection:
+        connection = kombu.Connection(url, transport_options=options)
+        opened.append(connection)
+        connection.connect()
+        return connection
+
+    yield open_connection
+    for connection in opened:
+        with suppress(Exception):
+            connection.release()
+    end_services()
+
+
+@pytest.fixture
+def connection(connect: Connect) -> kombu.Connection:
+    return connect()
+
+
+@pytest.fixture
+def channel(connection: kombu.Connection) -> Channel:
+    return connection.channel()
+
+
+@pytest.fixture
+def inbox() -> Callable[..., Inbox]:
+    """Consume: `inbox(channel, "q")`."""
+    return Inbox
+
+
+def end_services() -> None:
+    """Stop the duties and forget what they held: the next test's server is empty."""
+    for service in service_module.services():
+        service.stop()
+    service_module._services.clear()

@@ -1,0 +1,159 @@
+"""Messages that are not for now: never early, soon after their time, at any backlog, without a loop of the client's own."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import kombu
+import pytest
+
+from celery_redis_plus.errors import InvalidEta
+from tests.support.inbox import Inbox, declare, publish
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Seconds; lateness is measured by the benchmark, here it only has to be no accident.
+PUNCTUAL_S = 1.0
+
+
+def in_s(seconds: float) -> str:
+    return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
+
+
+FORMS: dict[str, Callable[[float], dict[str, Any]]] = {
+    "header eta": lambda s: {"headers": {"eta": in_s(s)}},
+    "property eta, datetime": lambda s: {"eta": datetime.now(UTC) + timedelta(seconds=s)},
+    "property eta, unix seconds": lambda s: {"eta": time.time() + s},
+    "header x-delay": lambda s: {"headers": {"x-delay": round(s * 1000)}},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_idle_consumer_gets_it_when_due_and_not_before(channel, form):
+    inbox = Inbox(channel, "q")
+    due = time.time() + 0.7
+    publish(channel, "q", "later", **FORMS[form](0.7))
+    publish(channel, "q", "now")
+    assert inbox.drain(2) == ["now", "later"]
+    # The start of the due millisecond, rounded up; the wall clock read before the call is the lower bound.
+    assert due - 0.001 <= inbox.times[1] <= due + PUNCTUAL_S
+    assert not inbox.messages[1].delivery_info["redelivered"]
+
+
+@pytest.mark.parametrize("properties", [{"headers": {"eta": in_s(-60)}}, {"headers": {"x-delay": 0}}, {"headers": {"eta": None}}, {"eta": 0}])
+def test_what_is_due_already_is_ready_at_once(channel, properties):
+    declare(channel, "q")
+    publish(channel, "q", "now", **properties)
+    assert channel.queue_sizes("q").ready == 1
+    assert Inbox(channel, "q").drain(1) == ["now"]
+
+
+def test_a_sooner_message_after_a_later_one_is_on_time(channel):
+    inbox = Inbox(channel, "q")
+    for delay in (5.0, 0.9, 0.6, 0.3):
+        publish(channel, "q", delay, headers={"x-delay": int(delay * 1000)})
+    start = time.time()
+    assert inbox.drain(3) == [0.3, 0.6, 0.9]
+    for delay, came in zip((0.3, 0.6, 0.9), inbox.times, strict=True):
+        assert start + delay - 0.05 <= came <= start + delay + PUNCTUAL_S
+
+
+def test_many_that_are_due_together_come_in_the_order_of_eta_and_priority(channel):
+    inbox = Inbox(channel, "q", prefetch=1)
+    due = time.time() + 0.5
+    for number in range(700):
+        publish(channel, "q", number, eta=due + (number % 7) / 1000)
+    received = inbox.drain(700)
+    assert inbox.times[0] >= due - 0.001
+    assert sorted(received) == list(range(700))
+    assert inbox.times[-1] <= due + 3 * PUNCTUAL_S
+
+
+def test_far_etas_do_not_delay_near_ones(channel, redis_client):
+    declare(channel, "q")
+    publish(channel, "q", "far", headers={"x-delay": 3_600_000})
+    # 50,000 more of the kind that the publish script makes, without 50,000 round trips.
+    far_ms = int(time.time() * 1000) + 7_200_000
+    keys = channel.session.keys.queue("q")
+    with redis_client.pipeline(transaction=False) as pipeline:
+        for number in range(20_000):
+            tag = f"far{number:05}"
+            pipeline.zadd(keys.delayed, {tag: far_ms + number})
+            pipeline.hset(keys.message + tag.encode(), mapping={"payload": "{}\n", "score": 255 * 10**13 + far_ms + number})
+        pipeline.execute()
+    inbox = Inbox(channel, "q")
+    due = time.time() + 0.5
+    publish(channel, "q", "near", headers={"x-delay": 500})
+    assert inbox.drain(1) == ["near"]
+    assert due - 0.001 <= inbox.times[0] <= due + PUNCTUAL_S
+    assert inbox.rest() == ["near"]
+
+
+def test_a_consumer_that_comes_later_finds_what_became_due_before(connect):
+    publisher = connect().channel()
+    declare(publisher, "q")
+    publish(publisher, "q", "early bird", headers={"x-delay": 50})
+    wait_until(lambda: time.time() * 1000 > float(publisher.session.wire.command(
+        "ZRANGE", publisher.session.keys.queue("q").delayed, 0, 0, "WITHSCORES")[1]))  # fmt: skip
+    assert Inbox(connect().channel(), "q").drain(1) == ["early bird"]
+
+
+def test_another_consumer_takes_over_when_the_sweeping_one_leaves(connect):
+    first, second = connect(), connect()
+    inbox = Inbox(first.channel(), "q")
+    other = Inbox(second.channel(), "q")
+    publish(first.default_channel, "q", "later", headers={"x-delay": 600})
+    inbox.rest(0.05)
+    first.close()
+    assert other.drain(1) == ["later"]
+
+
+def test_delayed_messages_count_neither_as_ready_nor_against_the_prefetch(channel):
+    inbox = Inbox(channel, "q", prefetch=1, ack=False)
+    for number in range(5):
+        publish(channel, "q", number, headers={"x-delay": 3_600_000})
+    publish(channel, "q", "now")
+    assert inbox.drain(1) == ["now"]
+    assert channel.queue_declare("q", passive=True).message_count == 0
+    sizes = channel.queue_sizes("q")
+    assert (sizes.ready, sizes.delayed, sizes.unacked) == (0, 5, 1)
+
+
+def test_basic_get_sees_a_delayed_message_only_when_it_is_due(channel):
+    declare(channel, "q")
+    publish(channel, "q", "later", headers={"x-delay": 400})
+    start = time.monotonic()
+    assert channel.basic_get("q") is None
+    message = wait_until(lambda: channel.basic_get("q", no_ack=True), timeout_s=6)
+    assert time.monotonic() - start >= 0.4
+    assert message.payload == "later"
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        *({"headers": {"eta": eta}} for eta in ("soon", "2030-13-01T00:00:00", True, ["2030"], -1, "1969-12-31T23:59:59Z")),
+        *({"eta": eta} for eta in (float("nan"), float("inf"), "tomorrow", -5)),
+        *({"headers": {"x-delay": delay}} for delay in ("1h", -1, float("nan"), 10**30, True)),
+    ],
+    ids=repr,
+)
+def test_a_bad_time_is_refused_and_nothing_is_stored(channel, properties):
+    declare(channel, "q")
+    with pytest.raises(InvalidEta):
+        publish(channel, "q", "bad", **properties)
+    publish(channel, "q", "good")
+    assert Inbox(channel, "q").rest() == ["good"]
+
+
+def test_a_naive_eta_is_utc(channel):
+    inbox = Inbox(channel, "q")
+    due = time.time() + 0.4
+    naive = (datetime.now(UTC) + timedelta(seconds=0.4)).replace(tzinfo=None)
+    kombu.Producer(channel).publish("naive", routing_key="q", headers={"eta": naive.isoformat()})
+    assert inbox.drain(1) == ["naive"]
+    assert due - 0.01 <= inbox.times[0] <= due + PUNCTUAL_S
