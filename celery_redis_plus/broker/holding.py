@@ -58,6 +58,8 @@ class Held:
     adrift_since: float = 0.0
     #: The server says that another holder has it: no heartbeat any more, but an ack still counts.
     lost: bool = False
+    #: It is being settled, and not by an ack.
+    given_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +110,13 @@ class Register:
     def admit(self, messages: Iterable[Claimed], session: str) -> list[Claimed]:
         """Enter a claimed batch; return those to deliver.
 
-        A message that this process holds already was recovered while it was being worked on: its new claim is adopted.
+        A message that this process holds already was recovered while it was being worked on: its new claim is adopted. One that
+        it has given back is back on the server, whether or not the answer to that was read: it is delivered anew.
         """
         fresh = []
         for message in messages:
             known = self._held.get(message.tag)
-            if known is None:
+            if known is None or known.given_back:
                 self._held[message.tag] = Held(message.tag, message.queue, message.claim, session)
                 fresh.append(message)
             else:
@@ -130,12 +133,13 @@ class Register:
         if held is not None:
             held.stage = Stage.DELIVERED
 
-    def settle(self, tag: str) -> Held | None:
+    def settle(self, tag: str, settlement: Settlement) -> Held | None:
         """Take `tag` for settling; None where it is not held or is being settled already."""
         held = self._held.get(tag)
         if held is None or held.stage is Stage.SETTLING:
             return None
         held.stage = Stage.SETTLING
+        held.given_back = settlement is not Settlement.ACK
         return held
 
     def confirm(self, held: Held) -> None:
@@ -146,6 +150,7 @@ class Register:
     def order(self, held: Held, settlement: Settlement) -> None:
         """Leave a settlement to the duties: its own connection is gone, or has lost it."""
         held.stage = Stage.SETTLING
+        held.given_back = settlement is not Settlement.ACK
         self._orders.append(Order(held, settlement))
         self.on_work()
 
@@ -166,6 +171,7 @@ class Register:
                     continue
                 if held.stage is Stage.BUFFERED:
                     held.stage = Stage.SETTLING
+                    held.given_back = True
                     self._orders.append(Order(held, Settlement.HAND_BACK))
                 elif held.stage is Stage.DELIVERED and held.tag in delivered:
                     held.message = weakref.ref(delivered[held.tag])

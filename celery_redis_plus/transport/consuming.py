@@ -131,7 +131,7 @@ class Consuming:
         if not gone:
             return
         self.buffer = deque(message for message in self.buffer if message.tag not in gone)
-        held = [taken for tag in gone if (taken := register.settle(tag)) is not None]
+        held = [taken for tag in gone if (taken := register.settle(tag, Settlement.HAND_BACK)) is not None]
         try:
             self.session.settler.settle(held, Settlement.HAND_BACK)
         except Exception:
@@ -184,7 +184,7 @@ class Consuming:
         self.buffer.popleft()
         register = self.session.service.register
         if deliver is None:
-            held = register.settle(claimed.tag)
+            held = register.settle(claimed.tag, Settlement.HAND_BACK)
             if held is not None:
                 self.session.settler.post(held, Settlement.HAND_BACK)
             return

@@ -66,7 +66,7 @@ class QoS(virtual.QoS):
 
     def _settle(self, tag: str, settlement: Settlement) -> None:
         self._delivered.pop(tag, None)
-        held = self._session.service.register.settle(tag)
+        held = self._session.service.register.settle(tag, settlement)
         if held is None:
             return
         self._session.settler.post(held, settlement)
@@ -85,7 +85,7 @@ class QoS(virtual.QoS):
         held = []
         for tag in tags:
             self._delivered.pop(tag, None)
-            taken = register.settle(tag)
+            taken = register.settle(tag, Settlement.RETURN)
             if taken is not None:
                 held.append(taken)
         try:
