@@ -33,11 +33,15 @@ class Waker:
                 os.write(self._writer, b"!")
 
     def clear(self) -> None:
-        """Make it unreadable again; a `wake` from now on counts anew."""
-        if self._awake and self._reader >= 0:
-            self._awake = False
+        """Make it unreadable again; a `wake` from now on counts anew. For one thread only, which looks around afterwards.
+
+        Reads first, and always: a `wake` between the read and the flag is one that the caller is about to see, and one that
+        wrote after the flag was down leaves the pipe readable without it.
+        """
+        if self._reader >= 0:
             with suppress(OSError):
                 os.read(self._reader, 64)
+            self._awake = False
 
     def close(self) -> None:
         """Close both ends."""
