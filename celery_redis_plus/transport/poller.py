@@ -204,6 +204,11 @@ class Poller:
         loop.add_reader(self._session.waker.fileno(), self._on_waker)
         self._timer = loop.call_repeatedly(1.0, self._on_timer)
 
+    @property
+    def attached(self) -> bool:
+        """Whether a loop serves it, and will so tell its consumers when the connection breaks."""
+        return self._loop is not None
+
     def detach(self) -> None:
         """Leave the loop."""
         loop, self._loop = self._loop, None

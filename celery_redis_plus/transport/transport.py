@@ -73,8 +73,12 @@ class Transport(virtual.Transport):
             OptionError: a transport option is unknown, of the wrong type or out of range.
             redis.exceptions.ConnectionError: and its kin, as `errors` names them.
         """
-        self.session = Session(self._address(), self._options())
-        self.poller = Poller(self.session)
+        session = Session(self._address(), self._options())
+        if self._connected:
+            # kombu replaces a broken connection without closing it; nothing of it may stay in an event loop.
+            self.poller.detach()
+        self.session = session
+        self.poller = Poller(session)
         self._connected = True
         return self
 
@@ -139,12 +143,15 @@ class Transport(virtual.Transport):
     def verify_connection(self, connection: Any) -> bool:
         """Return whether the connection is usable.
 
-        A broken one counts as usable while it has consumers: in place of another one kombu quietly opens a new connection
-        (`Connection.connection`, 5.6 and 5.7), on which they would wait for ever. Their next `drain_events` raises instead.
+        A broken one counts as usable while it has consumers, or an event loop that waits for some: in place of another one
+        kombu quietly opens a new connection (`Connection.connection`, 5.6 and 5.7), on which they would wait for ever. Their
+        next `drain_events`, or the loop's next turn, raises instead.
         """
         if not self._connected:
             return False
-        return any(channel.consumed for channel in self.channels) or (not self.session.broken and self.session.wire.connected)
+        if self.poller.attached or any(channel.consumed for channel in self.channels):
+            return True
+        return not self.session.broken and self.session.wire.connected
 
     # -- events -----------------------------------------------------------------------------------------------------------
 
