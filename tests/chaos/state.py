@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.keys import Keys
+from tests.support.invariants import violations
+
 if TYPE_CHECKING:
     import redis
 
@@ -20,15 +23,6 @@ def empty(client: redis.Redis, queue: str) -> bool:
     return not any(places(client, queue).values())
 
 
-def check_places(client: redis.Redis, queue: str) -> None:
-    """Check that every message's hash is in exactly one place, and every place's entry has a hash.
-
-    Nothing may consume the queue meanwhile.
-    """
-    prefix = f"message:{{{queue}}}:"
-    hashes = {key.decode()[len(prefix) :] for key in client.scan_iter(prefix + "*", count=5000)}
-    listed: list[str] = []
-    for place in PLACES:
-        listed += [tag.decode() for tag in client.zrange(f"{place}:{{{queue}}}", 0, -1)]
-    assert len(listed) == len(set(listed)), "a message is in two places"
-    assert set(listed) == hashes
+def check_invariants(client: redis.Redis) -> None:
+    """Check the design's invariants over the whole database. Nothing may use it meanwhile."""
+    assert violations(client, Keys()) == []

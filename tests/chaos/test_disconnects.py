@@ -6,9 +6,11 @@ from collections import Counter
 
 import pytest
 import redis
+from kombu import Connection, Queue
+from kombu.asynchronous import Hub
 
 from tests.chaos.ledger import repeats
-from tests.chaos.state import check_places, empty, places
+from tests.chaos.state import check_invariants, empty, places
 from tests.support.waiting import wait_until
 
 QUEUE = "celery"
@@ -88,7 +90,7 @@ def test_worker_survives_forced_disconnects(*, pool, full, own_server, ledger, c
         wait_until(lambda: len(ledger.ended()) == sent, 60, lambda: f"{sent} {places(client, QUEUE)} {worker.tail()}")
         wait_until(lambda: empty(client, QUEUE), 20, lambda: places(client, QUEUE))
         after = settled(app, worker)
-        check_places(client, QUEUE)
+        check_invariants(client)
     assert worker.stop() == 0
     figures(
         f"{cuts} cuts in {took_s:.0f} s {dict(kinds)}: {sent} tasks all ran, repeats {repeats(ledger.started())}; "
@@ -97,3 +99,24 @@ def test_worker_survives_forced_disconnects(*, pool, full, own_server, ledger, c
     )
     assert growth(before, after) == {}
     assert "please report it" not in worker.log()
+
+
+def test_a_connection_that_breaks_before_it_consumes_is_given_up(*, own_server):
+    """Celery joins the loop before it declares and consumes: what breaks in between must not stay in the loop for ever."""
+    hub = Hub()
+    connection = Connection(own_server.url())
+    transport, first = connection.transport, connection.connection
+    transport.register_with_event_loop(first, hub)
+    with own_server.client() as client:
+        client.client_kill_filter(_type="normal", skipme=True)
+    poller = transport.poller
+    with pytest.raises(connection.connection_errors):
+        transport.session.wire.collect()
+    Queue("q")(connection.default_channel).declare()
+    assert transport.poller is poller, "kombu has replaced what the loop waits for"
+    with pytest.raises(connection.connection_errors):
+        poller.on_tick()
+    connection.collect()
+    assert not hub.on_tick
+    assert not hub.readers
+    hub.close()

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.chaos.ledger import repeats
-from tests.chaos.state import check_places, empty, places
+from tests.chaos.state import check_invariants, empty, places
 from tests.support.waiting import wait_until
 
 QUEUE = "celery"
@@ -73,7 +73,7 @@ def test_worker_and_publisher_come_back_by_themselves(*, how, pool, full, start_
         # No visibility timeout passes: what a lost reply left behind has to come back by itself.
         wait_until(lambda: empty(client, QUEUE), 30, lambda: f"{places(client, QUEUE)} {worker.tail()}")
         assert worker.stop() == 0
-        check_places(client, QUEUE)
+        check_invariants(client)
     lost = publisher.sent - len(ledger.ended())
     first_deliveries = Counter(entry.task for entry in ledger.read() if entry.event == "start" and not entry.redelivered)
     figures(

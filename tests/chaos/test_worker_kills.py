@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tests.chaos.ledger import repeats
-from tests.chaos.state import check_places, empty, places
+from tests.chaos.state import check_invariants, empty, places
 from tests.support.waiting import wait_until
 
 QUEUE = "celery"
@@ -43,7 +43,7 @@ def test_killed_workers_lose_nothing_but_what_was_acknowledged_early(
     with own_server.client() as client:
         wait_until(lambda: empty(client, QUEUE), 60, lambda: f"{places(client, QUEUE)} {worker.tail()}")
         assert worker.stop() == 0
-        check_places(client, QUEUE)
+        check_invariants(client)
 
     lost = tasks - len(ledger.ended())
     never_started = tasks - len(ledger.started())
