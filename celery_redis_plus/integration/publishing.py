@@ -6,6 +6,7 @@ Where no signal handler ran, the transport reads Celery's header itself and take
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -34,6 +35,7 @@ class EtaProperty:
         sender: str = "",
         headers: dict[str, Any] | None = None,
         properties: dict[str, Any] | None = None,
+        declare: Sequence[Any] | None = None,
         **named: Any,  # noqa: ARG002 - signals gain arguments
     ) -> None:
         """Set the property `eta`, in unix seconds, exact to the millisecond, never before the time that was asked for.
@@ -42,7 +44,7 @@ class EtaProperty:
         """
         if not headers or properties is None or not headers.get("eta"):
             return
-        app = self._app_of(sender)
+        app = self._app_of(sender, declare or ())
         if app is None or not publishes_to_us(app):
             return
         eta = headers["eta"]
@@ -54,9 +56,16 @@ class EtaProperty:
         if not app.conf.enable_utc:
             headers["eta"] = _with_offset(eta, app.timezone)
 
-    def _app_of(self, task: str) -> Any:
-        """Return the app that publishes `task`, as far as can be told: the signal does not name it."""
+    def _app_of(self, task: str, declare: Sequence[Any]) -> Any:
+        """Return the app that publishes `task`: the signal does not name it, but the queue that is declared is the app's own.
+
+        Where none is declared (an exchange was given), the current app, or one that has the task, is the best guess.
+        """
         apps = [app for known in self._apps if (app := known()) is not None]
+        for queue in declare:
+            for app in apps:
+                if "amqp" in app.__dict__ and app.amqp.queues.get(queue.name) is queue:
+                    return app
         current = current_app._get_current_object()  # noqa: SLF001 - the documented way to look behind a proxy
         if current in apps:
             return current

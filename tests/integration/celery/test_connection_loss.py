@@ -21,6 +21,7 @@ def claimed(client):
     return client.zcard(b"messages_index:{%s}" % QUEUE)
 
 
+# How many run, and how many are at least claimed when the connections are cut.
 @pytest.mark.parametrize(
     ("setup", "pool", "running", "prefetched"),
     [
@@ -31,8 +32,8 @@ def claimed(client):
         ("alone", "gevent", 2, 3),
     ],
 )
-def test_running_tasks_run_once_and_prefetched_ones_at_once(
-    pool, running, prefetched, setup, celery_app, celery_worker, notes, redis_client
+def test_running_tasks_run_once_and_prefetched_ones_at_once(  # noqa: PLR0917 - fixtures
+    setup, pool, running, prefetched, celery_app, celery_worker, notes, redis_client
 ):
     config = {
         "task_acks_late": True,

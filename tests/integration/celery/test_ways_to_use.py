@@ -5,22 +5,24 @@ The workers start side by side, each on a queue of its own.
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import redis
 from kombu import pools
 
-from tests.integration.celery.app import CONFIG_VARIABLE, JOURNAL_VARIABLE, SETUP_VARIABLE, URL_VARIABLE, make_app
+from tests.integration.celery.app import make_app
+from tests.integration.celery.fleet import START_S, Ship, fleet
 from tests.support.apps import JOURNAL_DB
-from tests.support.servers import Server
 from tests.support.waiting import wait_until
-from tests.support.workers import Worker
+
+if TYPE_CHECKING:
+    import redis
+
+    from tests.support.servers import Server
+    from tests.support.workers import Worker
 
 #: way -> how the app is set up (see `make_app`), its URL (`{}` is host, port and database), further settings
 WAYS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -35,7 +37,6 @@ WAYS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "failover": ("configured", "redis://127.0.0.1:1/0;redis://{}", {}),
     "read-and-write-url": ("configured", "redis://127.0.0.1:1/0", {"broker_read_url": "{}", "broker_write_url": "{}"}),
 }
-START_S = 60
 
 
 def way(name: str, server: Server) -> tuple[str, str, dict[str, Any]]:
@@ -47,25 +48,12 @@ def way(name: str, server: Server) -> tuple[str, str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def workers(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Worker]]:
-    logs = tmp_path_factory.mktemp("ways")
-    with server.client() as client:
-        client.flushdb()
-    with ExitStack() as stack:
-        started = {}
-        for name in WAYS:
-            setup, url, config = way(name, server)
-            env = {
-                SETUP_VARIABLE: setup,
-                URL_VARIABLE: url,
-                CONFIG_VARIABLE: repr(config),
-                JOURNAL_VARIABLE: server.url(JOURNAL_DB, "redis"),
-            }
-            options = ("--without-mingle", "--without-gossip", "--without-heartbeat")
-            worker = Worker("tests.integration.celery.app", logs, pool="solo", env=env, options=options, name=name)
-            started[name] = stack.enter_context(worker.start(wait=False))
+    ships = {}
+    for name in WAYS:
+        setup, url, config = way(name, server)
+        ships[name] = Ship(url, setup, config=config)
+    with fleet(server, tmp_path_factory.mktemp("ways"), ships) as started:
         yield started
-        for worker in started.values():
-            worker.signal(signal.SIGTERM)
 
 
 @pytest.fixture

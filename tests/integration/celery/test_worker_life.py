@@ -1,0 +1,41 @@
+"""What happens to messages over a worker's life: warm shutdown, and tasks longer than the visibility timeout."""
+
+import pytest
+
+from tests.support.waiting import wait_until
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_warm_shutdown_gives_prefetched_messages_back_in_place(pool, celery_app, celery_worker, notes, redis_client):
+    config = {"task_acks_late": True, "worker_prefetch_multiplier": 4}
+    app = celery_app(**config)
+    for number in range(6):
+        app.send_task("c.wait", ["warm", str(number)])
+    in_place = redis_client.zrange("queue:{celery}", 0, -1, withscores=True)
+    worker = celery_worker(pool=pool, concurrency=1, config=config)
+    wait_until(lambda: len(notes.started("warm")) == 1 and redis_client.zcard("messages_index:{celery}") == 4, 15, worker.tail)
+    worker.signal(15)
+    wait_until(lambda: "Warm shutdown" in worker.log(), 10, worker.tail)
+    notes.go("warm")
+
+    assert worker.wait(20) == 0
+    # Threads begin their next ones while the worker stops.
+    began = len(notes.done("warm"))
+    assert notes.started("warm") == notes.done("warm")
+    assert 1 <= began < 4
+    assert redis_client.zrange("queue:{celery}", 0, -1, withscores=True) == in_place[began:]
+    for tag, _ in in_place[began:]:
+        assert not redis_client.hexists(b"message:{celery}:" + tag, "failed")
+
+
+def test_task_longer_than_the_visibility_timeout_runs_once(celery_app, celery_worker, notes, redis_client):
+    config = {"task_acks_late": True, "broker_transport_options": {"visibility_timeout": 3}}
+    # The second worker would take the message over.
+    worker = celery_worker(config=config)
+    celery_worker(config=config)
+    celery_app(**config).send_task("c.note", ["long", "task", 10])
+    ran = notes.wait_for("long", 1, 20, worker.tail)
+    wait_until(lambda: not redis_client.exists("messages_index:{celery}"), 5, worker.tail)
+
+    assert ran == {"task": 1}
+    assert notes.started("long") == ["task"]

@@ -1,0 +1,138 @@
+import logging
+import pickle
+
+import pytest
+from celery import Celery
+
+from celery_redis_plus import configure_app
+from celery_redis_plus.integration.configure import FIXUP
+from celery_redis_plus.integration.worker import BrokerStep
+
+DOTTED = "celery_redis_plus.transport:Transport"
+
+
+def make(**settings):
+    app = Celery("unit", set_as_current=False)
+    app.config_from_object(settings)
+    return app
+
+
+def test_app_is_returned_and_configured_once():
+    app = make(broker_url="redis://h")
+
+    assert configure_app(app) is app
+    connection = vars(app)["_connection"]
+    assert configure_app(app) is app
+    assert vars(app)["_connection"] is connection
+    assert app.steps["consumer"] == {BrokerStep}
+    assert FIXUP in app.fixups
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_settings_of_the_user_hold_whenever_they_come(before):
+    app = Celery("unit", set_as_current=False)
+    if before:
+        configure_app(app)
+    app.config_from_object({"broker_url": "redis://h:1/2", "broker_transport_options": {"visibility_timeout": 9}})
+    if not before:
+        configure_app(app)
+    connection = app.connection_for_write()
+
+    assert connection.transport_cls == "redisplus"
+    assert (connection.hostname, connection.port, connection.virtual_host) == ("h", 1, "2")
+    assert connection.transport_options == {"visibility_timeout": 9}
+    assert app.conf.broker_url == "redis://h:1/2"
+
+
+def test_url_that_is_set_later_counts_too():
+    app = configure_app(make(broker_url="redis://h"))
+    app.connection_for_write()
+    app.conf.broker_url = "rediss://other"
+    connection = app.connection_for_write()
+
+    assert (connection.transport_cls, connection.hostname) == ("redispluss", "other")
+
+
+def test_broker_of_another_kind_is_left_alone():
+    app = configure_app(make(broker_url="memory://"))
+
+    assert app.connection_for_write().transport_cls == "memory"
+
+
+def test_read_and_write_url_differ():
+    app = configure_app(make(broker_read_url="redis://r", broker_write_url=f"{DOTTED}://w"))
+
+    assert app.connection_for_read().as_uri().startswith("redisplus://:**@r:")
+    assert app.connection_for_write().as_uri().startswith("redisplus://:**@w:")
+
+
+@pytest.mark.parametrize(
+    ("url", "scheme"), [("redis://h", "redisplus"), ("rediss://h", "redispluss"), ("h", "redisplus"), (None, "redisplus")]
+)
+def test_transport_setting_leads_to_us(url, scheme):
+    app = configure_app(make(broker_url=url, broker_transport=DOTTED))
+
+    assert app.connection_for_write().transport_cls == scheme
+
+
+def test_failover_urls_are_all_ours():
+    app = configure_app(make(broker_url=["redis://a", f"{DOTTED}://b"]))
+
+    assert app.connection_for_write().alt == ["redisplus://a", "redisplus://b"]
+
+
+def test_settings_with_an_import_path_can_be_shown():
+    app = configure_app(make(broker_url=f"{DOTTED}://:secret@h"))
+
+    assert "secret" not in app.bugreport()
+
+
+def test_result_backend_is_left_alone():
+    app = configure_app(make(broker_url="redis://h", result_backend="redis://h/1"))
+
+    assert app.conf.result_backend == "redis://h/1"
+    assert type(app.backend).__module__ == "celery.backends.redis"
+
+
+def test_configuration_survives_pickling():
+    app = pickle.loads(pickle.dumps(configure_app(make(broker_url="redis://h"))))
+
+    assert app.connection_for_write().transport_cls == "redisplus"
+    assert BrokerStep in app.steps["consumer"]
+
+
+def test_app_that_has_published_before_leaves_its_old_connections():
+    app = make(broker_url="redis://h")
+    assert app.producer_pool.connections.connection.transport_cls == "redis"
+    configure_app(app)
+
+    assert app.producer_pool.connections.connection.transport_cls == "redisplus"
+
+
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        ({}, []),
+        ({"priority_steps": [0, 3]}, ["priority_steps"]),
+        ({"sep": ":", "priority_steps": [0, 3]}, ["priority_steps and sep"]),
+        ({"sep": ":", "priority_order": "high-first"}, []),
+    ],
+)
+def test_priorities_of_kombu_are_asked_about_once(options, warned, caplog):
+    app = configure_app(make(broker_url="redis://h", broker_transport_options=options))
+    with caplog.at_level(logging.WARNING):
+        app.connection_for_write()
+        app.connection_for_read()
+
+    assert len(caplog.messages) == len(warned)
+    for message, name in zip(caplog.messages, warned, strict=True):
+        assert name in message
+        assert "priority_order" in message
+        assert "'low-first'" in message
+        assert "'high-first'" in message
+
+
+def test_other_brokers_are_not_asked_about_priorities(caplog):
+    configure_app(make(broker_url="memory://", broker_transport_options={"sep": ":"})).connection_for_write()
+
+    assert caplog.messages == []

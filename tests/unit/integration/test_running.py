@@ -1,0 +1,144 @@
+import time
+from types import SimpleNamespace
+
+import pytest
+from celery.bootsteps import CLOSE, RUN
+from celery.concurrency.base import BasePool
+from celery.worker import state
+from kombu.asynchronous.timer import Timer
+
+from celery_redis_plus.integration.running import RunningTasks
+from celery_redis_plus.transport.message import Message
+
+
+class FlushingPool(BasePool):
+    """Drops what waits, as prefork does."""
+
+    def flush(self):
+        """Drop it."""
+
+
+class Consumer(SimpleNamespace):
+    """What the keeper reads of Celery's consumer."""
+
+
+class Request:
+    def __init__(self, message):
+        self.id = message.headers.get("id")
+        self.message = message
+
+
+def make_message(task_id="1", **headers):
+    payload = {
+        "body": b"",
+        "headers": {"id": task_id, "task": "t", **headers},
+        "properties": {"delivery_tag": "tag", "delivery_info": {}},
+    }
+    return Message(payload)
+
+
+@pytest.fixture
+def make_consumer():
+    kept = []
+
+    def make(pool=BasePool):
+        consumer = Consumer(pool=pool(), timer=Timer(), blueprint=SimpleNamespace(state=RUN), controller=None)
+        consumer.pool.start()
+        kept.append(consumer)
+        return consumer
+
+    return make
+
+
+@pytest.fixture
+def active():
+    """Put requests among Celery's active ones."""
+    requests = []
+
+    def add(message):
+        request = Request(message)
+        requests.append(request)
+        state.requests[request.id] = request
+        state.active_requests.add(request)
+        return request
+
+    yield add
+    for request in requests:
+        state.requests.pop(request.id, None)
+        state.active_requests.discard(request)
+
+
+@pytest.mark.parametrize("pool", [BasePool, FlushingPool])
+def test_running_task_is_kept_before_and_after_the_restart(pool, make_consumer, active):
+    keeper = RunningTasks(consumer := make_consumer(pool))
+    message = make_message()
+    active(message)
+
+    assert keeper.keeps(message, time.monotonic()) is True
+    keeper.started()
+    assert keeper.keeps(message, 0.0) is True
+    consumer.pool.stop()
+    assert keeper.keeps(message, 0.0) is False
+
+
+@pytest.mark.parametrize(("pool", "kept"), [(BasePool, True), (FlushingPool, False)])
+def test_waiting_task_is_decided_by_the_pool_once_the_consumer_is_back(pool, kept, make_consumer):
+    keeper = RunningTasks(make_consumer(pool))
+    keeper.started()
+    message = make_message()
+    adrift_since = time.monotonic()
+
+    assert keeper.keeps(message, adrift_since) is None
+    keeper.started()
+    assert keeper.keeps(message, adrift_since) is kept
+
+
+def test_task_in_the_workers_timer_goes_back(make_consumer):
+    keeper = RunningTasks(consumer := make_consumer())
+    waiting, cancelled = make_message("1"), make_message("2")
+    consumer.timer.call_after(100, print, (Request(waiting),))
+    consumer.timer.cancel(consumer.timer.call_after(100, print, (Request(cancelled),)))
+    consumer.timer.call_after(100, print)
+    keeper.started()
+
+    assert keeper.keeps(waiting, 0.0) is True
+    assert keeper.keeps(cancelled, 0.0) is False
+
+
+def test_message_that_is_no_task_goes_back_at_once(make_consumer):
+    keeper = RunningTasks(make_consumer())
+    message = make_message()
+    del message.headers["task"]
+
+    assert keeper.keeps(message, time.monotonic()) is False
+
+
+def test_task_of_the_first_protocol_is_known_by_its_body(make_consumer, active):
+    keeper = RunningTasks(make_consumer(FlushingPool))
+    message = make_message()
+    message.headers.clear()
+    message._decoded_cache = {"task": "t", "id": "1"}  # noqa: SLF001 - what kombu sets by decoding
+    active(message)
+
+    assert keeper.keeps(message, time.monotonic()) is True
+
+
+def test_retry_with_the_same_id_is_another_message(make_consumer, active):
+    keeper = RunningTasks(make_consumer(FlushingPool))
+    keeper.started()
+    old, new = make_message(), make_message()
+    active(new)
+
+    assert keeper.keeps(old, 0.0) is False
+    assert keeper.keeps(new, 0.0) is True
+
+
+def test_worker_that_shuts_down_or_is_gone_stops(make_consumer):
+    keeper = RunningTasks(consumer := make_consumer())
+
+    assert not keeper.stopping()
+    consumer.blueprint.state = CLOSE
+    assert keeper.stopping()
+    orphan = RunningTasks(Consumer())
+    assert orphan.stopping()
+    assert orphan.keeps(make_message(), 0.0) is False
