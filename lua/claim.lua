@@ -62,9 +62,8 @@ while credit > 0 and bytes > 0 and #open > 0 do
     if credit <= 0 or bytes <= 0 then break end
     local count = credit
     if share then count = math.ceil(credit / (#open - i + 1)) end
-    local taken = take(q, count)
-    credit = credit - taken
-    if taken == count then still[#still + 1] = q end
+    credit = credit - take(q, count)
+    if not drained[q] then still[#still + 1] = q end
   end
   open = still
 end

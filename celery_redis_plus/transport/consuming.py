@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.transport.poller import Poller
     from celery_redis_plus.transport.qos import QoS
     from celery_redis_plus.transport.session import Session
+
+logger = logging.getLogger(__name__)
 
 #: Queues without a known reason to look that each claim looks at all the same: their bells are not heard while others have work.
 COLD_QUEUES = 4
@@ -178,10 +181,11 @@ class Consuming:
         """Deliver the first buffered message."""
         claimed = self.buffer[0]
         deliver = self.consumed.get(claimed.queue)
-        if claimed.body is None:
-            claimed.body = self.session.claimer.fetch_body(claimed)
+        complete = self._complete(claimed)
         # Only now: until it is delivered or gone, the buffer is what its hand-back looks at.
         self.buffer.popleft()
+        if not complete:
+            return
         register = self.session.service.register
         if deliver is None:
             held = register.settle(claimed.tag, Settlement.HAND_BACK)
@@ -195,6 +199,16 @@ class Consuming:
         # Celery sends a task with an eta through its timer even when the eta has passed.
         self.timers_filled += bool(payload["headers"].get("eta"))
         deliver(payload)
+
+    def _complete(self, claimed: Claimed) -> bool:
+        """Fetch the body of a large message; return False where the message is gone: its queue was deleted meanwhile."""
+        if claimed.body is None:
+            claimed.body = self.session.claimer.fetch_body(claimed)
+        if claimed.body is None:
+            logger.warning("message %s of queue %r is gone: the queue was deleted, or expired", claimed.tag, claimed.queue)
+            self.qos.ack(claimed.tag)
+            return False
+        return True
 
     def takes_broadcasts_of(self, queue: str) -> bool:
         """Return whether the queue's broadcasts are for this channel."""
@@ -254,15 +268,12 @@ class Consuming:
             self._getting.add(queue)
             self._watch(queue)
         session = self.session
-        fresh: list[Claimed] = []
-        while not fresh:
+        claimed = self._from_buffer(queue)
+        while claimed is None or not self._complete(claimed):
             batch = session.claimer.claim([queue], 1, share=False)
             if not batch.messages:
                 return None
-            fresh = session.service.register.admit(batch.messages, session.id)
-        claimed = fresh[0]
-        if claimed.body is None:
-            claimed.body = session.claimer.fetch_body(claimed)
+            claimed = next(iter(session.service.register.admit(batch.messages, session.id)), None)
         session.service.register.deliver(claimed.tag)
         message = Message(payload_of(claimed), channel=self)
         if no_ack:
@@ -270,6 +281,14 @@ class Consuming:
         else:
             self.qos.append(message, claimed.tag)
         return message
+
+    def _from_buffer(self, queue: str) -> Claimed | None:
+        """Take the first message of the queue that a consumer of this channel has claimed, and not been given yet."""
+        for claimed in self.buffer:
+            if claimed.queue == queue:
+                self.buffer.remove(claimed)
+                return claimed
+        return None
 
     # -- settling ---------------------------------------------------------------------------------------------------------
 

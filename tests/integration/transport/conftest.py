@@ -56,4 +56,4 @@ def end_services() -> None:
     """Stop the duties and forget what they held: the next test's server is empty."""
     for service in service_module.services():
         service.stop()
-    service_module._services.clear()
+    service_module._services.clear()  # noqa: SLF001 - nothing in a process forgets a broker, but tests

@@ -178,3 +178,14 @@ def test_a_claim_stops_at_a_megabyte_and_the_rest_keeps_its_place(connect):
     inbox.pump(5)
     assert 2 <= channel.queue_sizes("q").unacked <= 4
     assert Inbox(connect().channel(), "q").rest()[0] == bodies[channel.queue_sizes("q").unacked]
+
+
+def test_a_large_body_whose_queue_was_deleted_after_the_claim_is_not_delivered_empty(connect):
+    channel = connect().channel()
+    publish(channel, "q", "small", "x" * (LARGE_BODY + 1))
+    inbox = Inbox(channel, "q")
+    inbox.drain(1)
+    connect().channel().queue_delete("q")
+    assert inbox.rest() == ["small"]
+    publish(channel, "q", "x" * (LARGE_BODY + 1))
+    assert len(inbox.drain(2)) == 2

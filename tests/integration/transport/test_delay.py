@@ -44,7 +44,9 @@ def test_an_idle_consumer_gets_it_when_due_and_not_before(channel, form):
     assert not inbox.messages[1].delivery_info["redelivered"]
 
 
-@pytest.mark.parametrize("properties", [{"headers": {"eta": in_s(-60)}}, {"headers": {"x-delay": 0}}, {"headers": {"eta": None}}, {"eta": 0}])
+@pytest.mark.parametrize(
+    "properties", [{"headers": {"eta": in_s(-60)}}, {"headers": {"x-delay": 0}}, {"headers": {"eta": None}}, {"eta": 0}]
+)
 def test_what_is_due_already_is_ready_at_once(channel, properties):
     declare(channel, "q")
     publish(channel, "q", "now", **properties)

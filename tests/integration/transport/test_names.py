@@ -10,7 +10,8 @@ from tests.support.inbox import Inbox, publish
 from tests.support.invariants import violations
 
 NAMES = [
-    "{", "}", "{}", "}{", "a{b}c", "{tag}x", "}lead", "%lead", "%7Dlead", "a:b", "a::b:", "*", "?", "[a-z]", "a*b?c[d]", "\\", "line\nbreak",
+    "{", "}", "{}", "}{", "a{b}c", "{tag}x", "}lead", "%lead", "%7Dlead", "a:b", "a::b:", "*", "?", "[a-z]", "a*b?c[d]", "\\",
+    "line\nbreak",
     "tab\t", "nul\x00", " ", "ż🥕", "a.b.#", "x" * 1024, "'\"", "-", "0",
 ]  # fmt: skip
 

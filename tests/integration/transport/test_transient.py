@@ -1,0 +1,170 @@
+"""Queues that vanish: auto-delete, exclusive, `x-expires`; whole, with messages and bindings, and not while they are used."""
+
+from __future__ import annotations
+
+import time
+
+import kombu
+import pytest
+from kombu.exceptions import ChannelError
+
+from celery_redis_plus.broker.bindings import Bindings
+from celery_redis_plus.broker.queues import Queues
+from celery_redis_plus.duties.janitor import Janitor
+from celery_redis_plus.duties.watched import WatchList
+from tests.support.inbox import Inbox, declare, publish
+from tests.support.waiting import wait_until
+
+#: What stays for good: the list of queues (with the tombstone), the counter of queue ids, exchanges.
+LASTING = {b"queues", b"queue_ids", b"exchanges"}
+
+
+def janitor(channel):
+    session = channel.session
+    return Janitor(Queues(session.wire, session.keys, transient_ttl_s=300), Bindings(session.wire, session.keys), WatchList())
+
+
+def left_over(redis_client):
+    """The keys that outlive every queue; a producer's record expires by itself."""
+    return {key for key in redis_client.keys("*") if redis_client.pttl(key) == -1} - LASTING
+
+
+def expiring(name="q", ms=300, **options):
+    return kombu.Queue(name, expires=ms / 1000, durable=False, **options)
+
+
+def test_an_unused_queue_vanishes_with_its_messages(channel, redis_client):
+    expiring()(channel).declare()
+    publish(channel, "q", "ready", "x" * 1_100_000)
+    publish(channel, "q", "later", headers={"x-delay": 60_000})
+    assert redis_client.keys("message:*")
+    wait_until(lambda: not redis_client.keys("message:*") and not redis_client.keys("*{q}"), timeout_s=3)
+    with pytest.raises(ChannelError, match="NOT_FOUND"):
+        channel.queue_declare("q", passive=True)
+
+
+def test_a_reply_to_a_queue_that_has_vanished_is_not_stored_and_makes_no_key(connect, redis_client):
+    requester, replier = connect().channel(), connect().channel()
+    expiring("replies")(requester).declare()
+    wait_until(lambda: not redis_client.exists("meta:{replies}"), timeout_s=3)
+    publish(replier, "replies", "too late")
+    with pytest.raises(ChannelError, match="no queue takes"):
+        publish(replier, "replies", "too late", mandatory=True)
+    janitor(replier).clear()
+    publish(replier, "replies", "still too late")
+    assert redis_client.keys("*{replies}*") == []
+    assert left_over(redis_client) == set()
+
+
+def test_a_vanished_queue_can_be_declared_again(channel, redis_client):
+    expiring()(channel).declare()
+    wait_until(lambda: not redis_client.exists("meta:{q}"), timeout_s=3)
+    janitor(channel).clear()
+    declare(channel, "q")
+    publish(channel, "q", "hello")
+    assert Inbox(channel, "q").drain(1) == ["hello"]
+    assert redis_client.pttl("meta:{q}") == -1
+
+
+def test_the_janitor_clears_bindings_of_vanished_queues_away(channel, redis_client):
+    exchange = kombu.Exchange("e", "topic", durable=True)
+    expiring("gone", exchange=exchange, routing_key="k")(channel).declare()
+    kombu.Queue("stays", exchange, routing_key="k", durable=True)(channel).declare()
+    wait_until(lambda: not redis_client.exists("meta:{gone}"), timeout_s=3)
+    # The list tells when a queue may be gone, on the server's clock.
+    wait_until(lambda: janitor(channel).clear() or set(channel.list_bindings()) == {("stays", "e", "k")}, timeout_s=3)
+    kombu.Producer(channel, exchange, routing_key="k").publish("x")
+    assert Inbox(channel, "stays").drain(1) == ["x"]
+    assert redis_client.keys("*gone*") == []
+
+
+def test_a_publisher_with_a_cached_binding_does_not_revive_a_vanished_queue(connect, redis_client):
+    publisher, other = connect().channel(), connect().channel()
+    exchange = kombu.Exchange("e", "direct", durable=True)
+    expiring(exchange=exchange, routing_key="k")(other).declare()
+    producer = kombu.Producer(publisher, exchange, routing_key="k")
+    producer.publish("stored")
+    wait_until(lambda: not redis_client.exists("meta:{q}"), timeout_s=3)
+    producer.publish("dropped")
+    assert redis_client.keys("message:*") == []
+    assert redis_client.keys("meta:*") == []
+
+
+def test_a_slow_consumer_keeps_its_expiring_queue_and_what_waits_in_it(connect, redis_client):
+    channel = connect().channel()
+    queue = expiring(ms=600)
+    inbox = Inbox(channel, queue, prefetch=1, ack=False)
+    publish(channel, "q", *range(5))
+    publish(channel, "q", "later", headers={"x-delay": 1500})
+    inbox.drain(1)
+    until = time.monotonic() + 2.0
+    while time.monotonic() < until:
+        assert redis_client.exists("meta:{q}")
+        inbox.pump(0.1)
+    assert inbox.bodies == [0]
+    inbox.ack = True
+    inbox.messages[0].ack()
+    assert inbox.drain(6) == [0, 1, 2, 3, 4, "later"]
+
+
+def test_a_consumer_that_did_not_declare_the_queue_keeps_it_alive_all_the_same(connect, redis_client):
+    expiring(ms=600)(connect().channel()).declare()
+    connection = connect()
+    channel = connection.channel()
+    received = []
+    channel.basic_consume("q", callback=received.append, no_ack=True)
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until:
+        try:
+            connection.drain_events(timeout=0.1)
+        except TimeoutError:
+            assert redis_client.exists("meta:{q}")
+    publish(channel, "q", "still there")
+    connection.drain_events(timeout=5)
+    assert received[0].payload == "still there"
+
+
+def test_an_auto_delete_queue_goes_with_its_last_consumer(connect, redis_client):
+    queue = kombu.Queue("q", kombu.Exchange("e", durable=True), routing_key="k", auto_delete=True)
+    first, second = connect(), connect()
+    one, two = Inbox(first.channel(), queue), Inbox(second.channel(), queue)
+    one.cancel()
+    assert redis_client.exists("meta:{q}")
+    publish(first.default_channel, "q", "for the other")
+    assert two.drain(1) == ["for the other"]
+    publish(first.default_channel, "q", "for nobody", headers={"x-delay": 60_000})
+    second.close()
+    assert redis_client.keys("*{q}*") == [] or left_over(redis_client) == set()
+    assert redis_client.keys("message:*") == []
+    assert list(first.default_channel.list_bindings()) == []
+
+
+def test_an_auto_delete_queue_whose_consumer_died_goes_after_the_option_transient_queue_ttl(connect, redis_client):
+    channel = connect(transient_queue_ttl=1).channel()
+    kombu.Queue("q", auto_delete=True)(channel).declare()
+    publish(channel, "q", "never read")
+    assert 0 < redis_client.pttl("meta:{q}") <= 1000
+    wait_until(lambda: not redis_client.keys("message:*") and not redis_client.exists("meta:{q}"), timeout_s=4)
+
+
+def test_what_a_transient_queue_leaves_behind_expires_or_is_cleared(connection, channel, redis_client):
+    """Claims and requeues make keys, too."""
+    queue = expiring(ms=400)
+    queue(channel).declare()
+    publish(channel, "q", 1, 2, 3)
+    channel.basic_get("q").requeue()
+    channel.basic_get("q")
+    channel.close()
+    wait_until(lambda: not redis_client.exists("meta:{q}"), timeout_s=3)
+    other = connection.channel()
+    wait_until(lambda: janitor(other).clear() or not left_over(redis_client), timeout_s=3)
+    assert redis_client.keys("message:*") == []
+
+
+def test_rejected_messages_of_a_transient_queue_are_not_kept(channel, redis_client):
+    expiring(ms=5000)(channel).declare()
+    publish(channel, "q", "bad")
+    channel.basic_get("q").reject()
+    wait_until(lambda: redis_client.hget("meta:{q}", "dropped") == b"1")
+    assert redis_client.keys("message:*") == []
+    assert redis_client.keys("dead:*") == []
