@@ -28,6 +28,7 @@ class Settler:
         self._keys = keys
         self._register = register
         self._dead_letter_max = dead_letter_max
+        self._gathered: dict[str, list[Held]] = {}
         self._ack = script("ack")
         self._requeue = script("requeue")
         self._reject = script("reject")
@@ -36,18 +37,40 @@ class Settler:
         """Send a settlement without waiting for the reply. Never raises: what the connection loses, the duties send again."""
         if not self._wire.connected:
             self._register.order(held, settlement)
+        else:
+            self._post([held], settlement, hold=False)
+
+    def gather(self, held: Held) -> None:
+        """Keep an ack for `release`, which its caller promises to call before it sleeps: one script call for several."""
+        self._gathered.setdefault(held.queue, []).append(held)
+
+    def release(self, *, hold: bool) -> None:
+        """Send the gathered acks; with `hold` beside the wire's next write. Never raises, as `post`."""
+        if not self._gathered:
             return
-        keys, arguments = self._call([held], settlement)
+        gathered, self._gathered = self._gathered, {}
+        for messages in gathered.values():
+            for at in range(0, len(messages), MAX_BATCH):
+                part = messages[at : at + MAX_BATCH]
+                if self._wire.connected:
+                    self._post(part, Settlement.ACK, hold=hold)
+                else:
+                    for held in part:
+                        self._register.order(held, Settlement.ACK)
+
+    def _post(self, messages: list[Held], settlement: Settlement, *, hold: bool) -> None:
+        keys, arguments = self._call(messages, settlement)
 
         def done(reply: Any, error: Exception | None) -> None:
-            if error is None:
-                self._register.confirm(held)
-            else:
-                self._register.order(held, settlement)
+            for held in messages:
+                if error is None:
+                    self._register.confirm(held)
+                else:
+                    self._register.order(held, settlement)
 
         with suppress(RedisError, OSError):
             # `done` has been told of the failure, and the session's owner meets it with its next call.
-            self._wire.post(self._script(settlement), keys, *arguments, done=done)
+            self._wire.post(self._script(settlement), keys, *arguments, done=done, hold=hold)
 
     def ack_now(self, queue: str, tags: Iterable[str]) -> int:
         """Remove messages and wait for the reply; return how many were there. Raises as `Wire.run` does."""

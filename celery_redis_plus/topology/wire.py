@@ -76,6 +76,8 @@ class Wire:
         self._pid = os.getpid()
         self._connection: Connection | None = None
         self._owed: deque[_Owed] = deque()
+        #: Packed commands that wait for the next write.
+        self._outbox: list[bytes] = []
         self._loaded: set[bytes] = set()
         self._used = 0.0
         #: Counts the connections that were opened: two sockets may have the same file descriptor, one after the other.
@@ -164,6 +166,7 @@ class Wire:
             if self._connection is None:
                 return
             try:
+                self.push()
                 self._read_owed()
             except Exception as error:  # noqa: BLE001 - the callbacks have been told; a close goes on
                 logger.debug("closing %s: %s", self.purpose, error)
@@ -182,6 +185,7 @@ class Wire:
     def _fail(self, error: Exception) -> None:
         connection, self._connection = self._connection, None
         owed, self._owed = self._owed, deque()
+        self._outbox.clear()
         if connection is not None:
             with suppress(Exception):
                 connection.disconnect()
@@ -238,9 +242,9 @@ class Wire:
             connection = self._open()
             self.in_doubt = False
             try:
-                packed = [b"".join(map(pack_command, commands))]
+                packed = b"".join(map(pack_command, commands))
                 self.in_doubt = True
-                connection.send_packed_command(packed, check_health=False)
+                self._write(connection, packed)
                 self._read_owed()
                 replies: list[Any] = []
                 for _ in commands:
@@ -253,8 +257,12 @@ class Wire:
             self.in_doubt = False
             return replies
 
-    def post(self, script: Script, keys: Sequence[bytes], *arguments: Argument, done: Done | None = None) -> None:
+    def post(
+        self, script: Script, keys: Sequence[bytes], *arguments: Argument, done: Done | None = None, hold: bool = False
+    ) -> None:
         """Send a script without waiting; its reply is read before the next call's, or by `collect`.
+
+        With `hold` it is kept for the next write, or for `push`: one system call for several.
 
         Raises:
             redis.exceptions.ConnectionError: the connection failed; `done` has been told, too.
@@ -267,11 +275,21 @@ class Wire:
             try:
                 connection = self._open()
                 self._owed.append(owed)
-                self._send(connection, script, call)
+                self._send(connection, script, call, hold=hold)
             except BaseException as error:
                 if not self._owed:
                     owed.settle(None, error if isinstance(error, Exception) else ConnectionError(repr(error)))
                 self._break(error)
+
+    def push(self) -> None:
+        """Send what was held. Raises as `run` does."""
+        if self._outbox:
+            with self.lock:
+                connection = self._open()
+                try:
+                    self._write(connection, b"")
+                except BaseException as error:
+                    self._break(error)
 
     def ask(self, *arguments: Argument, done: Done) -> None:
         """Send one plain command without waiting; `done` gets its reply before the next call returns. Raises as `post` does."""
@@ -281,7 +299,7 @@ class Wire:
             try:
                 connection = self._open()
                 self._owed.append(_Owed(None, (), done))
-                connection.send_packed_command([pack_command(arguments)], check_health=False)
+                self._write(connection, pack_command(arguments))
             except BaseException as error:
                 self._break(error)
 
@@ -292,7 +310,7 @@ class Wire:
         with self.lock:
             connection = self._open()
             try:
-                connection.send_packed_command([pack_command(arguments)], check_health=False)
+                self._write(connection, pack_command(arguments))
             except BaseException as error:
                 self._break(error)
 
@@ -339,6 +357,7 @@ class Wire:
             if connection is None:
                 return
             try:
+                self.push()
                 while self._owed and connection.can_read(timeout=0):
                     self._read_one(connection)
                 if not self._owed and connection.can_read(timeout=0):
@@ -354,9 +373,9 @@ class Wire:
         self.in_doubt = False
         try:
             if script is None:
-                packed = [pack_command(call)]
+                packed = pack_command(call)
                 self.in_doubt = True
-                connection.send_packed_command(packed, check_health=False)
+                self._write(connection, packed)
             else:
                 self._send(connection, script, call)
             if self._owed:
@@ -373,19 +392,28 @@ class Wire:
         self.in_doubt = False
         return reply
 
-    def _send(self, connection: Connection, script: Script, call: tuple[Argument, ...]) -> None:
-        packed = [pack_command(call)]
+    def _send(self, connection: Connection, script: Script, call: tuple[Argument, ...], *, hold: bool = False) -> None:
+        packed = pack_command(call)
         if script.sha not in self._loaded:
             # Scripts are not replicated and a fresh server has none: each connection brings the ones it uses, in the same write.
             self._loaded.add(script.sha)
-            packed = [pack_command(("SCRIPT", "LOAD", script.source)), *packed]
+            packed = pack_command(("SCRIPT", "LOAD", script.source)) + packed
             load = _Owed(None, (), None)
             if self._owed and self._owed[-1].arguments is call:
                 self._owed.insert(len(self._owed) - 1, load)
             else:
                 self._owed.append(load)
+        if hold:
+            self._outbox.append(packed)
+            return
         self.in_doubt = True
-        connection.send_packed_command(packed, check_health=False)
+        self._write(connection, packed)
+
+    def _write(self, connection: Connection, packed: bytes) -> None:
+        if self._outbox:
+            packed = b"".join((*self._outbox, packed))
+            self._outbox.clear()
+        connection.send_packed_command((packed,), check_health=False)
 
     def _read_owed(self) -> None:
         """Read what is owed now; a script that is sent again meanwhile is answered after the caller's own command."""

@@ -6,6 +6,7 @@ and blocks on the bells when there is none. It is the only owner of the connecti
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 TURN_S = 0.010
 #: Timers that kombu's loop fires in one turn (`Hub.fire_timers`, kombu 5.7).
 TIMERS_A_TURN = 10
+#: Seconds for which a claim waits for more credit while most of the prefetch is being worked on.
+GATHER_S = 0.002
 #: Most messages buffered by a channel without a prefetch limit.
 UNLIMITED = min(100, MAX_BATCH)
 #: Seconds between two looks at connections that should have answered.
@@ -38,10 +41,10 @@ class Poller:
         self._loop: Any = None
         #: name -> (file descriptor, generation of the wire's connection)
         self._registered: dict[str, tuple[int, int]] = {}
-        #: Turns that the loop still has to take before it may sleep. A delivery in `on_tick` owes one, because what it leaves
-        #: for the loop's next turn (`call_soon`: Celery's acks) does not wake it (kombu 5.7, `Hub.create_loop`: the timeout is
-        #: taken before `on_tick`); and one for every ten that went to Celery's timer, which fires ten entries a turn.
+        #: Turns that the loop still has to take before it may sleep: Celery's timer fires ten entries a turn.
         self._turns_owed = 0
+        #: Until when a claim waits for more credit; 0: it does not.
+        self._claim_at = 0.0
         self._turn_number = 0
         self._in_turn = False
 
@@ -70,7 +73,6 @@ class Poller:
             for channel in self._channels:
                 if channel.takes_broadcasts_of(broadcast.queue):
                     channel.deliver_broadcast(broadcast)
-                    self._turns_owed = max(self._turns_owed, 1)
                     break
             return True
         channels = self._channels
@@ -78,8 +80,10 @@ class Poller:
             channel = channels[(self._turn_number + number) % len(channels)]
             if channel.buffer and channel.qos.can_consume():
                 self._turn_number += 1
+                self._session.settler.release(hold=False)
                 channel.deliver_next()
-                self._turns_owed = max(self._turns_owed, channel.timers_filled // TIMERS_A_TURN + 1)
+                if channel.timers_filled:
+                    self._turns_owed = max(self._turns_owed, channel.timers_filled // TIMERS_A_TURN + 1)
                 return True
         return False
 
@@ -89,12 +93,31 @@ class Poller:
             if channel.buffer or not channel.hot:
                 continue
             credit = channel.qos.credit(0, UNLIMITED)
-            if credit > 0:
+            if credit > 0 and not (self._loop is not None and self._gathers_credit(channel, credit)):
+                self._claim_at = 0.0
+                self._session.settler.release(hold=True)
                 queues = channel.hot_queues(MAX_QUEUES)
                 batch = self._session.claimer.claim(queues, credit, share=channel.shares_credit)
                 channel.claimed(queues, batch)
                 return True
         return False
+
+    def _gathers_credit(self, channel: Channel, credit: int) -> bool:
+        """Return whether a claim had better wait: a pool frees credit one by one, and one round trip can serve several.
+
+        Only with more than half of the prefetch in hand, so that nobody idles, and for `GATHER_S` at the most: a consumer that
+        holds messages on purpose must not starve.
+        """
+        limit = channel.qos.prefetch_count
+        if not limit or 2 * credit >= limit:
+            return False
+        now = time.monotonic()
+        if not self._claim_at:
+            self._claim_at = now + GATHER_S
+            # The loop has taken its timeout for this turn: wake it, so that the next one is as short as this timer.
+            self._loop.call_later(GATHER_S, _nothing)
+            self._session.waker.wake()
+        return now < self._claim_at
 
     def _open_bells(self) -> tuple[bytes, ...]:
         """Return the bells of the queues for which there is credit."""
@@ -105,20 +128,20 @@ class Poller:
         keys = self._session.keys
         return tuple(keys.queue(queue).bell for queue in queues)
 
-    def _arm(self) -> None:
-        """Block on the bells, and on the streams, unless a call that covers them is out already."""
+    def _arm(self, *, bells: bool = True) -> None:
+        """Block on the streams, and on the bells if wanted, unless a call that covers them is out already."""
         waiter, reader = self._session.waiter, self._session.reader
-        bells = self._open_bells()
-        if bells and not waiter.armed:
-            waiter.arm(bells)
-        elif waiter.armed and not set(bells) <= set(waiter.armed):
+        open_bells = self._open_bells() if bells else ()
+        if open_bells and not waiter.armed:
+            waiter.arm(open_bells)
+        elif waiter.armed and not set(open_bells) <= set(waiter.armed):
             waiter.wake()
             self._take_bell(wait=True)
             if any(channel.hot for channel in self._channels):
                 # A bell rang meanwhile: claim first.
                 self._session.waker.wake()
             else:
-                waiter.arm(bells)
+                waiter.arm(open_bells)
         if reader.active and not reader.armed and not reader.buffered:
             reader.arm()
 
@@ -145,10 +168,6 @@ class Poller:
     def _take_broadcasts(self) -> None:
         if self._session.reader.arrived():
             self._session.reader.take()
-
-    def _collect(self) -> None:
-        if self._session.wire.owes:
-            self._session.wire.collect()
 
     # -- without an event loop --------------------------------------------------------------------------------------------
 
@@ -200,6 +219,7 @@ class Poller:
         """Serve from `loop`; calling it again, or with another loop, leaves no trace of before."""
         self.detach()
         self._loop = loop
+        self._session.loop_thread = threading.get_ident()
         loop.on_tick.add(self.on_tick)
         loop.add_reader(self._session.waker.fileno(), self._on_waker)
         self._timer = loop.call_repeatedly(1.0, self._on_timer)
@@ -214,6 +234,8 @@ class Poller:
         loop, self._loop = self._loop, None
         if loop is None:
             return
+        self._session.loop_thread = None
+        self._session.settler.release(hold=False)
         loop.on_tick.discard(self.on_tick)
         for descriptor in {self._session.waker.fileno(), *(descriptor for descriptor, _ in self._registered.values())}:
             loop.remove(descriptor)
@@ -256,13 +278,18 @@ class Poller:
         more = self._turn()
         if self._loop is None:
             return
-        if more or self._turns_owed:
+        if more or self._turns_owed or getattr(self._loop, "_ready", None):
+            # What a delivery left for the loop's next turn (`call_soon`: Celery's acks) does not wake it by itself (kombu 5.7,
+            # `Hub.create_loop`: the timeout was taken before `on_tick`).
             session.waker.wake()
         else:
-            self._arm()
+            if self._claim_at < time.monotonic():
+                self._claim_at = 0.0
+            self._arm(bells=not self._claim_at)
+        session.settler.release(hold=False)
+        session.wire.push()
         self._listen("bells", session.bell_wire, self._on_bells, wanted=bool(session.waiter.armed))
         self._listen("streams", session.stream_wire, self._on_streams, wanted=session.reader.armed)
-        self._listen("commands", session.wire, self._on_commands, wanted=session.wire.connected)
 
     def _turn(self) -> bool:
         """Deliver and claim for `TURN_S` seconds; return whether there is more to do at once."""
@@ -289,11 +316,13 @@ class Poller:
     def _on_streams(self) -> None:
         self._take_broadcasts()
 
-    def _on_commands(self) -> None:
-        self._session.wire.collect()
-
     def _on_timer(self) -> None:
         """Look at what should have answered: a peer that went silent sends no end of file."""
         self._take_bell()
         self._take_broadcasts()
-        self._collect()
+        # Replies to acks are read with the next claim; where none comes, here. So is the end of the connection.
+        self._session.wire.collect()
+
+
+def _nothing() -> None:
+    """Do nothing, at a given time: the loop wakes for it."""

@@ -26,7 +26,6 @@ class QoS(virtual.QoS):
         self.prefetch_count = prefetch_count or 0
         self._delivered: dict[str, Any] = {}
         self._session = channel.session
-        self._consuming_thread = threading.get_ident()
 
     def can_consume(self) -> bool:
         """Return whether one more message may be delivered."""
@@ -69,10 +68,16 @@ class QoS(virtual.QoS):
         held = self._session.service.register.settle(tag, settlement)
         if held is None:
             return
-        self._session.settler.post(held, settlement)
-        if threading.get_ident() != self._consuming_thread:
-            # The loop sleeps in poll, perhaps for want of the credit that this settlement has freed.
-            self._session.waker.wake()
+        session = self._session
+        if threading.get_ident() != session.loop_thread:
+            session.settler.post(held, settlement)
+            # The consumer sleeps in poll, perhaps for want of the credit that this settlement has freed.
+            session.waker.wake()
+        elif settlement is Settlement.ACK:
+            # The loop's next turn, before it sleeps, sends all that were acked in this one, and claims in the same write.
+            session.settler.gather(held)
+        else:
+            session.settler.post(held, settlement)
 
     def restore_unacked(self) -> list[Any]:
         """Give everything delivered and unsettled back, in place and without counting a failure."""

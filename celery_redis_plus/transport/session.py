@@ -20,7 +20,6 @@ from celery_redis_plus.topology.waker import Waker
 from celery_redis_plus.topology.wire import Wire
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.queue_arguments import QueueArguments
     from celery_redis_plus.options import Options
     from celery_redis_plus.topology.address import Address
 
@@ -62,8 +61,8 @@ class Session:
             polling_interval_s=options.polling_interval,
         )
         self.settler = Settler(self.wire, self.keys, self.service.register, dead_letter_max=DEAD_LETTER_MAX)
-        #: What this connection declared its queues with.
-        self.declared: dict[str, QueueArguments] = {}
+        #: The thread whose event loop serves this session; None without one.
+        self.loop_thread: int | None = None
         #: One of the wires has failed: what this session consumed is abandoned, and its consumers have to reconnect.
         self.broken = False
         for wire in (self.wire, self.bell_wire, self.stream_wire):
