@@ -27,6 +27,7 @@ class RunningTasks:
         self._consumer = weakref.ref(consumer)
         self._started_at = 0.0
         self._cancelled: weakref.WeakSet[Any] | None = None
+        self._doubted: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def started(self) -> None:
         """Note that the consumer has started, or started again: what it has dropped is dropped by now."""
@@ -47,7 +48,7 @@ class RunningTasks:
         return not (_is_unset(state.should_stop) and _is_unset(state.should_terminate))
 
     def keeps(self, message: Any, adrift_since: float) -> bool | None:
-        """Return whether a task's message will still be settled; None while Celery has not decided.
+        """Return whether a task's message will still be settled; None while Celery has not decided, and at the first doubt.
 
         Messages that are no tasks belong to somebody who consumes inside a worker: they go back, as with AMQP.
         """
@@ -58,7 +59,13 @@ class RunningTasks:
             return True
         if self._started_at <= adrift_since:
             return None
-        return not _drops_waiting_jobs(consumer.pool) and message not in self._cancelled_by(consumer)
+        if not _drops_waiting_jobs(consumer.pool) and message not in self._cancelled_by(consumer):
+            return True
+        if message not in self._doubted:
+            # It may have ended just now: a task is inactive before its ack, which waits for the loop's next turn.
+            self._doubted.add(message)
+            return None
+        return False
 
     def _cancelled_by(self, consumer: Any) -> weakref.WeakSet[Any]:
         """Return the messages whose timers Celery cancelled with this restart; a cancelled entry lies there until its time."""

@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 from celery_redis_plus import __version__
 from celery_redis_plus.duties.service import set_keeper
 from celery_redis_plus.integration.connections import warn_about_priorities
+from celery_redis_plus.integration.prefork import keep_running_jobs
 from celery_redis_plus.integration.running import RunningTasks
 from celery_redis_plus.integration.scheduled import extend_inspect
 from celery_redis_plus.topology.server_check import parse_info
@@ -45,6 +46,7 @@ class BrokerStep(bootsteps.StartStopStep):
             # The next URL of a failover list is another broker.
             return
         set_keeper(self._running)
+        keep_running_jobs(parent.pool)
         extend_inspect()
         if transport.supports_native_delayed_delivery:
             transport.setup_native_delayed_delivery(parent.connection, list(parent.app.amqp.queues.consume_from))

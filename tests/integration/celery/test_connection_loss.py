@@ -17,6 +17,10 @@ def kill_connections(client):
             client.client_kill_filter(_id=one["id"])
 
 
+def left(client):
+    return [(key, client.hkeys(key)) for key in client.keys("message:*")], client.zrange("messages_index:{celery}", 0, -1)
+
+
 def claimed(client):
     return client.zcard(b"messages_index:{%s}" % QUEUE)
 
@@ -53,7 +57,7 @@ def test_running_tasks_run_once_and_prefetched_ones_at_once(  # noqa: PLR0917 - 
 
     ran = notes.wait_for("loss", 20, 10, worker.tail)
     assert dict(ran) == {str(number): 1 for number in range(20)}
-    wait_until(lambda: not redis_client.keys(b"message:{%s}:*" % QUEUE), 5, worker.tail)
+    wait_until(lambda: not redis_client.keys(b"message:{%s}:*" % QUEUE), 5, lambda: left(redis_client))
 
 
 def test_consumer_is_told_when_another_thread_has_met_the_broken_connection(broker_url, redis_client):

@@ -19,10 +19,10 @@ def test_warm_shutdown_gives_prefetched_messages_back_in_place(pool, celery_app,
     notes.go("warm")
 
     assert worker.wait(20) == 0
-    # Threads begin their next ones while the worker stops.
+    # Threads begin their next ones while the worker stops; under Celery 5.6 all that were given to the pool.
     began = len(notes.done("warm"))
     assert notes.started("warm") == notes.done("warm")
-    assert 1 <= began < 4
+    assert 1 <= began <= (4 if pool == "threads" else 3)
     assert redis_client.zrange("queue:{celery}", 0, -1, withscores=True) == in_place[began:]
     for tag, _ in in_place[began:]:
         assert not redis_client.hexists(b"message:{celery}:" + tag, "failed")

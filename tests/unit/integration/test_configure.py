@@ -62,8 +62,8 @@ def test_broker_of_another_kind_is_left_alone():
 def test_read_and_write_url_differ():
     app = configure_app(make(broker_read_url="redis://r", broker_write_url=f"{DOTTED}://w"))
 
-    assert app.connection_for_read().as_uri().startswith("redisplus://:**@r:")
-    assert app.connection_for_write().as_uri().startswith("redisplus://:**@w:")
+    assert app.connection_for_read().as_uri().startswith(("redisplus://:**@r:", "redisplus://r:"))
+    assert app.connection_for_write().as_uri().startswith(("redisplus://:**@w:", "redisplus://w:"))
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,9 @@ def test_waiting_task_is_decided_by_the_pool_once_the_consumer_is_back(pool, kep
 
     assert keeper.keeps(message, adrift_since) is None
     keeper.started()
+    if not kept:
+        # Perhaps it has only just ended, and its ack is on its way.
+        assert keeper.keeps(message, adrift_since) is None
     assert keeper.keeps(message, adrift_since) is kept
 
 
@@ -102,6 +105,7 @@ def test_task_in_the_workers_timer_goes_back(make_consumer):
     keeper.started()
 
     assert keeper.keeps(waiting, 0.0) is True
+    assert keeper.keeps(cancelled, 0.0) is None
     assert keeper.keeps(cancelled, 0.0) is False
 
 
@@ -129,6 +133,7 @@ def test_retry_with_the_same_id_is_another_message(make_consumer, active):
     old, new = make_message(), make_message()
     active(new)
 
+    assert keeper.keeps(old, 0.0) is None
     assert keeper.keeps(old, 0.0) is False
     assert keeper.keeps(new, 0.0) is True
 
