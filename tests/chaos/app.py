@@ -65,8 +65,10 @@ def _wait_for(path: str) -> None:
 def vitals(state: Any) -> dict[str, Any]:
     """What must not grow in a worker's main process: loop timers, readers, threads, descriptors."""
     hub = state.consumer.hub
+    # A cancelled timer stays in the queue until its time.
+    waiting = [] if hub is None else [item.entry for item in hub.timer.queue if not item.entry.canceled]
     return {
-        "timers": [] if hub is None else sorted(entry.entry.fun.__qualname__ for entry in hub.timer.queue),
+        "timers": sorted(entry.fun.__qualname__ for entry in waiting),
         "readers": [] if hub is None else sorted(map(_callback, hub.readers.values())),
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "files": sorted(_target(path) for path in Path("/proc/self/fd").iterdir()),
