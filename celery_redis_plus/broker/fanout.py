@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 #: Entries of one stream that one read brings.
 PAGE = 100
+#: A read that brings something within so many seconds is one of a burst; the next one waits for `REST_S` seconds.
+BURST_S, REST_S = 0.005, 0.010
 #: Seconds by which an answer may be late.
 OVERDUE_S = 5.0
 
@@ -109,7 +111,8 @@ class FanoutReader:
         self._read_up_to: dict[bytes, EntryId] = {}
         self._buffer: deque[Broadcast] = deque()
         self._armed = False
-        self._overdue_at = 0.0
+        self._armed_at = 0.0
+        self._rest_until = 0.0
 
     # -- subscriptions --------------------------------------------------------------------------------------------------
 
@@ -151,6 +154,10 @@ class FanoutReader:
         """Whether a blocked read is outstanding."""
         return self._armed
 
+    def rest_s(self) -> float:
+        """Return for how many seconds the next read had better wait, so that it brings several entries; 0: for none."""
+        return max(0.0, self._rest_until - time.monotonic()) if self._rest_until else 0.0
+
     def arm(self) -> None:
         """Send the blocked read. Raises as `Wire.start` does."""
         streams = list(self._by_stream)
@@ -158,7 +165,7 @@ class FanoutReader:
         block_ms = int(self._interval_s * 1000)
         self._wire.start("XREAD", "COUNT", PAGE, "BLOCK", block_ms, "STREAMS", *streams, *ids)
         self._armed = True
-        self._overdue_at = time.monotonic() + self._interval_s + OVERDUE_S
+        self._armed_at = time.monotonic()
 
     def arrived(self) -> bool:
         """Tell, without waiting, whether the read has ended.
@@ -170,7 +177,7 @@ class FanoutReader:
             return False
         if self._wire.arrived():
             return True
-        if time.monotonic() > self._overdue_at:
+        if time.monotonic() > self._armed_at + self._interval_s + OVERDUE_S:
             error = ServerTimeout(f"no answer to a blocking read for {self._interval_s + OVERDUE_S:.0f} s; the connection is dead")
             self._armed = False
             self._wire.abandon(error)
@@ -180,9 +187,14 @@ class FanoutReader:
     def take(self) -> None:
         """Put what the ended read brought into the buffer: every entry of every stream. Raises as `Wire.finish`."""
         self._armed = False
+        brought = 0
         for stream, entries in self._wire.finish() or ():
+            brought += len(entries)
             for entry_id, fields in entries:
                 self._enter(bytes(stream), parse_id(entry_id), fields)
+        now = time.monotonic()
+        # A read that ended as soon as it began is one of a burst: the entries of some milliseconds come in one read then.
+        self._rest_until = now + REST_S if brought and brought < PAGE and now - self._armed_at < BURST_S else 0.0
 
     def _enter(self, stream: bytes, entry: EntryId, fields: list[bytes] | None) -> None:
         self._read_up_to[stream] = max(entry, self._read_up_to.get(stream, START))

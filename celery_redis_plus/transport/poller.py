@@ -45,6 +45,8 @@ class Poller:
         self._turns_owed = 0
         #: Until when a claim waits for more credit; 0: it does not.
         self._claim_at = 0.0
+        #: A timer of the loop is set that ends its sleep.
+        self._waking = False
         self._turn_number = 0
         self._in_turn = False
 
@@ -114,10 +116,18 @@ class Poller:
         now = time.monotonic()
         if not self._claim_at:
             self._claim_at = now + GATHER_S
-            # The loop has taken its timeout for this turn: wake it, so that the next one is as short as this timer.
-            self._loop.call_later(GATHER_S, _nothing)
-            self._session.waker.wake()
+            self._wake_in(GATHER_S)
         return now < self._claim_at
+
+    def _wake_in(self, seconds: float) -> None:
+        """Have the event loop turn again in `seconds`. It has taken its timeout for this turn, so one more comes at once."""
+        if not self._waking:
+            self._waking = True
+            self._loop.call_later(seconds, self._woken)
+            self._session.waker.wake()
+
+    def _woken(self) -> None:
+        self._waking = False
 
     def _open_bells(self) -> tuple[bytes, ...]:
         """Return the bells of the queues for which there is credit."""
@@ -143,7 +153,11 @@ class Poller:
             else:
                 waiter.arm(open_bells)
         if reader.active and not reader.armed and not reader.buffered:
-            reader.arm()
+            rest_s = reader.rest_s()
+            if not rest_s:
+                reader.arm()
+            elif self._loop is not None:
+                self._wake_in(rest_s)
 
     def _take_bell(self, *, wait: bool = False) -> None:
         """Read an ended blocked call: what rang is hot; a timeout is a reason to look at everything."""
@@ -188,6 +202,7 @@ class Poller:
                 continue
             self._arm()
             left = HEALTH_S if deadline is None else min(deadline - time.monotonic(), HEALTH_S)
+            left = min(left, self._session.reader.rest_s() or left)
             if left <= 0 and not wait_readable(self._descriptors().values(), 0):
                 return False
             self._wait(max(left, 0.0))
@@ -220,6 +235,7 @@ class Poller:
         self.detach()
         self._loop = loop
         self._session.loop_thread = threading.get_ident()
+        self._waking = False
         loop.on_tick.add(self.on_tick)
         loop.add_reader(self._session.waker.fileno(), self._on_waker)
         self._timer = loop.call_repeatedly(1.0, self._on_timer)
@@ -322,7 +338,3 @@ class Poller:
         self._take_broadcasts()
         # Replies to acks are read with the next claim; where none comes, here. So is the end of the connection.
         self._session.wire.collect()
-
-
-def _nothing() -> None:
-    """Do nothing, at a given time: the loop wakes for it."""
