@@ -75,7 +75,7 @@ class Settler:
     def ack_now(self, queue: str, tags: Iterable[str]) -> int:
         """Remove messages and wait for the reply; return how many were there. Raises as `Wire.run` does."""
         keys = self._keys.queue(queue)
-        return int(self._wire.run(self._ack, [keys.index, keys.ready, keys.delayed, keys.message], *tags))
+        return int(self._wire.run(self._ack, [keys.index, keys.ready, keys.delayed, keys.dead, keys.message], *tags))
 
     def settle(self, messages: Iterable[Held], settlement: Settlement) -> None:
         """Settle messages and wait for the replies. Raises as `Wire.run` does; the messages then stay held."""
@@ -98,7 +98,7 @@ class Settler:
     def _call(self, messages: list[Held], settlement: Settlement) -> tuple[list[bytes], list[Argument]]:
         keys = self._keys.queue(messages[0].queue)
         if settlement is Settlement.ACK:
-            return [keys.index, keys.ready, keys.delayed, keys.message], [held.tag for held in messages]
+            return [keys.index, keys.ready, keys.delayed, keys.dead, keys.message], [held.tag for held in messages]
         pairs: list[Argument] = []
         for held in messages:
             pairs += (held.tag, held.claim)
