@@ -36,7 +36,7 @@ def flower(broker_url, tmp_path):
             return None
 
     try:
-        wait_until(lambda: ask("/api/workers") is not None, 20, lambda: (tmp_path / "flower.log").read_text())
+        wait_until(lambda: ask("/api/workers") is not None, 20, (tmp_path / "flower.log").read_text)
         yield ask
     finally:
         process.terminate()
