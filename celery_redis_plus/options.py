@@ -15,9 +15,7 @@ from celery_redis_plus import option_types as kinds
 from celery_redis_plus.errors import OptionError
 
 
-def _option(
-    kind: kinds.OptionType, default: Any, doc: str, *, unit: str = "", none: str = "", secret: bool = False
-) -> Any:
+def _option(kind: kinds.OptionType, default: Any, doc: str, *, unit: str = "", none: str = "", secret: bool = False) -> Any:
     """Declare an option.
 
     `none` says what None means; without it, a given None means "not set". A `secret` is not printed.
@@ -61,9 +59,7 @@ class Options:
         "The longest time that an idle consumer blocks in one call before it looks again by itself.",
         unit="s",
     )
-    global_keyprefix: str = _option(
-        kinds.text(), "", "Put before every key, so that several applications can share a database."
-    )
+    global_keyprefix: str = _option(kinds.text(), "", "Put before every key, so that several applications can share a database.")
     priority_order: str | None = _option(
         kinds.choice("high-first", "low-first"),
         None,
@@ -74,8 +70,7 @@ class Options:
     queue_order_strategy: str = _option(
         kinds.choice("round_robin", "sorted", "priority"),
         "round_robin",
-        "How a consumer of several queues shares its attention: in turn, by name, or the first declared "
-        "first.",
+        "How a consumer of several queues shares its attention: in turn, by name, or the first declared first.",
     )
     fanout_prefix: bool | str = _option(
         kinds.one_of(kinds.flag(), kinds.text("a text in which {db} is the database number", r"(?s:.+)")),
@@ -144,8 +139,7 @@ class Options:
     health_check_interval: float = _option(
         kinds.number(0),
         25,
-        "A connection that was silent for so long is checked with a PING before it is trusted; 0 switches "
-        "it off.",
+        "A connection that was silent for so long is checked with a PING before it is trusted; 0 switches it off.",
         unit="s",
     )
     max_connections: int = _option(
@@ -176,9 +170,7 @@ class Options:
         secret=True,
     )
     ssl: bool | Mapping[str, Any] | None = _option(
-        kinds.one_of(
-            kinds.flag(), kinds.instance("dict", "a mapping of redis-py's ssl_* arguments", Mapping)
-        ),
+        kinds.one_of(kinds.flag(), kinds.instance("dict", "a mapping of redis-py's ssl_* arguments", Mapping)),
         None,
         "TLS for a URL that does not say so: True (the server's certificate is checked), or redis-py's "
         "`ssl_*` arguments. Celery's `broker_use_ssl` goes first.",
@@ -303,8 +295,7 @@ def _checked(option: Any, value: Any) -> Any:
     except (TypeError, ValueError, OverflowError):
         unit = f" ({option.metadata['unit']})" if option.metadata["unit"] else ""
         raise OptionError(
-            f"transport option {option.name}={value!r} is not allowed; allowed: "
-            f"{option.metadata['allowed']}{unit}"
+            f"transport option {option.name}={value!r} is not allowed; allowed: {option.metadata['allowed']}{unit}"
         ) from None
 
 

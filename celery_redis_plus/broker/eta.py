@@ -22,8 +22,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _BELOW_MICROSECOND = re.compile(r"[.,]\d{6}\d*[1-9]")
 
 _ALLOWED_ETA = (
-    "allowed are an ISO 8601 str such as '2030-01-31T12:00:00+00:00', a datetime, or unix seconds, "
-    "from 1970 to November 2286"
+    "allowed are an ISO 8601 str such as '2030-01-31T12:00:00+00:00', a datetime, or unix seconds, from 1970 to November 2286"
 )
 _ALLOWED_DELAY = f"allowed is a number of milliseconds from 0 to {MAX_DELAY_MS}"
 

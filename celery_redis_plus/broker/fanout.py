@@ -18,6 +18,7 @@ from celery_redis_plus.errors import ServerTimeout
 from celery_redis_plus.message import split_payload
 
 if TYPE_CHECKING:
+    from celery_redis_plus.topology.blocking_wire import BlockingWire
     from celery_redis_plus.topology.wire import Wire
 
 logger = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ class Broadcast:
 class FanoutReader:
     """Reads all streams of one connection with one blocked XREAD."""
 
-    def __init__(self, wire: Wire, positions: Positions, *, patterns: bool, polling_interval_s: float) -> None:
+    def __init__(self, wire: BlockingWire, positions: Positions, *, patterns: bool, polling_interval_s: float) -> None:
         """Block over `wire`; `patterns` filters by routing key."""
         self._wire = wire
         self._positions = positions
@@ -159,7 +160,7 @@ class FanoutReader:
         return max(0.0, self._rest_until - time.monotonic()) if self._rest_until else 0.0
 
     def arm(self) -> None:
-        """Send the blocked read. Raises as `Wire.start` does."""
+        """Send the blocked read. Raises as `BlockingWire.start` does."""
         streams = list(self._by_stream)
         ids = ["{}-{}".format(*self._read_up_to[stream]) for stream in streams]
         block_ms = int(self._interval_s * 1000)
@@ -178,14 +179,16 @@ class FanoutReader:
         if self._wire.arrived():
             return True
         if time.monotonic() > self._armed_at + self._interval_s + OVERDUE_S:
-            error = ServerTimeout(f"no answer to a blocking read for {self._interval_s + OVERDUE_S:.0f} s; the connection is dead")
+            error = ServerTimeout(
+                f"no answer to a blocking read for {self._interval_s + OVERDUE_S:.0f} s; the connection is dead"
+            )
             self._armed = False
             self._wire.abandon(error)
             raise error
         return False
 
     def take(self) -> None:
-        """Put what the ended read brought into the buffer: every entry of every stream. Raises as `Wire.finish`."""
+        """Put what the ended read brought into the buffer: every entry of every stream. Raises as `BlockingWire.finish`."""
         self._armed = False
         brought = 0
         for stream, entries in self._wire.finish() or ():

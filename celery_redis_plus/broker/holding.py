@@ -13,9 +13,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from celery_redis_plus.message import Claimed
+if TYPE_CHECKING:
+    from celery_redis_plus.message import Claimed
 
 
 class Stage(Enum):

@@ -41,7 +41,7 @@ class Queues:
     """Queue records over one wire."""
 
     def __init__(self, wire: Wire, keys: Keys, *, transient_ttl_s: float) -> None:
-        """Use `wire`; an auto-delete or exclusive queue without `x-expires` vanishes `transient_ttl_s` seconds after its last use."""
+        """Use `wire`; without `x-expires` an unused auto-delete or exclusive queue vanishes after `transient_ttl_s` seconds."""
         self._wire = wire
         self._keys = keys
         self._transient_ttl_ms = int(transient_ttl_s * 1000)

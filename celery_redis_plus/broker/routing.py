@@ -181,9 +181,7 @@ def _headers(bindings: tuple[Binding, ...]) -> Route:
     def route(_routing_key: str, headers: Mapping[str, object] | None) -> tuple[str, ...]:
         present = headers or {}
         matching = (
-            queue
-            for queue, needed, enough in patterns
-            if enough(_header_matches(key, value, present) for key, value in needed)
+            queue for queue, needed, enough in patterns if enough(_header_matches(key, value, present) for key, value in needed)
         )
         return tuple(dict.fromkeys(matching))
 

@@ -13,7 +13,8 @@ from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys
-    from celery_redis_plus.topology.wire import Argument, Wire
+    from celery_redis_plus.topology.held_connection import Argument
+    from celery_redis_plus.topology.wire import Wire
 
 #: Most messages one script call settles.
 MAX_BATCH = 250
@@ -61,7 +62,7 @@ class Settler:
     def _post(self, messages: list[Held], settlement: Settlement, *, hold: bool) -> None:
         keys, arguments = self._call(messages, settlement)
 
-        def done(reply: Any, error: Exception | None) -> None:
+        def done(_: Any, error: Exception | None) -> None:
             for held in messages:
                 if error is None:
                     self._register.confirm(held)
@@ -107,5 +108,3 @@ class Settler:
         failed = settlement is Settlement.REQUEUE
         seen = settlement is not Settlement.HAND_BACK
         return [keys.ready, keys.index, keys.message, keys.bell], [int(failed), int(seen), *pairs]
-
-

@@ -96,9 +96,7 @@ def unpack_table(data: object) -> dict[str, object]:
     try:
         return {key: unpack(value) for key, value in data.items()}
     except (ValueError, TypeError, ArithmeticError) as error:
-        raise InvalidArgument(
-            f"stored arguments {data!r} hold a value that cannot be read: {error}"
-        ) from error
+        raise InvalidArgument(f"stored arguments {data!r} hold a value that cannot be read: {error}") from error
 
 
 def same_value(one: object, other: object) -> bool:

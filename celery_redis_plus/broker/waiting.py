@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from celery_redis_plus.errors import ServerTimeout
 
 if TYPE_CHECKING:
+    from celery_redis_plus.topology.blocking_wire import BlockingWire
     from celery_redis_plus.topology.wire import Wire
 
 #: Seconds by which the server may be late with its own timeout (up to 100 ms, seen by its cron) and the network besides.
@@ -23,7 +24,7 @@ WAKE_TTL_MS = 60_000
 class BellWaiter:
     """One client's blocked call."""
 
-    def __init__(self, wire: Wire, commands: Wire, *, wake: bytes, polling_interval_s: float) -> None:
+    def __init__(self, wire: BlockingWire, commands: Wire, *, wake: bytes, polling_interval_s: float) -> None:
         """Block over `wire`, wake ourselves over `commands` through the key `wake`, at the latest after `polling_interval_s`."""
         self._wire = wire
         self._commands = commands
@@ -38,7 +39,7 @@ class BellWaiter:
         return self._bells
 
     def arm(self, bells: Sequence[bytes]) -> None:
-        """Send the blocking call. Raises as `Wire.start` does."""
+        """Send the blocking call. Raises as `BlockingWire.start` does."""
         bells = tuple(bells)
         self._wire.start("BZMPOP", self._interval_s, len(bells) + 1, self._wake, *bells, "MIN")
         self._bells = bells
@@ -55,14 +56,16 @@ class BellWaiter:
         if self._wire.arrived():
             return True
         if time.monotonic() > self._overdue_at:
-            error = ServerTimeout(f"no answer to a blocking call for {self._interval_s + OVERDUE_S:.0f} s; the connection is dead")
+            error = ServerTimeout(
+                f"no answer to a blocking call for {self._interval_s + OVERDUE_S:.0f} s; the connection is dead"
+            )
             self._bells = ()
             self._wire.abandon(error)
             raise error
         return False
 
     def take(self) -> bytes | None:
-        """Read the ended call: the bell that rang, or None after the timeout or our own wake-up. Raises as `Wire.finish`."""
+        """Read the ended call: the bell that rang; None after the timeout or our own wake-up. Raises as `BlockingWire.finish`."""
         self._bells = ()
         reply = self._wire.finish()
         if reply is None or reply[0] == self._wake:

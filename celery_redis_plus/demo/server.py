@@ -234,9 +234,7 @@ class EmbeddedServer:
             if _answers(port):
                 return
             time.sleep(0.02)
-        raise ServerStartError(
-            f"the server did not answer within {self.start_timeout_s} s: {self._last_lines()}"
-        )
+        raise ServerStartError(f"the server did not answer within {self.start_timeout_s} s: {self._last_lines()}")
 
     def _last_lines(self) -> str:
         return " | ".join(self.log().splitlines()[-5:])

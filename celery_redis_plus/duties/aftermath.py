@@ -95,7 +95,12 @@ class Aftermath:
             page, total = 0, 0
             while page >= 0:
                 returned, page = self._wire.run(
-                    script("hand_back_session"), [of.ready, of.index, of.message, of.bell], session, page, PAGE, *self._register.tags()
+                    script("hand_back_session"),
+                    [of.ready, of.index, of.message, of.bell],
+                    session,
+                    page,
+                    PAGE,
+                    *self._register.tags(),
                 )
                 total += returned
             if total:

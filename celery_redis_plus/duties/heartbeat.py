@@ -11,7 +11,8 @@ from celery_redis_plus.scripts import script
 if TYPE_CHECKING:
     from celery_redis_plus.broker.holding import Held, Register
     from celery_redis_plus.keys import Keys
-    from celery_redis_plus.topology.wire import Argument, Wire
+    from celery_redis_plus.topology.held_connection import Argument
+    from celery_redis_plus.topology.wire import Wire
 
 logger = logging.getLogger(__name__)
 

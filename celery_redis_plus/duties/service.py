@@ -28,6 +28,7 @@ from celery_redis_plus.duties.janitor import Janitor
 from celery_redis_plus.duties.sweeper import Sweeper
 from celery_redis_plus.duties.watched import WatchList
 from celery_redis_plus.errors import CeleryRedisPlusError
+from celery_redis_plus.topology.blocking_wire import BlockingWire
 from celery_redis_plus.topology.readable import wait_readable
 from celery_redis_plus.topology.waker import Waker
 from celery_redis_plus.topology.wire import Wire
@@ -68,7 +69,7 @@ class Service:
         self.watched.on_change = self._waker.wake
         wire = Wire(connector, "duties", timeout=options.socket_timeout)
         self._commands = wire
-        self._bell_wire = Wire(connector, "timers", timeout=options.socket_timeout)
+        self._bell_wire = BlockingWire(connector, "timers", timeout=options.socket_timeout)
         self._timers = BellWaiter(self._bell_wire, wire, wake=keys.wake(self.name), polling_interval_s=TIMER_WAIT_S)
         settler = Settler(wire, keys, self.register, dead_letter_max=DEAD_LETTER_MAX)
         self._aftermath = Aftermath(wire, keys, self.register, settler)
@@ -132,6 +133,7 @@ class Service:
             while not self._stopping and self._pid == os.getpid():
                 try:
                     self._work()
+                    self._back()
                     self._rest()
                 except (RedisError, OSError, CeleryRedisPlusError) as error:
                     self._away(error)
@@ -143,7 +145,6 @@ class Service:
                     self._pause(LONGEST_BACKOFF_S)
                 else:
                     backoff_s = FIRST_BACKOFF_S
-                    self._back()
                 if self.watched.all() or len(self.register) or self.register.waiting:
                     idle_since = None
                 else:

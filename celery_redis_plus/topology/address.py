@@ -46,9 +46,7 @@ class Address:
 
     def __post_init__(self) -> None:
         if self.path and self.tls is not None:
-            raise InvalidAddress(
-                f"no TLS is possible over the Unix socket {self.path!r}; leave out the ssl options"
-            )
+            raise InvalidAddress(f"no TLS is possible over the Unix socket {self.path!r}; leave out the ssl options")
 
     @classmethod
     def from_url(cls, url: str) -> Address:
@@ -195,9 +193,7 @@ def _query(text: str) -> dict[str, str]:
     try:
         return dict(parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text)))
     except ValueError:
-        raise InvalidAddress(
-            f"the query of the broker URL is not ?name=value&name=value. {_ESCAPE}"
-        ) from None
+        raise InvalidAddress(f"the query of the broker URL is not ?name=value&name=value. {_ESCAPE}") from None
 
 
 def _port(value: int | str | None) -> int:
@@ -220,7 +216,6 @@ def _db(value: int | str | None) -> int:
         return 0
     if not text.isascii() or not text.isdigit():
         raise InvalidAddress(
-            f"database {text!r} is not allowed; allowed: a number from 0, less than the server's "
-            "`databases` (16 by default)"
+            f"database {text!r} is not allowed; allowed: a number from 0, less than the server's `databases` (16 by default)"
         )
     return int(text)

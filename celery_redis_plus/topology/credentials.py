@@ -24,9 +24,7 @@ def resolve_credential_provider(given: Any) -> CredentialProvider | None:
     provider = _load(given)() if isinstance(given, str) else given
     if not isinstance(provider, CredentialProvider):
         what = repr(given) if isinstance(given, str) else f"an object of {type(given).__name__}"
-        raise InvalidArgument(
-            f"credential_provider: {what} is no redis.CredentialProvider, nor the path of such a class"
-        )
+        raise InvalidArgument(f"credential_provider: {what} is no redis.CredentialProvider, nor the path of such a class")
     return provider
 
 
@@ -36,6 +34,5 @@ def _load(path: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as exc:
         raise InvalidArgument(
-            f"credential_provider={path!r} cannot be imported ({exc}); allowed: package.module:Class or "
-            "package.module.Class"
+            f"credential_provider={path!r} cannot be imported ({exc}); allowed: package.module:Class or package.module.Class"
         ) from exc

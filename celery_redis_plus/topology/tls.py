@@ -90,9 +90,7 @@ def _verify_mode(value: Any) -> ssl.VerifyMode:
     try:
         return ssl.VerifyMode[f"CERT_{text}"] if not isinstance(value, int) else ssl.VerifyMode(value)
     except (KeyError, ValueError):
-        raise InvalidAddress(
-            f"TLS option ssl_cert_reqs={value!r}; allowed: 'required', 'optional' or 'none'"
-        ) from None
+        raise InvalidAddress(f"TLS option ssl_cert_reqs={value!r}; allowed: 'required', 'optional' or 'none'") from None
 
 
 def _flag(name: str, value: Any) -> bool:

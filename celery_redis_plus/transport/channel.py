@@ -14,7 +14,7 @@ from celery_redis_plus.transport.publishing import Publishing
 from celery_redis_plus.transport.qos import QoS
 
 if TYPE_CHECKING:
-    from celery_redis_plus.topology.wire import Wire
+    from celery_redis_plus.topology.held_connection import HeldConnection
     from celery_redis_plus.transport.poller import Poller
     from celery_redis_plus.transport.session import Session
     from celery_redis_plus.transport.transport import Transport
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class _Socket:
     """Celery finds the sockets that it bounds at shutdown by `channel.client.connection._sock` (`celery/utils/threads.py`)."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: HeldConnection) -> None:
         self._wire = wire
 
     @property
@@ -94,7 +94,7 @@ class Channel(Publishing, Consuming, Declaring, virtual.Channel):
         for queue in self._getting:
             self._unwatch(queue)
         keeper = self.session.service.keeper
-        delivered = dict(self.qos._delivered)
+        delivered = self.qos.unsettled()
         if keeper is None:
             self.qos.give_back(list(delivered))
         elif keeper.stopping():
@@ -103,13 +103,13 @@ class Channel(Publishing, Consuming, Declaring, virtual.Channel):
 
     def _abandon(self) -> None:
         """Leave what is unsettled to the duties, which outlive the connection."""
-        delivered = dict(self.qos._delivered)
+        delivered = self.qos.unsettled()
         session = self.session
         queues = {*self.consumed, *self._getting, *(message.queue for message in self.buffer)}
         for queue in {*self.consumed, *self._getting}:
             session.service.watched.remove(queue, session.id)
             session.service.positions.keep(queue)
         self.buffer.clear()
-        self.qos._delivered.clear()
+        self.qos.forget()
         if queues or delivered:
             session.service.register.abandon(session.id, queues, delivered)

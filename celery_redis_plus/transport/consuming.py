@@ -306,7 +306,7 @@ class Consuming:
 
     def _up_to(self, delivery_tag: str) -> list[str]:
         tags = []
-        for tag in list(self.qos._delivered):
+        for tag in self.qos.unsettled():
             tags.append(tag)
             if tag == delivery_tag:
                 return tags

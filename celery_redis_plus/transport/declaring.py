@@ -12,11 +12,11 @@ from kombu.utils.uuid import uuid
 from celery_redis_plus.broker.exchange_record import ExchangeRecord
 from celery_redis_plus.broker.fanout import last_entry
 from celery_redis_plus.broker.queue_arguments import QueueArguments
-from celery_redis_plus.broker.queues import Sizes
 from celery_redis_plus.broker.routing import Binding
 from celery_redis_plus.transport.failures import as_channel_errors, channel_error
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.queues import Sizes
     from celery_redis_plus.transport.session import Session
 
 
@@ -101,9 +101,7 @@ class Declaring:
             if not queues.exists(name):
                 raise channel_error(f"NOT_FOUND - no queue {name!r}", 404, "Channel.queue_declare")
             return queue_declare_ok_t(name, queues.sizes(name).ready, queues.consumer_count(name))
-        parsed = QueueArguments.parse(
-            name, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=arguments
-        )
+        parsed = QueueArguments.parse(name, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=arguments)
         sizes = queues.declare(name, parsed)
         return queue_declare_ok_t(name, sizes.ready, 0)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kombu.transport import base
 
-from celery_redis_plus.message import Claimed
 from celery_redis_plus.transport import codec
+
+if TYPE_CHECKING:
+    from celery_redis_plus.message import Claimed
 
 
 class Message(base.Message):

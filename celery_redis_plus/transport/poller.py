@@ -14,8 +14,8 @@ from celery_redis_plus.broker.claiming import MAX_BATCH, MAX_QUEUES
 from celery_redis_plus.topology.readable import wait_readable
 
 if TYPE_CHECKING:
+    from celery_redis_plus.topology.held_connection import HeldConnection
     from celery_redis_plus.transport.channel import Channel
-    from celery_redis_plus.topology.wire import Wire
     from celery_redis_plus.transport.session import Session
 
 #: Seconds for which one turn of the event loop delivers: a solo worker runs the task inside the delivery, and remote control
@@ -258,7 +258,7 @@ class Poller:
         self._registered.clear()
         self._timer.cancel()
 
-    def _listen(self, name: str, wire: Wire, callback: Any, *, wanted: bool) -> None:
+    def _listen(self, name: str, wire: HeldConnection, callback: Any, *, wanted: bool) -> None:
         """Have the wire's present socket registered under `name`, or none.
 
         A closed socket leaves the system's poll set by itself, and its number may come back with the next socket: so the

@@ -73,11 +73,19 @@ class QoS(virtual.QoS):
             session.settler.post(held, settlement)
             # The consumer sleeps in poll, perhaps for want of the credit that this settlement has freed.
             session.waker.wake()
-        elif settlement is Settlement.ACK:
+        elif settlement is Settlement.ACK and not session.broken:
             # The loop's next turn, before it sleeps, sends all that were acked in this one, and claims in the same write.
             session.settler.gather(held)
         else:
             session.settler.post(held, settlement)
+
+    def unsettled(self) -> dict[str, Any]:
+        """Return what is delivered and not settled, by tag, in the order of delivery."""
+        return dict(self._delivered)
+
+    def forget(self) -> None:
+        """Leave what is unsettled to others."""
+        self._delivered.clear()
 
     def restore_unacked(self) -> list[Any]:
         """Give everything delivered and unsettled back, in place and without counting a failure."""

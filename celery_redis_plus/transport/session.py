@@ -15,6 +15,7 @@ from celery_redis_plus.broker.waiting import BellWaiter
 from celery_redis_plus.duties.service import DEAD_LETTER_MAX, Service, service_for
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.keys import Keys
+from celery_redis_plus.topology.blocking_wire import BlockingWire
 from celery_redis_plus.topology.connector import Connector
 from celery_redis_plus.topology.waker import Waker
 from celery_redis_plus.topology.wire import Wire
@@ -42,8 +43,8 @@ class Session:
         self.keys = Keys(options.global_keyprefix)
         self.connector = Connector(address, options)
         self.wire = Wire(self.connector, "commands", timeout=options.socket_timeout)
-        self.bell_wire = Wire(self.connector, "bells", timeout=options.socket_timeout)
-        self.stream_wire = Wire(self.connector, "streams", timeout=options.socket_timeout)
+        self.bell_wire = BlockingWire(self.connector, "bells", timeout=options.socket_timeout)
+        self.stream_wire = BlockingWire(self.connector, "streams", timeout=options.socket_timeout)
         self.waker = Waker()
         self.bindings = Bindings(self.wire, self.keys)
         self.queues = Queues(self.wire, self.keys, transient_ttl_s=options.transient_queue_ttl)

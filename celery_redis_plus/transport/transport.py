@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import socket
 from typing import Any
 
 import redis
 from kombu.transport import base, virtual
 
 from celery_redis_plus.options import Options, ignored
-from celery_redis_plus.topology.address import Address, url_options
+from celery_redis_plus.topology.address import Address
 from celery_redis_plus.transport import hosts
 from celery_redis_plus.transport.channel import Channel as BrokerChannel
 from celery_redis_plus.transport.failures import CHANNEL_ERRORS, CONNECTION_ERRORS
@@ -163,7 +162,7 @@ class Transport(virtual.Transport):
             redis.exceptions.RedisError: the connection is broken; kombu reconnects.
         """
         if not self.poller.drain(timeout):
-            raise socket.timeout(f"no message within {timeout} s")
+            raise TimeoutError(f"no message within {timeout} s")
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Serve the consumers from kombu's event loop."""

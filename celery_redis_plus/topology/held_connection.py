@@ -1,0 +1,181 @@
+"""The life of one held server connection: opened at first use, looked at after a rest, given up at the first failure."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from celery_redis_plus.errors import translate
+
+if TYPE_CHECKING:
+    from redis.connection import Connection
+
+    from celery_redis_plus.topology.connector import Connector
+
+#: Seconds of rest after which a connection is looked at before it is used again.
+IDLE_CHECK_S = 2.0
+
+#: What a script or a command takes as one argument.
+Argument = bytes | str | int | float
+
+
+class HeldConnection:
+    """A connection of one process, shared by its threads under `lock`; a forked child opens one of its own."""
+
+    def __init__(self, connector: Connector, purpose: str, *, timeout: float | None) -> None:
+        """Prepare a connection named `purpose`; `timeout` bounds each read and write, in seconds."""
+        self.connector = connector
+        self.purpose = purpose
+        self.timeout = timeout
+        #: Called when an open connection failed; a close in order, or of an idle connection, does not count.
+        self.on_failure: Callable[[], None] = lambda: None
+        self._reset()
+
+    def _reset(self) -> None:
+        self.lock = threading.RLock()
+        self._pid = os.getpid()
+        self._connection: Connection | None = None
+        self._used = 0.0
+        #: Counts the connections that were opened: two sockets may have the same file descriptor, one after the other.
+        self.generation = 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection of this process that has not failed."""
+        return self._connection is not None and self._pid == os.getpid()
+
+    @property
+    def connection(self) -> Connection | None:
+        """The redis-py connection; Celery bounds its socket when the peer went silent."""
+        return self._connection
+
+    def fileno(self) -> int:
+        """Return the socket's file descriptor; ValueError without a connection."""
+        sock = _socket_of(self._connection)
+        if sock is None:
+            raise ValueError(f"{self.purpose} is not connected")
+        return int(sock.fileno())
+
+    def connect(self) -> None:
+        """Open the connection if it is not open.
+
+        Raises:
+            redis.exceptions.ConnectionError: and its kin from `errors`; what the server said, and what to do.
+        """
+        self._check_process()
+        with self.lock:
+            self._open()
+
+    def close(self) -> None:
+        """Finish in order, then close. Never raises."""
+        if self._pid != os.getpid():
+            self._after_fork()
+            return
+        with self.lock:
+            if self._connection is None:
+                return
+            self._finish_up()
+            # Finishing may have met a failure, which closes as well.
+            self._disconnect()
+
+    def abandon(self, error: Exception | None = None) -> None:
+        """Drop the connection without reading anything, as after a failure."""
+        if self._pid != os.getpid():
+            self._after_fork()
+            return
+        with self.lock:
+            self._fail(error or ConnectionError(f"{self.purpose} was abandoned"))
+
+    # -- inside the lock ----------------------------------------------------------------------------------------------
+
+    def _open(self) -> Connection:
+        now = time.monotonic()
+        idle_s = now - self._used
+        if self._connection is not None and idle_s > IDLE_CHECK_S and not self._expects():
+            self._drop_if_dead(self._connection, idle_s)
+        self._used = now
+        if self._connection is None:
+            self._connection = self.connector.open(self.purpose, timeout=self.timeout)
+            self.generation += 1
+            self._opened()
+        return self._connection
+
+    def _drop_if_dead(self, connection: Connection, idle_s: float) -> None:
+        """Notice that an idle connection is gone before a command is written to it: then nobody has to doubt its outcome.
+
+        An end of file tells of a server or a firewall that closed it; after `health_check_interval` a PING finds those that
+        said nothing.
+        """
+        try:
+            dead = connection.can_read(timeout=0)
+            if not dead and 0 < self.connector.options.health_check_interval < idle_s:
+                connection.send_command("PING", check_health=False)
+                dead = connection.read_response(disable_decoding=True) != b"PONG"
+        except Exception:  # noqa: BLE001 - any failure of an idle connection means the same
+            dead = True
+        if dead:
+            self._disconnect()
+
+    def _check_process(self) -> None:
+        """Let a forked child start anew. Called before the lock is taken: the parent may have held it at the fork."""
+        if self._pid != os.getpid():
+            self._after_fork()
+
+    def _after_fork(self) -> None:
+        """Let go of the parent's connection: close our descriptor of its socket, and send nothing over it."""
+        inherited = self._connection
+        self._reset()
+        sock = _socket_of(inherited)
+        if inherited is not None and sock is not None:
+            with suppress(OSError):
+                os.close(sock.detach())
+            inherited._sock = None  # noqa: SLF001 - redis-py would close the parent's
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):
+                connection.disconnect()
+
+    def _fail(self, error: Exception) -> None:
+        failed = self._connection is not None
+        self._disconnect()
+        self._gave_up(error)
+        if failed:
+            self.on_failure()
+
+    def _translated(self, error: Exception) -> Exception:
+        return translate(error, self.connector.address)
+
+    def _break(self, error: BaseException) -> NoReturn:
+        """Give the connection up after `error`, which may be a timeout, an interrupt or a task's time limit; raise it."""
+        if not isinstance(error, Exception):
+            self._fail(ConnectionError(f"{self.purpose} was interrupted by {type(error).__name__}"))
+            raise error
+        translated = self._translated(error)
+        self._fail(translated)
+        raise translated from error
+
+    # -- for subclasses -----------------------------------------------------------------------------------------------
+
+    def _expects(self) -> bool:
+        """Return whether a reply is outstanding, so that something readable is no end of file."""
+        return False
+
+    def _opened(self) -> None:
+        """Start the state that belongs to one physical connection."""
+
+    def _finish_up(self) -> None:
+        """Read what is owed before a close in order; must not raise."""
+
+    def _gave_up(self, error: Exception) -> None:
+        """Tell those who wait for a reply that none will come."""
+
+
+def _socket_of(connection: Connection | None) -> Any:
+    """Return redis-py's socket, which it types as never missing although `disconnect` takes it away."""
+    return None if connection is None else connection._sock  # noqa: SLF001 - there is no public way
