@@ -296,7 +296,7 @@ def translate(exc: Exception, address: Place) -> Exception:
     if kind is None:
         return exc
     _blot_out(exc, address.password)
-    detail = str(exc).strip().rstrip(".") or type(exc).__name__
+    detail = "no answer in time" if _timed_out_by_kernel(exc) else str(exc).strip().rstrip(".") or type(exc).__name__
     remedy = _MAX_CLIENTS_REMEDY if _MAX_CLIENTS in detail else kind.remedy
     translated = kind(f"{address.display()}: {detail}. What to do: {remedy}.")
     translated.__cause__ = exc
@@ -307,6 +307,8 @@ def _kind(exc: Exception) -> type[CeleryRedisPlusError] | None:
     # redis-py packs what the operating system or OpenSSL said into an error of its own.
     if isinstance(exc, redis_errors.ConnectionError) and isinstance(exc.__context__, ssl.SSLError):
         return TlsFailed
+    if _timed_out_by_kernel(exc):
+        return ServerTimeout
     for known, ours in _BY_CLASS:
         if isinstance(exc, known):
             return ours
@@ -315,6 +317,11 @@ def _kind(exc: Exception) -> type[CeleryRedisPlusError] | None:
             return InvalidAddress
         return _BY_CODE.get(str(exc).partition(" ")[0])
     return None
+
+
+def _timed_out_by_kernel(exc: Exception) -> bool:
+    """Tell whether a socket's SO_RCVTIMEO or SO_SNDTIMEO ended a call: EAGAIN, which redis-py wraps as a lost connection."""
+    return isinstance(exc, redis_errors.ConnectionError) and isinstance(exc.__context__, BlockingIOError)
 
 
 def _blot_out(exc: Exception, secret: str | None) -> None:

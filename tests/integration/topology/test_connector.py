@@ -15,6 +15,7 @@ import redis.exceptions as redis_errors
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
 from celery_redis_plus import errors
+from celery_redis_plus.topology.address import Address
 from celery_redis_plus.topology.connector import Connector
 
 pytestmark = pytest.mark.server
@@ -25,6 +26,14 @@ def silent_port():
     """A port that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
+
+
+def ask_translated(connection, ask):
+    """Block for longer than the connection's timeout; raise what a user gets to see."""
+    try:
+        ask(connection, "BLPOP", "nothing", "3")
+    except redis_errors.RedisError as error:
+        raise errors.translate(error, Address("127.0.0.1")) from error
 
 
 def open_files():
@@ -91,23 +100,19 @@ def test_keepalive_is_on_with_defined_intervals_unless_switched_off(plain_server
 def test_the_timeout_is_the_callers_after_the_handshake(plain_server, connect, ask):
     connection = connect(plain_server.url()).open(timeout=0.2)
     started = time.monotonic()
-    with pytest.raises(redis_errors.TimeoutError):
-        ask(connection, "BLPOP", "nothing", "3")
+    with pytest.raises(errors.ServerTimeout):
+        ask_translated(connection, ask)
     assert 0.1 < time.monotonic() - started < 1.5
 
 
 def test_without_a_timeout_a_blocking_call_waits_longer_than_the_handshake_may(plain_server, connect, ask):
-    connection = connect(plain_server.url(), socket_connect_timeout=0.2, socket_timeout=0.2).open(
-        timeout=None
-    )
+    connection = connect(plain_server.url(), socket_connect_timeout=0.2, socket_timeout=0.2).open(timeout=None)
     assert connection.socket_timeout is None
     assert ask(connection, "BLPOP", "nothing", "1") is None
 
 
 def test_nobody_listening_is_reported_at_once_and_retryable(closed_port, connect):
-    with pytest.raises(
-        errors.ServerUnreachable, match=rf"redis://127\.0\.0\.1:{closed_port}/0: .*refused"
-    ) as caught:
+    with pytest.raises(errors.ServerUnreachable, match=rf"redis://127\.0\.0\.1:{closed_port}/0: .*refused") as caught:
         connect(f"redisplus://127.0.0.1:{closed_port}").open()
     assert isinstance(caught.value, redis_errors.ConnectionError)
     assert isinstance(caught.value.__cause__, redis_errors.ConnectionError)
@@ -169,8 +174,8 @@ def test_a_unix_socket_works_and_a_missing_one_is_reported(start_server, connect
     connection = connect(f"redisplus+socket://{path}?virtual_host=2").open(timeout=0.5)
     assert isinstance(connection, UnixDomainSocketConnection)
     assert client_info(connection, ask)["db"] == "2"
-    with pytest.raises(redis_errors.TimeoutError):
-        ask(connection, "BLPOP", "nothing", "3")
+    with pytest.raises(errors.ServerTimeout):
+        ask_translated(connection, ask)
     with pytest.raises(errors.ServerUnreachable, match=r"no\.sock"):
         connect(f"redisplus+socket://{tmp_path}/no.sock").open()
 

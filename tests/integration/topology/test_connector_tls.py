@@ -118,9 +118,7 @@ def test_the_check_can_be_switched_off_for_a_test_server(tls_port, connect, ask)
     assert ask(connection, "PING") == b"PONG"
 
 
-def test_a_certificate_for_another_name_is_refused_unless_names_are_not_checked(
-    tls_port, certificates, connect, ask
-):
+def test_a_certificate_for_another_name_is_refused_unless_names_are_not_checked(tls_port, certificates, connect, ask):
     url = f"redispluss://127.0.0.1:{tls_port}?ssl_ca_certs={certificates}/ca.pem"
     with pytest.raises(errors.TlsFailed, match="ssl_check_hostname"):
         connect(url).open()
