@@ -59,8 +59,8 @@ def held_by_broker(
 ) -> list[dict[str, Any]]:
     """Return the delayed tasks of `queues` in the shape of `inspect scheduled`, those due next first.
 
-    Each has one key more than Celery's own, `broker`: the name of its queue, and how many delayed messages that queue has in
-    all. A queue's share of the limit is the same for all; messages that are no tasks are left out.
+    A queue's share of the limit is the same for all; messages that are no tasks are left out. Where a queue has more than are
+    listed, its entries have one key more than Celery's own, `broker`: the queue's name, and how many delayed messages it holds.
 
     Raises:
         redis.exceptions.RedisError: as `errors.translate` names it.
@@ -84,7 +84,7 @@ def _entry(delayed: Delayed, listing: Listing, app: Any, hostname: str) -> dict[
     task = _task(message)
     if task is None:
         return None
-    return {
+    entry: dict[str, Any] = {
         "eta": _eta(delayed, task.get("eta"), app),
         "priority": TIMER_PRIORITY,
         "request": {
@@ -104,8 +104,10 @@ def _entry(delayed: Delayed, listing: Listing, app: Any, hostname: str) -> dict[
             },
             "worker_pid": None,
         },
-        "broker": {"queue": listing.queue, "delayed": listing.total},
     }
+    if listing.total > len(listing.messages):
+        entry["broker"] = {"queue": listing.queue, "delayed": listing.total}
+    return entry
 
 
 def _message(delayed: Delayed, app: Any) -> Message:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import socket
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -11,8 +10,10 @@ from kombu.exceptions import ChannelError
 from kombu.transport import virtual
 from redis import exceptions as redis_errors
 
+from celery_redis_plus import errors
 from celery_redis_plus.errors import BrokerError, CeleryRedisPlusError
 
+CONNECTION_FAMILIES = (redis_errors.ConnectionError, redis_errors.TimeoutError)
 #: Celery reconnects after these; the families that kombu's redis transport names.
 CONNECTION_ERRORS: tuple[type[Exception], ...] = (
     *virtual.Transport.connection_errors,
@@ -20,8 +21,9 @@ CONNECTION_ERRORS: tuple[type[Exception], ...] = (
     redis_errors.TimeoutError,
     redis_errors.AuthenticationError,
     redis_errors.BusyLoadingError,
-    socket.timeout,
     OSError,
+    # Their families are above; some look for the very class.
+    *(kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, CONNECTION_FAMILIES)),
 )
 #: These end a channel's operation, not the connection.
 CHANNEL_ERRORS: tuple[type[Exception], ...] = (

@@ -83,7 +83,7 @@ def test_odd_tasks_are_shown_as_far_as_they_can_be_read(transport, publish, cele
     assert [one["request"]["id"] for one in listing] == ["1", "2", "3", "4"]
     assert [one["request"]["args"] for one in listing] == ["(1,)", "(1,)", [1], [1]]
     assert [one["request"]["name"] for one in listing] == ["t", "t", "first protocol", "other name"]
-    assert {one["broker"]["delayed"] for one in listing} == {5}
+    assert not any("broker" in one for one in listing), "a complete list has Celery's own shape"
     for one in listing:
         assert datetime.fromisoformat(one["eta"]) > datetime.now(UTC)
 
@@ -95,3 +95,4 @@ def test_queues_share_the_limit(transport, publish, celery_app):
     listing = held_by_broker(transport, ["q", "r"], app=celery_app(), hostname="h", limit=4)
 
     assert [one["request"]["id"] for one in listing] == ["q1", "r1", "q2", "r2"]
+    assert listing[0]["broker"] == {"queue": "q", "delayed": 8}

@@ -82,7 +82,6 @@ def test_inspect_lists_what_the_broker_holds(app, node, inspect):
             "delivery_info": {"exchange": "", "routing_key": "celery", "priority": 0, "redelivered": False},
             "worker_pid": None,
         },
-        "broker": {"queue": "celery", "delayed": 3},
     }
     assert listed[1]["request"]["delivery_info"]["priority"] == 7
 
