@@ -13,7 +13,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from celery_redis_plus import message
 from celery_redis_plus.broker import publishing
 from celery_redis_plus.topology.address import Address
-from tests.property.machine import LARGE, Broker
+from tests.property.machine import Broker
+from tests.property.world import LARGE
 from tests.support.clock import scripts_read_a_key
 
 if TYPE_CHECKING:
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
 EXAMPLES = int(os.environ.get("CRP_PROPERTY_EXAMPLES", "0"))
 
 PROFILE = settings(
-    max_examples=EXAMPLES or 80,
+    max_examples=EXAMPLES or 100,
     stateful_step_count=50,
     deadline=None,
     # CI tests the code, not its luck.
     derandomize=not EXAMPLES,
     database=None,
     suppress_health_check=list(HealthCheck),
-    phases=(Phase.generate, Phase.shrink),
+    phases=(Phase.generate, *([] if os.environ.get("NOSHRINK") else [Phase.shrink])),
     print_blob=True,
     report_multiple_bugs=False,
 )

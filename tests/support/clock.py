@@ -25,10 +25,13 @@ class ServerClock:
 
     def __init__(self, client: redis.Redis, now_ms: int) -> None:
         self._client = client
+        #: The latest time that it ever was: clocks go back.
+        self.latest_ms = now_ms
         self.set(now_ms)
 
     def set(self, now_ms: int) -> None:
         self.now_ms = now_ms
+        self.latest_ms = max(self.latest_ms, now_ms)
         self._client.set(KEY, now_ms)
 
     def advance(self, ms: int) -> None:

@@ -1,0 +1,173 @@
+"""Consumers: claims, settlements, and what becomes of them when a process dies."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from celery_redis_plus.broker.holding import Settlement
+from celery_redis_plus.errors import ServerUnreachable
+from celery_redis_plus.scripts import script
+from tests.property.world import QUEUES, VISIBILITY_MS, Message, World, holders, queues
+
+
+class Consuming(World):
+    """Rules."""
+
+    @rule(
+        holder=holders,
+        wanted=st.lists(queues, min_size=1, max_size=len(QUEUES), unique=True),
+        credit=st.integers(1, 6),
+        share=st.booleans(),
+        woken=st.booleans(),
+    )
+    def claim(self, holder: str, wanted: list[str], credit: int, share: bool, woken: bool) -> None:
+        if woken:
+            self.client.zpopmin(self.keys.queue(wanted[0]).bell)
+        before = {queue: self.ready(queue) for queue in wanted}
+        batch = self.claimers[holder].claim(wanted, credit, share=share)
+        total = sum(map(len, before.values()))
+        assert len(batch.messages) == min(credit, total)
+        for queue in wanted:
+            taken = [m for m in batch.messages if m.queue == queue]
+            assert [m.tag for m in taken] == [m.tag for m in before[queue][: len(taken)]]
+            assert (queue in batch.more) == (len(taken) < len(before[queue]))
+            self.rings(queue)
+        if not share:
+            self.first_queues_first(before, [m.tag for m in batch.messages])
+        elif credit >= len(wanted):
+            assert {m.queue for m in batch.messages} == {queue for queue, messages in before.items() if messages}
+        for claimed in batch.messages:
+            model = self.messages[claimed.tag]
+            assert model.eta <= self.clock.latest_ms, "delivered before its eta"
+            body = claimed.body if claimed.body is not None else self.claimers[holder].fetch_body(claimed)
+            assert body == model.body
+            self.taken(model, holder, known=True)
+            assert (claimed.claim, claimed.failures) == (model.claim, model.failed)
+            assert claimed.redelivered == (model.seen or model.failed > 0)
+
+    def first_queues_first(self, before: dict[str, list[Message]], tags: list[str]) -> None:
+        assert tags == [m.tag for messages in before.values() for m in messages][: len(tags)]
+
+    def taken(self, message: Message, holder: str, *, known: bool) -> None:
+        message.claim += 1
+        message.place, message.by, message.known = "claimed", holder, known
+        message.deadline = self.clock.now_ms + VISIBILITY_MS
+
+    @rule(holder=holders)
+    def claim_everywhere(self, holder: str) -> None:
+        self.claim(holder, list(QUEUES), 8, share=True, woken=False)
+
+    @precondition(lambda self: self.claimed_by())
+    @rule(holder=holders, what=st.sampled_from((Settlement.REQUEUE, Settlement.REJECT, Settlement.RETURN, Settlement.HAND_BACK)))
+    def settle_everything_and_claim_again(self, holder: str, what: Settlement) -> None:
+        """What old claim numbers must not touch."""
+        self.settle_all(self.claimed_by()[:4], what)
+        self.claim_everywhere(holder)
+
+    @rule(holder=holders, queue=queues, credit=st.integers(1, 5), noticed=st.booleans(), page=st.integers(1, 3))
+    def a_claims_reply_is_lost(self, holder: str, queue: str, credit: int, noticed: bool, page: int) -> None:
+        self.wire.connect()
+        self.wire.accident = "lost reply"
+        taken = self.ready(queue)[:credit]
+        try:
+            self.claimers[holder].claim([queue], credit, share=False)
+        except ServerUnreachable:
+            self.rings(queue)
+        for message in taken:
+            self.taken(message, holder, known=False)
+        if noticed:
+            self.a_session_is_handed_back(holder, queue, page)
+
+    def a_client_takes_a_bell_and_dies(self, queue: str) -> None:
+        if self.client.zpopmin(self.keys.queue(queue).bell):
+            self.swallowed.add(queue)
+
+    def a_process_dies(self, holder: str) -> None:
+        for message in self.claimed_by(holder):
+            message.known = False
+
+    # -- settling ---------------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.claimed_by())
+    @rule(data=st.data(), what=st.sampled_from(Settlement))
+    def settle(self, data: st.DataObject, what: Settlement) -> None:
+        self.settle_all(
+            data.draw(st.lists(st.sampled_from(self.claimed_by()), min_size=1, max_size=3, unique=True), label="messages"), what
+        )
+
+    def settle_all(self, messages: list[Message], what: Settlement) -> None:
+        self.settler.settle([self.held(m.tag, m.claim, m.queue) for m in messages], what)
+        for message in messages:
+            if what is Settlement.ACK:
+                self.remove(message)
+            elif what is Settlement.REJECT:
+                self.die(message)
+            else:
+                self.back(message, failed=what is Settlement.REQUEUE, seen=what is not Settlement.HAND_BACK)
+        if what is Settlement.REJECT:
+            for queue in {m.queue: None for m in messages}:
+                self.evict(queue)
+
+    @precondition(lambda self: self.stale)
+    @rule(data=st.data(), what=st.sampled_from((Settlement.REJECT, Settlement.REQUEUE, Settlement.RETURN, Settlement.HAND_BACK)))
+    def settle_with_an_old_claim_number(self, data: st.DataObject, what: Settlement) -> None:
+        tag, claim, queue = data.draw(st.sampled_from(self.telling()), label="stale")
+        self.settler.settle([self.held(tag, claim, queue)], what)
+
+    @precondition(lambda self: self.stale)
+    @rule(data=st.data(), place=st.sampled_from(("ready", "claimed", "dead")))
+    def ack_whatever_became_of_it(self, data: st.DataObject, place: str) -> None:
+        there = [old for old in self.stale if old[0] in self.messages and self.messages[old[0]].place == place]
+        tag, claim, queue = data.draw(st.sampled_from(there or self.stale), label="stale")
+        message = self.messages.get(tag)
+        self.settler.settle([self.held(tag, claim, queue)], Settlement.ACK)
+        if message is not None:
+            self.remove(message)
+
+    def telling(self) -> list[tuple[str, int, str]]:
+        """Return old claims, if there are such of messages that are claimed again: there a missing fence shows."""
+        again = [old for old in self.stale if old[0] in self.messages and self.messages[old[0]].place == "claimed"]
+        return again or self.stale
+
+    @rule(data=st.data(), ms=st.sampled_from((0, VISIBILITY_MS // 2)))
+    def heartbeat(self, data: st.DataObject, ms: int) -> None:
+        """For some that are held, and some that no longer are."""
+        self.clock.advance(ms)
+        current = [(m.tag, m.claim, m.queue) for m in self.claimed_by()]
+        if not (current or self.stale):
+            return
+        chosen = data.draw(st.lists(st.sampled_from(current + self.telling()), max_size=6, unique=True), label="held")
+        by_queue: dict[str, list[tuple[str, int]]] = {}
+        for tag, claim, queue in chosen:
+            by_queue.setdefault(queue, []).append((tag, claim))
+        keys: list[bytes] = []
+        arguments: list[Any] = [VISIBILITY_MS]
+        for queue, pairs in by_queue.items():
+            keys += (self.keys.queue(queue).index, self.keys.queue(queue).message)
+            arguments += (len(pairs), *itertools.chain(*pairs))
+        lost = {tag.decode() for tag in self.wire.run(script("heartbeat"), keys, *arguments)}
+        held = set(chosen) & set(current)
+        # A stale pair and the present one of the same message may stand side by side; what is in the trash is as good as gone.
+        assert lost | self.trashed >= {tag for tag, claim, queue in chosen if (tag, claim, queue) not in held}
+        assert lost <= {tag for tag, claim, queue in chosen if (tag, claim, queue) not in held}
+        for tag, _, _ in held:
+            self.messages[tag].deadline = self.clock.now_ms + VISIBILITY_MS
+
+    def a_session_is_handed_back(self, holder: str, queue: str, page: int) -> None:
+        """What the server says the session holds and the process does not know of."""
+        keys = self.keys.queue(queue)
+        known = [m.tag for m in self.claimed_by(holder)]
+        first, total = 0, 0
+        while first >= 0:
+            returned, first = self.wire.run(
+                script("hand_back_session"), [keys.ready, keys.index, keys.message, keys.bell], holder, first, page, *known
+            )
+            total += returned
+        gone = [m for m in self.live(queue, "claimed") if m.by == holder and not m.known]
+        assert total == len(gone)
+        for message in gone:
+            self.back(message)

@@ -1,0 +1,117 @@
+"""Time, the sweep, purge and delete."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from celery_redis_plus.broker.queue_arguments import QueueArguments
+from celery_redis_plus.scripts import script
+from tests.property.world import (
+    GRACE_MS,
+    INTERVAL_MS,
+    LEASE_MS,
+    LONGEST_GAP_MS,
+    QUEUES,
+    SWEEPERS,
+    VISIBILITY_MS,
+    World,
+)
+
+
+class Maintenance(World):
+    """Rules."""
+
+    @rule(
+        ms=st.sampled_from((1, 2, 999, 2_500, 11_000, VISIBILITY_MS + 1)),
+        sweeper=st.sampled_from(SWEEPERS),
+        limit=st.integers(2, 9),
+    )
+    def time_passes_and_all_is_swept(self, ms: int, sweeper: str, limit: int) -> None:
+        """As the sweeper that has the lease does it: often enough that nothing looks like an outage."""
+        while ms > 0:
+            step = min(ms, INTERVAL_MS)
+            self.clock.advance(step)
+            ms -= step
+            self.sweep(list(QUEUES), limit, sweeper, take_over=True)
+
+    @rule(
+        ms=st.sampled_from((0, 7_000, 13_000)),
+        sweeper=st.sampled_from(SWEEPERS),
+        limit=st.integers(1, 5),
+        take_over=st.booleans(),
+    )
+    def somebody_sweeps(self, ms: int, limit: int, sweeper: str, take_over: bool) -> None:
+        """Perhaps not the one who has the lease, perhaps after an outage."""
+        self.clock.advance(ms)
+        self.sweep(list(QUEUES), limit, sweeper, take_over=take_over)
+
+    def sweep(self, wanted: list[str], limit: int, sweeper: str, take_over: bool) -> None:
+        now = self.clock.now_ms
+        reply = self.run_sweep(wanted, limit, sweeper, take_over=take_over)
+        for number, queue in enumerate(wanted):
+            wait_ms, promoted, recovered, mine = reply[4 * number : 4 * number + 4]
+            due = sorted((m for m in self.live(queue, "delayed") if m.eta <= now), key=lambda m: (m.eta, m.tag))
+            overdue = sorted((m for m in self.live(queue, "claimed") if m.deadline <= now), key=lambda m: (m.deadline, m.tag))
+            if not mine:
+                assert (promoted, recovered) == (0, 0)
+                assert not take_over or not (self.live(queue, "ready") or due or overdue)
+                continue
+            assert promoted == min(limit, len(due))
+            assert recovered == (0 if self.in_grace(queue) else min(limit, len(overdue)))
+            for message in due[:promoted]:
+                message.place = "ready"
+            for message in overdue[:recovered]:
+                self.back(message, failed=True)
+            self.rings(queue)
+            later = [m.eta for m in self.live(queue, "delayed")]
+            if later:
+                assert wait_ms <= max(0, min(later) - now), "the sweeper sleeps past the next due time"
+
+    def in_grace(self, queue: str) -> bool:
+        """Return whether the living have time for a heartbeat first: after an outage, or a jump of the clock."""
+        now, swept = self.clock.now_ms, self.swept_at.get(queue)
+        if swept is not None and (now - swept > LONGEST_GAP_MS or now < swept) and self.live(queue, "claimed"):
+            self.grace_until[queue] = now + GRACE_MS
+        self.swept_at[queue] = now
+        return self.grace_until.get(queue, 0) > now
+
+    def run_sweep(self, wanted: list[str], limit: int, sweeper: str, *, take_over: bool) -> list[int]:
+        keys: list[bytes] = []
+        for queue in wanted:
+            of = self.keys.queue(queue)
+            keys += (of.ready, of.delayed, of.index, of.message, of.bell, of.meta, of.trash)
+        reply: list[int] = self.wire.run(
+            script("sweep"), keys, sweeper, LEASE_MS, INTERVAL_MS, limit, int(take_over), GRACE_MS, LONGEST_GAP_MS
+        )
+        return reply
+
+    # -- purge and delete -------------------------------------------------------------------------------------------------
+
+    def purge(self, queue: str, dies: bool) -> None:
+        waiting = self.live(queue, "ready") + self.live(queue, "delayed")
+        if dies:
+            keys = self.keys.queue(queue)
+            purged = self.wire.run(script("purge"), [keys.trash, keys.meta, keys.bell, keys.ready, keys.delayed])
+        else:
+            purged = self.queues.purge(queue)
+        assert purged == len(waiting)
+        for message in waiting:
+            del self.messages[message.tag]
+        self.rings(queue)
+
+    def delete_and_declare_again(self, queue: str, dies: bool) -> None:
+        ready = len(self.live(queue, "ready"))
+        if dies:
+            keys = self.keys.queue(queue)
+            sets = [keys.ready, keys.delayed, keys.index, keys.dead]
+            self.wire.run(script("delete"), [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, *sets], 0, 0)
+        else:
+            assert self.queues.delete(queue) == ready
+        for message in [m for m in self.messages.values() if m.queue == queue]:
+            self.trashed.add(message.tag)
+            self.remove(message)
+        self.queues.declare(queue, QueueArguments.parse(queue, durable=True))
+        self.swept_at.pop(queue, None)
+        self.grace_until.pop(queue, None)
+        self.rings(queue)

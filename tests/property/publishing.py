@@ -1,0 +1,165 @@
+"""Publishers, over connections that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import redis
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from celery_redis_plus.errors import ServerUnreachable
+from celery_redis_plus.message import Outgoing
+from tests.property.world import LARGE, Logical, Message, World, queues
+from tests.support.invariants import LEVEL
+
+
+class Publishing(World):
+    """Rules."""
+
+    @rule(
+        queue=queues,
+        messages=st.lists(
+            st.tuples(st.sampled_from((0, 0, 1, 254, 255)), st.sampled_from((0, 0, 0, -5_000)), st.integers(0, 9)),
+            min_size=1,
+            max_size=5,
+        ),
+    )
+    def publish(self, queue: str, messages: list[tuple[int, int, int]]) -> None:
+        for priority, delay, size in messages:
+            self.attempt(self.new(queue, priority, delay, relative=False, large=size == 9))
+
+    @rule(
+        queue=queues,
+        delays=st.lists(st.sampled_from((1, 3, 2_500, 2_501, 40_000)), min_size=1, max_size=4),
+        relative=st.booleans(),
+    )
+    def publish_delayed(self, queue: str, delays: list[int], relative: bool) -> None:
+        for delay in delays:
+            self.attempt(self.new(queue, 0, delay, relative=relative, large=False))
+
+    @rule(
+        accidents=st.lists(st.sampled_from(("delayed", "lost reply", "never arrives")), min_size=1, max_size=4),
+        queue=queues,
+        large=st.booleans(),
+    )
+    def publish_over_a_failing_connection(self, accidents: list[str], queue: str, large: bool) -> None:
+        """Several messages in one connection's order, each in doubt; then the connection is gone."""
+        arriving = True
+        for accident in accidents:
+            logical = self.new(queue, 0, 0, relative=False, large=large)
+            # What comes after a hole in the stream of bytes does not arrive.
+            arriving = arriving and accident != "never arrives"
+            late = bool(self.wire.under_way.get(self.wire.producer))
+            self.attempt(logical, accident=("delayed" if late else accident) if arriving else "never arrives")
+        self.wire.abandon()
+
+    @precondition(lambda self: self.unconfirmed())
+    @rule(
+        data=st.data(),
+        accidents=st.lists(st.sampled_from((None, "refused", "delayed", "lost reply", "never arrives")), min_size=1, max_size=3),
+    )
+    def retry(self, data: st.DataObject, accidents: list[str | None]) -> None:
+        logical = data.draw(st.sampled_from(self.unconfirmed()), label="logical")
+        for accident in accidents:
+            if not logical.confirmed:
+                self.attempt(logical, accident=accident)
+
+    @precondition(lambda self: self.late())
+    @rule(data=st.data())
+    def a_late_original_arrives(self, data: st.DataObject) -> None:
+        producer = data.draw(st.sampled_from(self.late()), label="producer")
+        what, keys, arguments = self.wire.under_way[producer].popleft()
+        try:
+            reply = self.wire.run(what, keys, *arguments)
+        except redis.ResponseError as error:
+            # Its body has been taken over by the retry, or has expired.
+            assert "staged" in str(error)  # noqa: PT017 - the error is the answer that nobody reads
+            return
+        self.stored(self.by_body[self.body_of(keys, arguments, reply)], reply.decode()) if reply else None
+
+    def originals_are_lost(self) -> None:
+        """What is under way on the oldest connection never arrives."""
+        del self.wire.under_way[self.late()[0]]
+
+    def publisher_dies_between_staging_and_script(self, queue: str) -> None:
+        logical = self.new(queue, 0, 0, relative=False, large=True)
+        self.attempt(logical, accident="refused")
+        self.logical.remove(logical)
+
+    def unconfirmed(self) -> list[Logical]:
+        return [logical for logical in self.logical if not logical.confirmed]
+
+    def late(self) -> list[bytes]:
+        return [producer for producer, calls in self.wire.under_way.items() if calls]
+
+    def new(self, queue: str, priority: int, delay: int, *, relative: bool, large: bool) -> Logical:
+        number = next(self.numbers)
+        body = b"%d." % number + b"x" * (LARGE if large else 0)
+        eta: int | str = 0
+        if delay:
+            eta = f"+{delay}" if relative and delay > 0 else self.clock.now_ms + delay
+        logical = Logical(number, queue, Outgoing(b"{}", body, 255 - priority, eta))
+        self.logical.append(logical)
+        self.by_body[body] = logical
+        return logical
+
+    def attempt(self, logical: Logical, *, accident: str | None = None) -> None:
+        self.wire.connect()
+        self.wire.accident = accident
+        self.wire.lost_reply = None
+        before = logical.tag
+        try:
+            stored = self.publisher.to_queue(logical.queue, logical.outgoing, logical.attempt)
+        except ServerUnreachable:
+            self.wire.accident = None
+            reply = self.wire.lost_reply
+            if reply:
+                self.stored(logical, reply.decode())
+            return
+        assert stored
+        logical.confirmed = True
+        if before is None:
+            tag = self.find(logical)
+            assert tag is not None, "confirmed, and not stored"
+            self.stored(logical, tag)
+
+    def find(self, logical: Logical) -> str | None:
+        """Return the tag of a message that was published just now."""
+        keys = self.keys.queue(logical.queue)
+        for key in self.client.scan_iter(self.pattern(keys.message), count=1000):
+            tag = key.rpartition(b":")[2].decode()
+            if not tag.startswith("staged.") and tag not in self.messages and self.stored_body(key) == logical.outgoing.body:
+                return tag
+        return None
+
+    @staticmethod
+    def pattern(prefix: bytes) -> bytes:
+        return b"".join(b"\\" + bytes([c]) if c in b"*?[]\\^" else bytes([c]) for c in prefix) + b"*"
+
+    def stored_body(self, key: bytes) -> bytes:
+        payload, body = self.client.hmget(key, "payload", "body")
+        return body if body is not None else payload.partition(b"\n")[2]
+
+    def body_of(self, keys: Sequence[bytes], arguments: tuple[Any, ...], reply: bytes) -> bytes:
+        if len(keys) == 7:
+            return arguments[0].partition(b"\n")[2]
+        return self.stored_body(keys[3] + reply)
+
+    def stored(self, logical: Logical, tag: str) -> None:
+        assert logical.tag is None, f"message {logical.number} was stored twice"
+        logical.tag = tag
+        outgoing, now = logical.outgoing, self.clock.now_ms
+        eta = now + int(outgoing.eta) if isinstance(outgoing.eta, str) else outgoing.eta
+        delayed = eta > now
+        self.messages[tag] = Message(
+            tag,
+            logical.queue,
+            outgoing.body,
+            outgoing.rank * LEVEL + (eta if delayed else now),
+            eta,
+            "delayed" if delayed else "ready",
+        )
+        if not delayed:
+            self.rings(logical.queue)

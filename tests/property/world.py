@@ -1,0 +1,227 @@
+"""The model, and what every rule may ask of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
+
+from celery_redis_plus.broker.claiming import Claimer
+from celery_redis_plus.broker.holding import Held, Register
+from celery_redis_plus.broker.publishing import Attempt, Publisher
+from celery_redis_plus.broker.queue_arguments import QueueArguments
+from celery_redis_plus.broker.queues import Queues
+from celery_redis_plus.broker.settling import Settler
+from celery_redis_plus.errors import ServerUnreachable
+from celery_redis_plus.keys import Keys
+from celery_redis_plus.options import Options
+from celery_redis_plus.topology.connector import Connector
+from celery_redis_plus.topology.wire import Wire
+from tests.support.clock import ServerClock
+from tests.support.invariants import violations
+
+if TYPE_CHECKING:
+    import redis
+
+    from celery_redis_plus.message import Outgoing
+    from celery_redis_plus.scripts import Script
+    from celery_redis_plus.topology.address import Address
+
+#: 2026-01-01; far from the real clock, so that a script that reads the real one is found out.
+START_MS = 1_767_225_600_000
+VISIBILITY_MS = 30_000
+# As `duties.sweeper` has them.
+INTERVAL_MS, LEASE_MS, LONGEST_GAP_MS, GRACE_MS = 4_000, 6_000, 12_000, 10_000
+#: Names that share a prefix, need escaping, or look like a hash tag.
+LASTING = ("a", "a:b", "}%{x}")
+TRANSIENT = "t*"
+QUEUES = (*LASTING, TRANSIENT)
+HOLDERS = ("h1", "h2")
+SWEEPERS = ("s1", "s2")
+DEAD_MAX = 3
+LARGE = 2_000
+
+queues = st.sampled_from(QUEUES)
+holders = st.sampled_from(HOLDERS)
+
+
+@dataclass(eq=False)
+class Logical:
+    """One publish of an application, however often it is tried."""
+
+    number: int
+    queue: str
+    outgoing: Outgoing
+    attempt: Attempt = field(default_factory=Attempt)
+    #: The server has stored it.
+    tag: str | None = None
+    #: Its publisher got an answer.
+    confirmed: bool = False
+
+    def __repr__(self) -> str:
+        return f"message {self.number} to {self.queue!r}"
+
+
+@dataclass(eq=False)
+class Message:
+    """A message that the server has."""
+
+    tag: str
+    queue: str
+    body: bytes
+    score: int
+    eta: int
+    place: str
+    claim: int = 0
+    by: str | None = None
+    #: Somebody knows of the claim: its reply was not lost.
+    known: bool = False
+    deadline: int = 0
+    failed: int = 0
+    seen: bool = False
+
+    @property
+    def order(self) -> tuple[int, str]:
+        return self.score, self.tag
+
+
+class LossyWire(Wire):
+    """A connection whose next script call can be told to meet an accident."""
+
+    accident: str | None = None
+
+    def __init__(self, connector: Connector) -> None:
+        super().__init__(connector, "model", timeout=5)
+        #: What was written and has not reached the server: producer -> calls, in the order of the connection.
+        self.under_way: dict[bytes, deque[tuple[Script, tuple[bytes, ...], tuple[Any, ...]]]] = {}
+        #: The reply that nobody read.
+        self.lost_reply: Any = None
+
+    def run(self, script: Script, keys: Sequence[bytes], *arguments: Any) -> Any:
+        accident, self.accident = self.accident, None
+        if accident is None:
+            return super().run(script, keys, *arguments)
+        if accident == "refused":
+            self.in_doubt = False
+            raise ServerUnreachable("refused")
+        if accident == "delayed":
+            self.under_way.setdefault(self.producer, deque()).append((script, tuple(keys), arguments))
+        elif accident == "lost reply":
+            self.lost_reply = super().run(script, keys, *arguments)
+        # "never arrives": written to a connection that was dead already.
+        self.in_doubt = True
+        raise ServerUnreachable(accident)
+
+
+class World(RuleBasedStateMachine):
+    """The server and the model of it. `client` and `address` are set by the test."""
+
+    client: redis.Redis
+    address: Address
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.client.flushdb()
+        self.clock = ServerClock(self.client, START_MS)
+        self.keys = Keys("p[*]")
+        self.wire = LossyWire(Connector(self.address, Options()))
+        self.register = Register()
+        self.settler = Settler(self.wire, self.keys, self.register, dead_letter_max=DEAD_MAX)
+        self.queues = Queues(self.wire, self.keys, transient_ttl_s=3600)
+        self.publisher = Publisher(self.wire, self.keys, dedup_window_s=900, on_missing=self.queues.revive)
+        self.claimers = {
+            name: Claimer(self.wire, self.keys, holder=name, visibility_timeout_s=VISIBILITY_MS / 1000) for name in HOLDERS
+        }
+        self.numbers = itertools.count(1)
+        self.logical: list[Logical] = []
+        self.by_body: dict[bytes, Logical] = {}
+        self.messages: dict[str, Message] = {}
+        #: (tag, claim number, queue) of claims that are over.
+        self.stale: list[tuple[str, int, str]] = []
+        #: Queues whose bell a client has taken and not answered.
+        self.swallowed: set[str] = set()
+        self.swept_at: dict[str, int] = {}
+        self.grace_until: dict[str, int] = {}
+        #: Tags that a delete has put into the trash.
+        self.trashed: set[str] = set()
+
+    @initialize()
+    def declare(self) -> None:
+        for queue in LASTING:
+            self.queues.declare(queue, QueueArguments.parse(queue, durable=True))
+        self.queues.declare(TRANSIENT, QueueArguments.parse(TRANSIENT, auto_delete=True))
+
+    # -- the model's eyes -------------------------------------------------------------------------------------------------
+
+    def live(self, queue: str, place: str) -> list[Message]:
+        return [m for m in self.messages.values() if m.queue == queue and m.place == place]
+
+    def ready(self, queue: str) -> list[Message]:
+        return sorted(self.live(queue, "ready"), key=lambda m: m.order)
+
+    def claimed_by(self, holder: str | None = None) -> list[Message]:
+        return [m for m in self.messages.values() if m.place == "claimed" and m.known and holder in (None, m.by)]
+
+    def rings(self, queue: str) -> None:
+        self.swallowed.discard(queue)
+
+    def end_claim(self, message: Message) -> None:
+        self.stale.append((message.tag, message.claim, message.queue))
+        message.by, message.known = None, False
+
+    def back(self, message: Message, *, failed: bool = False, seen: bool = False) -> None:
+        self.end_claim(message)
+        message.place = "ready"
+        message.failed += failed
+        message.seen = message.seen or seen
+        self.rings(message.queue)
+
+    def remove(self, message: Message) -> None:
+        if message.place == "claimed":
+            self.end_claim(message)
+        del self.messages[message.tag]
+
+    def held(self, tag: str, claim: int, queue: str) -> Held:
+        return Held(tag, queue, claim, "session")
+
+    def die(self, message: Message) -> None:
+        self.end_claim(message)
+        if message.queue == TRANSIENT:
+            del self.messages[message.tag]
+            return
+        message.place = "dead"
+        # Dead letters of one millisecond are in the order of their tags.
+        message.deadline = self.clock.now_ms
+
+    def evict(self, queue: str) -> None:
+        dead = sorted(self.live(queue, "dead"), key=lambda m: (m.deadline, m.tag))
+        for message in dead[: max(0, len(dead) - DEAD_MAX)]:
+            del self.messages[message.tag]
+
+    # -- what has to hold after each step ---------------------------------------------------------------------------------
+
+    @invariant()
+    def nothing_is_violated(self) -> None:
+        assert violations(self.client, self.keys) == []
+
+    @invariant()
+    def the_server_holds_what_the_model_holds(self) -> None:
+        for queue in QUEUES:
+            keys = self.keys.queue(queue)
+            with self.client.pipeline(transaction=False) as pipeline:
+                pipeline.zrange(keys.ready, 0, -1, withscores=True)
+                pipeline.zrange(keys.delayed, 0, -1, withscores=True)
+                pipeline.zrange(keys.index, 0, -1, withscores=True)
+                pipeline.zrange(keys.dead, 0, -1)
+                pipeline.exists(keys.bell)
+                ready, delayed, index, dead, bell = pipeline.execute()
+            assert [(tag.decode(), int(score)) for tag, score in ready] == [(m.tag, m.score) for m in self.ready(queue)]
+            assert {tag.decode(): int(eta) for tag, eta in delayed} == {m.tag: m.eta for m in self.live(queue, "delayed")}
+            assert {tag.decode(): int(end) for tag, end in index} == {m.tag: m.deadline for m in self.live(queue, "claimed")}
+            assert {tag.decode() for tag in dead} == {m.tag for m in self.live(queue, "dead")}
+            assert not ready or bell or queue in self.swallowed, f"{queue!r} has ready messages and no bell"
