@@ -3,6 +3,8 @@
 -- KEYS  1 binding (hash: binding -> '', and the field `version`)
 -- ARGV  1 'bind' or 'unbind', then the bindings
 -- Returns the version.
+-- @include now
+-- @include text
 local changed = 0
 for i = 2, #ARGV do
   if ARGV[1] == 'bind' then
@@ -19,6 +21,6 @@ end
 if changed == 0 then return tonumber(redis.call('HGET', KEYS[1], 'version') or 0) end
 if redis.call('HEXISTS', KEYS[1], 'version') == 0 then
   -- A new hash must not repeat a version that a publisher remembers from the one before.
-  redis.call('HSET', KEYS[1], 'version', redis.call('TIME')[1] * 1000)
+  redis.call('HSET', KEYS[1], 'version', text(now_ms()))
 end
 return redis.call('HINCRBY', KEYS[1], 'version', 1)

@@ -2,9 +2,10 @@
 -- Deletes a queue: its record at once, its messages into the trash, which the caller then empties.
 -- KEYS  1 trash (zset)  2 meta (hash)  3 bell (zset)  4 timer (zset)  5 consumers (zset)  6 queue (zset)
 --       7.. the other sets of messages (zsets)
--- ARGV  1 only if unused (0/1)  2 only if empty (0/1)
+-- ARGV  1 only if unused (0/1)  2 only if empty (0/1)  3 only if it has no record any more (0/1)
 -- Returns { 1, ready messages that went with it, was it transient (0/1) }; { 0, 0, 0 } where a condition forbids it.
 -- @include now
+if ARGV[3] == '1' and redis.call('EXISTS', KEYS[2]) == 1 then return { 0, 0, 0 } end
 if ARGV[1] == '1' and redis.call('ZCOUNT', KEYS[5], now_ms(), '+inf') > 0 then return { 0, 0, 0 } end
 local ready = redis.call('ZCARD', KEYS[6])
 if ARGV[2] == '1' and ready > 0 then return { 0, 0, 0 } end

@@ -47,12 +47,8 @@ class Bindings:
         current = self._records.get(exchange)
         if current is None:
             text = encode_exchange(record, exchange)
-            if self._wire.command("HSETNX", self._keys.exchanges, _bytes(exchange), text):
-                current = record
-            else:
-                stored = self._wire.command("HGET", self._keys.exchanges, _bytes(exchange))
-                current = record if stored is None else decode_exchange(stored)
-            self._records[exchange] = current
+            stands = self._wire.run(script("declare_exchange"), [self._keys.exchanges], _bytes(exchange), text)
+            current = self._records[exchange] = decode_exchange(stands)
         difference = record.difference(current, exchange)
         if difference is not None:
             raise PreconditionFailed(difference)
@@ -101,13 +97,16 @@ class Bindings:
         """Return the exchange's bindings as they are on the server."""
         return self._read(exchange)[1]
 
-    def unbind_queues(self, queues: Collection[str]) -> None:
-        """Remove every binding of the queues, from all exchanges."""
+    def unbind_queues(self, queues: Collection[str]) -> list[tuple[str, Binding]]:
+        """Remove every binding of the queues, from all exchanges; return (exchange, binding) of each."""
         gone = set(queues)
+        removed = []
         for exchange in self.names():
             doomed = [binding for binding in self.all(exchange) if binding.queue in gone]
             if doomed:
                 self.unbind(exchange, *doomed)
+                removed += [(exchange, binding) for binding in doomed]
+        return removed
 
     # -- routing --------------------------------------------------------------------------------------------------------
 

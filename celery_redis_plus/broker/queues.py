@@ -64,7 +64,7 @@ class Queues:
         call = (script("declare"), [keys.meta, keys.ready, keys.delayed, keys.index])
         status, stands, ready, delayed, unacked = self._wire.run(*call, text, ttl, "", FORMAT_VERSION)
         if status == b"id":
-            queue_id = base36(int(self._wire.command("INCR", self._keys.queue_ids)))
+            queue_id = base36(int(self._wire.run(script("draw_id"), [self._keys.queue_ids])))
             status, stands, ready, delayed, unacked = self._wire.run(*call, text, ttl, queue_id, FORMAT_VERSION)
         if status == b"differs":
             difference = arguments.difference(QueueArguments.decode(stands), name)
@@ -136,20 +136,21 @@ class Queues:
         deleted, ready, transient = self._wire.run(
             script("delete"),
             [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, *sets],
-            int(if_unused), int(if_empty),
+            int(if_unused), int(if_empty), 0,
         )  # fmt: skip
         if not deleted:
             return None
         self._empty_trash(name)
         if transient:
-            self._remember(name)
+            self._remember([name])
         else:
             self._wire.command("ZREM", self._keys.queues, name.encode("utf-8", "surrogateescape"))
         return int(ready)
 
-    def _remember(self, name: str) -> None:
-        """Leave a tombstone: a negative score in the list of queues."""
-        self._wire.command("ZADD", self._keys.queues, -int(time.time() * 1000), name.encode("utf-8", "surrogateescape"))
+    def _remember(self, names: Iterable[str]) -> None:
+        """Leave tombstones for `TOMBSTONE_S`."""
+        encoded = [name.encode("utf-8", "surrogateescape") for name in names]
+        self._wire.run(script("bury"), [self._keys.queues], TOMBSTONE_S * 1000, *encoded)
 
     def _empty_trash(self, name: str) -> None:
         keys = self._keys.queue(name)
@@ -196,19 +197,21 @@ class Queues:
                 gone.append(name)
         return gone
 
-    def bury(self, names: Iterable[str]) -> None:
-        """Remember vanished transient queues for `TOMBSTONE_S`, and forget those of before."""
-        now_ms = int(time.time() * 1000)
+    def bury(self, names: Iterable[str]) -> list[str]:
+        """Clear away what vanished transient queues left, and remember them; return those that had not come back meanwhile."""
+        gone = []
         for name in names:
             keys = self._keys.queue(name)
-            self._wire.run(
-                script("delete"),
-                [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.ready, keys.delayed, keys.index, keys.dead],
-                0, 0,
-            )  # fmt: skip
-            self._empty_trash(name)
-            self._remember(name)
-        self._wire.command("ZREMRANGEBYSCORE", self._keys.queues, f"({TOMBSTONE_S * 1000 - now_ms}", "(0")
+            sets = [keys.ready, keys.delayed, keys.index, keys.dead]
+            deleted, _, _ = self._wire.run(
+                script("delete"), [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, *sets], 0, 0, 1
+            )
+            if deleted:
+                self._empty_trash(name)
+                gone.append(name)
+        if gone:
+            self._remember(gone)
+        return gone
 
 
 def base36(number: int) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.errors import ServerTimeout
+from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
     from celery_redis_plus.topology.blocking_wire import BlockingWire
@@ -76,7 +77,7 @@ class BellWaiter:
         """End the outstanding call soon, without waiting for its end: `arrived` will tell."""
         if self._bells:
             # The expiry is for the case that we die before the call takes the key away.
-            self._commands.pipeline([("ZADD", self._wake, 0, "wake"), ("PEXPIRE", self._wake, WAKE_TTL_MS)])
+            self._commands.run(script("ring"), [self._wake], WAKE_TTL_MS)
 
     def disarm(self) -> bytes | None:
         """End the outstanding call in order: no bell is lost. Returns the bell that rang instead, which the caller rings on."""
@@ -93,4 +94,4 @@ class BellWaiter:
 
     def ring(self, bell: bytes) -> None:
         """Pass a bell on to the next client that waits."""
-        self._commands.command("ZADD", bell, 0, "work")
+        self._commands.run(script("ring"), [bell], "")

@@ -75,6 +75,12 @@ class Janitor:
     def clear(self) -> None:
         """Remove what is left of transient queues that were not used in time."""
         overdue = self._queues.overdue()
-        if overdue:
-            self._bindings.unbind_queues(overdue)
-            self._queues.bury(overdue)
+        if not overdue:
+            return
+        # In this order: what dies in between leaves a queue in the list, to be cleared by the next who looks.
+        unbound = self._bindings.unbind_queues(overdue)
+        gone = self._queues.bury(overdue)
+        for exchange, binding in unbound:
+            if binding.queue not in gone:
+                # Its client came back while we were at it.
+                self._bindings.bind(exchange, binding)

@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 #: Queues without a known reason to look that each claim looks at all the same: their bells are not heard while others have work.
 COLD_QUEUES = 4
+#: What reading a message raises that no version of this package has written.
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
 
 
 class Consuming:
@@ -181,10 +183,10 @@ class Consuming:
         """Deliver the first buffered message."""
         claimed = self.buffer[0]
         deliver = self.consumed.get(claimed.queue)
-        complete = self._complete(claimed)
+        payload = self._payload(claimed)
         # Only now: until it is delivered or gone, the buffer is what its hand-back looks at.
         self.buffer.popleft()
-        if not complete:
+        if payload is None:
             return
         register = self.session.service.register
         if deliver is None:
@@ -193,22 +195,26 @@ class Consuming:
                 self.session.settler.post(held, Settlement.HAND_BACK)
             return
         register.deliver(claimed.tag)
-        payload = payload_of(claimed)
         if claimed.queue in self._no_ack:
             self.qos.ack(claimed.tag)
         # Celery sends a task with an eta through its timer even when the eta has passed.
         self.timers_filled += bool(payload["headers"].get("eta"))
         deliver(payload)
 
-    def _complete(self, claimed: Claimed) -> bool:
-        """Fetch the body of a large message; return False where the message is gone: its queue was deleted meanwhile."""
+    def _payload(self, claimed: Claimed) -> dict[str, Any] | None:
+        """Return what is delivered of a message, fetching a large body; None where there is nothing to deliver."""
         if claimed.body is None:
             claimed.body = self.session.claimer.fetch_body(claimed)
         if claimed.body is None:
             logger.warning("message %s of queue %r is gone: the queue was deleted, or expired", claimed.tag, claimed.queue)
             self.qos.ack(claimed.tag)
-            return False
-        return True
+            return None
+        try:
+            return payload_of(claimed)
+        except UNREADABLE:
+            logger.exception("message %s of queue %r cannot be read: to the dead letters", claimed.tag, claimed.queue)
+            self.qos.reject(claimed.tag)
+            return None
 
     def takes_broadcasts_of(self, queue: str) -> bool:
         """Return whether the queue's broadcasts are for this channel."""
@@ -216,18 +222,18 @@ class Consuming:
 
     def deliver_broadcast(self, broadcast: Broadcast) -> None:
         """Deliver a broadcast: its tag is this process's, and its settlement changes nothing on the server."""
-        payload = payload_of(
-            Claimed(
-                tag=f"{broadcast.queue}/{broadcast.entry[0]}-{broadcast.entry[1]}",
-                queue=broadcast.queue,
-                claim=1,
-                failures=0,
-                redelivered=False,
-                envelope=broadcast.envelope,
-                body=broadcast.body,
-            )
+        claimed = Claimed(
+            tag=f"{broadcast.queue}/{broadcast.entry[0]}-{broadcast.entry[1]}",
+            queue=broadcast.queue,
+            claim=1,
+            failures=0,
+            redelivered=False,
+            envelope=broadcast.envelope,
+            body=broadcast.body,
         )
-        self.consumed[broadcast.queue](payload)
+        payload = self._payload(claimed)
+        if payload is not None:
+            self.consumed[broadcast.queue](payload)
 
     # -- fanout -----------------------------------------------------------------------------------------------------------
 
@@ -269,13 +275,13 @@ class Consuming:
             self._watch(queue)
         session = self.session
         claimed = self._from_buffer(queue)
-        while claimed is None or not self._complete(claimed):
+        while claimed is None or (payload := self._payload(claimed)) is None:
             batch = session.claimer.claim([queue], 1, share=False)
             if not batch.messages:
                 return None
             claimed = next(iter(session.service.register.admit(batch.messages, session.id)), None)
         session.service.register.deliver(claimed.tag)
-        message = Message(payload_of(claimed), channel=self)
+        message = Message(payload, channel=self)
         if no_ack:
             self.qos.ack(claimed.tag)
         else:

@@ -227,6 +227,30 @@ def test_messages_without_a_hash_do_not_hide_those_behind_them(channel, redis_cl
     assert redis_client.hget("meta:{q}", "vanished") == b"3"
 
 
+@pytest.mark.parametrize("envelope", [b"", b"garbage", b"{}", b"[]", b"\xff", b'{"properties": 1}'])
+def test_a_message_that_cannot_be_read_ends_no_consumer_and_is_kept(channel, redis_client, envelope):
+    inbox = Inbox(channel, "q")
+    for number in range(2):
+        publish(channel, "q", "bad")
+        ((tag, _),) = redis_client.zrange("queue:{q}", 0, 0, withscores=True)
+        redis_client.hset(b"message:{q}:" + tag, "payload", envelope + b"\nbody")
+        publish(channel, "q", number)
+        if number:
+            assert channel.basic_get("q", no_ack=True).payload == number
+        else:
+            assert inbox.drain(1) == [0]
+            inbox.cancel()
+    wait_until(lambda: redis_client.zcard("dead:{q}") == 2)
+    assert channel.queue_sizes("q").unacked == 0
+
+
+def test_a_broadcast_that_cannot_be_read_is_passed_over(channel, redis_client):
+    inbox = Inbox(channel, kombu.Queue("q", kombu.Exchange("news", "fanout"), durable=True))
+    redis_client.xadd("/0.news", {"payload": b"garbage\nbody", "routing_key": ""})
+    kombu.Producer(channel, kombu.Exchange("news", "fanout")).publish("good")
+    assert inbox.drain(1) == ["good"]
+
+
 def test_an_empty_claim_does_not_hang_a_consumer(connect):
     connection = connect(polling_interval=0.3)
     inbox = Inbox(connection.channel(), "q")

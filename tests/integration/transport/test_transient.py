@@ -168,3 +168,24 @@ def test_rejected_messages_of_a_transient_queue_are_not_kept(channel, redis_clie
     wait_until(lambda: redis_client.hget("meta:{q}", "dropped") == b"1")
     assert redis_client.keys("message:*") == []
     assert redis_client.keys("dead:*") == []
+
+
+def test_a_queue_that_comes_back_while_a_janitor_clears_keeps_its_messages_and_bindings(connect, redis_client, monkeypatch):
+    owner, cleaner = connect().channel(), connect().channel()
+    exchange = kombu.Exchange("e", "direct", durable=True)
+    queue = expiring(exchange=exchange, routing_key="k", ms=200)
+    queue(owner).declare()
+    wait_until(lambda: not redis_client.exists("meta:{q}"), timeout_s=3)
+    queues, bindings = Queues(cleaner.session.wire, cleaner.session.keys, transient_ttl_s=300), cleaner.session.bindings
+    wait_until(lambda: queues.overdue() == ["q"])
+    unbind_queues = bindings.unbind_queues
+
+    def come_back(names):
+        kombu.Queue("q", exchange, routing_key="k", expires=60)(owner).declare()
+        kombu.Producer(owner, exchange, routing_key="k").publish("kept")
+        return unbind_queues(names)
+
+    monkeypatch.setattr(bindings, "unbind_queues", come_back)
+    Janitor(queues, bindings, WatchList()).clear()
+    kombu.Producer(connect().channel(), exchange, routing_key="k").publish("kept, too")
+    assert [owner.basic_get("q", no_ack=True).payload for _ in range(2)] == ["kept", "kept, too"]

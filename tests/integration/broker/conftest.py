@@ -1,0 +1,100 @@
+"""The broker's rooms on a real server, without kombu."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from celery_redis_plus.broker.claiming import Claimer
+from celery_redis_plus.broker.holding import Held, Register, Settlement
+from celery_redis_plus.broker.publishing import Attempt, Publisher
+from celery_redis_plus.broker.queue_arguments import QueueArguments
+from celery_redis_plus.broker.queues import Queues
+from celery_redis_plus.broker.settling import Settler
+from celery_redis_plus.keys import Keys
+from celery_redis_plus.message import Outgoing
+from celery_redis_plus.options import Options
+from celery_redis_plus.topology.address import Address
+from celery_redis_plus.topology.connector import Connector
+from celery_redis_plus.topology.wire import Wire
+from tests.support.invariants import violations
+
+if TYPE_CHECKING:
+    import redis
+
+    from celery_redis_plus.message import Claimed
+
+DEAD_MAX = 5
+
+
+@dataclass
+class Broker:
+    """The rooms of one session over one wire."""
+
+    client: redis.Redis
+    wire: Wire
+    keys: Keys
+    queues: Queues
+    register: Register
+    publisher: Publisher
+    claimer: Claimer
+    settler: Settler
+
+    def declare(self, *names: str, **arguments: Any) -> None:
+        for name in names:
+            self.queues.declare(name, QueueArguments.parse(name, **{"durable": True, **arguments}))
+
+    def publish(self, queue: str, *bodies: bytes, rank: int = 255, eta: int | str = 0) -> None:
+        for body in bodies:
+            self.publisher.to_queue(queue, Outgoing(b"{}", body, rank, eta), Attempt())
+
+    def claim(self, *queues: str, credit: int = 100, share: bool = False) -> list[Claimed]:
+        return self.claimer.claim(queues, credit, share=share).messages
+
+    def bodies(self, *queues: str, credit: int = 100) -> list[bytes | None]:
+        return [message.body for message in self.claim(*queues, credit=credit)]
+
+    def settle(self, settlement: Settlement, *messages: Claimed) -> None:
+        self.settler.settle([Held(m.tag, m.queue, m.claim, "holder") for m in messages], settlement)
+
+    def check(self, *, swept: bool = False) -> None:
+        assert violations(self.client, self.keys, swept=swept) == []
+
+
+def make_broker(client: redis.Redis) -> Broker:
+    place = client.connection_pool.connection_kwargs
+    address = Address.from_parts(hostname=place["host"], port=place["port"], virtual_host=str(place.get("db") or 0))
+    wire = Wire(Connector(address, Options()), "test", timeout=5)
+    keys, register = Keys(), Register()
+    queues = Queues(wire, keys, transient_ttl_s=300)
+    return Broker(
+        client=client,
+        wire=wire,
+        keys=keys,
+        queues=queues,
+        register=register,
+        publisher=Publisher(wire, keys, dedup_window_s=900, on_missing=queues.revive),
+        claimer=Claimer(wire, keys, holder="holder", visibility_timeout_s=30),
+        settler=Settler(wire, keys, register, dead_letter_max=DEAD_MAX),
+    )
+
+
+@pytest.fixture
+def brokers() -> Iterator[Callable[[redis.Redis], Broker]]:
+    made: list[Broker] = []
+
+    def make(client: redis.Redis) -> Broker:
+        made.append(make_broker(client))
+        return made[-1]
+
+    yield make
+    for broker in made:
+        broker.wire.close()
+
+
+@pytest.fixture
+def broker(redis_client: redis.Redis, brokers: Callable[[redis.Redis], Broker]) -> Broker:
+    return brokers(redis_client)

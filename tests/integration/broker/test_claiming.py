@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from celery_redis_plus.broker.claiming import MAX_BATCH
+from celery_redis_plus.broker.holding import Settlement
+from celery_redis_plus.message import LARGE_BODY
+
+
+def test_a_claim_takes_at_most_five_hundred(broker):
+    broker.declare("q")
+    broker.publish("q", *(b"%d" % number for number in range(1200)))
+    batch = broker.claimer.claim(["q"], 1200, share=False)
+    assert [message.body for message in batch.messages] == [b"%d" % number for number in range(MAX_BATCH)]
+    assert batch.more == ["q"]
+    broker.check()
+
+
+def test_a_claim_stops_at_a_megabyte_and_puts_the_rest_back_in_place(broker):
+    broker.declare("q")
+    bodies = [bytes([ord("a") + number]) * 300_000 for number in range(6)]
+    broker.publish("q", *bodies)
+    batch = broker.claimer.claim(["q"], 100, share=False)
+    assert [message.body for message in batch.messages] == bodies[:4]
+    assert batch.more == ["q"]
+    broker.check(swept=True)
+    assert broker.bodies("q") == bodies[4:]
+
+
+def test_one_message_over_the_limit_is_claimed_alone(broker):
+    broker.declare("a", "b")
+    broker.publish("a", b"x" * LARGE_BODY, b"small")
+    broker.publish("b", b"other")
+    batch = broker.claimer.claim(["a", "b"], 10, share=True)
+    assert [len(message.body or b"") for message in batch.messages] == [LARGE_BODY]
+    assert batch.more == ["a", "b"]
+    assert broker.bodies("a", "b") == [b"small", b"other"]
+
+
+def test_the_body_of_a_large_message_is_not_in_the_claim(broker):
+    broker.declare("q")
+    broker.publish("q", b"x" * (LARGE_BODY + 1), b"small")
+    large, small = broker.claim("q")
+    assert (large.body, small.body) == (None, b"small")
+    assert broker.claimer.fetch_body(large) == b"x" * (LARGE_BODY + 1)
+    broker.settle(Settlement.ACK, large)
+    assert broker.claimer.fetch_body(large) is None
+
+
+def test_credit_is_split_among_the_queues_and_what_one_leaves_goes_to_the_others(broker):
+    broker.declare("a", "b", "c", "empty")
+    broker.publish("a", *[b"a"] * 50)
+    broker.publish("b", *[b"b"] * 2)
+    broker.publish("c", *[b"c"] * 50)
+    counts = [message.queue for message in broker.claim("a", "empty", "b", "c", credit=20, share=True)]
+    assert len(counts) == 20
+    assert counts.count("b") == 2
+    assert min(counts.count("a"), counts.count("c")) >= 5
+
+
+def test_without_sharing_the_first_queue_is_emptied_first(broker):
+    broker.declare("a", "b")
+    broker.publish("a", *[b"a"] * 5)
+    broker.publish("b", *[b"b"] * 5)
+    assert broker.bodies("b", "a", credit=7) == [b"b"] * 5 + [b"a"] * 2
+
+
+def test_tags_without_a_hash_are_dropped_counted_and_do_not_use_up_the_credit(broker):
+    broker.declare("q")
+    broker.client.zadd("queue:{q}", {f"0{number}.1": number for number in range(700)})
+    broker.publish("q", b"alive", b"too")
+    assert broker.bodies("q", credit=2) == [b"alive", b"too"]
+    assert broker.client.hget("meta:{q}", "vanished") == b"700"
+    broker.check()
+
+
+def test_a_claim_of_nothing_silences_the_bell_and_one_that_leaves_work_rings_it(broker):
+    broker.declare("q")
+    broker.publish("q", b"1", b"2")
+    broker.client.delete("bell:{q}")
+    broker.claim("q", credit=1)
+    assert broker.client.exists("bell:{q}")
+    broker.claim("q", credit=1)
+    assert not broker.client.exists("bell:{q}")
+    broker.client.zadd("bell:{q}", {"work": 0})
+    broker.claim("q")
+    assert not broker.client.exists("bell:{q}")
+
+
+def test_a_claim_of_twenty_queues_in_one_call(broker):
+    names = [f"q{number}" for number in range(25)]
+    broker.declare(*names)
+    for name in names:
+        broker.publish(name, name.encode())
+    assert broker.bodies(*names) == [name.encode() for name in names[:20]]
+
+
+def test_redelivery_and_failures_are_told_apart(broker):
+    broker.declare("q")
+    broker.publish("q", b"x")
+    expected = [
+        (Settlement.HAND_BACK, False, 0),
+        (Settlement.RETURN, True, 0),
+        (Settlement.REQUEUE, True, 1),
+        (Settlement.HAND_BACK, True, 1),
+    ]
+    (message,) = broker.claim("q")
+    for number, (settlement, redelivered, failures) in enumerate(expected, 2):
+        broker.settle(settlement, message)
+        (message,) = broker.claim("q")
+        assert (message.claim, message.redelivered, message.failures) == (number, redelivered, failures)

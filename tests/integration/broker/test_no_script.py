@@ -1,0 +1,53 @@
+"""A server forgets its scripts: after SCRIPT FLUSH, a restart, a failover."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redis_plus.broker.holding import Settlement
+
+
+def test_calls_load_their_scripts_again(broker):
+    broker.declare("q")
+    for body in (b"1", b"2"):
+        broker.client.script_flush()
+        broker.publish("q", body)
+        broker.client.script_flush()
+        (message,) = broker.claim("q")
+        assert message.body == body
+        broker.client.script_flush()
+        broker.settle(Settlement.ACK, message)
+    assert broker.client.keys("message:*") == []
+
+
+@pytest.mark.parametrize("settlement", list(Settlement))
+def test_posted_settlements_are_sent_again(broker, settlement):
+    broker.declare("q")
+    broker.publish("q", b"x", b"y", b"z")
+    # Each kind is known to the connection before the server forgets it.
+    (first, *rest) = broker.register.admit(broker.claim("q"), "session")
+    broker.settler.post(broker.register.settle(first.tag, settlement), settlement)
+    assert broker.queues.sizes("q").unacked == 2
+    broker.client.script_flush()
+    for message in rest:
+        broker.settler.post(broker.register.settle(message.tag, settlement), settlement)
+    assert broker.queues.sizes("q").unacked in (0, 2)
+    broker.wire.command("PING")
+    broker.wire.command("PING")
+    assert broker.queues.sizes("q").unacked == 0
+    assert len(broker.register) == 0
+
+
+def test_scripts_flushed_between_many_posts_lose_none(broker):
+    broker.declare("q")
+    broker.publish("q", *[b"x"] * 60)
+    claimed = broker.register.admit(broker.claim("q"), "session")
+    for number, message in enumerate(claimed):
+        if number % 7 == 0:
+            broker.client.script_flush()
+        broker.settler.post(broker.register.settle(message.tag, Settlement.ACK), Settlement.ACK)
+    while broker.wire.owes:
+        broker.wire.command("PING")
+    assert broker.queues.sizes("q").unacked == 0
+    assert len(broker.register) == 0
+    assert not broker.register.waiting

@@ -1,0 +1,93 @@
+"""A full server refuses new messages, clearly, and goes on with what frees memory."""
+
+from __future__ import annotations
+
+import time
+
+import kombu
+import pytest
+
+from celery_redis_plus.broker.bindings import Bindings
+from celery_redis_plus.broker.exchange_record import ExchangeRecord
+from celery_redis_plus.broker.holding import Settlement
+from celery_redis_plus.broker.queue_arguments import QueueArguments
+from celery_redis_plus.broker.routing import Binding
+from celery_redis_plus.errors import ServerOutOfMemory
+from celery_redis_plus.message import LARGE_BODY
+from celery_redis_plus.scripts import script
+from tests.integration.transport.conftest import end_services
+from tests.support.inbox import Inbox, declare, publish
+
+
+@pytest.fixture
+def full(start_server, brokers):
+    """A broker whose server takes nothing more; twenty messages are in `q`."""
+    server = start_server({"maxmemory": "0"})
+    with server.client() as client:
+        broker = brokers(client)
+        broker.declare("q")
+        broker.publish("q", *(b"%d" % number for number in range(20)))
+        broker.claim("q", credit=1)
+        client.config_set("maxmemory", "1mb")
+        client.config_set("maxmemory-policy", "noeviction")
+        yield broker
+
+
+@pytest.mark.parametrize("size", [10, LARGE_BODY + 1])
+def test_a_publish_is_refused_with_an_error_that_names_the_cause_and_can_be_repeated(full, size):
+    for _ in range(2):
+        with pytest.raises(ServerOutOfMemory, match="maxmemory"):
+            full.publish("q", b"x" * size)
+    full.check()
+    full.client.config_set("maxmemory", "0")
+    full.publish("q", b"x" * size)
+    assert full.queues.sizes("q").ready == 20
+
+
+def test_everything_else_works(full):
+    messages = full.claim("q", credit=10)
+    assert len(messages) == 10
+    keys = full.keys.queue("q")
+    assert full.wire.run(script("heartbeat"), [keys.index, keys.message], 30_000, 1, messages[0].tag, messages[0].claim) == []
+    full.settle(Settlement.ACK, *messages[:4])
+    full.settle(Settlement.REQUEUE, *messages[4:6])
+    full.settle(Settlement.REJECT, *messages[6:8])
+    full.settle(Settlement.HAND_BACK, *messages[8:])
+    sweep = [keys.ready, keys.delayed, keys.index, keys.message, keys.bell, keys.meta, keys.trash]
+    assert full.wire.run(script("sweep"), sweep, "s", 6000, 4000, 500, 1, 1000, 12_000)[3] == 1
+    full.queues.declare("new", QueueArguments.parse("new", durable=True))
+    full.queues.consumed(["q"], "me", 1000)
+    Bindings(full.wire, full.keys).declare("e", ExchangeRecord("topic"))
+    Bindings(full.wire, full.keys).bind("e", Binding("new", "k"))
+    full.check(swept=True)
+    assert full.queues.purge("q") == 13
+    assert full.queues.delete("q") == 0
+
+
+def test_a_posted_ack_is_executed(full):
+    (message,) = full.register.admit(full.claim("q", credit=1), "session")
+    full.settler.post(full.register.settle(message.tag, Settlement.ACK), Settlement.ACK)
+    full.wire.command("PING")
+    assert len(full.register) == 0
+
+
+def test_a_consumer_is_woken_served_and_closed_at_once(start_server):
+    """Bells and wake-ups are written too: a full server must neither end a consumer nor let it sleep."""
+    server = start_server()
+    with kombu.Connection(server.url()) as connection, server.client() as client:
+        declare(connection.default_channel, "q")
+        publish(connection.default_channel, "q", *range(5))
+        client.config_set("maxmemory", "1mb")
+        inbox = Inbox(connection.channel(), "q", "side", prefetch=1, ack=False)
+        other = Inbox(connection.channel(), "r")
+        for number in range(5):
+            assert inbox.drain(number + 1)[-1] == number
+            assert other.rest(0.02) == []
+            (inbox.messages[-1].reject if number else inbox.messages[-1].ack)()
+        # A bell that this consumer cannot use is passed on.
+        inbox.consumer.qos(prefetch_count=2)
+        assert inbox.rest(0.05) == list(range(5))
+        start = time.monotonic()
+        inbox.cancel()
+    assert time.monotonic() - start < 2
+    end_services()

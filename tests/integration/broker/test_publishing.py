@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from redis.exceptions import ResponseError
+
+from celery_redis_plus.broker.publishing import Attempt
+from celery_redis_plus.errors import OutcomeUnknown, QueueNotFound, ServerUnreachable
+from celery_redis_plus.message import LARGE_BODY, Outgoing
+from celery_redis_plus.scripts import script
+
+
+@pytest.fixture
+def lose_reply(broker, monkeypatch):
+    """Let the next publish run on the server, and its publisher not know."""
+    run = broker.wire.run
+
+    def lose() -> None:
+        def once(what, keys, *arguments):
+            monkeypatch.setattr(broker.wire, "run", run)
+            run(what, keys, *arguments)
+            broker.wire.in_doubt = True
+            error = ServerUnreachable("lost")
+            broker.wire.abandon(error)
+            raise error
+
+        monkeypatch.setattr(broker.wire, "run", once)
+
+    return lose
+
+
+@pytest.mark.parametrize("size", [10, LARGE_BODY + 1])
+def test_a_retry_after_a_lost_reply_stores_nothing_more(broker, lose_reply, size):
+    broker.declare("q")
+    message, attempt = Outgoing(b"{}", b"x" * size, 255), Attempt()
+    lose_reply()
+    with pytest.raises(ServerUnreachable):
+        broker.publisher.to_queue("q", message, attempt)
+    assert broker.queues.sizes("q").ready == 1
+    for _ in range(3):
+        assert broker.publisher.to_queue("q", message, attempt)
+    assert broker.queues.sizes("q").ready == 1
+    broker.check()
+    assert not [key for key in broker.client.keys("*staged*") if broker.client.pttl(key) < 0]
+
+
+def test_a_retry_of_what_never_arrived_stores_it(broker):
+    broker.declare("q")
+    attempt = Attempt()
+    broker.wire.connect()
+    attempt.doubt("q", broker.wire.producer, 1)
+    assert broker.publisher.to_queue("q", Outgoing(b"{}", b"x", 255), attempt)
+    assert broker.bodies("q") == [b"x"]
+
+
+def test_a_message_acked_before_its_retry_comes_does_not_come_back(broker, lose_reply):
+    from celery_redis_plus.broker.holding import Settlement
+
+    broker.declare("q")
+    message, attempt = Outgoing(b"{}", b"x", 255), Attempt()
+    lose_reply()
+    with pytest.raises(ServerUnreachable):
+        broker.publisher.to_queue("q", message, attempt)
+    broker.settle(Settlement.ACK, *broker.claim("q"))
+    assert broker.publisher.to_queue("q", message, attempt)
+    assert broker.queues.sizes("q").ready == 0
+
+
+def test_a_retry_after_the_window_says_that_the_outcome_is_unknown(broker, lose_reply, monkeypatch):
+    broker.declare("q")
+    message, attempt = Outgoing(b"{}", b"x", 255), Attempt()
+    lose_reply()
+    with pytest.raises(ServerUnreachable):
+        broker.publisher.to_queue("q", message, attempt)
+    import time
+
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 901)
+    with pytest.raises(OutcomeUnknown, match="publish_dedup_window"):
+        broker.publisher.to_queue("q", message, attempt)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_retries_in_any_order_lose_and_double_nothing(broker, seed):
+    """Originals arrive in the order of their connection, or not at all from some point on; retries come in any order."""
+    chance = random.Random(seed)
+    broker.declare("q")
+    keys = broker.keys.queue("q")
+    call_keys = [keys.meta, keys.ready, keys.delayed, keys.message, keys.bell, keys.timer, keys.producer + b"P%d" % seed]
+
+    def send(number, retry):
+        return broker.wire.run(script("publish"), call_keys, b"{}\n%d" % number, 255, 0, number, int(retry), 60_000)
+
+    numbers = list(range(1, 9))
+    arriving = numbers[: chance.randint(0, len(numbers))]
+    originals = [(number, False) for number in arriving]
+    retries = [(number, True) for number in numbers for _ in range(chance.randint(1, 2))]
+    chance.shuffle(retries)
+    while originals or retries:
+        queue = originals if originals and (not retries or chance.random() < 0.5) else retries
+        send(*queue.pop(0))
+    bodies = [int(body) for body in broker.bodies("q")]
+    assert sorted(bodies) == numbers
+
+
+def test_tags_sort_in_the_order_of_publishing_and_are_unique_over_queues(broker):
+    broker.declare("a", "b")
+    for _ in range(300):
+        broker.publish("a", b"x")
+        broker.publish("b", b"x")
+    a = list(broker.client.zrange("queue:{a}", 0, -1))
+    b = list(broker.client.zrange("queue:{b}", 0, -1))
+    assert a == sorted(a)
+    assert len({*a, *b}) == 600
+    assert all(len(tag) <= 22 for tag in itertools.chain(a, b))
+
+
+def test_a_queue_without_a_record_is_declared_by_its_first_message(broker):
+    broker.publish("q", b"x")
+    assert broker.queues.exists("q")
+    assert broker.bodies("q") == [b"x"]
+
+
+def test_a_queue_that_cannot_be_made_is_an_error_and_not_a_loss(broker, monkeypatch):
+    monkeypatch.setattr(broker.publisher, "_on_missing", lambda queue: True)
+    with pytest.raises(QueueNotFound, match="nothing was stored"):
+        broker.publish("q", b"x")
+
+
+def test_a_staged_body_that_has_gone_is_refused_and_its_retry_is_not_taken_for_a_double(broker):
+    """A server that evicts may drop it between the staging and the script."""
+    broker.declare("q")
+    keys = broker.keys.queue("q")
+    call_keys = [
+        keys.meta,
+        keys.ready,
+        keys.delayed,
+        keys.message,
+        keys.bell,
+        keys.timer,
+        keys.producer + b"P",
+        keys.message + b"staged.P.1",
+    ]
+    for retry in (0, 1):
+        with pytest.raises(ResponseError):
+            broker.wire.run(script("publish"), call_keys, b"{}", 255, 0, 1, retry, 60_000)
+    broker.check()
+    broker.client.hset("message:{q}:staged.P.1", "body", "x")
+    assert broker.wire.run(script("publish"), call_keys, b"{}", 255, 0, 1, 1, 60_000)
+    assert broker.queues.sizes("q").ready == 1
+    broker.check()
+
+
+def test_publishing_rings_the_bell_and_a_delayed_message_the_timer(broker):
+    broker.declare("q")
+    broker.publish("q", b"later", eta="+60000")
+    assert broker.client.exists("timer:{q}")
+    assert not broker.client.exists("bell:{q}")
+    broker.publish("q", b"now")
+    assert broker.client.exists("bell:{q}")
+
+
+def test_the_score_of_the_farthest_message_is_exact(broker):
+    from celery_redis_plus.broker.eta import MAX_ETA_MS
+
+    broker.declare("q")
+    broker.publish("q", b"far", rank=255, eta=MAX_ETA_MS)
+    ((tag, eta),) = broker.client.zrange("delayed:{q}", 0, -1, withscores=True)
+    assert int(eta) == MAX_ETA_MS
+    assert broker.client.hget(b"message:{q}:" + tag, "score") == b"%d" % (255 * 10**13 + MAX_ETA_MS)
+    broker.check()

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import pytest
+
+from celery_redis_plus.broker.holding import Settlement
+from celery_redis_plus.scripts import script
+from tests.integration.broker.conftest import DEAD_MAX
+
+BACK = [Settlement.REQUEUE, Settlement.RETURN, Settlement.HAND_BACK]
+
+
+@pytest.mark.parametrize("settlement", BACK)
+def test_what_comes_back_stands_where_it_stood(broker, settlement):
+    broker.declare("q")
+    broker.publish("q", b"low", rank=255)
+    broker.publish("q", b"high", rank=0)
+    broker.publish("q", b"low too", rank=255)
+    before = broker.client.zrange("queue:{q}", 0, -1, withscores=True)
+    broker.settle(settlement, *reversed(broker.claim("q")))
+    assert broker.client.zrange("queue:{q}", 0, -1, withscores=True) == before
+    broker.check(swept=True)
+
+
+@pytest.mark.parametrize("settlement", [*BACK, Settlement.REJECT])
+def test_an_old_claim_number_changes_nothing(broker, settlement):
+    broker.declare("q")
+    broker.publish("q", b"x")
+    (old,) = broker.claim("q")
+    broker.settle(Settlement.REQUEUE, old)
+    broker.settle(settlement, old)
+    assert broker.queues.sizes("q").ready == 1
+    (new,) = broker.claim("q")
+    broker.settle(settlement, old)
+    assert broker.queues.sizes("q").unacked == 1
+    broker.settle(Settlement.ACK, new)
+    broker.settle(settlement, new)
+    assert broker.client.keys("message:*") == []
+    broker.check()
+
+
+@pytest.mark.parametrize("place", ["claimed", "ready", "claimed again", "dead"])
+def test_an_ack_removes_the_message_wherever_it_is(broker, place):
+    broker.declare("q")
+    broker.publish("q", b"x")
+    (old,) = broker.claim("q")
+    if place != "claimed":
+        broker.settle(Settlement.REJECT if place == "dead" else Settlement.REQUEUE, old)
+    if place == "claimed again":
+        broker.claim("q")
+    assert broker.settler.ack_now("q", [old.tag]) == 1
+    assert broker.settler.ack_now("q", [old.tag]) == 0
+    assert broker.client.keys("message:*") == []
+    broker.check()
+
+
+def test_only_the_newest_dead_letters_are_kept_and_the_others_are_counted(broker):
+    broker.declare("q")
+    broker.publish("q", *(b"%d" % number for number in range(DEAD_MAX + 3)))
+    for message in broker.claim("q"):
+        broker.settle(Settlement.REJECT, message)
+    assert broker.client.zcard("dead:{q}") == DEAD_MAX
+    assert broker.client.hmget("meta:{q}", "dead_lettered", "dead_evicted") == [b"%d" % (DEAD_MAX + 3), b"3"]
+    broker.check()
+
+
+def test_a_thousand_are_settled_in_bounded_calls(broker):
+    broker.declare("q")
+    broker.publish("q", *[b"x"] * 1000)
+    messages = broker.claim("q", credit=500) + broker.claim("q", credit=500)
+    for settlement in (Settlement.REQUEUE, Settlement.ACK):
+        broker.client.config_resetstat()
+        broker.settle(settlement, *messages)
+        assert broker.client.info("commandstats")["cmdstat_evalsha"]["calls"] == 4
+        if settlement is Settlement.REQUEUE:
+            assert broker.queues.sizes("q").ready == 1000
+            messages = broker.claim("q", credit=500) + broker.claim("q", credit=500)
+    assert broker.client.keys("message:*") == []
+
+
+def test_posted_settlements_arrive_in_order_and_are_confirmed(broker):
+    broker.declare("q")
+    broker.publish("q", *[b"x"] * 50)
+    claimed = broker.register.admit(broker.claim("q"), "session")
+    for message in claimed:
+        broker.settler.post(broker.register.settle(message.tag, Settlement.ACK), Settlement.ACK)
+    assert len(broker.register) == 50
+    assert broker.queues.sizes("q").unacked == 0
+    assert len(broker.register) == 0
+    assert not broker.register.waiting
+
+
+def test_posted_settlements_of_a_lost_connection_are_left_to_the_duties(broker):
+    broker.declare("q")
+    broker.publish("q", *[b"x"] * 3)
+    claimed = broker.register.admit(broker.claim("q"), "session")
+    broker.client.client_pause(1000, all=True)
+    for message in claimed:
+        broker.settler.post(broker.register.settle(message.tag, Settlement.ACK), Settlement.ACK)
+    broker.wire.abandon()
+    broker.client.client_unpause()
+    orders = broker.register.orders()
+    assert [order.held.tag for order in orders] == [message.tag for message in claimed]
+    assert all(order.settlement is Settlement.ACK for order in orders)
+
+
+def test_a_session_is_handed_back_in_pages_without_what_the_process_holds(broker):
+    broker.declare("q")
+    broker.publish("q", *[b"x"] * 1200)
+    messages = [message for _ in range(3) for message in broker.claim("q", credit=400)]
+    known = [message.tag for message in messages[::3]]
+    keys = broker.keys.queue("q")
+    page, total = 0, 0
+    while page >= 0:
+        returned, page = broker.wire.run(
+            script("hand_back_session"), [keys.ready, keys.index, keys.message, keys.bell], "holder", page, 100, *known
+        )
+        total += returned
+    assert total == 800
+    assert broker.queues.sizes("q").unacked == 400
+    assert broker.bodies("q", credit=500) == [b"x"] * 500
+    broker.check()

@@ -1,0 +1,3 @@
+from tests.integration.transport.conftest import connect
+
+__all__ = ["connect"]

@@ -1,0 +1,115 @@
+"""Each script says in its header what it takes; what the package passes is compared with that."""
+
+from __future__ import annotations
+
+import re
+from importlib import resources
+
+import pytest
+
+from celery_redis_plus import scripts
+from tests.support.inbox import Inbox, publish
+
+LUA = resources.files("celery_redis_plus.lua")
+NAMES = sorted(path.name.removesuffix(".lua") for path in LUA.iterdir() if path.name.endswith(".lua"))
+#: These may be refused when the server's memory is full: they add.
+MAY_BE_REFUSED = {"publish", "publish_fanout"}
+READ_ONLY = {"list_delayed"}
+
+
+def source(name):
+    return LUA.joinpath(f"{name}.lua").read_text(encoding="utf-8")
+
+
+def declared_keys(name):
+    """Return (how many keys at least, how many at most or None, by how many it grows)."""
+    header = re.search(r"^-- KEYS  (.*?)(?=^-- (?:ARGV|Returns))", source(name), re.MULTILINE | re.DOTALL)
+    assert header, f"{name} has no line KEYS"
+    text = header.group(1)
+    if text.startswith("per "):
+        width = text.count("(zset)") + text.count("(hash)") + text.count("(prefix of a hash)")
+        return width, None, width
+    numbers = [int(number) for number in re.findall(r"(?:^|\s|\[)(\d+)(?=\s)", text)]
+    optional = len(re.findall(r"\[\d+", text))
+    if ".." in text:
+        return int(re.search(r"(\d+)\.\.", text).group(1)), None, 1
+    assert numbers == list(range(1, len(numbers) + 1)), f"{name}: {numbers}"
+    return len(numbers) - optional, len(numbers), 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_has_purpose_keys_arguments_and_result(name):
+    lines = source(name).splitlines()
+    flags = "" if name in MAY_BE_REFUSED else " flags=no-writes" if name in READ_ONLY else " flags=allow-oom"
+    assert lines[0] == "#!lua" + flags
+    assert lines[1].startswith("-- ")
+    header = "\n".join(line for line in lines if line.startswith("-- "))
+    for part in ("-- KEYS  ", "-- ARGV  ", "-- Returns "):
+        assert part in header
+    declared_keys(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_time_is_read_by_one_include_only(name):
+    assert "TIME" not in re.sub(r"--.*", "", source(name))
+
+
+def test_what_is_passed_agrees_with_the_headers(connect, redis_client, monkeypatch):
+    """A whole life of messages, and every call that it makes."""
+    from celery_redis_plus.topology.wire import Wire
+
+    calls: dict[str, set[int]] = {}
+
+    def spy(method):
+        original = getattr(Wire, method)
+
+        def wrapper(self, what, keys, *arguments, **options):
+            calls.setdefault(what.name, set()).add(len(keys))
+            return original(self, what, keys, *arguments, **options)
+
+        monkeypatch.setattr(Wire, method, wrapper)
+
+    spy("run")
+    spy("post")
+    import kombu
+
+    channel = connect(visibility_timeout=3).channel()
+    exchange, news = kombu.Exchange("e", durable=True), kombu.Exchange("news", "fanout")
+    queues = [kombu.Queue("q", exchange, routing_key="k", durable=True), kombu.Queue("r", news, auto_delete=True), "s"]
+    inbox = Inbox(channel, *queues, ack=False)
+    publish(channel, "q", 1, 2, 3, "x" * 1_100_000)
+    publish(channel, "q", "later", headers={"x-delay": 100})
+    kombu.Producer(channel, news).publish("x")
+    inbox.drain(6)
+    for message, settle in zip(inbox.messages, ("ack", "requeue", "reject", "ack", "ack", "ack"), strict=True):
+        getattr(message, settle)()
+    inbox.rest()
+    channel.queue_purge("q")
+    channel.queue_unbind("q", "e", "k")
+    channel.close()
+    connect(visibility_timeout=3).default_channel.queue_delete("q")
+    assert {
+        "publish",
+        "publish_fanout",
+        "claim",
+        "ack",
+        "requeue",
+        "reject",
+        "sweep",
+        "declare",
+        "register",
+        "bind",
+        "purge",
+        "delete",
+    } <= set(calls)
+    for name, counts in calls.items():
+        least, most, step = declared_keys(name)
+        for count in counts:
+            assert count >= least, name
+            assert most is None or count <= most, name
+            assert step == 1 or count % step == 0, name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_script_compiles_on_the_server(redis_client, name):
+    assert redis_client.script_load(scripts.script(name).source).encode() == scripts.script(name).sha
