@@ -291,10 +291,14 @@ class Poller:
         session.waker.clear()
         if self._turns_owed > 0:
             self._turns_owed -= 1
+        delivered_before = self._turn_number
         more = self._turn()
         if self._loop is None:
             return
-        if more or self._turns_owed or getattr(self._loop, "_ready", None):
+        # `on_tick` is a set: others, such as the prefork pool, which starts to write a job from there, may have had their turn
+        # before a delivery in this one (Celery 5.7, `AsynPool`).
+        others_look_again = self._turn_number != delivered_before and len(self._loop.on_tick) > 1
+        if more or others_look_again or self._turns_owed or getattr(self._loop, "_ready", None):
             # What a delivery left for the loop's next turn (`call_soon`: Celery's acks) does not wake it by itself (kombu 5.7,
             # `Hub.create_loop`: the timeout was taken before `on_tick`).
             session.waker.wake()

@@ -26,6 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[LINES] = []
+    config.addinivalue_line("markers", "full_only: runs only with --chaos-full")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -34,6 +35,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.chaos)
             if config.getoption("--chaos-full"):
                 item.add_marker(pytest.mark.timeout(FULL_TIMEOUT_S))
+    if not config.getoption("--chaos-full"):
+        long = [item for item in items if item.get_closest_marker("full_only")]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -48,9 +48,9 @@ def lateness(app, ledger, count, prefix):
     return sorted((started[name] - at) * 1000 for name, at in due.items())
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.full_only)])
 def test_countdowns_are_punctual(*, pool, full, own_server, mountains, ledger, chaos_worker, figures):
-    count = 200 if full else 25
+    count = 200 if full else 40
     url = own_server.url()
     worker = chaos_worker(url, visibility_timeout=VISIBILITY_TIMEOUT_S, pool=pool, concurrency=2, queues=[OWN])
     worker.start()
@@ -83,7 +83,7 @@ def test_countdowns_are_punctual(*, pool, full, own_server, mountains, ledger, c
             assert p99 <= 50
 
 
-@pytest.mark.parametrize("queue", [OWN, OTHER])
+@pytest.mark.parametrize("queue", [pytest.param(OWN, marks=pytest.mark.full_only), OTHER])
 def test_a_killed_workers_task_is_soon_back(*, queue, full, own_server, mountains, ledger, tmp_path, chaos_worker, figures):
     """In a queue of far tasks, and in the backlog itself, where it has its old place and priority again."""
     rounds = 5 if full else 1

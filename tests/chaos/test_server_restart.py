@@ -38,8 +38,20 @@ class Publisher(threading.Thread):
             self.error = error
 
 
-@pytest.mark.parametrize("pool", ["prefork", "solo", "threads"])
-@pytest.mark.parametrize("how", ["kill", "stop"])
+FULL_ONLY = pytest.mark.full_only
+
+
+@pytest.mark.parametrize(
+    ("how", "pool"),
+    [
+        ("kill", "prefork"),
+        ("kill", "solo"),
+        ("kill", "threads"),
+        ("stop", "prefork"),
+        pytest.param("stop", "solo", marks=FULL_ONLY),
+        pytest.param("stop", "threads", marks=FULL_ONLY),
+    ],
+)
 def test_worker_and_publisher_come_back_by_themselves(*, how, pool, full, start_server, ledger, chaos_app, chaos_worker, figures):
     rounds = 10 if full else 1
     server = start_server({"appendonly": "yes", "appendfsync": "always"})

@@ -15,7 +15,10 @@ PREFETCH = CONCURRENCY * 4
 TASK_S = 0.002
 
 
-@pytest.mark.parametrize(("pool", "acks_late"), [("prefork", True), ("prefork", False), ("threads", True), ("threads", False)])
+@pytest.mark.parametrize(
+    ("pool", "acks_late"),
+    [("prefork", True), ("prefork", False), pytest.param("threads", True, marks=pytest.mark.full_only), ("threads", False)],
+)
 def test_killed_workers_lose_nothing_but_what_was_acknowledged_early(
     *, pool, acks_late, full, own_server, ledger, chaos_app, chaos_worker, figures
 ):
