@@ -11,10 +11,14 @@
 
 local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'next')
 if not record[1] then return 'NOQUEUE' end
--- It may have been evicted meanwhile, or have gone with the message that a retry has stored. Before anything is remembered.
-if KEYS[8] and redis.call('EXISTS', KEYS[8]) == 0 then return redis.error_reply('ERR the staged body is gone') end
+if KEYS[8] and redis.call('EXISTS', KEYS[8]) == 0 then
+  -- Another try has used it up; or it was evicted, and nothing must be remembered of a message that is not stored.
+  if seen_before(KEYS[7], ARGV[4]) then return '' end
+  return redis.error_reply('ERR the staged body is gone')
+end
 if not first_time(KEYS[7], ARGV[4], ARGV[5] == '1', ARGV[6]) then
-  if KEYS[8] then redis.call('UNLINK', KEYS[8]) end
+  -- An original that a retry has overtaken leaves the body to that retry, which has staged it again under the same name.
+  if KEYS[8] and ARGV[5] == '1' then redis.call('UNLINK', KEYS[8]) end
   return ''
 end
 -- What a transient queue leaves goes with it.

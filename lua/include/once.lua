@@ -15,3 +15,10 @@ local function first_time(producer, n, retry, window_ms)
   if tonumber(n) <= tonumber(string.sub(last, 2)) then return false end
   return redis.call('SET', producer .. ':' .. n, 1, 'NX', 'PX', window_ms) and true or false
 end
+
+-- Whether message number `n` is stored, or was. Remembers nothing. (An original that is fenced out is not.)
+local function seen_before(producer, n)
+  local last = redis.call('GET', producer)
+  local up_to = last and tonumber((string.gsub(last, 'F', ''))) or 0
+  return tonumber(n) <= up_to or redis.call('EXISTS', producer .. ':' .. n) == 1
+end

@@ -171,3 +171,32 @@ def test_the_score_of_the_farthest_message_is_exact(broker):
     assert int(eta) == MAX_ETA_MS
     assert broker.client.hget(b"message:{q}:" + tag, "score") == b"%d" % (255 * 10**13 + MAX_ETA_MS)
     broker.check()
+
+
+def test_a_late_original_does_not_take_the_body_of_its_retry_away(broker):
+    """Found by the model test: 1 arrives, its retry fences the connection, 2 is retried, and only now its original arrives."""
+    broker.declare("q")
+    keys = broker.keys.queue("q")
+
+    def stage(number):
+        key = keys.message + b"staged.P.%d" % number
+        broker.client.hset(key, "body", b"%d" % number)
+        broker.client.pexpire(key, 300_000)
+        return key
+
+    def send(number, staged, *, retry):
+        call_keys = [keys.meta, keys.ready, keys.delayed, keys.message, keys.bell, keys.timer, keys.producer + b"P", staged]
+        return broker.wire.run(script("publish"), call_keys, b"{}", 255, 0, number, int(retry), 60_000)
+
+    first, second = stage(1), stage(2)
+    assert send(1, first, retry=False)
+    assert send(1, stage(1), retry=True) == b""
+    second = stage(2)
+    assert send(2, second, retry=False) == b""
+    assert send(2, second, retry=True)
+    assert send(2, stage(2), retry=True) == b""
+    # A second retry whose body a first, late one has used up.
+    assert send(2, second, retry=True) == b""
+    assert [broker.claimer.fetch_body(message) for message in broker.claim("q")] == [b"1", b"2"]
+    assert broker.client.keys("*staged*") == []
+    broker.check()
