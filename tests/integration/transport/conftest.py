@@ -53,7 +53,8 @@ def inbox() -> Callable[..., Inbox]:
 
 
 def end_services() -> None:
-    """Stop the duties and forget what they held: the next test's server is empty."""
+    """Stop the duties and forget what they held: the next test's server is empty. (A process never forgets a broker.)"""
     for service in service_module.services():
         service.stop()
-    service_module._services.clear()  # noqa: SLF001 - nothing in a process forgets a broker, but tests
+        service._waker.close()  # noqa: SLF001
+    service_module._services.clear()  # noqa: SLF001
