@@ -172,7 +172,6 @@ class Consuming:
         for queue in batch.more:
             if queue in self.consumed:
                 self.hot[queue] = None
-        self.timers_filled = 0
         self.buffer.extend(self.session.service.register.admit(batch.messages, self.session.id))
 
     def all_hot(self) -> None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 #: Seconds for which one turn of the event loop delivers: a solo worker runs the task inside the delivery, and remote control
 #: must not wait for a whole batch.
 TURN_S = 0.010
-#: Timers that kombu's loop fires in one turn (`Hub.fire_timers`, kombu 5.7).
-TIMERS_A_TURN = 10
+#: Timers that kombu's loop fires in one turn: ten (`Hub.fire_timers`, kombu 5.7), of which one may be somebody else's.
+TIMERS_A_TURN = 9
 #: Seconds for which a claim waits for more credit while most of the prefetch is being worked on.
 GATHER_S = 0.002
 #: Most messages buffered by a channel without a prefetch limit.
@@ -41,8 +41,8 @@ class Poller:
         self._loop: Any = None
         #: name -> (file descriptor, generation of the wire's connection)
         self._registered: dict[str, tuple[int, int]] = {}
-        #: Turns that the loop still has to take before it may sleep: Celery's timer fires ten entries a turn.
-        self._turns_owed = 0
+        #: What deliveries have put into Celery's timer and the loop has not fired yet: ten entries a turn, and it must not sleep.
+        self._timers_ahead = 0
         #: Until when a claim waits for more credit; 0: it does not.
         self._claim_at = 0.0
         #: A timer of the loop is set that ends its sleep.
@@ -85,7 +85,8 @@ class Poller:
                 self._session.settler.release(hold=False)
                 channel.deliver_next()
                 if channel.timers_filled:
-                    self._turns_owed = max(self._turns_owed, channel.timers_filled // TIMERS_A_TURN + 1)
+                    self._timers_ahead += channel.timers_filled
+                    channel.timers_filled = 0
                 return True
         return False
 
@@ -234,6 +235,7 @@ class Poller:
         """Serve from `loop`; calling it again, or with another loop, leaves no trace of before."""
         self.detach()
         self._loop = loop
+        self._timers_ahead = 0
         self._session.loop_thread = threading.get_ident()
         self._waking = False
         loop.on_tick.add(self.on_tick)
@@ -289,8 +291,7 @@ class Poller:
         session.check()
         # Before the turn: what another thread settles from now on wakes the loop again.
         session.waker.clear()
-        if self._turns_owed > 0:
-            self._turns_owed -= 1
+        self._timers_ahead = max(0, self._timers_ahead - TIMERS_A_TURN)
         delivered_before = self._turn_number
         more = self._turn()
         if self._loop is None:
@@ -298,7 +299,7 @@ class Poller:
         # `on_tick` is a set: others, such as the prefork pool, which starts to write a job from there, may have had their turn
         # before a delivery in this one (Celery 5.7, `AsynPool`).
         others_look_again = self._turn_number != delivered_before and len(self._loop.on_tick) > 1
-        if more or others_look_again or self._turns_owed or getattr(self._loop, "_ready", None):
+        if more or others_look_again or self._timers_ahead or getattr(self._loop, "_ready", None):
             # What a delivery left for the loop's next turn (`call_soon`: Celery's acks) does not wake it by itself (kombu 5.7,
             # `Hub.create_loop`: the timeout was taken before `on_tick`).
             session.waker.wake()
