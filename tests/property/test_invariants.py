@@ -32,7 +32,7 @@ PROFILE = settings(
     derandomize=not EXAMPLES,
     database=None,
     suppress_health_check=list(HealthCheck),
-    phases=(Phase.generate, *([] if os.environ.get("NOSHRINK") else [Phase.shrink])),
+    phases=(Phase.generate, Phase.shrink),
     print_blob=True,
     report_multiple_bugs=False,
 )
