@@ -37,10 +37,7 @@ which Celery and kombu try again.
 
 def options_page() -> str:
     """Return the page of all transport options."""
-    rows = (
-        (f"`{row.name}`", row.type, f"`{row.default}`", row.unit, row.allowed, row.doc)
-        for row in options.table()
-    )
+    rows = ((f"`{row.name}`", row.type, f"`{row.default}`", row.unit, row.allowed, row.doc) for row in options.table())
     return OPTIONS_INTRO + "".join(table_row(*row) for row in rows)
 
 
@@ -52,9 +49,7 @@ def errors_page() -> str:
         if issubclass(member, errors.CeleryRedisPlusError) and member.__module__ == errors.__name__
     ]
     classes.sort(key=lambda member: inspect.getsourcelines(member)[1])
-    return ERRORS_INTRO + "".join(
-        table_row(f"`{member.__name__}`", inspect.getdoc(member) or "") for member in classes
-    )
+    return ERRORS_INTRO + "".join(table_row(f"`{member.__name__}`", inspect.getdoc(member) or "") for member in classes)
 
 
 def table_row(*cells: str) -> str:

@@ -31,9 +31,7 @@ class Block:
 
 def blocks(*languages: str) -> list[Block]:
     """Return the blocks in one of the languages, except those marked as not run."""
-    return [
-        block for page in PAGES if page.exists() for block in _of_page(page) if block.language in languages
-    ]
+    return [block for page in PAGES if page.exists() for block in _of_page(page) if block.language in languages]
 
 
 def _of_page(page: Path) -> list[Block]:

@@ -49,9 +49,7 @@ def test_command_exists(words):
     elif program == "celery-redis-plus":
         assert_help_of([sys.executable, "-m", "celery_redis_plus"], arguments)
     elif program == "celery":
-        assert_help_of(
-            [sys.executable, "-m", "celery"], [word for word in arguments if word in {"worker", "inspect"}]
-        )
+        assert_help_of([sys.executable, "-m", "celery"], [word for word in arguments if word in {"worker", "inspect"}])
     elif program == "python" and arguments[0] == "-m":
         assert find_spec(arguments[1])
     elif program == "python":
@@ -62,7 +60,5 @@ def test_command_exists(words):
 
 def assert_help_of(command, arguments):
     sub_command = arguments[:1] if arguments and not arguments[0].startswith("-") else []
-    result = subprocess.run(
-        [*command, *sub_command, "--help"], capture_output=True, text=True, timeout=60, check=False
-    )
+    result = subprocess.run([*command, *sub_command, "--help"], capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stderr

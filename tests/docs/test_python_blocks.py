@@ -18,9 +18,7 @@ def test_python_block_runs(block, broker_url, tmp_path):
     # Empty lines before it, so that a traceback names the line of the page.
     program.write_text("\n" * (block.line - 1) + block.code.replace(ADDRESS, address))
 
-    result = subprocess.run(
-        [sys.executable, str(program)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
+    result = subprocess.run([sys.executable, str(program)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
 
     assert result.returncode == 0, f"{block}\n{result.stderr}"
 

@@ -40,9 +40,7 @@ def build(directory: Path) -> Path:
         require({f"lua/{name}" for name in SCRIPTS} <= names, f"{sdist.name} lacks Lua scripts")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        require(
-            {f"celery_redis_plus/lua/{name}" for name in SCRIPTS} <= names, f"{wheel.name} lacks Lua scripts"
-        )
+        require({f"celery_redis_plus/lua/{name}" for name in SCRIPTS} <= names, f"{wheel.name} lacks Lua scripts")
         foreign = {name for name in names if not name.startswith("celery_redis_plus")}
         require(not foreign, f"{wheel.name} installs what is not ours: {sorted(foreign)}")
     return wheel

@@ -20,9 +20,7 @@ def sample(contender, round_number=0, **figures):
 
 def cpu_samples(ours, theirs):
     key = "publish.client_us"
-    return [sample(OURS, **{key: value}) for value in ours] + [
-        sample(KOMBU_REDIS, **{key: value}) for value in theirs
-    ]
+    return [sample(OURS, **{key: value}) for value in ours] + [sample(KOMBU_REDIS, **{key: value}) for value in theirs]
 
 
 @pytest.mark.parametrize(("percent", "expected"), [(50, 50), (99, 99), (100, 100), (0.5, 1)])

@@ -78,9 +78,7 @@ def test_an_error_reply_becomes_ours_and_stays_catchable_as_redis_pys(reply, our
     if ours not in (errors.ClusterRedirected, errors.InvalidAddress, errors.ServerUnavailable):
         # kombu's test-suite, and users' code, catch redis-py's own classes.
         kept = [kind for kind in type(raw).__mro__ if kind.__module__ == redis_errors.__name__]
-        assert isinstance(
-            error, kept[0] if kept[0] is not redis_errors.MasterDownError else redis_errors.ReadOnlyError
-        )
+        assert isinstance(error, kept[0] if kept[0] is not redis_errors.MasterDownError else redis_errors.ReadOnlyError)
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,7 @@ def test_every_entry_point_can_be_loaded():
 
 def test_redis_range_meets_the_range_of_kombu():
     ours = next(
-        requirement.specifier
-        for requirement in map(Requirement, metadata.requires(DISTRIBUTION))
-        if requirement.name == "redis"
+        requirement.specifier for requirement in map(Requirement, metadata.requires(DISTRIBUTION)) if requirement.name == "redis"
     )
     kombus = next(
         requirement.specifier
@@ -87,9 +85,7 @@ def test_importing_celery_alone_makes_the_url_scheme_known(scheme):
 
 
 def test_importing_the_package_makes_the_url_scheme_known_to_plain_kombu():
-    known = run_python(
-        "import celery_redis_plus, kombu.transport; print(kombu.transport.TRANSPORT_ALIASES['redisplus'])"
-    )
+    known = run_python("import celery_redis_plus, kombu.transport; print(kombu.transport.TRANSPORT_ALIASES['redisplus'])")
 
     assert known == "celery_redis_plus.transport:Transport"
 

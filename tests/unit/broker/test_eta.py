@@ -91,11 +91,7 @@ def test_float_is_read_to_the_microsecond():
 def test_never_early_and_at_most_a_millisecond_late(moment, zone):
     moment = moment.replace(tzinfo=zone)
     for value in (moment, moment.isoformat()):
-        late = (
-            datetime(1970, 1, 1, tzinfo=UTC)
-            + timedelta(milliseconds=eta_to_ms(value, naive_is_utc=True))
-            - moment
-        )
+        late = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=eta_to_ms(value, naive_is_utc=True)) - moment
         assert timedelta(0) <= late < timedelta(milliseconds=1)
 
 

@@ -55,9 +55,7 @@ def test_priority_out_of_range_is_refused(value):
     ],
 )
 def test_what_is_no_number_is_refused(value):
-    with pytest.raises(
-        InvalidPriority, match=r"no whole number; allowed are whole numbers from 0 to 255"
-    ) as caught:
+    with pytest.raises(InvalidPriority, match=r"no whole number; allowed are whole numbers from 0 to 255") as caught:
         check_priority(value)
     assert str(caught.value).startswith(f"priority {repr(value)[:100]}")
 

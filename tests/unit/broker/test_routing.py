@@ -36,9 +36,7 @@ ODD_NAMES = [
 
 
 def test_direct_exchange_routes_on_equal_keys_only():
-    table = RoutingTable(
-        "direct", [Binding("a", "k"), Binding("b", "K"), Binding("c", "k"), Binding("d", "*")]
-    )
+    table = RoutingTable("direct", [Binding("a", "k"), Binding("b", "K"), Binding("c", "k"), Binding("d", "*")])
     assert table.route("k") == ("a", "c")
     assert table.route("*") == ("d",)
     assert table.route("other") == ()
@@ -126,9 +124,7 @@ json_like = st.recursive(
     max_leaves=6,
 )
 amqp_values = json_like | st.binary() | st.decimals(allow_nan=False, allow_infinity=False) | st.datetimes()
-tables = st.dictionaries(
-    st.text() | st.sampled_from(["!bytes", "!table", "x-match"]), amqp_values, max_size=4
-)
+tables = st.dictionaries(st.text() | st.sampled_from(["!bytes", "!table", "x-match"]), amqp_values, max_size=4)
 
 
 @given(st.text() | st.sampled_from(ODD_NAMES), st.text() | st.sampled_from(ODD_NAMES), tables)
@@ -164,9 +160,7 @@ def test_binding_keeps_bytes_time_and_decimal():
     assert decode_binding(encode_binding(Binding("q", "", arguments))).arguments == arguments
 
 
-@pytest.mark.parametrize(
-    "value", [object(), {1: 2}, {"s": {1, 2}}, float("nan"), float("inf"), Decimal("NaN")]
-)
+@pytest.mark.parametrize("value", [object(), {1: 2}, {"s": {1, 2}}, float("nan"), float("inf"), Decimal("NaN")])
 def test_argument_that_no_table_holds_is_refused_by_name(value):
     with pytest.raises(InvalidArgument, match=r"'bad'.*'q'"):
         Binding("q", "", {"bad": value})

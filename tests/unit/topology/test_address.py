@@ -80,9 +80,7 @@ def test_a_bad_url_is_refused_with_what_is_wrong(url, words):
     assert isinstance(caught.value, ValueError)
 
 
-@pytest.mark.parametrize(
-    "secret", ["se/cret", "se#cret", "se?cret", "12/cret", "12#cret", "12?cret", "12?a=cret", "se]cret"]
-)
+@pytest.mark.parametrize("secret", ["se/cret", "se#cret", "se?cret", "12/cret", "12#cret", "12?cret", "12?a=cret", "se]cret"])
 def test_a_password_that_is_not_escaped_is_refused_without_printing_any_of_it(secret):
     with pytest.raises(InvalidAddress, match="percent-encoded") as caught:
         Address.from_url(f"redisplus://:{secret}@localhost:6379/0")
@@ -204,9 +202,7 @@ def test_a_credential_provider_can_be_named_in_the_url(separator):
     assert isinstance(address.credential_provider, UsernamePasswordCredentialProvider)
 
 
-@pytest.mark.parametrize(
-    "given", ["nowhere.Provider", "redis.credentials.Nothing", "Provider", "pathlib.Path", object(), 7]
-)
+@pytest.mark.parametrize("given", ["nowhere.Provider", "redis.credentials.Nothing", "Provider", "pathlib.Path", object(), 7])
 def test_what_is_no_credential_provider_is_refused(given):
     with pytest.raises(InvalidArgument, match="credential_provider"):
         Address.from_parts(credential_provider=given)

@@ -33,9 +33,7 @@ def test_an_info_reply_is_taken_apart():
     }
 
 
-@pytest.mark.parametrize(
-    "version", ["7.0.0", "7.2.4", "8.6.1", "10.0.0", "7.4.0-rc1", "255.255.255", "", "unknown"]
-)
+@pytest.mark.parametrize("version", ["7.0.0", "7.2.4", "8.6.1", "10.0.0", "7.4.0-rc1", "255.255.255", "", "unknown"])
 def test_a_version_from_7_0_on_or_an_unknown_one_is_taken(version, caplog):
     examine({**GOOD, "redis_version": version}, ADDRESS)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
