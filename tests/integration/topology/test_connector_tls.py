@@ -41,6 +41,9 @@ def certificates(tmp_path_factory):
         "2",
         "-subj",
         "/CN=authority",
+        # Python 3.13 verifies strictly: an authority without it is refused.
+        "-addext",
+        "keyUsage=critical,keyCertSign,cRLSign",
     )
     openssl("req", *new_key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=localhost")
     (folder / "names").write_text("subjectAltName=DNS:localhost")
