@@ -249,6 +249,20 @@ def ignored(mapping: Mapping[str, Any]) -> list[str]:
     return sorted(name for name in mapping if name in _MEANINGLESS)
 
 
+def check_url_options(mapping: Mapping[str, str]) -> None:
+    """Refuse in a URL's query what only works in the transport options, where kombu itself reads it.
+
+    Raises:
+        OptionError: one of kombu's own options, such as `max_retries`, stands in the URL.
+    """
+    for name in mapping:
+        if name in _OF_KOMBU:
+            raise OptionError(
+                f"option {name!r} stands in the broker URL, where kombu does not see it; "
+                "put it into broker_transport_options (transport_options in kombu)"
+            )
+
+
 #: Options of kombu's Redis transport, and of RabbitMQ's, that have no meaning here.
 _MEANINGLESS = frozenset(
     {

@@ -82,7 +82,8 @@ class Address:
         as `socket:///path`); what stands in it goes before the other arguments. `scheme` is kombu's
         `transport_cls`: for `redispluss` and the like, kombu (5.7) does not set `ssl` itself, and the
         connection would silently be plain. `ssl` is Celery's `broker_use_ssl` or what kombu found in the
-        query: True, or a mapping as in `tls.tls_arguments`.
+        query: True, or a mapping as in `tls.tls_arguments`. Behind a `?` in `virtual_host` stand transport
+        options, which are left to `url_options`.
 
         Raises:
             InvalidAddress: bad port or database number, unknown TLS option.
@@ -91,7 +92,7 @@ class Address:
         parts: dict[str, Any] = {
             "host": hostname,
             "port": port,
-            "virtual_host": virtual_host,
+            "virtual_host": virtual_host.partition("?")[0] if isinstance(virtual_host, str) else virtual_host,
             "username": username,
             "password": password,
             "tls": tls_arguments(ssl or scheme in _TLS_SCHEMES),

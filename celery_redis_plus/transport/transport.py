@@ -8,9 +8,9 @@ from typing import Any
 import redis
 from kombu.transport import base, virtual
 
-from celery_redis_plus.options import Options, ignored
-from celery_redis_plus.topology.address import Address
-from celery_redis_plus.transport import hosts
+from celery_redis_plus.options import Options, check_url_options, ignored
+from celery_redis_plus.topology.address import Address, url_options
+from celery_redis_plus.transport import hosts, url_query
 from celery_redis_plus.transport.channel import Channel as BrokerChannel
 from celery_redis_plus.transport.failures import CHANNEL_ERRORS, CONNECTION_ERRORS
 from celery_redis_plus.transport.poller import Poller
@@ -23,6 +23,9 @@ DEFAULT_PORT = 6379
 FLUSH_S = 5.0
 #: Options without a meaning here that this process has named in its log: once is enough, and every connection has them.
 _reported: set[str] = set()
+
+# kombu asks for the transport's class just before it takes the URL apart.
+url_query.install()
 
 
 class Transport(virtual.Transport):
@@ -96,7 +99,11 @@ class Transport(virtual.Transport):
         )
 
     def _options(self) -> Options:
-        given = dict(self.client.transport_options or {})
+        client = self.client
+        # A hostname that is a URL is that of a Unix socket, which kombu leaves as it is.
+        in_url = url_options(client.hostname if "://" in (client.hostname or "") else client.virtual_host or "")
+        check_url_options(in_url)
+        given = {**(client.transport_options or {}), **in_url}
         meaningless = frozenset(ignored(given))
         if meaningless - _reported:
             _reported.update(meaningless)
