@@ -196,6 +196,12 @@ class InvalidQueueName(InvalidArgument):
     """A queue's name is empty or not text. Give the queue a name."""
 
 
+class UnknownEventSchema(CeleryRedisPlusError):
+    """Lifecycle events were written by another release, in a form that this one does not know. Upgrade
+    celery-redis-plus where the events are read; they stay in their stream until then.
+    """
+
+
 class MessageTooLarge(InvalidArgument):
     """A message is over 512 MB, the most that Redis stores in one value. It was not published. Store the data
     elsewhere and send its location.

@@ -40,6 +40,11 @@ class QueueKeys:
     timer: bytes
     meta: bytes
     consumers: bytes
+    #: Lifecycle events, see `events.py`; they outlive the queue.
+    events: bytes
+    events_meta: bytes
+    #: What each reader of the events has committed.
+    events_readers: bytes
     #: A prefix: a message's hash is this and its tag.
     message: bytes
     #: A prefix: a producer's record is this and the producer's id.
@@ -92,6 +97,9 @@ class Keys:
             timer=timer,
             meta=meta,
             consumers=self._key(f"consumers:{{{tag}}}"),
+            events=self._key(f"events:{{{tag}}}"),
+            events_meta=self._key(f"events_meta:{{{tag}}}"),
+            events_readers=self._key(f"events_readers:{{{tag}}}"),
             message=message,
             producer=self._key(f"pub:{{{tag}}}:"),
             publish=(meta, ready, delayed, message, bell, timer),

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from celery_redis_plus import errors, options
+from celery_redis_plus import errors, events, options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +35,23 @@ which Celery and kombu try again.
 """
 
 
+EVENTS_INTRO = f"""# Lifecycle events
+
+Schema version {events.SCHEMA_VERSION}. The scripts write an event in the same atomic step as the change it tells of, to one
+stream a queue, `events:{{Q}}`. Redis holds the columns packed into one value; this page lists them as readers see them. How the
+value is built stands in `celery_redis_plus/events.py`.
+"""
+
+COLUMN_TYPES = {
+    "text": "text",
+    "int": "32-bit integer",
+    "long": "64-bit integer",
+    "us": "timestamp, UTC",
+    "ms": "timestamp, UTC",
+    "bytes": "bytes",
+}
+
+
 def options_page() -> str:
     """Return the page of all transport options."""
     rows = ((f"`{row.name}`", row.type, f"`{row.default}`", row.unit, row.allowed, row.doc) for row in options.table())
@@ -52,12 +69,43 @@ def errors_page() -> str:
     return ERRORS_INTRO + "".join(table_row(f"`{member.__name__}`", inspect.getdoc(member) or "") for member in classes)
 
 
+def events_page() -> str:
+    """Return the page of the event schema and of the state machine."""
+    columns = (table_row(f"`{column.name}`", COLUMN_TYPES[column.kind], column.doc) for column in events.COLUMNS)
+    changes = (
+        table_row(f"`{change.event}`", ", ".join(change.sources), change.target, change.doc)
+        for change in events.TRANSITIONS.values()
+    )
+    return "".join(
+        (
+            EVENTS_INTRO,
+            "\n## Events and the changes they tell of\n\n",
+            table_head("event", "from", "to", "meaning"),
+            *changes,
+            "\n## Columns\n\n",
+            table_head("column", "type", "meaning"),
+            *columns,
+            "\n## Reasons\n\n",
+            table_head("reason", "on which event, and what it means"),
+            *(table_row(f"`{reason}`", doc) for reason, doc in events.REASONS.items()),
+            "\n## The hash `events_meta:{Q}`\n\n",
+            table_head("field", "meaning"),
+            *(table_row(f"`{field}`", doc) for field, doc in events.META_FIELDS.items()),
+        )
+    )
+
+
+def table_head(*cells: str) -> str:
+    """Return the head of a Markdown table."""
+    return table_row(*cells) + "|" + "---|" * len(cells) + "\n"
+
+
 def table_row(*cells: str) -> str:
     """Return a row of a Markdown table; what would break it is escaped."""
     return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |\n"
 
 
-PAGES: dict[str, Callable[[], str]] = {"options.md": options_page, "errors.md": errors_page}
+PAGES: dict[str, Callable[[], str]] = {"options.md": options_page, "errors.md": errors_page, "events.md": events_page}
 
 
 def main() -> int:

@@ -27,7 +27,8 @@ NAMES = [
 
 
 def spelled(keys):
-    return [*keys.structure(), keys.message + b"TAG", keys.producer + b"PID", keys.producer + b"PID:7"]
+    events = [keys.events, keys.events_meta, keys.events_readers]
+    return [*keys.structure(), *events, keys.message + b"TAG", keys.producer + b"PID", keys.producer + b"PID:7"]
 
 
 @pytest.mark.parametrize("prefix", ["", "app:", "ż"])

@@ -1,0 +1,372 @@
+r"""The schema of lifecycle events: the one place that the scripts, the Spark pipeline and the docs follow.
+
+**Where.** The events of all messages of a queue are entries of one stream, `events:{Q}`, so all events of a message stand in
+one stream, in the order of its changes. The queue is not repeated in the entry. `events_meta:{Q}` is a hash, see `META_FIELDS`.
+
+**The entry's id** is `EPOCH-N`, and within an epoch N counts 1, 2, 3 ... without a gap: limits, lag and losses are then
+arithmetic. The epoch is the server's time in ms when the numbering began. A script appends with
+
+    XADD events:{Q} <epoch>-* v <value>
+
+where `<epoch>` is the field `epoch` of `events_meta:{Q}`. Where that field is missing, the script begins the first epoch: it
+sets `epoch` to the server's ms and `version` to 1, and adds the entry as `<epoch>-1`, since Redis would begin an epoch at 0.
+After a failover to a replica that lagged, numbers that readers have seen would be given again. So whoever notices another
+primary begins a new epoch, in one script: it appends `EPOCH:LAST ` (the old epoch, and the last N that `XINFO STREAM` shows)
+to the field `ended`, sets `epoch` to max(now ms, old epoch + 1), and adds `<epoch>-1`.
+
+**The entry's value.** One field, `v` (`FIELD`), for version 1 of this schema; another version has another field name, so a
+reader knows each entry's version. Its value is the columns of `PACKED`, in that order, joined by one TAB each: always
+9 TABs, also behind empty columns (`PACKED` and, last, the description). An empty column means "none". Numbers are decimal. A
+second field, `p` (`PAYLOAD_FIELD`), holds the stored payload as it is, in `published` entries of queues with `archive_payload`.
+So in Lua:
+
+    'claimed\t' .. ts .. '\t' .. tag .. '\t' .. claim .. '\t' .. worker .. '\t\t\t\t\t'
+    'acked\t' .. ts .. '\t' .. tag .. '\t\t\t' .. reason .. '\t' .. error .. '\t\t\t'
+    'published\t' .. ts .. '\t' .. tag .. '\t\t\t\t\t\t\t' .. description
+
+`ts` is `TIME` in microseconds: `time[1] .. string.format('%06d', time[2])`. One call of TIME a script is enough: the order of
+the events of one queue is that of their ids, never that of `ts`, which may be equal or go back.
+
+**Texts** (worker, reason, error, target, all of the description) may hold no TAB, line feed, carriage return, backslash or
+`DESCRIPTION_SEPARATOR` of their own: the Python side passes them through `pack_text` and hands them to the scripts ready packed.
+What a script writes by itself (event names, reasons of `REASONS`, tags) needs no escaping, so Lua has none.
+
+**The description** is the columns of `DESCRIPTION`, joined by `DESCRIPTION_SEPARATOR`, with empty ones at the end cut off. The
+publisher makes it (`pack_description`) and the publish script puts it through untouched: Lua never parses an envelope.
+Only `published` has one; readers join by message id.
+
+**One change, one event**, written by the script that makes the change, in the same step. Two exceptions: a message that is
+published with a delay has `published` and then `delayed`; one that dies and goes to another queue has `dead_lettered` and then
+`moved`, while in the target queue a new message with its own id is `published`, whose `source_id` is the old id. `TRANSITIONS`
+says which changes are possible; `illegal_steps` checks a path.
+
+**Readers** register what they have committed in the hash `events_readers:{Q}`: name -> `EPOCH-N MS`, the last entry that is safe
+with them and the server's ms when they said so. Entries up to the least of them may be trimmed at any time; the others only at
+the hard bounds (`archive_maxlen`, `archive_max_age`), which counts them in `overrun`. Without readers the bounds alone decide.
+
+**Sampling** is per message: `sampled(id, permille)` decides from the id alone, so every script decides alike without asking.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from celery_redis_plus.errors import UnknownEventSchema
+
+#: Version of this schema. A higher one adds columns at the end of `PACKED` or `DESCRIPTION`, and changes `FIELD`.
+SCHEMA_VERSION = 1
+#: The stream entry's field that holds the packed value, for version 1.
+FIELD = b"v"
+#: The stream entry's optional field that holds the stored payload: envelope, line feed, body.
+PAYLOAD_FIELD = b"p"
+
+SEPARATOR = "\t"
+#: ASCII's unit separator, so that a description is one column of the entry.
+DESCRIPTION_SEPARATOR = "\x1f"
+
+#: Digits of the message id that are, in hexadecimal, the server's ms when it was published (see lua/include/enqueue.lua).
+ID_TIME_DIGITS = 11
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the schema.
+
+    Attributes:
+        name: as it is called in tables.
+        kind: `text`, `int` (32 bits), `long` (64 bits), `us` or `ms` (a time since the epoch, stored as a number, a timestamp
+            in tables), `bytes`.
+        doc: what it holds, with its unit.
+    """
+
+    name: str
+    kind: str
+    doc: str
+
+
+#: What is known without looking into the value.
+PLACE = (
+    Column("queue", "text", "The queue, from the stream's key."),
+    Column("epoch", "long", "First half of the stream id: server ms at which the numbering began."),
+    Column("n", "long", "Second half of the stream id: 1, 2, 3 ... without a gap within an epoch. Orders the events of a queue."),
+)
+
+#: The value, TAB-joined.
+PACKED = (
+    Column("event", "text", "What happened: one of the events below."),
+    Column("ts", "us", "When, on the server's clock, µs. Equal for all events of one script call."),
+    Column("id", "text", "The message's id: its delivery tag, unique over all queues of a database."),
+    Column("claim", "int", "How often the message was claimed so far; on `claimed`, and where the script knows it."),
+    Column("worker", "text", "Who claimed it: the Celery node name, else the client's name; on `claimed`."),
+    Column("reason", "text", "Why, in one word, see the reasons below; empty on `acked` means that the work was done."),
+    Column("error", "text", "Class name of the exception that the task ended with, where the worker said so."),
+    Column("delay", "long", "How long the message waits, ms; on `delayed` and `retried`."),
+    Column("target", "text", "The queue that it went to; on `moved`."),
+)
+
+#: The last packed column, joined by `DESCRIPTION_SEPARATOR`; on `published` only.
+DESCRIPTION = (
+    Column("task_id", "text", "Celery's task id."),
+    Column("task", "text", "The task's name."),
+    Column("retries", "int", "How often Celery has retried the task before this message."),
+    Column("root_id", "text", "Task id of the first task of the workflow; left out where it is `task_id`."),
+    Column("parent_id", "text", "Task id of the task that sent this one."),
+    Column("exchange", "text", "The exchange it was published to; empty is the default exchange."),
+    Column("routing_key", "text", "The routing key."),
+    Column("priority", "int", "As the publisher gave it, 0-255."),
+    Column("eta", "ms", "When it shall run at the earliest, ms since the epoch."),
+    Column("body_size", "long", "Bytes of the body."),
+    Column("source_id", "text", "Id of the message that this one was made from: replayed, moved or dead-lettered."),
+)
+
+#: What readers add.
+DERIVED = (
+    Column("published_at", "ms", "When the message was published, server ms: the first 11 hexadecimal digits of its id."),
+    Column("payload", "bytes", "The stored payload, on `published` of queues with `archive_payload`."),
+)
+
+#: All columns of the table `events`, in order.
+COLUMNS = (*PLACE, *PACKED, *DESCRIPTION, *DERIVED)
+
+META_FIELDS = {
+    "version": "Highest schema version in the stream.",
+    "epoch": "The current epoch.",
+    "ended": "Epochs that are over, oldest first: `EPOCH:LAST EPOCH:LAST `.",
+    "skipped": "How many events were not written because memory was full.",
+    "overrun": "How many events the hard bound trimmed before a registered reader had committed them.",
+}
+
+# ------------------------------------------------------------------------------------------- the state machine
+
+NEW, READY, DELAYED, CLAIMED, DEAD, GONE = "new", "ready", "delayed", "claimed", "dead", "gone"
+_KEPT = (READY, DELAYED, CLAIMED, DEAD)
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A possible change: the event, the states it may start from, the state it leads to, and its description."""
+
+    event: str
+    sources: tuple[str, ...]
+    target: str
+    doc: str
+
+
+_TRANSITIONS = (
+    Transition("published", (NEW,), READY, "Stored in the queue. Carries the description."),
+    Transition("delayed", (READY, DELAYED), DELAYED, "Waits for `delay` ms: published with a delay, or rescheduled."),
+    Transition("promoted", (DELAYED,), READY, "Its delay is over."),
+    Transition("claimed", (READY,), CLAIMED, "A worker took it."),
+    Transition("recovered", (CLAIMED,), READY, "Its holder is gone: heartbeats stopped or the connection broke."),
+    Transition("requeued", (CLAIMED,), READY, "Put back in its place: handed back, or rejected with requeue."),
+    Transition("retried", (CLAIMED,), DELAYED, "Put back to wait `delay` ms: the queue's retry policy or back-off."),
+    Transition("acked", _KEPT, GONE, "Settled and removed. `reason` says how the work ended; empty is success."),
+    Transition("rejected", (CLAIMED,), GONE, "Rejected, and the queue keeps no dead letters."),
+    Transition("expired", (READY, DELAYED), GONE, "Too old, and the queue keeps no dead letters."),
+    Transition("dead_lettered", (READY, DELAYED, CLAIMED), DEAD, "Kept as a dead letter; `reason` says why."),
+    Transition("replayed", (DEAD,), READY, "A dead letter put back into its own queue."),
+    Transition("moved", _KEPT, GONE, "Went to the queue `target`, where it is a new message."),
+    Transition("cancelled", (READY, DELAYED, CLAIMED, DEAD), GONE, "Removed by id."),
+    Transition("purged", _KEPT, GONE, "Removed with the queue's content, or with the queue."),
+    Transition("dropped", (READY, DELAYED, DEAD), GONE, "Removed by a length or age limit; `reason` names it."),
+    Transition("vanished", (READY, DELAYED, CLAIMED, DEAD), GONE, "Its hash was missing: evicted or deleted by hand."),
+)
+#: By event.
+TRANSITIONS = {transition.event: transition for transition in _TRANSITIONS}
+
+#: Reasons that the scripts and the worker write; others are free words.
+REASONS = {
+    "failure": "`acked`: the task raised.",
+    "retry": "`acked`: the task raised Retry; a new message stands for it.",
+    "ignored": "`acked`: the task raised Ignore.",
+    "revoked": "`acked`: the task was revoked.",
+    "heartbeat_lost": "`recovered`, `dead_lettered`: nobody moved its deadline on.",
+    "connection_lost": "`recovered`: its session broke.",
+    "handed_back": "`requeued`: claimed and not started.",
+    "rejected": "`requeued`, `dead_lettered`: the consumer rejected it.",
+    "delivery_limit": "`dead_lettered`: delivered too often.",
+    "expired": "`dead_lettered`, `acked`: too old.",
+    "maxlen": "`dead_lettered`, `dropped`: the queue is full.",
+    "retention": "`dropped`: a dead letter over the limit of number or age.",
+    "rescheduled": "`delayed`: got another time.",
+    "queue_deleted": "`purged`: went with its queue.",
+}
+
+COMPLETED, FAILED = "COMPLETED", "FAILED"
+
+
+def shown_state(state: str, *, event: str, reason: str, tried: bool) -> str:
+    """Return how a state is shown: PENDING, DELAYED, RETRYABLE, PROCESSING, COMPLETED, RETRIED, MOVED, FAILED or DEAD.
+
+    Args:
+        state: one of the states of `TRANSITIONS`.
+        event: the last event, and its `reason`.
+        reason: see `event`.
+        tried: whether the message was ever claimed.
+    """
+    if state != GONE:
+        waiting = "RETRYABLE" if tried else "DELAYED"
+        return {READY: "PENDING", DELAYED: waiting, CLAIMED: "PROCESSING", DEAD: "DEAD"}[state]
+    if event == "moved":
+        return "MOVED"
+    if event == "acked" and reason == "retry":
+        return "RETRIED"
+    return COMPLETED if event == "acked" and reason in {"", "ignored"} else FAILED
+
+
+def illegal_steps(events: Iterable[str]) -> list[str]:
+    """Return what is wrong with one message's events, in order: `["acked after acked"]`; empty is a legal path."""
+    state, last, found = NEW, "nothing", []
+    for event in events:
+        transition = TRANSITIONS.get(event)
+        if transition is None:
+            found.append(f"unknown event {event}")
+            continue
+        if state not in transition.sources:
+            found.append(f"{event} after {last}")
+        state, last = transition.target, event
+    return found
+
+
+# ------------------------------------------------------------------------------------------- encoding
+
+_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r", DESCRIPTION_SEPARATOR: "\\u"}
+_ESCAPE_TABLE = str.maketrans(_ESCAPES)
+_UNESCAPES = {escape[1]: plain for plain, escape in _ESCAPES.items()}
+_ESCAPE = re.compile(r"\\(.)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One event as Python sees it; the fields are the columns of `PACKED` and `DESCRIPTION`. None is an empty column."""
+
+    event: str
+    ts: int
+    id: str
+    claim: int | None = None
+    worker: str | None = None
+    reason: str | None = None
+    error: str | None = None
+    delay: int | None = None
+    target: str | None = None
+    task_id: str | None = None
+    task: str | None = None
+    retries: int | None = None
+    root_id: str | None = None
+    parent_id: str | None = None
+    exchange: str | None = None
+    routing_key: str | None = None
+    priority: int | None = None
+    eta: int | None = None
+    body_size: int | None = None
+    source_id: str | None = None
+
+    @property
+    def published_at(self) -> int:
+        """When the message was published, server ms."""
+        return published_at(self.id)
+
+
+assert [field.name for field in fields(Event)] == [column.name for column in (*PACKED, *DESCRIPTION)]  # noqa: S101
+
+
+def pack_text(text: str) -> str:
+    """Return `text` with what the encoding uses escaped by backslashes: what every text passed to a script goes through."""
+    return text.translate(_ESCAPE_TABLE)
+
+
+def unpack_text(text: str) -> str:
+    """Return the text that `pack_text` made `text` of."""
+    return _ESCAPE.sub(lambda match: _UNESCAPES[match[1]], text) if "\\" in text else text
+
+
+def pack_description(**values: Any) -> str:
+    """Return the description that a publisher hands to the publish script; the arguments are columns of `DESCRIPTION`.
+
+    `root_id` is left out where it equals `task_id`: it is 36 bytes, and most tasks are their own root.
+    """
+    if values.get("root_id") == values.get("task_id"):
+        values["root_id"] = None
+    packed = [_packed(values.pop(column.name, None)) for column in DESCRIPTION]
+    if values:
+        raise TypeError(f"a description has no column {', '.join(values)}")
+    return DESCRIPTION_SEPARATOR.join(packed).rstrip(DESCRIPTION_SEPARATOR)
+
+
+def encode(event: Event) -> bytes:
+    """Return the value of the stream entry's field `FIELD`. For tests and synthetic data: live events come from the scripts."""
+    packed = [_packed(getattr(event, column.name)) for column in PACKED]
+    packed.append(pack_description(**{column.name: getattr(event, column.name) for column in DESCRIPTION}))
+    return SEPARATOR.join(packed).encode("utf-8", "surrogateescape")
+
+
+def decode(value: bytes, field: bytes = FIELD) -> Event:
+    """Return the event in a stream entry.
+
+    Raises:
+        UnknownEventSchema: the entry's field is not `FIELD`, or the value does not have this version's columns.
+    """
+    columns = value.decode("utf-8", "surrogateescape").split(SEPARATOR)
+    if field != FIELD or len(columns) != len(PACKED) + 1:
+        raise UnknownEventSchema(
+            f"an event in field {field!r} with {len(columns)} columns; this release reads version {SCHEMA_VERSION}: "
+            f"field {FIELD!r} with {len(PACKED) + 1} columns. Upgrade celery-redis-plus where it reads events."
+        )
+    *columns, packed = columns
+    description = packed.split(DESCRIPTION_SEPARATOR)
+    description += [""] * (len(DESCRIPTION) - len(description))
+    values = {
+        column.name: _unpacked(text, column)
+        for column, text in zip((*PACKED, *DESCRIPTION), columns + description[: len(DESCRIPTION)], strict=True)
+    }
+    if values["root_id"] is None:
+        values["root_id"] = values["task_id"]
+    return Event(**values)
+
+
+def _packed(value: str | int | None) -> str:
+    if value is None:
+        return ""
+    return pack_text(value) if isinstance(value, str) else str(value)
+
+
+def _unpacked(text: str, column: Column) -> str | int | None:
+    if not text:
+        return None
+    return unpack_text(text) if column.kind == "text" else int(text)
+
+
+# ------------------------------------------------------------------------------------------- ids
+
+
+def published_at(message_id: str) -> int:
+    """Return when the message was published, server ms.
+
+    Raises:
+        ValueError: `message_id` is none of ours.
+    """
+    return int(message_id[:ID_TIME_DIGITS], 16)
+
+
+def sampled(message_id: str, permille: int) -> bool:
+    """Return whether a message's events are written at a sample rate of `permille` thousandths.
+
+    In Lua: `tonumber(string.sub(tag, 12, 19), 16) * 919 % 1000 < permille`. Those digits are the queue's publish counter; 919
+    and 1000 have no common factor, so any 1000 messages in a row have exactly `permille` sampled ones, evenly spread.
+    """
+    return int(message_id[ID_TIME_DIGITS : ID_TIME_DIGITS + 8], 16) * 919 % 1000 < permille
+
+
+def entry_id(stream_id: bytes | str) -> tuple[int, int]:
+    """Return (epoch, n) of a stream id, in which tuples sort as ids do."""
+    epoch, _, n = (stream_id.decode() if isinstance(stream_id, bytes) else stream_id).partition("-")
+    return int(epoch), int(n)
+
+
+def ended_epochs(text: str) -> Sequence[tuple[int, int]]:
+    """Return (epoch, last n) of the epochs in the field `ended` of `events_meta:{Q}`, oldest first."""
+    pairs = (pair.partition(":") for pair in text.split())
+    return [(int(epoch), int(last)) for epoch, _, last in pairs]
