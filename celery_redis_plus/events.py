@@ -318,7 +318,7 @@ def decode(value: bytes, field: bytes = FIELD) -> Event:
     *columns, packed = columns
     description = packed.split(DESCRIPTION_SEPARATOR)
     description += [""] * (len(DESCRIPTION) - len(description))
-    values = {
+    values: dict[str, Any] = {
         column.name: _unpacked(text, column)
         for column, text in zip((*PACKED, *DESCRIPTION), columns + description[: len(DESCRIPTION)], strict=True)
     }
