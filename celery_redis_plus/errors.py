@@ -253,6 +253,25 @@ class OutcomeUnknown(BrokerError):
     """
 
 
+# ------------------------------------------------------------------- no family: nobody but the caller can decide
+
+
+class NotReplicated(CeleryRedisPlusError):
+    """A publish is done: the message is stored, and consumers get it. But fewer replicas than `wait_replicas` asks
+    for had it within `wait_replicas_timeout`, so a failover now might lose it. Neither kombu nor Celery tries
+    again by itself; with `retry_errors`, their retry stores nothing and only asks the replicas again. Look after
+    the replicas. Publishing the same message anew would store a second one.
+    """
+
+    def __init__(self, text: str, *, confirmed: int = 0, wanted: int = 0) -> None:
+        """Say how many replicas have `confirmed` of those that were `wanted`."""
+        super().__init__(text)
+        #: How many replicas have the message, surely.
+        self.confirmed = confirmed
+        #: What `wait_replicas` asks for.
+        self.wanted = wanted
+
+
 # ------------------------------------------------------------------------------------------------ translation
 
 # The first match counts.

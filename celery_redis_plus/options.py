@@ -103,6 +103,19 @@ class Options:
         "what the retry policy allows.",
         unit="s",
     )
+    wait_replicas: int = _option(
+        kinds.number(0, integer=True),
+        0,
+        "How many replicas must confirm each publish (the server's WAIT, in the same round trip) before it counts as done. "
+        "With fewer, `NotReplicated` is raised: the message is stored all the same. 0 asks for none, and costs nothing.",
+        unit="replicas",
+    )
+    wait_replicas_timeout: float = _option(
+        _TIMEOUT,
+        1,
+        "How long a publish waits for its replicas; only with `wait_replicas`.",
+        unit="s",
+    )
     message_ttl: None = _option(
         kinds.nothing(
             "only None. A number would silently delete tasks that wait or have a long ETA. To let messages "

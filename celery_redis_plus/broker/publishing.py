@@ -6,16 +6,18 @@ How, and why remembering only the last sequence loses messages: docs/design/0003
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.errors import MessageTooLarge, OutcomeUnknown, QueueNotFound
+from celery_redis_plus.errors import MessageTooLarge, NotReplicated, OutcomeUnknown, QueueNotFound
 from celery_redis_plus.message import LARGE_BODY, MAX_BODY, Outgoing
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys
+    from celery_redis_plus.scripts import Script
+    from celery_redis_plus.topology.held_connection import Argument
     from celery_redis_plus.topology.wire import Wire
 
 #: What the publish script answers for a queue without a record.
@@ -31,6 +33,8 @@ class _Number:
     producer: bytes
     number: int
     born: float
+    #: How many replicas have it, too few; None where nobody knows whether it has arrived at all.
+    replicas: int | None = None
 
 
 class Attempt:
@@ -43,7 +47,7 @@ class Attempt:
 
     def __init__(self) -> None:
         """Nothing was tried yet."""
-        #: Target (queue or exchange) -> number; only targets whose outcome is unknown.
+        #: Target (queue or exchange) -> number; only targets whose outcome is unknown, or that too few replicas have.
         self.pending: dict[str, _Number] | None = None
         #: Targets that have confirmed, where a message has several or was in doubt.
         self.done: set[str] | None = None
@@ -64,6 +68,19 @@ class Attempt:
             self.pending = {}
         self.pending.setdefault(target, _Number(producer, number, time.monotonic()))
 
+    def stored(self, target: str, producer: bytes, number: int, replicas: int) -> None:
+        """Note that the message has arrived, on too few replicas: a retry stores nothing and asks them again."""
+        self.doubt(target, producer, number)
+        if self.pending is not None:
+            self.pending[target].replicas = replicas
+
+    def short_of_replicas(self) -> int | None:
+        """Return the fewest replicas that a target's message is on, None where all have enough; a retry asks again."""
+        short = {name: known.replicas for name, known in (self.pending or {}).items() if known.replicas is not None}
+        if self.done is not None:
+            self.done.difference_update(short)
+        return min(short.values(), default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -77,10 +94,26 @@ class Target:
     maxlen: int
 
 
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """How many replicas must have a message before its publish is done."""
+
+    replicas: int = 0
+    timeout_s: float = 1.0
+
+
 class Publisher:
     """Publishes over one wire."""
 
-    def __init__(self, wire: Wire, keys: Keys, *, dedup_window_s: float, on_missing: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        keys: Keys,
+        *,
+        dedup_window_s: float,
+        on_missing: Callable[[str], bool],
+        replication: Replication = Replication(),
+    ) -> None:
         """Publish over `wire`.
 
         Args:
@@ -88,12 +121,16 @@ class Publisher:
             keys: spells the keys.
             dedup_window_s: how long the server remembers a producer, in seconds.
             on_missing: called with a queue's name when the queue has no record; returns whether it has one now.
+            replication: what the replicas must confirm; the wire's timeout has to leave time for it.
         """
         self._wire = wire
         self._keys = keys
         self._window_s = dedup_window_s
         self._window_ms = int(dedup_window_s * 1000)
         self._on_missing = on_missing
+        self._replication = replication
+        #: How many replicas confirmed the last call's message, which is stored; None: enough, or it is not stored.
+        self._confirmed: int | None = None
         self._publish = script("publish")
         self._publish_fanout = script("publish_fanout")
 
@@ -131,16 +168,66 @@ class Publisher:
             if len(message.body) > LARGE_BODY:
                 check_size(message)
                 call_keys = (*call_keys, self._stage(keys.message, message, producer, number))
+            run = self._run_and_wait if self._replication.replicas else wire.run
             try:
-                reply: bytes = wire.run(
+                reply: bytes = run(
                     self._publish, call_keys, message.payload, message.rank, message.eta, number, retry, self._window_ms
                 )
             except BaseException:
-                # A retry that is refused leaves the doubt about the first try; so does one that is lost.
-                if wire.in_doubt:
-                    attempt.doubt(queue, producer, number)
+                self._remember(queue, producer, number, attempt)
                 raise
+            if self._replication.replicas and reply != NO_QUEUE:
+                self._compare(queue, producer, number, attempt)
         return reply
+
+    def _compare(self, target: str, producer: bytes, number: int, attempt: Attempt) -> None:
+        """Note whether enough replicas have the message of the last call."""
+        if self._confirmed is not None:
+            attempt.stored(target, producer, number, self._confirmed)
+        elif attempt.pending is not None:
+            attempt.pending.pop(target, None)
+
+    def _remember(self, target: str, producer: bytes, number: int, attempt: Attempt) -> None:
+        """Note what a retry has to know of a try that failed."""
+        if self._confirmed is not None:
+            attempt.stored(target, producer, number, self._confirmed)
+        elif self._wire.in_doubt:
+            # A retry that is refused leaves the doubt about the first try; so does one that is lost.
+            attempt.doubt(target, producer, number)
+
+    def _run_and_wait(self, script: Script, keys: Sequence[bytes], *arguments: Argument) -> Any:
+        """Run a publishing script and, in the same write, WAIT: for all that this connection has written up to then."""
+        wire, wanted = self._wire, self._replication.replicas
+        wait = ("WAIT", wanted, int(self._replication.timeout_s * 1000))
+        outcome: list[tuple[Any, Exception | None]] = []
+        self._confirmed = None
+        confirmed = 0
+        try:
+            wire.post(script, keys, *arguments, done=lambda reply, error: outcome.append((reply, error)), hold=True)
+            confirmed = int(wire.command(*wait))
+            while not outcome:
+                # The server's scripts had been flushed, and this one was sent again, behind that WAIT.
+                confirmed = int(wire.command(*wait))
+        finally:
+            reply, error = outcome[0] if outcome else (NO_QUEUE, None)
+            if error is None and reply != NO_QUEUE and confirmed < wanted:
+                self._confirmed = confirmed
+        if error is not None:
+            raise error
+        return reply
+
+    def check_replicas(self, attempt: Attempt) -> None:
+        """Raise NotReplicated where a target of this attempt has the message on too few replicas."""
+        wanted, timeout_s = self._replication.replicas, self._replication.timeout_s
+        confirmed = attempt.short_of_replicas() if wanted else None
+        if confirmed is None:
+            return
+        raise NotReplicated(
+            f"the message is stored, but only {confirmed} of {wanted} replicas have it after {timeout_s:g} s (options "
+            "wait_replicas, wait_replicas_timeout); it was not taken back, and a second publish would be a second message",
+            confirmed=confirmed,
+            wanted=wanted,
+        )
 
     def to_stream(self, target: Target, payload: bytes, routing_key: str, uuid: str, attempt: Attempt) -> None:
         """Append a broadcast to a fanout exchange's stream. Raises as `to_queue` does."""
@@ -151,15 +238,17 @@ class Publisher:
             raise MessageTooLarge(f"broadcast of {len(payload)} bytes to {exchange!r}: at most {MAX_BODY} bytes")
         with wire.lock:
             producer, number, retry = self._number(exchange, attempt)
+            run = self._run_and_wait if self._replication.replicas else wire.run
             try:
-                wire.run(
+                run(
                     self._publish_fanout, (target.stream, target.producer + producer),
                     payload, routing_key, uuid, target.maxlen, number, retry, self._window_ms,
                 )  # fmt: skip
             except BaseException:
-                if wire.in_doubt:
-                    attempt.doubt(exchange, producer, number)
+                self._remember(exchange, producer, number, attempt)
                 raise
+            if self._replication.replicas:
+                self._compare(exchange, producer, number, attempt)
         attempt.confirm(exchange)
 
     def _number(self, target: str, attempt: Attempt) -> tuple[bytes, int, int]:
@@ -173,7 +262,8 @@ class Publisher:
                 f"publishing to {target!r} was tried {age_s:.0f} s ago without an answer; the server remembers "
                 f"{self._window_s:.0f} s (option publish_dedup_window): the message may or may not be there"
             )
-        return pending.producer, pending.number, 1
+        # A retry fences the producer, whose connection is gone; that of a message that is stored may live and go on.
+        return pending.producer, pending.number, int(pending.replicas is None)
 
     def _stage(self, message_prefix: bytes, message: Outgoing, producer: bytes, number: int) -> bytes:
         """Put a large body beside the scripts; the key expires by itself if we die before the script takes it over."""

@@ -69,6 +69,7 @@ class Publishing:
         Raises:
             InvalidPriority, InvalidEta, InvalidQueueName, MessageTooLarge: the message cannot be published as it is.
             ChannelError: the channel is closed; or nothing takes the message and it is `mandatory`.
+            NotReplicated: the message is stored, on fewer replicas than `wait_replicas` asks for.
             redis.exceptions.RedisError: as `errors.translate` names it. kombu's retry may repeat the publish: it stays one.
         """
         self._check_open()
@@ -85,6 +86,7 @@ class Publishing:
             queue = check_queue_name(routing_key)
             if not self.session.publisher.to_queue(queue, self._outgoing(message, queue), attempt):
                 self._unroutable(exchange, routing_key, mandatory=mandatory)
+        self.session.publisher.check_replicas(attempt)
         # The outcome is known: the same dict may carry another message now.
         properties.pop(ATTEMPT, None)
 

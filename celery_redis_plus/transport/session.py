@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from celery_redis_plus.broker.bindings import Bindings
 from celery_redis_plus.broker.claiming import Claimer
 from celery_redis_plus.broker.fanout import FanoutReader
-from celery_redis_plus.broker.publishing import Publisher
+from celery_redis_plus.broker.publishing import Publisher, Replication
 from celery_redis_plus.broker.queues import Queues
 from celery_redis_plus.broker.settling import Settler
 from celery_redis_plus.broker.waiting import BellWaiter
@@ -42,14 +42,18 @@ class Session:
         self.options = options
         self.keys = Keys(options.global_keyprefix)
         self.connector = Connector(address, options)
-        self.wire = Wire(self.connector, "commands", timeout=options.socket_timeout)
+        self.wire = Wire(self.connector, "commands", timeout=_patience(options))
         self.bell_wire = BlockingWire(self.connector, "bells", timeout=options.socket_timeout)
         self.stream_wire = BlockingWire(self.connector, "streams", timeout=options.socket_timeout)
         self.waker = Waker()
         self.bindings = Bindings(self.wire, self.keys)
         self.queues = Queues(self.wire, self.keys, transient_ttl_s=options.transient_queue_ttl)
         self.publisher = Publisher(
-            self.wire, self.keys, dedup_window_s=options.publish_dedup_window, on_missing=self.queues.revive
+            self.wire,
+            self.keys,
+            dedup_window_s=options.publish_dedup_window,
+            on_missing=self.queues.revive,
+            replication=Replication(options.wait_replicas, options.wait_replicas_timeout),
         )
         self.claimer = Claimer(self.wire, self.keys, holder=self.id, visibility_timeout_s=options.visibility_timeout)
         self.waiter = BellWaiter(
@@ -108,3 +112,10 @@ class Session:
         self.broken = True
         for wire in (self.bell_wire, self.stream_wire, self.wire):
             wire.abandon()
+
+
+def _patience(options: Options) -> float | None:
+    """Return how long a reply on the wire for commands may take, in seconds: a publish waits for its replicas there."""
+    if options.socket_timeout is None or not options.wait_replicas:
+        return options.socket_timeout
+    return options.socket_timeout + options.wait_replicas_timeout

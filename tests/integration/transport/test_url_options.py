@@ -62,7 +62,9 @@ def test_the_query_can_name_the_database_as_redis_py_has_it(opened, broker_url):
 
 
 def test_a_configured_app_takes_options_in_a_redis_url(broker_url):
-    app = configure_app(Celery("c", broker=f"redis://{broker_url.partition('://')[2]}?visibility_timeout=60", set_as_current=False))
+    app = configure_app(
+        Celery("c", broker=f"redis://{broker_url.partition('://')[2]}?visibility_timeout=60", set_as_current=False)
+    )
 
     with app.connection_for_write() as connection:
         assert options_of(connection).visibility_timeout == 60

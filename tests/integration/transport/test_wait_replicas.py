@@ -1,0 +1,179 @@
+"""`wait_replicas`: a publish is done when so many replicas have it, on a primary and a replica of this module's own."""
+
+import threading
+from contextlib import ExitStack
+
+import kombu
+import pytest
+
+from celery_redis_plus.errors import NoPermission, NotReplicated
+from celery_redis_plus.topology.held_connection import HeldConnection
+from tests.support.inbox import Inbox
+from tests.support.servers import new_server
+from tests.support.waiting import wait_until
+
+RETRY = {"max_retries": 3, "interval_start": 0, "interval_step": 0}
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with ExitStack() as stack:
+        primary = stack.enter_context(new_server())
+        replica = stack.enter_context(new_server({"replicaof": f"127.0.0.1 {primary.port}"}))
+        with replica.client() as client:
+            wait_until(lambda: client.info("replication")["master_link_status"] == "up", 30)
+        yield primary, replica
+
+
+@pytest.fixture
+def primary(pair):
+    with pair[0].client() as client:
+        client.flushall()
+    return pair[0]
+
+
+@pytest.fixture
+def frozen_replica(pair):
+    pair[1].freeze()
+    yield pair[1]
+    pair[1].thaw()
+
+
+@pytest.fixture
+def careful(primary, connect):
+    """Connect with one replica to wait for, for a quarter of a second."""
+
+    def open_connection(url=None, **options):
+        return connect(url or primary.url(), **{"wait_replicas": 1, "wait_replicas_timeout": 0.25, **options})
+
+    return open_connection
+
+
+def test_a_publish_returns_when_the_replica_has_it(careful, pair):
+    channel = careful(wait_replicas_timeout=20).channel()
+    channel.queue_declare("q", durable=True)
+    with pair[1].client() as replica:
+        for count in range(1, 20):
+            kombu.Producer(channel).publish("x", routing_key="q")
+            assert replica.zcard("queue:{q}") == count
+
+
+def test_too_few_replicas_are_an_error_that_says_how_many_and_the_message_is_stored(careful, frozen_replica):
+    channel = careful().channel()
+    channel.queue_declare("q", durable=True)
+
+    for body in ("a", "b"):
+        with pytest.raises(NotReplicated, match="stored, but only 0 of 1 replicas") as caught:
+            kombu.Producer(channel).publish(body, routing_key="q", retry=True, retry_policy=RETRY)
+        assert (caught.value.confirmed, caught.value.wanted) == (0, 1)
+
+    frozen_replica.thaw()
+    kombu.Producer(channel).publish("c", routing_key="q")
+    assert sorted(Inbox(channel, "q").drain(3)) == ["a", "b", "c"]
+    assert channel.queue_sizes("q").ready == 0
+
+
+def test_every_queue_of_a_route_gets_the_message_before_the_error(careful, frozen_replica):
+    channel = careful().channel()
+    exchange = kombu.Exchange("e", "topic", durable=True)
+    for name in ("q", "r"):
+        kombu.Queue(name, exchange, routing_key="#", durable=True)(channel).declare()
+
+    with pytest.raises(NotReplicated):
+        kombu.Producer(channel, exchange).publish("x", routing_key="k")
+
+    assert [channel.queue_sizes(name).ready for name in ("q", "r")] == [1, 1]
+
+
+def test_a_broadcast_waits_as_well(careful, frozen_replica, primary):
+    channel = careful().channel()
+    news = kombu.Exchange("news", "fanout")(channel)
+    news.declare()
+
+    with pytest.raises(NotReplicated):
+        kombu.Producer(channel, news).publish("x")
+
+    with primary.client() as client:
+        assert client.xlen("/0.news") == 1
+
+
+def test_a_retry_of_kombu_s_asks_the_replicas_again_and_stores_nothing(careful, frozen_replica):
+    channel = careful().channel()
+    channel.queue_declare("q", durable=True)
+    policy = {**RETRY, "retry_errors": (NotReplicated,), "max_retries": 50}
+    producer = kombu.Producer(channel)
+    threading.Timer(0.6, frozen_replica.thaw).start()
+    producer.publish("x", routing_key="q", retry=True, retry_policy=policy)
+    assert channel.queue_sizes("q").ready == 1
+    # What the same connection publishes afterwards is no duplicate.
+    producer.publish("y", routing_key="q")
+    assert Inbox(channel, "q").drain(2) == ["x", "y"]
+
+
+def test_a_connection_lost_while_waiting_leaves_one_message(careful, frozen_replica, primary):
+    channel = careful(wait_replicas_timeout=30).channel()
+    channel.queue_declare("q", durable=True)
+    publisher = threading.Thread(
+        target=lambda: kombu.Producer(channel).publish("x", routing_key="q", retry=True, retry_policy=RETRY)
+    )
+    publisher.start()
+    with primary.client() as client:
+        waiting = wait_until(
+            lambda: [one for one in client.client_list() if one["cmd"] == "wait" and one["name"].startswith("celery-redis-plus")]
+        )
+        client.client_kill_filter(_id=waiting[0]["id"])
+        frozen_replica.thaw()
+        publisher.join(30)
+        assert client.zcard("queue:{q}") == 1
+
+
+def test_a_user_who_may_not_wait_is_told_and_the_message_is_there_once(careful, primary):
+    with primary.client() as client:
+        client.execute_command("ACL", "SETUSER", "impatient", "on", ">pw", "~*", "&*", "+@all", "-wait")
+    channel = careful(primary.url().replace("//", "//impatient:pw@")).channel()
+    channel.queue_declare("q", durable=True)
+
+    with pytest.raises((NoPermission, kombu.exceptions.OperationalError), match="wait"):
+        kombu.Producer(channel).publish("x", routing_key="q", retry=True, retry_policy=RETRY)
+
+    assert channel.queue_sizes("q").ready == 1
+
+
+def test_waiting_is_part_of_the_publish_s_own_round_trip(careful, monkeypatch):
+    channel = careful(wait_replicas_timeout=20).channel()
+    channel.queue_declare("q", durable=True)
+    producer = kombu.Producer(channel)
+    producer.publish("x", routing_key="q")
+    sent = []
+    connection = channel.session.wire.connection
+    send = connection.send_packed_command
+    monkeypatch.setattr(connection, "send_packed_command", lambda *args, **kw: (sent.append(args), send(*args, **kw)))
+
+    producer.publish("y", routing_key="q")
+
+    assert len(sent) == 1
+
+
+def test_nobody_waits_without_the_option(connect, primary):
+    channel = connect(primary.url()).channel()
+    channel.queue_declare("q", durable=True)
+    with primary.client() as client:
+        client.config_resetstat()
+        kombu.Producer(channel).publish("x", routing_key="q")
+        assert "cmdstat_wait" not in client.info("commandstats")
+
+
+def test_scripts_that_the_server_forgot_are_sent_again(careful, primary):
+    channel = careful(wait_replicas_timeout=20).channel()
+    channel.queue_declare("q", durable=True)
+    with primary.client() as client:
+        for body in range(3):
+            kombu.Producer(channel).publish(body, routing_key="q")
+            client.script_flush()
+    assert Inbox(channel, "q").drain(3) == [0, 1, 2]
+
+
+def test_reading_leaves_time_for_the_replicas(careful):
+    connection = careful(socket_timeout=2, wait_replicas_timeout=3)
+    assert connection.connection.session.wire.timeout == 5
+    assert isinstance(connection.connection.session.wire, HeldConnection)
