@@ -192,6 +192,12 @@ class InvalidEta(InvalidArgument):
     """
 
 
+class InvalidExpiration(InvalidArgument):
+    """The `expiration` of a message is not a time to live in milliseconds. Correct `expiration=`. The message was not
+    published.
+    """
+
+
 class InvalidQueueName(InvalidArgument):
     """A queue's name is empty or not text. Give the queue a name."""
 

@@ -34,6 +34,10 @@ class QueueKeys:
     ready: bytes
     delayed: bytes
     index: bytes
+    #: Ready messages that have a TTL, by their expiry.
+    expiry: bytes
+    #: Dead messages on their way to a dead-letter exchange.
+    dying: bytes
     dead: bytes
     trash: bytes
     bell: bytes
@@ -51,6 +55,8 @@ class QueueKeys:
     producer: bytes
     #: What the publish script takes, before the producer's record.
     publish: tuple[bytes, ...]
+    #: What a script takes that may move a message to any of its places; `lua/include/places.lua` has the same order.
+    places: tuple[bytes, ...]
 
     def structure(self) -> tuple[bytes, ...]:
         """Return the keys that hold the queue itself, without the messages' hashes."""
@@ -59,6 +65,8 @@ class QueueKeys:
             self.ready,
             self.delayed,
             self.index,
+            self.expiry,
+            self.dying,
             self.dead,
             self.trash,
             self.bell,
@@ -76,6 +84,9 @@ class Keys:
         self.queue = lru_cache(maxsize=4096)(self._queue)
         self.queues = self._key("queues")
         self.queue_ids = self._key("queue_ids")
+        #: Queues with work for the sweep even where nobody consumes them, and the bell that tells of a new one.
+        self.tended = self._key("tended")
+        self.tended_bell = self._key("bell_tended")
         self.exchanges = self._key("exchanges")
 
     def _key(self, text: str) -> bytes:
@@ -86,13 +97,18 @@ class Keys:
         ready, delayed = self._key(f"queue:{{{tag}}}"), self._key(f"delayed:{{{tag}}}")
         meta, message = self._key(f"meta:{{{tag}}}"), self._key(f"message:{{{tag}}}:")
         bell, timer = self._key(f"bell:{{{tag}}}"), self._key(f"timer:{{{tag}}}")
+        index, expiry = self._key(f"messages_index:{{{tag}}}"), self._key(f"expiry:{{{tag}}}")
+        dying, dead = self._key(f"dying:{{{tag}}}"), self._key(f"dead:{{{tag}}}")
+        trash = self._key(f"trash:{{{tag}}}")
         return QueueKeys(
             name=name,
             ready=ready,
             delayed=delayed,
-            index=self._key(f"messages_index:{{{tag}}}"),
-            dead=self._key(f"dead:{{{tag}}}"),
-            trash=self._key(f"trash:{{{tag}}}"),
+            index=index,
+            expiry=expiry,
+            dying=dying,
+            dead=dead,
+            trash=trash,
             bell=bell,
             timer=timer,
             meta=meta,
@@ -102,7 +118,8 @@ class Keys:
             events_readers=self._key(f"events_readers:{{{tag}}}"),
             message=message,
             producer=self._key(f"pub:{{{tag}}}:"),
-            publish=(meta, ready, delayed, message, bell, timer),
+            publish=(meta, ready, delayed, message, bell, timer, expiry),
+            places=(ready, delayed, index, message, bell, meta, timer, expiry, dying, dead, trash),
         )
 
     def binding(self, exchange: str) -> bytes:

@@ -27,6 +27,9 @@ class Outgoing:
     rank: int
     #: When the message becomes deliverable, ms since the epoch; `+ms` counts from the server's now; 0 is now.
     eta: int | str = 0
+    #: When the message expires, ms since the epoch; `+ms` counts from when it becomes deliverable; both may stand together
+    #: (`ms+ms`: the earlier); empty is never, unless its queue says so.
+    life: str = ""
 
     @property
     def payload(self) -> bytes:

@@ -96,6 +96,26 @@ class Options:
         "An auto-delete or exclusive queue that nobody uses vanishes after this time, with its messages.",
         unit="s",
     )
+    delivery_limit: int | None = _option(
+        kinds.number(1, integer=True),
+        20,
+        "How often the delivery of a message may fail (its worker died, or it was rejected with requeue) before it becomes a "
+        "dead letter. The queue argument `x-delivery-limit` goes first.",
+        unit="deliveries",
+        none="no limit",
+    )
+    dead_letter_max: int = _option(
+        kinds.number(0, integer=True),
+        10_000,
+        "How many dead letters a queue keeps; beyond it the oldest are removed, counted and logged.",
+        unit="messages",
+    )
+    dead_letter_ttl: float = _option(
+        kinds.number(1),
+        604_800,
+        "How long a queue keeps a dead letter; older ones are removed, counted and logged.",
+        unit="s",
+    )
     publish_dedup_window: float = _option(
         _SECONDS,
         900,

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- Takes messages of one queue or more for a consumer: out of the queue and into the index, in one step.
--- KEYS  per queue: queue (zset), messages_index (zset), message (prefix of a hash), bell (zset), meta (hash)
+-- KEYS  per queue: queue (zset), messages_index (zset), message (prefix of a hash), bell (zset), meta (hash), expiry (zset),
+--       dying (zset)
 -- ARGV  1 credit: how many messages at most  2 visibility timeout (ms)  3 holder  4 bytes of payload at most
 --       5 share (1 = split the credit among the queues, 0 = the first queue first)
 -- Returns { more, header, payload, header, payload, ... }: `more` lists, space-separated, the numbers (from 1) of the queues
@@ -8,12 +9,12 @@
 -- @include now
 -- @include text
 
-local WIDTH = 5
+local WIDTH = 7
 local queues = #KEYS / WIDTH
 local credit = math.min(tonumber(ARGV[1]), 500)
 local bytes = tonumber(ARGV[4])
 local share = ARGV[5] == '1'
-local deadline
+local now, deadline
 local reply = { '' }
 local more = {}
 -- Queues that gave less than was asked for: nothing is left there.
@@ -24,7 +25,10 @@ local function take(q, count)
   local base = (q - 1) * WIDTH
   local popped = redis.call('ZPOPMIN', KEYS[base + 1], count)
   drained[q] = #popped < 2 * count
-  if #popped > 0 and not deadline then deadline = text(now_ms() + ARGV[2]) end
+  if #popped > 0 and not now then
+    now = now_ms()
+    deadline = text(now + ARGV[2])
+  end
   local index = {}
   local taken = 0
   for i = 1, #popped, 2 do
@@ -35,8 +39,17 @@ local function take(q, count)
       drained[q] = false
     else
       local hash = KEYS[base + 3] .. tag
-      local fields = redis.call('HMGET', hash, 'payload', 'claim', 'failed', 'seen')
-      if fields[1] then
+      local fields = redis.call('HMGET', hash, 'payload', 'claim', 'failed', 'seen', 'expires')
+      local expires = fields[5]
+      if expires then redis.call('ZREM', KEYS[base + 6], tag) end
+      if expires and tonumber(expires) <= now then
+        -- The sweep decides where it goes: at this very moment it is due there.
+        redis.call('HSET', hash, 'score', score, 'reason', 'expired', 'died', text(now))
+        redis.call('HDEL', hash, 'expires')
+        redis.call('ZADD', KEYS[base + 7], text(now), tag)
+        redis.call('HINCRBY', KEYS[base + 5], 'expired', 1)
+        redis.call('HINCRBY', KEYS[base + 5], 'dead_lettered', 1)
+      elseif fields[1] then
         local claim = (tonumber(fields[2]) or 0) + 1
         redis.call('HSET', hash, 'score', score, 'claim', claim, 'by', ARGV[3])
         index[#index + 1] = deadline

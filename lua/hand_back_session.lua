@@ -1,8 +1,10 @@
 #!lua flags=allow-oom
 -- Puts back in place what the server says a broken session holds and the process does not know of: a claim whose reply was lost.
--- KEYS  1 queue (zset)  2 messages_index (zset)  3 message (prefix of a hash)  4 bell (zset)
+-- KEYS  1 queue (zset)  2 messages_index (zset)  3 message (prefix of a hash)  4 bell (zset)  5 expiry (zset)  6 timer (zset)
 -- ARGV  1 holder  2 first entry of the page  3 entries a page, then the tags that the process does hold
 -- Returns { how many went back, first entry of the next page (-1 = done) }.
+-- @include put_back
+local queue = { ready = KEYS[1], expiry = KEYS[5], timer = KEYS[6] }
 local known = {}
 for i = 4, #ARGV do known[ARGV[i]] = true end
 local first, count = tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -10,10 +12,10 @@ local tags = redis.call('ZRANGE', KEYS[2], first, first + count - 1)
 local returned = 0
 for _, tag in ipairs(tags) do
   local hash = KEYS[3] .. tag
-  local fields = redis.call('HMGET', hash, 'by', 'score')
+  local fields = redis.call('HMGET', hash, 'by', 'score', 'expires')
   if fields[1] == ARGV[1] and fields[2] and not known[tag] then
     redis.call('ZREM', KEYS[2], tag)
-    redis.call('ZADD', KEYS[1], fields[2], tag)
+    put_back(queue, tag, fields[2], fields[3])
     redis.call('HDEL', hash, 'score', 'by')
     returned = returned + 1
   end

@@ -1,27 +1,28 @@
 #!lua
 -- Puts one message into one queue, once, however often its publisher retries.
 -- KEYS  1 meta (hash)  2 queue (zset)  3 delayed (zset)  4 message (prefix of a hash)  5 bell (zset)  6 timer (zset)
---       7 pub of this producer (string)  [8 staged body (hash)]
+--       7 expiry (zset)  8 pub of this producer (string)  [9 staged body (hash)]
 -- ARGV  1 payload  2 rank (0-255, 0 first)  3 eta (ms since the epoch, '+ms' from now, 0 = now)  4 number of the message on its connection
 --       5 retry (0/1)  6 dedup window (ms)
+--       7 life of the message: '' = its queue's, else 'ms since the epoch', '+ms from when it becomes deliverable', or both
 -- Returns the tag; '' for a duplicate; 'NOQUEUE' where the queue has no record (nothing is written then).
 -- No allow-oom: a full server refuses it before it writes anything.
 -- @include enqueue
 -- @include once
 
-local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'next')
+local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'next', 'message_ttl')
 if not record[1] then return 'NOQUEUE' end
-if KEYS[8] and redis.call('EXISTS', KEYS[8]) == 0 then
+if KEYS[9] and redis.call('EXISTS', KEYS[9]) == 0 then
   -- Another try has used it up; or it was evicted, and nothing must be remembered of a message that is not stored.
-  if seen_before(KEYS[7], ARGV[4]) then return '' end
+  if seen_before(KEYS[8], ARGV[4]) then return '' end
   return redis.error_reply('ERR the staged body is gone')
 end
-if not first_time(KEYS[7], ARGV[4], ARGV[5] == '1', ARGV[6]) then
+if not first_time(KEYS[8], ARGV[4], ARGV[5] == '1', ARGV[6]) then
   -- An original that a retry has overtaken leaves the body to that retry, which has staged it again under the same name.
-  if KEYS[8] and ARGV[5] == '1' then redis.call('UNLINK', KEYS[8]) end
+  if KEYS[9] and ARGV[5] == '1' then redis.call('UNLINK', KEYS[9]) end
   return ''
 end
 -- What a transient queue leaves goes with it.
-if record[2] and tonumber(record[2]) < tonumber(ARGV[6]) then redis.call('PEXPIRE', KEYS[7], record[2]) end
+if record[2] and tonumber(record[2]) < tonumber(ARGV[6]) then redis.call('PEXPIRE', KEYS[8], record[2]) end
 return enqueue(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], record,
-  ARGV[1], tonumber(ARGV[2]), ARGV[3], KEYS[8])
+  ARGV[1], tonumber(ARGV[2]), ARGV[3], KEYS[9], KEYS[7], ARGV[7])

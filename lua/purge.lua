@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- Puts a queue's waiting messages, ready and delayed, into its trash in one step; the sweep empties the trash in batches.
--- KEYS  1 trash (zset)  2 meta (hash)  3 bell (zset)  4.. the sets to empty (zsets)
+-- KEYS  1 trash (zset)  2 meta (hash)  3 bell (zset)  4 expiry (zset)  5.. the sets to empty (zsets)
 -- ARGV  none
 -- Returns how many messages went.
 local purged = 0
-for i = 4, #KEYS do
+for i = 5, #KEYS do
   local count = redis.call('ZCARD', KEYS[i])
   if count > 0 then
     purged = purged + count
@@ -16,6 +16,6 @@ for i = 4, #KEYS do
     end
   end
 end
-redis.call('DEL', KEYS[3])
+redis.call('DEL', KEYS[3], KEYS[4])
 if purged > 0 and redis.call('EXISTS', KEYS[2]) == 1 then redis.call('HINCRBY', KEYS[2], 'purged', purged) end
 return purged

@@ -1,21 +1,27 @@
 #!lua flags=allow-oom
--- Puts claimed messages back to their original place: a rejected one with requeue, or one handed back unstarted.
--- KEYS  1 queue (zset)  2 messages_index (zset)  3 message (prefix of a hash)  4 bell (zset)
--- ARGV  1 counts as a failure (0/1)  2 was seen by the consumer, so it is redelivered next time (0/1)
+-- Puts rejected messages back: each counts as a failed delivery, waits for the queue's back-off, and dies at the delivery limit.
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
+--       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)
+-- ARGV  1 delivery limit of queues without their own (-1 = none)  2 how many dead letters the queue keeps at most
 --       then pairs: tag, claim number; a pair with an old claim number changes nothing
--- Returns how many went back.
-local returned = 0
+-- Returns { how many left the consumer, how many of them died, how many old dead letters had to go }.
+-- @include now
+-- @include places
+-- @include put_back
+local queue = places(0)
+local now = now_ms()
+local rules = redis.call('HMGET', queue.meta, unpack(FAILURE_RULES))
+local went = { ready = 0, delayed = 0, dead = 0 }
 for i = 3, #ARGV, 2 do
   local tag = ARGV[i]
-  local hash = KEYS[3] .. tag
-  local fields = redis.call('HMGET', hash, 'claim', 'score')
-  if fields[1] == ARGV[i + 1] and fields[2] and redis.call('ZREM', KEYS[2], tag) == 1 then
-    redis.call('ZADD', KEYS[1], fields[2], tag)
-    redis.call('HDEL', hash, 'score', 'by')
-    if ARGV[1] == '1' then redis.call('HINCRBY', hash, 'failed', 1) end
-    if ARGV[2] == '1' then redis.call('HSET', hash, 'seen', 1) end
-    returned = returned + 1
+  local hash = queue.message .. tag
+  local fields = redis.call('HMGET', hash, 'claim', 'score', 'expires')
+  if fields[1] == ARGV[i + 1] and fields[2] and redis.call('ZREM', queue.index, tag) == 1 then
+    redis.call('HSET', hash, 'seen', 1)
+    local place = put_back_failed(queue, rules, ARGV[1], tag, fields[2], fields[3], now)
+    went[place] = went[place] + 1
   end
 end
-if returned > 0 then redis.call('ZADD', KEYS[4], 0, 'work') end
-return returned
+if went.ready > 0 then redis.call('ZADD', queue.bell, 0, 'work') end
+local evicted = went.dead > 0 and trim_dead(queue, tonumber(ARGV[2]), 0) or 0
+return { went.ready + went.delayed + went.dead, went.dead, evicted }

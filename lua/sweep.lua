@@ -1,57 +1,101 @@
 #!lua flags=allow-oom
--- One pass over one queue or more: promotes what is due, recovers what nobody holds any more, empties the trash, rings again.
+-- One pass over one queue or more: promotes what is due, expires what is overdue, recovers what nobody holds any more, bounds
+-- the dead letters, empties the trash, rings again.
 -- KEYS  per queue: queue (zset), delayed (zset), messages_index (zset), message (prefix of a hash), bell (zset), meta (hash),
---       trash (zset)
+--       timer (zset), expiry (zset), dying (zset), dead (zset), trash (zset)
 -- ARGV  1 sweeper  2 lease (ms)  3 interval to the next pass at the latest (ms)  4 entries a queue at most
 --       5 take over (0/1): sweep even where another sweeper holds the lease  6 grace (ms): a gap since the last pass longer
 --       than ARGV 7 is an outage, and recovery waits this long after it  7 longest ordinary gap (ms)
--- Returns per queue: ms until the next pass (0 = at once, more is due), promoted, recovered, mine (1 = the lease is ours)
+--       8 delivery limit of queues without their own (-1 = none)  9 how many dead letters a queue keeps at most
+--       10 for how long (ms)
+-- Returns per queue: ms until the next pass (0 = at once, more is due), was it swept (0 = another has the lease), promoted,
+-- recovered, how many of these died at the delivery limit, expired, how many messages were dropped for want of a store, waiting for the dead-letter exchange, old dead letters removed
 -- @include now
--- @include text
+-- @include places
+-- @include put_back
+-- @include lifetime
 
-local WIDTH = 7
 local now = now_ms()
 local lease, interval, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local take_over = ARGV[5] == '1'
 local grace, longest_gap = tonumber(ARGV[6]), tonumber(ARGV[7])
 
-local function promote(ready, delayed, message)
-  local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', text(now), 'LIMIT', 0, limit)
-  local entries = {}
+local function due_in(key)
+  return redis.call('ZRANGEBYSCORE', key, '-inf', text(now), 'LIMIT', 0, limit)
+end
+
+local function promote(queue)
+  local due = due_in(queue.delayed)
+  local entries, expiries = {}, {}
   for _, tag in ipairs(due) do
-    local score = redis.call('HGET', message .. tag, 'score')
-    if score then
-      entries[#entries + 1] = score
+    local hash = queue.message .. tag
+    local fields = redis.call('HMGET', hash, 'score', 'lives', 'expires')
+    if fields[1] then
+      entries[#entries + 1] = fields[1]
       entries[#entries + 1] = tag
-      redis.call('HDEL', message .. tag, 'score')
+      redis.call('HDEL', hash, 'score')
+      local expires = expiry_of(tonumber(fields[2]), tonumber(fields[3]), now)
+      if expires then
+        expiries[#expiries + 1] = text(expires)
+        expiries[#expiries + 1] = tag
+        redis.call('HSET', hash, 'expires', text(expires))
+        redis.call('HDEL', hash, 'lives')
+      end
     end
   end
-  if #due > 0 then redis.call('ZREM', delayed, unpack(due)) end
-  if #entries > 0 then redis.call('ZADD', ready, unpack(entries)) end
+  if #due > 0 then redis.call('ZREM', queue.delayed, unpack(due)) end
+  if #entries > 0 then redis.call('ZADD', queue.ready, unpack(entries)) end
+  if #expiries > 0 then redis.call('ZADD', queue.expiry, unpack(expiries)) end
   return #due
 end
 
-local function recover(ready, index, message)
-  local overdue = redis.call('ZRANGEBYSCORE', index, '-inf', text(now), 'LIMIT', 0, limit)
-  local entries = {}
-  for _, tag in ipairs(overdue) do
-    local hash = message .. tag
-    local score = redis.call('HGET', hash, 'score')
+-- Returns how many entries it looked at, and how many of them were ready messages.
+local function expire(queue, rules)
+  local due = due_in(queue.expiry)
+  local expired = 0
+  for _, tag in ipairs(due) do
+    local score = redis.call('ZSCORE', queue.ready, tag)
     if score then
-      entries[#entries + 1] = score
-      entries[#entries + 1] = tag
-      redis.call('HDEL', hash, 'score', 'by')
-      redis.call('HINCRBY', hash, 'failed', 1)
+      redis.call('ZREM', queue.ready, tag)
+      -- A hash that vanished (flush, eviction) leaves nothing to keep.
+      if redis.call('EXISTS', queue.message .. tag) == 1 then die(queue, rules, tag, score, 'expired', now) end
+      expired = expired + 1
     end
   end
-  if #overdue > 0 then redis.call('ZREM', index, unpack(overdue)) end
-  if #entries > 0 then redis.call('ZADD', ready, unpack(entries)) end
-  return #overdue
+  if #due > 0 then redis.call('ZREM', queue.expiry, unpack(due)) end
+  return #due, expired
 end
 
-local function empty_trash(trash, message)
-  local popped = redis.call('ZPOPMIN', trash, limit)
-  for i = 1, #popped, 2 do redis.call('UNLINK', message .. popped[i]) end
+-- Returns how many were overdue, and how many of them died at the delivery limit.
+local function recover(queue, rules)
+  local overdue = due_in(queue.index)
+  local died = 0
+  if #overdue > 0 then redis.call('ZREM', queue.index, unpack(overdue)) end
+  for _, tag in ipairs(overdue) do
+    local fields = redis.call('HMGET', queue.message .. tag, 'score', 'expires')
+    if fields[1] and put_back_failed(queue, rules, ARGV[8], tag, fields[1], fields[2], now) == 'dead' then died = died + 1 end
+  end
+  return #overdue, died
+end
+
+-- What a claim found expired has no place yet where its queue has no dead-letter exchange. Returns how many wait for one.
+local function sort_dying(queue, rules)
+  if rules[2] then return redis.call('ZCARD', queue.dying) end
+  local popped = redis.call('ZPOPMIN', queue.dying, limit)
+  for i = 1, #popped, 2 do
+    if rules[1] then
+      redis.call('UNLINK', queue.message .. popped[i])
+      redis.call('HINCRBY', queue.meta, 'dropped', 1)
+    else
+      redis.call('ZADD', queue.dead, popped[i + 1], popped[i])
+    end
+  end
+  return 0
+end
+
+local function empty_trash(queue)
+  local popped = redis.call('ZPOPMIN', queue.trash, limit)
+  for i = 1, #popped, 2 do redis.call('UNLINK', queue.message .. popped[i]) end
   return #popped / 2
 end
 
@@ -61,47 +105,53 @@ local function first_score(key)
 end
 
 local reply = {}
-local function answer(wait, promoted, recovered, mine)
-  reply[#reply + 1] = math.max(0, math.ceil(wait))
-  reply[#reply + 1] = promoted
-  reply[#reply + 1] = recovered
-  reply[#reply + 1] = mine
-end
-
-for base = 0, #KEYS - WIDTH, WIDTH do
-  local ready, delayed, index = KEYS[base + 1], KEYS[base + 2], KEYS[base + 3]
-  local message, bell, meta, trash = KEYS[base + 4], KEYS[base + 5], KEYS[base + 6], KEYS[base + 7]
-  if redis.call('EXISTS', ready, delayed, index, trash) == 0 then
-    answer(interval, 0, 0, 0)
-  else
-    local record = redis.call('HMGET', meta, 'sweeper', 'lease', 'swept', 'grace')
-    if not take_over and record[1] and record[1] ~= ARGV[1] and tonumber(record[2] or 0) > now then
-      answer(record[2] - now + 1, 0, 0, 0)
-    else
-      local grace_until = tonumber(record[4] or 0)
-      local swept = tonumber(record[3] or 0)
-      -- Nobody swept for long, or the clock went back: living workers get the time to send a heartbeat first.
-      if swept > 0 and (now - swept > longest_gap or now < swept) and redis.call('EXISTS', index) == 1 then
-        grace_until = now + grace
-      end
-      local promoted = promote(ready, delayed, message)
-      local recovered = 0
-      if grace_until <= now then recovered = recover(ready, index, message) end
-      local trashed = empty_trash(trash, message)
-      local wait = interval
-      if promoted == limit or recovered == limit or trashed == limit then
-        wait = 0
-      else
-        local due = first_score(delayed)
-        if due then wait = math.min(wait, due - now) end
-        due = first_score(index)
-        if due then wait = math.min(wait, math.max(due, grace_until) - now) end
-      end
-      redis.call('HSET', meta, 'sweeper', ARGV[1], 'lease', text(now + math.max(lease, wait)), 'swept', text(now),
-        'next', text(now + wait), 'grace', text(grace_until))
-      if redis.call('EXISTS', ready) == 1 then redis.call('ZADD', bell, 0, 'work') end
-      answer(wait, promoted, recovered, 1)
-    end
+local function answer(wait, ...)
+  for _, number in ipairs({ math.max(0, math.ceil(wait)), ... }) do
+    reply[#reply + 1] = number
   end
 end
+
+local function sweep(queue)
+  if redis.call('EXISTS', queue.ready, queue.delayed, queue.index, queue.dying, queue.dead, queue.trash) == 0 then
+    redis.call('DEL', queue.expiry)
+    return answer(interval, 0, 0, 0, 0, 0, 0, 0, 0)
+  end
+  local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace')
+  if not take_over and record[1] and record[1] ~= ARGV[1] and tonumber(record[2] or 0) > now then
+    return answer(record[2] - now + 1, 0, 0, 0, 0, 0, 0, 0, 0)
+  end
+  local grace_until = tonumber(record[4] or 0)
+  local swept = tonumber(record[3] or 0)
+  -- Nobody swept for long, or the clock went back: living workers get the time to send a heartbeat first.
+  if swept > 0 and (now - swept > longest_gap or now < swept) and redis.call('EXISTS', queue.index) == 1 then
+    grace_until = now + grace
+  end
+  local rules = redis.call('HMGET', queue.meta, unpack(FAILURE_RULES))
+  local dropped_before = tonumber(redis.call('HGET', queue.meta, 'dropped') or 0)
+  local promoted = promote(queue)
+  local recovered, died = 0, 0
+  if grace_until <= now then recovered, died = recover(queue, rules) end
+  local looked_at, expired = expire(queue, rules)
+  local dying = sort_dying(queue, rules)
+  local evicted = trim_dead(queue, tonumber(ARGV[9]), now - ARGV[10])
+  local trashed = empty_trash(queue)
+  local wait = interval
+  if math.max(promoted, recovered, looked_at, evicted, trashed) == limit then
+    wait = 0
+  else
+    for _, key in ipairs({ queue.delayed, queue.expiry }) do
+      local due = first_score(key)
+      if due then wait = math.min(wait, due - now) end
+    end
+    local due = first_score(queue.index)
+    if due then wait = math.min(wait, math.max(due, grace_until) - now) end
+  end
+  redis.call('HSET', queue.meta, 'sweeper', ARGV[1], 'lease', text(now + math.max(lease, wait)), 'swept', text(now),
+    'next', text(now + wait), 'grace', text(grace_until))
+  if redis.call('EXISTS', queue.ready) == 1 then redis.call('ZADD', queue.bell, 0, 'work') end
+  local dropped = tonumber(redis.call('HGET', queue.meta, 'dropped') or 0) - dropped_before
+  answer(wait, 1, promoted, recovered, died, expired, dropped, dying, evicted)
+end
+
+for base = 0, #KEYS - PLACES, PLACES do sweep(places(base)) end
 return reply

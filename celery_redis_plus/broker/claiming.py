@@ -57,7 +57,7 @@ class Claimer:
         keys: list[bytes] = []
         for name in names:
             of = self._keys.queue(name)
-            keys += (of.ready, of.index, of.message, of.bell, of.meta)
+            keys += (of.ready, of.index, of.message, of.bell, of.meta, of.expiry, of.dying)
         reply: list[bytes] = self._wire.run(
             self._claim, keys, credit, self._visibility_timeout_ms, self._holder, MAX_BATCH_BYTES, int(share and len(names) > 1)
         )

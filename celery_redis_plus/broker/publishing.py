@@ -171,8 +171,9 @@ class Publisher:
             run = self._run_and_wait if self._replication.replicas else wire.run
             try:
                 reply: bytes = run(
-                    self._publish, call_keys, message.payload, message.rank, message.eta, number, retry, self._window_ms
-                )
+                    self._publish, call_keys,
+                    message.payload, message.rank, message.eta, number, retry, self._window_ms, message.life,
+                )  # fmt: skip
             except BaseException:
                 self._remember(queue, producer, number, attempt)
                 raise

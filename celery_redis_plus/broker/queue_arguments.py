@@ -24,6 +24,14 @@ MAX_QUEUE_NAME = 4096
 MAX_TTL_MS = 100 * 31_557_600_000
 MAX_PRIORITY = 255
 
+#: Field of the record `meta:{Q}` -> the argument whose number stands in it for the scripts.
+_RULE_FIELDS = {
+    "message_ttl": "x-message-ttl",
+    "limit": "x-delivery-limit",
+    "retry_min": "x-delayed-retry-min",
+    "retry_max": "x-delayed-retry-max",
+}
+
 _FLAGS = ("durable", "exclusive", "auto_delete")
 
 
@@ -91,6 +99,12 @@ class QueueArguments:
                 f"argument 'x-dead-letter-routing-key' of queue {queue!r} is {routing_key!r} without "
                 "'x-dead-letter-exchange'; allowed only beside it ('' is the default exchange)"
             )
+        shortest, longest = checked.get("x-delayed-retry-min"), checked.get("x-delayed-retry-max")
+        if longest is not None and (not isinstance(shortest, int) or not isinstance(longest, int) or shortest > longest):
+            raise InvalidArgument(
+                f"argument 'x-delayed-retry-max' of queue {queue!r} is {longest!r} beside 'x-delayed-retry-min' {shortest!r}; "
+                "allowed is at least 'x-delayed-retry-min', which has to be given"
+            )
         return cls(bool(durable), bool(exclusive), bool(auto_delete), checked)
 
     @property
@@ -124,6 +138,22 @@ class QueueArguments:
     def dead_letter_routing_key(self) -> str | None:
         """`x-dead-letter-routing-key`: None keeps the message's own."""
         return self._text("x-dead-letter-routing-key")
+
+    @property
+    def tended(self) -> bool:
+        """Whether messages leave the queue without a consumer, so that somebody has to sweep it all the same."""
+        return "x-message-ttl" in self.arguments or "x-dead-letter-exchange" in self.arguments
+
+    def rules(self) -> list[tuple[str, int | str]]:
+        """Return the fields of the queue's record that the scripts read: name, value."""
+        rules: list[tuple[str, int | str]] = []
+        for field_name, argument in _RULE_FIELDS.items():
+            value = self._whole(argument)
+            if value is not None:
+                rules.append((field_name, value))
+        if self.dead_letter_exchange is not None:
+            rules.append(("dlx", 1))
+        return rules
 
     def encode(self) -> str:
         """Return canonical ASCII JSON for the queue's record `meta:{Q}`, which holds the format's version."""
@@ -212,6 +242,9 @@ _RULES: dict[str, _Rule] = {
     "x-max-length-bytes": _whole_number(0, inf, " of bytes"),
     # -1 is RabbitMQ 4's "no limit".
     "x-delivery-limit": _whole_number(-1, inf),
+    # RabbitMQ 4.3: https://www.rabbitmq.com/docs/quorum-queues#delayed-retry
+    "x-delayed-retry-min": _whole_number(1, MAX_TTL_MS, " of ms"),
+    "x-delayed-retry-max": _whole_number(1, MAX_TTL_MS, " of ms"),
     "x-overflow": _one_of("drop-head", "reject-publish", "reject-publish-dlx"),
     "x-dead-letter-exchange": _STRING,
     "x-dead-letter-routing-key": _STRING,

@@ -62,20 +62,37 @@ class Queues:
         ttl_ms = self.ttl_ms(arguments)
         text, ttl = arguments.encode(), "" if ttl_ms is None else ttl_ms
         call = (script("declare"), [keys.meta, keys.ready, keys.delayed, keys.index])
-        status, stands, ready, delayed, unacked = self._wire.run(*call, text, ttl, "", FORMAT_VERSION)
+        rules = [item for rule in arguments.rules() for item in rule]
+        status, stands, ready, delayed, unacked = self._wire.run(*call, text, ttl, "", FORMAT_VERSION, *rules)
         if status == b"id":
             queue_id = base36(int(self._wire.run(script("draw_id"), [self._keys.queue_ids])))
-            status, stands, ready, delayed, unacked = self._wire.run(*call, text, ttl, queue_id, FORMAT_VERSION)
+            status, stands, ready, delayed, unacked = self._wire.run(*call, text, ttl, queue_id, FORMAT_VERSION, *rules)
         if status == b"differs":
             difference = arguments.difference(QueueArguments.decode(stands), name)
             if difference is not None:
                 raise PreconditionFailed(difference)
         self._list(name, ttl)
+        if arguments.tended:
+            self.tend(name)
         self._arguments[name] = arguments
         return Sizes(ready, delayed, unacked)
 
     def _list(self, name: str, ttl: int | str) -> None:
         self._wire.run(script("register"), [self._keys.queues], 0, name.encode("utf-8", "surrogateescape"), ttl)
+
+    def tend(self, name: str) -> None:
+        """Have the queue swept even while nobody consumes it: messages expire there, or go on to a dead-letter exchange."""
+        self._wire.pipeline(
+            [("SADD", self._keys.tended, name.encode("utf-8", "surrogateescape")), ("ZADD", self._keys.tended_bell, 0, "new")]
+        )
+
+    def tended(self) -> list[str]:
+        """Return the queues that are swept although nobody may consume them."""
+        return [name.decode("utf-8", "surrogateescape") for name in self._wire.command("SMEMBERS", self._keys.tended)]
+
+    def untend(self, names: Iterable[str]) -> None:
+        """Sweep these queues no longer on that ground."""
+        self._wire.command("SREM", self._keys.tended, *[name.encode("utf-8", "surrogateescape") for name in names])
 
     def arguments(self, name: str) -> QueueArguments | None:
         """Return what the queue was declared with, here or elsewhere; None where it has no record. Asked of the server once."""
@@ -121,7 +138,8 @@ class Queues:
     def purge(self, name: str) -> int:
         """Remove all waiting messages, ready and delayed; return how many. Memory is freed in batches."""
         keys = self._keys.queue(name)
-        purged = int(self._wire.run(script("purge"), [keys.trash, keys.meta, keys.bell, keys.ready, keys.delayed]))
+        places = [keys.trash, keys.meta, keys.bell, keys.expiry, keys.ready, keys.delayed]
+        purged = int(self._wire.run(script("purge"), places))
         self._empty_trash(name)
         return purged
 
@@ -132,10 +150,10 @@ class Queues:
         """
         self._arguments.pop(name, None)
         keys = self._keys.queue(name)
-        sets = [keys.ready, keys.delayed, keys.index, keys.dead]
+        sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
         deleted, ready, transient = self._wire.run(
             script("delete"),
-            [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, *sets],
+            [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, *sets],
             int(if_unused), int(if_empty), 0,
         )  # fmt: skip
         if not deleted:
@@ -202,9 +220,9 @@ class Queues:
         gone = []
         for name in names:
             keys = self._keys.queue(name)
-            sets = [keys.ready, keys.delayed, keys.index, keys.dead]
+            sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
             deleted, _, _ = self._wire.run(
-                script("delete"), [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, *sets], 0, 0, 1
+                script("delete"), [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, *sets], 0, 0, 1
             )
             if deleted:
                 self._empty_trash(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -23,15 +23,27 @@ MAX_BATCH = 250
 class Settler:
     """Settles over one wire."""
 
-    def __init__(self, wire: Wire, keys: Keys, register: Register, *, dead_letter_max: int) -> None:
-        """Settle over `wire`; `dead_letter_max` bounds a queue's dead letters."""
+    def __init__(
+        self, wire: Wire, keys: Keys, register: Register, *, dead_letter_max: int, delivery_limit: int | None
+    ) -> None:  # fmt: skip
+        """Settle over `wire`.
+
+        Args:
+            wire: the connection.
+            keys: spells the keys.
+            register: what this process holds.
+            dead_letter_max: how many dead letters a queue keeps.
+            delivery_limit: failed deliveries after which a message dies in queues without a limit of their own; None is never.
+        """
         self._wire = wire
         self._keys = keys
         self._register = register
         self._dead_letter_max = dead_letter_max
+        self._delivery_limit = -1 if delivery_limit is None else delivery_limit
         self._gathered: dict[str, list[Held]] = {}
         self._ack = script("ack")
         self._requeue = script("requeue")
+        self._hand_back = script("hand_back")
         self._reject = script("reject")
 
     def post(self, held: Held, settlement: Settlement) -> None:
@@ -75,8 +87,7 @@ class Settler:
 
     def ack_now(self, queue: str, tags: Iterable[str]) -> int:
         """Remove messages and wait for the reply; return how many were there. Raises as `Wire.run` does."""
-        keys = self._keys.queue(queue)
-        return int(self._wire.run(self._ack, [keys.index, keys.ready, keys.delayed, keys.dead, keys.message], *tags))
+        return int(self._wire.run(self._ack, self._ack_keys(queue), *tags))
 
     def settle(self, messages: Iterable[Held], settlement: Settlement) -> None:
         """Settle messages and wait for the replies. Raises as `Wire.run` does; the messages then stay held."""
@@ -94,17 +105,24 @@ class Settler:
     def _script(self, settlement: Settlement) -> Any:
         if settlement is Settlement.ACK:
             return self._ack
-        return self._reject if settlement is Settlement.REJECT else self._requeue
+        if settlement is Settlement.REJECT:
+            return self._reject
+        return self._requeue if settlement is Settlement.REQUEUE else self._hand_back
 
-    def _call(self, messages: list[Held], settlement: Settlement) -> tuple[list[bytes], list[Argument]]:
+    def _ack_keys(self, queue: str) -> list[bytes]:
+        keys = self._keys.queue(queue)
+        return [keys.index, keys.ready, keys.delayed, keys.dead, keys.dying, keys.message]
+
+    def _call(self, messages: list[Held], settlement: Settlement) -> tuple[Sequence[bytes], list[Argument]]:
         keys = self._keys.queue(messages[0].queue)
         if settlement is Settlement.ACK:
-            return [keys.index, keys.ready, keys.delayed, keys.dead, keys.message], [held.tag for held in messages]
+            return self._ack_keys(messages[0].queue), [held.tag for held in messages]
         pairs: list[Argument] = []
         for held in messages:
             pairs += (held.tag, held.claim)
         if settlement is Settlement.REJECT:
-            return [keys.index, keys.dead, keys.message, keys.meta], ["rejected", self._dead_letter_max, *pairs]
-        failed = settlement is Settlement.REQUEUE
+            return keys.places, ["rejected", self._dead_letter_max, *pairs]
+        if settlement is Settlement.REQUEUE:
+            return keys.places, [self._delivery_limit, self._dead_letter_max, *pairs]
         seen = settlement is not Settlement.HAND_BACK
-        return [keys.ready, keys.index, keys.message, keys.bell], [int(failed), int(seen), *pairs]
+        return [keys.ready, keys.index, keys.message, keys.bell, keys.expiry, keys.timer], [int(seen), *pairs]

@@ -17,15 +17,18 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from celery_redis_plus.broker.bindings import Bindings
+from celery_redis_plus.broker.dead_letters import DeadLetters
 from celery_redis_plus.broker.fanout import Positions
 from celery_redis_plus.broker.holding import Keeper, Register
 from celery_redis_plus.broker.queues import Queues
 from celery_redis_plus.broker.settling import Settler
 from celery_redis_plus.broker.waiting import BellWaiter
 from celery_redis_plus.duties.aftermath import Aftermath
+from celery_redis_plus.duties.dead_letters import Undertaker
 from celery_redis_plus.duties.heartbeat import Heartbeat
 from celery_redis_plus.duties.janitor import Janitor
-from celery_redis_plus.duties.sweeper import Sweeper
+from celery_redis_plus.duties.sweeper import Limits, Sweeper
+from celery_redis_plus.duties.tending import Tending
 from celery_redis_plus.duties.watched import WatchList
 from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.topology.blocking_wire import BlockingWire
@@ -40,8 +43,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Dead letters that a queue keeps at most; the oldest go first and are counted.
-DEAD_LETTER_MAX = 10_000
 #: Seconds between two tries to reach a server that is away: first, and at most.
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 1.0
 #: Seconds for which the blocked call on the timers may wait; a dead connection is noticed by then.
@@ -71,12 +72,18 @@ class Service:
         self._commands = wire
         self._bell_wire = BlockingWire(connector, "timers", timeout=options.socket_timeout)
         self._timers = BellWaiter(self._bell_wire, wire, wake=keys.wake(self.name), polling_interval_s=TIMER_WAIT_S)
-        settler = Settler(wire, keys, self.register, dead_letter_max=DEAD_LETTER_MAX)
+        settler = Settler(
+            wire, keys, self.register, dead_letter_max=options.dead_letter_max, delivery_limit=options.delivery_limit
+        )
         self._aftermath = Aftermath(wire, keys, self.register, settler)
         self._heartbeat = Heartbeat(wire, keys, self.register, visibility_timeout_s=options.visibility_timeout)
-        self._sweeper = Sweeper(wire, keys, name=self.name, visibility_timeout_s=options.visibility_timeout)
         queues = Queues(wire, keys, transient_ttl_s=options.transient_queue_ttl)
-        self._janitor = Janitor(queues, Bindings(wire, keys), self.watched)
+        bindings = Bindings(wire, keys)
+        undertaker = Undertaker(DeadLetters(wire, keys), queues, bindings)
+        limits = Limits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
+        self._sweeper = Sweeper(wire, keys, name=self.name, limits=limits, see_off=undertaker.see_off)
+        self._janitor = Janitor(queues, bindings, self.watched)
+        self._tending = Tending(queues)
         self._watched_version = -1
         self._reachable = True
 
@@ -167,22 +174,27 @@ class Service:
     def _work(self) -> None:
         if self.watched.version != self._watched_version:
             self._watched_version = self.watched.version
-            self._sweeper.watch(queue.name for queue in self.watched.all())
             self._janitor.hurry()
+        self._sweeper.watch(self._swept())
         now = time.monotonic()
-        for duty in (self._aftermath, self._heartbeat, self._sweeper, self._janitor):
+        for duty in (self._tending, self._aftermath, self._heartbeat, self._sweeper, self._janitor):
             if duty.due_at <= now:
                 duty.run()
 
+    def _swept(self) -> dict[str, None]:
+        """The queues that this process sweeps: those it consumes, and those that have to be swept by anybody."""
+        return dict.fromkeys([queue.name for queue in self.watched.all()] + self._tending.queues)
+
     def _rest(self) -> None:
         """Wait until something is due, a timer rings, or a channel has work for us."""
-        bells = tuple(self._keys.queue(queue.name).timer for queue in self.watched.all())
+        bells = (*(self._keys.queue(name).timer for name in self._swept()), self._keys.tended_bell)
         if bells != self._timers.armed:
             if self._timers.armed:
                 self._timer_rang(self._timers.disarm())
             if bells:
                 self._timers.arm(bells)
-        due_at = min(self._aftermath.due_at, self._heartbeat.due_at, self._sweeper.due_at, self._janitor.due_at)
+        duties = (self._tending, self._aftermath, self._heartbeat, self._sweeper, self._janitor)
+        due_at = min(duty.due_at for duty in duties)
         wait_s = max(0.0, min(due_at - time.monotonic(), LONGEST_REST_S))
         descriptors = [self._waker.fileno()]
         if self._timers.armed:
@@ -193,9 +205,11 @@ class Service:
             self._timer_rang(self._timers.take())
 
     def _timer_rang(self, bell: bytes | None) -> None:
-        for queue in self.watched.all():
-            if self._keys.queue(queue.name).timer == bell:
-                self._sweeper.hurry(queue.name)
+        if bell == self._keys.tended_bell:
+            self._tending.hurry()
+        for name in self._swept():
+            if self._keys.queue(name).timer == bell:
+                self._sweeper.hurry(name)
 
     def _away(self, error: Exception | None) -> None:
         if self._reachable and error is not None and not self._stopping:
@@ -207,6 +221,7 @@ class Service:
         self._heartbeat.hurry()
         self._sweeper.hurry()
         self._janitor.hurry()
+        self._tending.hurry()
 
     def _back(self) -> None:
         if not self._reachable:

@@ -1,14 +1,16 @@
-"""Promotes delayed messages when they are due, recovers those that nobody holds any more, and rings bells that were lost.
+"""Promotes delayed messages when they are due, ends those that expired, recovers those that nobody holds any more.
 
 Of all processes that consume a queue one holds its lease and sleeps to the exact next due time; the others look when the
-lease ends. A publisher that brings something sooner than the sweeper knew rings the queue's timer.
+lease ends. A publisher that brings something sooner than the sweeper knew rings the queue's timer. A bell that got lost is
+rung again, and the dead letters are kept within their bounds.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.scripts import script
@@ -34,14 +36,35 @@ TOGETHER_S = 0.0005
 LONGEST_GRACE_S = 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a sweep holds messages to."""
+
+    visibility_timeout_s: float
+    #: Failed deliveries after which a message dies; None is never.
+    delivery_limit: int | None
+    dead_letter_max: int
+    dead_letter_ttl_s: float
+
+
 class Sweeper:
     """The duty that makes messages claimable."""
 
-    def __init__(self, wire: Wire, keys: Keys, *, name: str, visibility_timeout_s: float) -> None:
-        """Sweep over `wire` under `name`, which leases are held by."""
+    def __init__(self, wire: Wire, keys: Keys, *, name: str, limits: Limits, see_off: Callable[[str], None]) -> None:
+        """Sweep over `wire` under `name`, which leases are held by.
+
+        `see_off` is called with a queue that has messages for its dead-letter exchange.
+        """
         self._wire = wire
         self._keys = keys
         self._name = name
+        self._see_off = see_off
+        visibility_timeout_s = limits.visibility_timeout_s
+        self._bounds = (
+            -1 if limits.delivery_limit is None else limits.delivery_limit,
+            limits.dead_letter_max,
+            _ms(limits.dead_letter_ttl_s),
+        )
         self._interval_s = min(INTERVAL_S, visibility_timeout_s / 3)
         self._lease_s = self._interval_s + LEASE_MARGIN_S
         self._grace_s = min(LONGEST_GRACE_S, visibility_timeout_s / 3)
@@ -84,19 +107,55 @@ class Sweeper:
     def _sweep(self, queues: list[str], *, take_over: bool) -> None:
         keys: list[bytes] = []
         for queue in queues:
-            of = self._keys.queue(queue)
-            keys += (of.ready, of.delayed, of.index, of.message, of.bell, of.meta, of.trash)
+            keys += self._keys.queue(queue).places
         reply = self._wire.run(
             script("sweep"), keys, self._name, _ms(self._lease_s), _ms(self._interval_s), LIMIT, int(take_over),
-            _ms(self._grace_s), _ms(self._longest_gap_s),
+            _ms(self._grace_s), _ms(self._longest_gap_s), *self._bounds,
         )  # fmt: skip
         now = time.monotonic()
         for number, queue in enumerate(queues):
-            wait_ms, _promoted, recovered, _mine = reply[4 * number : 4 * number + 4]
+            swept = Swept(*reply[COLUMNS * number : COLUMNS * (number + 1)])
             if queue in self._due_at:
-                self._due_at[queue] = now + wait_ms / 1000
-            if recovered:
-                logger.info("recovered %d message(s) of queue %r: their consumers gave no sign of life", recovered, queue)
+                self._due_at[queue] = now + swept.wait_ms / 1000
+            _report(queue, swept)
+            if swept.dying:
+                self._see_off(queue)
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What one pass did in one queue, as the script returns it."""
+
+    wait_ms: int
+    mine: int
+    promoted: int
+    recovered: int
+    died: int
+    expired: int
+    dropped: int
+    dying: int
+    evicted: int
+
+
+COLUMNS = 9
+
+
+def _report(queue: str, swept: Swept) -> None:
+    if swept.recovered:
+        logger.info("recovered %d message(s) of queue %r: their consumers gave no sign of life", swept.recovered, queue)
+    if swept.died:
+        logger.warning(
+            "%d message(s) of queue %r died at the delivery limit: each time their consumer gave no sign of life any more",
+            swept.died, queue,
+        )  # fmt: skip
+    if swept.expired:
+        logger.info("%d message(s) of queue %r expired", swept.expired, queue)
+    if swept.dropped:
+        logger.info("%d dead message(s) of the transient queue %r are dropped", swept.dropped, queue)
+    if swept.evicted:
+        logger.warning(
+            "%d old dead letter(s) of queue %r are removed (options dead_letter_max, dead_letter_ttl)", swept.evicted, queue
+        )
 
 
 def _ms(seconds: float) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.utils.uuid import uuid
 
 from celery_redis_plus.broker.eta import delay_to_ms, eta_to_ms
+from celery_redis_plus.broker.lifetime import lifetime
 from celery_redis_plus.broker.priority import check_priority, rank
 from celery_redis_plus.broker.publishing import Attempt, Target
 from celery_redis_plus.broker.queue_arguments import check_queue_name
@@ -148,7 +149,20 @@ class Publishing:
             body=_body(message["body"]),
             rank=rank(priority, order),
             eta=_eta(properties, message["headers"]),
+            life=self._life(queue, properties, message["headers"]),
         )
+
+    def _life(self, queue: str, properties: Mapping[str, Any], headers: Mapping[str, Any]) -> str:
+        """Return when the message expires, as `message.Outgoing` has it. `expires` is Celery's where the message is a task."""
+        expiration = properties.get("expiration")
+        expires = headers.get("expires") if "task" in headers else None
+        if expiration is None and expires is None:
+            return ""
+        if queue not in self.session.tended:
+            # Its messages expire also where nobody consumes it.
+            self.session.queues.tend(queue)
+            self.session.tended.add(queue)
+        return lifetime(expiration, expires)
 
     def _envelope(self, message: dict[str, Any]) -> bytes:
         properties = message["properties"]

@@ -12,7 +12,7 @@ from celery_redis_plus.broker.publishing import Publisher, Replication
 from celery_redis_plus.broker.queues import Queues
 from celery_redis_plus.broker.settling import Settler
 from celery_redis_plus.broker.waiting import BellWaiter
-from celery_redis_plus.duties.service import DEAD_LETTER_MAX, Service, service_for
+from celery_redis_plus.duties.service import Service, service_for
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.topology.blocking_wire import BlockingWire
@@ -65,7 +65,15 @@ class Session:
             patterns=options.fanout_patterns,
             polling_interval_s=options.polling_interval,
         )
-        self.settler = Settler(self.wire, self.keys, self.service.register, dead_letter_max=DEAD_LETTER_MAX)
+        self.settler = Settler(
+            self.wire,
+            self.keys,
+            self.service.register,
+            dead_letter_max=options.dead_letter_max,
+            delivery_limit=options.delivery_limit,
+        )
+        #: Queues that are known to be swept even without consumers, because messages may expire there.
+        self.tended: set[str] = set()
         #: The thread whose event loop serves this session; None without one.
         self.loop_thread: int | None = None
         #: One of the wires has failed: what this session consumed is abandoned, and its consumers have to reconnect.

@@ -1,37 +1,53 @@
 -- @include now
 -- @include text
+-- @include lifetime
 
 -- One priority level spans 10^13 ms, so that no age of a message ever crosses into the next level.
 local LEVEL = 1e13
 
+-- Rings the timer for a sweeper that does not know of what is due at `due`: a `next` in the past belongs to one that is gone.
+local function announce(timer, ttl, next_due, due, now)
+  next_due = tonumber(next_due or 0)
+  if next_due >= now and due >= next_due then return end
+  redis.call('ZADD', timer, 0, 'due')
+  if ttl then redis.call('PEXPIRE', timer, ttl) end
+end
+
 -- Gives the message its tag and its place: ready, or delayed until `eta` (ms since the epoch; '+ms' counts from now). Returns
 -- the tag.
--- `record` is HMGET meta id ttl next. `staged` is false, or the key of a hash that already holds the body.
-local function enqueue(meta, ready, delayed, message, bell, timer, record, payload, rank, eta, staged)
+-- `record` is HMGET meta id ttl next message_ttl. `staged` is false, or the key of a hash that already holds the body.
+-- `life` is as publishers send it. `tag` is false, or a tag that the message has already.
+local function enqueue(meta, ready, delayed, message, bell, timer, record, payload, rank, eta, staged, expiry, life, tag)
   local now = now_ms()
   eta = string.sub(eta, 1, 1) == '+' and now + tonumber(eta) or tonumber(eta)
   local published = redis.call('HINCRBY', meta, 'published', 1)
-  local tag = string.format('%011x%08x.%s', now, published % 4294967296, record[1])
+  tag = tag or string.format('%011x%08x.%s', now, published % 4294967296, record[1])
   local hash = message .. tag
   if staged then
     redis.call('RENAME', staged, hash)
     redis.call('PERSIST', hash)
   end
   local ttl = record[2]
+  local lives, expires = false, false
+  if life ~= '' or record[4] then lives, expires = lifetime(life, record[4]) end
   if eta > now then
     redis.call('HSET', hash, 'payload', payload, 'score', text(rank * LEVEL + eta))
+    if lives then redis.call('HSET', hash, 'lives', text(lives)) end
+    if expires then redis.call('HSET', hash, 'expires', text(expires)) end
     redis.call('ZADD', delayed, text(eta), tag)
     if ttl then redis.call('PEXPIRE', delayed, ttl) end
-    -- A `next` in the past belongs to a sweeper that is gone.
-    local next_due = tonumber(record[3] or 0)
-    if next_due < now or eta < next_due then
-      redis.call('ZADD', timer, 0, 'due')
-      if ttl then redis.call('PEXPIRE', timer, ttl) end
-    end
+    announce(timer, ttl, record[3], eta, now)
   else
     redis.call('HSET', hash, 'payload', payload)
     redis.call('ZADD', ready, text(rank * LEVEL + now), tag)
     redis.call('ZADD', bell, 0, 'work')
+    expires = expiry_of(lives, expires, now)
+    if expires then
+      redis.call('HSET', hash, 'expires', text(expires))
+      redis.call('ZADD', expiry, text(expires), tag)
+      if ttl then redis.call('PEXPIRE', expiry, ttl) end
+      announce(timer, ttl, record[3], expires, now)
+    end
     if ttl then
       redis.call('PEXPIRE', ready, ttl)
       redis.call('PEXPIRE', bell, ttl)

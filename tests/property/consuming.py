@@ -164,7 +164,12 @@ class Consuming(World):
         first, total = 0, 0
         while first >= 0:
             returned, first = self.wire.run(
-                script("hand_back_session"), [keys.ready, keys.index, keys.message, keys.bell], holder, first, page, *known
+                script("hand_back_session"),
+                [keys.ready, keys.index, keys.message, keys.bell, keys.expiry, keys.timer],
+                holder,
+                first,
+                page,
+                *known,
             )
             total += returned
         gone = [m for m in self.live(queue, "claimed") if m.by == holder and not m.known]

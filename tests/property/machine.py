@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from celery_redis_plus.broker.holding import Settlement
+from celery_redis_plus.duties.sweeper import COLUMNS
 from tests.property.consuming import Consuming
 from tests.property.maintenance import Maintenance
 from tests.property.publishing import Publishing
@@ -64,7 +65,7 @@ class Broker(Publishing, Consuming, Maintenance):
         self.clock.advance(10 * VISIBILITY_MS)
         # The first passes may give the living time for a heartbeat.
         for _ in range(GRACE_MS // INTERVAL_MS + 2):
-            while 0 in self.run_sweep(list(QUEUES), 500, "last", take_over=True)[::4]:
+            while 0 in self.run_sweep(list(QUEUES), 500, "last", take_over=True)[::COLUMNS]:
                 pass
             self.clock.advance(INTERVAL_MS)
         assert violations(self.client, self.keys, swept=True) == []

@@ -6,8 +6,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from celery_redis_plus.broker.queue_arguments import QueueArguments
+from celery_redis_plus.duties.sweeper import COLUMNS
 from celery_redis_plus.scripts import script
 from tests.property.world import (
+    DEAD_MAX,
+    DEAD_TTL_MS,
     GRACE_MS,
     INTERVAL_MS,
     LEASE_MS,
@@ -50,7 +53,7 @@ class Maintenance(World):
         now = self.clock.now_ms
         reply = self.run_sweep(wanted, limit, sweeper, take_over=take_over)
         for number, queue in enumerate(wanted):
-            wait_ms, promoted, recovered, mine = reply[4 * number : 4 * number + 4]
+            wait_ms, mine, promoted, recovered, *_ = reply[COLUMNS * number : COLUMNS * (number + 1)]
             due = sorted((m for m in self.live(queue, "delayed") if m.eta <= now), key=lambda m: (m.eta, m.tag))
             overdue = sorted((m for m in self.live(queue, "claimed") if m.deadline <= now), key=lambda m: (m.deadline, m.tag))
             if not mine:
@@ -79,11 +82,11 @@ class Maintenance(World):
     def run_sweep(self, wanted: list[str], limit: int, sweeper: str, *, take_over: bool) -> list[int]:
         keys: list[bytes] = []
         for queue in wanted:
-            of = self.keys.queue(queue)
-            keys += (of.ready, of.delayed, of.index, of.message, of.bell, of.meta, of.trash)
+            keys += self.keys.queue(queue).places
         reply: list[int] = self.wire.run(
-            script("sweep"), keys, sweeper, LEASE_MS, INTERVAL_MS, limit, int(take_over), GRACE_MS, LONGEST_GAP_MS
-        )
+            script("sweep"), keys, sweeper, LEASE_MS, INTERVAL_MS, limit, int(take_over), GRACE_MS, LONGEST_GAP_MS, -1,
+            DEAD_MAX, DEAD_TTL_MS,
+        )  # fmt: skip
         return reply
 
     # -- purge and delete -------------------------------------------------------------------------------------------------
@@ -92,7 +95,7 @@ class Maintenance(World):
         waiting = self.live(queue, "ready") + self.live(queue, "delayed")
         if dies:
             keys = self.keys.queue(queue)
-            purged = self.wire.run(script("purge"), [keys.trash, keys.meta, keys.bell, keys.ready, keys.delayed])
+            purged = self.wire.run(script("purge"), [keys.trash, keys.meta, keys.bell, keys.expiry, keys.ready, keys.delayed])
         else:
             purged = self.queues.purge(queue)
         assert purged == len(waiting)
@@ -104,7 +107,7 @@ class Maintenance(World):
         ready = len(self.live(queue, "ready"))
         if dies:
             keys = self.keys.queue(queue)
-            sets = [keys.ready, keys.delayed, keys.index, keys.dead]
+            sets = [keys.expiry, keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
             self.wire.run(script("delete"), [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, *sets], 0, 0)
         else:
             assert self.queues.delete(queue) == ready

@@ -44,6 +44,8 @@ QUEUES = (*LASTING, TRANSIENT)
 HOLDERS = ("h1", "h2")
 SWEEPERS = ("s1", "s2")
 DEAD_MAX = 3
+#: Longer than any run: what dies stays dead.
+DEAD_TTL_MS = 10**12
 LARGE = 2_000
 
 queues = st.sampled_from(QUEUES)
@@ -131,7 +133,7 @@ class World(RuleBasedStateMachine):
         self.keys = Keys("p[*]")
         self.wire = LossyWire(Connector(self.address, Options()))
         self.register = Register()
-        self.settler = Settler(self.wire, self.keys, self.register, dead_letter_max=DEAD_MAX)
+        self.settler = Settler(self.wire, self.keys, self.register, dead_letter_max=DEAD_MAX, delivery_limit=None)
         self.queues = Queues(self.wire, self.keys, transient_ttl_s=3600)
         self.publisher = Publisher(self.wire, self.keys, dedup_window_s=900, on_missing=self.queues.revive)
         self.claimers = {

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys, QueueKeys
 
 #: A message's places; it is in exactly one of them.
-PLACES = ("ready", "delayed", "index", "dead", "trash")
+PLACES = ("ready", "delayed", "index", "dying", "dead", "trash")
 LEVEL = 10**13
 STAGED = b"staged."
 PAGE = 500

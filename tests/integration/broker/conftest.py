@@ -78,7 +78,7 @@ def make_broker(client: redis.Redis) -> Broker:
         register=register,
         publisher=Publisher(wire, keys, dedup_window_s=900, on_missing=queues.revive),
         claimer=Claimer(wire, keys, holder="holder", visibility_timeout_s=30),
-        settler=Settler(wire, keys, register, dead_letter_max=DEAD_MAX),
+        settler=Settler(wire, keys, register, dead_letter_max=DEAD_MAX, delivery_limit=None),
     )
 
 

@@ -53,8 +53,8 @@ def test_everything_else_works(full):
     full.settle(Settlement.REQUEUE, *messages[4:6])
     full.settle(Settlement.REJECT, *messages[6:8])
     full.settle(Settlement.HAND_BACK, *messages[8:])
-    sweep = [keys.ready, keys.delayed, keys.index, keys.message, keys.bell, keys.meta, keys.trash]
-    assert full.wire.run(script("sweep"), sweep, "s", 6000, 4000, 500, 1, 1000, 12_000)[3] == 1
+    full.wire.run(script("sweep"), keys.places, "s", 6000, 4000, 500, 1, 1000, 12_000, -1, 10, 60_000)
+    assert full.wire.command("HGET", keys.meta, "sweeper") == b"s"
     full.queues.declare("new", QueueArguments.parse("new", durable=True))
     full.queues.consumed(["q"], "me", 1000)
     Bindings(full.wire, full.keys).declare("e", ExchangeRecord("topic"))

@@ -88,10 +88,10 @@ def test_retries_in_any_order_lose_and_double_nothing(broker, seed):
     chance = random.Random(seed)
     broker.declare("q")
     keys = broker.keys.queue("q")
-    call_keys = [keys.meta, keys.ready, keys.delayed, keys.message, keys.bell, keys.timer, keys.producer + b"P%d" % seed]
+    call_keys = [*keys.publish, keys.producer + b"P%d" % seed]
 
     def send(number, retry):
-        return broker.wire.run(script("publish"), call_keys, b"{}\n%d" % number, 255, 0, number, int(retry), 60_000)
+        return broker.wire.run(script("publish"), call_keys, b"{}\n%d" % number, 255, 0, number, int(retry), 60_000, "")
 
     numbers = list(range(1, 9))
     arriving = numbers[: chance.randint(0, len(numbers))]
@@ -133,22 +133,13 @@ def test_a_staged_body_that_has_gone_is_refused_and_its_retry_is_not_taken_for_a
     """A server that evicts may drop it between the staging and the script."""
     broker.declare("q")
     keys = broker.keys.queue("q")
-    call_keys = [
-        keys.meta,
-        keys.ready,
-        keys.delayed,
-        keys.message,
-        keys.bell,
-        keys.timer,
-        keys.producer + b"P",
-        keys.message + b"staged.P.1",
-    ]
+    call_keys = [*keys.publish, keys.producer + b"P", keys.message + b"staged.P.1"]
     for retry in (0, 1):
         with pytest.raises(ResponseError):
-            broker.wire.run(script("publish"), call_keys, b"{}", 255, 0, 1, retry, 60_000)
+            broker.wire.run(script("publish"), call_keys, b"{}", 255, 0, 1, retry, 60_000, "")
     broker.check()
     broker.client.hset("message:{q}:staged.P.1", "body", "x")
-    assert broker.wire.run(script("publish"), call_keys, b"{}", 255, 0, 1, 1, 60_000)
+    assert broker.wire.run(script("publish"), call_keys, b"{}", 255, 0, 1, 1, 60_000, "")
     assert broker.queues.sizes("q").ready == 1
     broker.check()
 
@@ -185,8 +176,8 @@ def test_a_late_original_does_not_take_the_body_of_its_retry_away(broker):
         return key
 
     def send(number, staged, *, retry):
-        call_keys = [keys.meta, keys.ready, keys.delayed, keys.message, keys.bell, keys.timer, keys.producer + b"P", staged]
-        return broker.wire.run(script("publish"), call_keys, b"{}", 255, 0, number, int(retry), 60_000)
+        call_keys = [*keys.publish, keys.producer + b"P", staged]
+        return broker.wire.run(script("publish"), call_keys, b"{}", 255, 0, number, int(retry), 60_000, "")
 
     first, second = stage(1), stage(2)
     assert send(1, first, retry=False)

@@ -1,0 +1,223 @@
+"""A queue's dead letters: listed, moved on to a dead-letter exchange, replayed, deleted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.broker.deaths import Death, record_death
+from celery_redis_plus.broker.eta import MAX_ETA_MS
+from celery_redis_plus.broker.lifetime import lifetime
+from celery_redis_plus.errors import InvalidEta, QueueNotFound
+from celery_redis_plus.message import SEPARATOR, split_payload
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.topology.wire import Wire
+
+#: Messages that one script call reads or deletes, and bytes of payload after which it reads no further one.
+PAGE, PAGE_BYTES = 100, 1_000_000
+#: One priority's span of scores.
+LEVEL = MAX_ETA_MS + 1
+#: What the move script answers for a message that is no longer there, and for targets of which none has a record.
+GONE, NO_TARGET = -1, -2
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that died in `queue`."""
+
+    tag: str
+    queue: str
+    #: `rejected`, `expired`, `delivery_limit`, `maxlen`, `unroutable`, …
+    reason: str
+    #: When it died, ms since the epoch, on the server's clock.
+    died_ms: int
+    #: How many deliveries failed, and how many there were.
+    failures: int
+    deliveries: int
+    #: Where its score puts it among priorities: 0 first.
+    rank: int
+    #: Headers and properties as they were published.
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+    content_type: str | None
+    content_encoding: str | None
+    #: None where it is over 1 MB: `DeadLetters.body` fetches it.
+    body: bytes | None
+
+    @property
+    def exchange(self) -> str:
+        """The exchange that it was published to."""
+        return str(self.properties.get("delivery_info", {}).get("exchange") or "")
+
+    @property
+    def routing_key(self) -> str:
+        """The routing key that it was published with."""
+        return str(self.properties.get("delivery_info", {}).get("routing_key") or "")
+
+    @property
+    def death(self) -> Death:
+        """How it died."""
+        expiration = self.properties.get("expiration") if self.reason == "expired" else None
+        return Death(self.queue, self.reason, self.died_ms, self.exchange, self.routing_key, expiration)
+
+    @property
+    def death_headers(self) -> dict[str, Any]:
+        """Its headers with this death in `x-death`, as RabbitMQ writes it."""
+        return record_death(self.headers, self.death)
+
+
+class DeadLetters:
+    """The dead letters of all queues, over one wire."""
+
+    def __init__(self, wire: Wire, keys: Keys) -> None:
+        """Use `wire`."""
+        self._wire = wire
+        self._keys = keys
+
+    def count(self, queue: str) -> int:
+        """Return how many dead letters the queue keeps."""
+        return int(self._wire.command("ZCARD", self._keys.queue(queue).dead))
+
+    def page(self, queue: str, first: int = 0, limit: int = PAGE) -> list[DeadLetter]:
+        """Return up to `limit` dead letters from rank `first` on, the longest dead first."""
+        return self._read(queue, self._keys.queue(queue).dead, first, limit)
+
+    def all(self, queue: str) -> Iterator[DeadLetter]:
+        """Yield the dead letters, the longest dead first; those that die or go meanwhile may be missed or left out."""
+        first = 0
+        while page := self.page(queue, first):
+            yield from page
+            first += len(page)
+
+    def get(self, queue: str, tag: str) -> DeadLetter | None:
+        """Return one dead letter; None where there is none of that tag."""
+        rank = self._wire.command("ZRANK", self._keys.queue(queue).dead, tag)
+        found = [] if rank is None else self.page(queue, int(rank), 1)
+        return found[0] if found and found[0].tag == tag else None
+
+    def body(self, letter: DeadLetter) -> bytes | None:
+        """Return the body, also a large one; None where the message is gone by now."""
+        if letter.body is not None:
+            return letter.body
+        key = self._keys.queue(letter.queue).message + letter.tag.encode()
+        body: bytes | None = self._wire.command("HGET", key, "body")
+        return body
+
+    def replay(self, letter: DeadLetter, to: str | None = None) -> bool:
+        """Put a dead letter back to work: to its queue, or to the queue `to`; return False where it is gone by now.
+
+        It has its original priority, fresh counters, and its deaths in the headers. One that expired does not expire again:
+        Celery's `expires` is taken off.
+
+        Raises:
+            QueueNotFound: no such queue; the dead letter stays.
+        """
+        target = letter.queue if to is None else to
+        taken = self.move(letter, [target], self._keys.queue(letter.queue).dead, "replayed", keep_tag=target == letter.queue)
+        if taken == NO_TARGET:
+            raise QueueNotFound(f"queue {target!r} does not exist: the dead letter {letter.tag} stays where it is")
+        return taken > 0
+
+    def delete(self, queue: str, tags: Sequence[str]) -> int:
+        """Delete dead letters for good; return how many there were."""
+        of = self._keys.queue(queue)
+        deleted = 0
+        for at in range(0, len(tags), PAGE):
+            page = tags[at : at + PAGE]
+            deleted += int(self._wire.run(script("delete_dead"), [of.dead, of.trash, of.message, of.meta], *page))
+        return deleted
+
+    def purge(self, queue: str) -> int:
+        """Delete all dead letters of the queue for good; return how many there were."""
+        of = self._keys.queue(queue)
+        purged = int(self._wire.run(script("delete_dead"), [of.dead, of.trash, of.message, of.meta]))
+        while self._wire.run(script("empty_trash"), [of.trash, of.message], PAGE):
+            pass
+        return purged
+
+    # -- on the way to a dead-letter exchange -----------------------------------------------------------------------------
+
+    def dying(self, queue: str) -> list[DeadLetter]:
+        """Return some of the messages that wait for the dead-letter exchange, the longest dead first."""
+        return self._read(queue, self._keys.queue(queue).dying, 0, PAGE)
+
+    def forward(self, letter: DeadLetter, targets: Sequence[str], routing: tuple[str, str]) -> int:
+        """Move a dying message to `targets`; `routing` is the (exchange, routing key) that it goes by now.
+
+        Returns:
+            How many took it, GONE, or NO_TARGET: nothing has changed then.
+        """
+        return self.move(letter, targets, self._keys.queue(letter.queue).dying, "forwarded", routing=routing)
+
+    def keep(self, queue: str, tags: Iterable[str]) -> tuple[int, int]:
+        """Put dying messages into the queue's own store; return how many are kept, and how many a transient queue dropped."""
+        of = self._keys.queue(queue)
+        kept, dropped = self._wire.run(script("keep"), [of.dying, of.dead, of.message, of.meta], *tags)
+        return int(kept), int(dropped)
+
+    def move(
+        self, letter: DeadLetter, targets: Sequence[str], source: bytes, counter: str, *, keep_tag: bool = False,
+        routing: tuple[str, str] | None = None,
+    ) -> int:  # fmt: skip
+        """Move a message from the set `source` into `targets`, in one step; return as `forward` does."""
+        of = self._keys.queue(letter.queue)
+        keys = [source, of.message, of.meta]
+        for name in targets:
+            keys += self._keys.queue(name).publish
+        payload, life = _goes_on(letter, routing)
+        return int(self._wire.run(script("move"), keys, letter.tag, payload, counter, int(keep_tag), life))
+
+    def _read(self, queue: str, key: bytes, first: int, limit: int) -> list[DeadLetter]:
+        letters: list[DeadLetter] = []
+        while len(letters) < limit:
+            rank, wanted = first + len(letters), min(PAGE, limit - len(letters))
+            _, looked_at, *fields = self._wire.run(
+                script("list_dead"), [key, self._keys.queue(queue).message], rank, wanted, PAGE_BYTES
+            )
+            letters += [_letter(queue, fields[at : at + 7]) for at in range(0, len(fields), 7)]
+            if looked_at < wanted:
+                break
+        return letters
+
+
+def _letter(queue: str, fields: Sequence[bytes]) -> DeadLetter:
+    tag, died, payload, reason, failures, claims, score = fields
+    envelope, body = split_payload(payload)
+    data = json.loads(envelope)
+    return DeadLetter(
+        tag.decode(), queue, reason.decode(), int(float(died)), int(failures), int(claims), int(float(score)) // LEVEL,
+        data.get("headers") or {}, data.get("properties") or {}, data.get("content-type"), data.get("content-encoding"), body,
+    )  # fmt: skip
+
+
+def _goes_on(letter: DeadLetter, routing: tuple[str, str] | None) -> tuple[bytes, str]:
+    """Return the payload with which a dead message goes on, and its life there.
+
+    RabbitMQ takes `expiration` off, whatever a message died of, so that it does not expire in the queues it is routed to.
+    """
+    headers = letter.death_headers
+    properties = {name: value for name, value in letter.properties.items() if name != "expiration"}
+    if letter.reason == "expired" and headers.get("expires") is not None:
+        headers["expires"] = None
+    if routing is not None:
+        info = dict(properties.get("delivery_info") or {})
+        info["exchange"], info["routing_key"] = routing
+        properties["delivery_info"] = info
+    envelope = {
+        "content-type": letter.content_type,
+        "content-encoding": letter.content_encoding,
+        "headers": headers,
+        "properties": properties,
+    }
+    payload = json.dumps(envelope, separators=(",", ":")).encode("ascii")
+    try:
+        life = lifetime(None, headers.get("expires") if "task" in headers else None)
+    except InvalidEta:
+        # It was published before that was checked.
+        life = ""
+    return (payload if letter.body is None else payload + SEPARATOR + letter.body), life

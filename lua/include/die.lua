@@ -1,0 +1,38 @@
+-- @include text
+
+-- Ends a message's life in its queue; the caller has taken it out of its place. It goes on to the dead-letter exchange (`dying`,
+-- which the sweeper's process empties), or into the queue's own store (`dead`), or away: a transient queue has no store.
+-- `queue` has its keys by name, `record` is HMGET meta ttl dlx. Counts what it does.
+local function die(queue, record, tag, score, reason, now)
+  local hash = queue.message .. tag
+  local ttl, exchange = record[1], record[2]
+  if reason == 'expired' then redis.call('HINCRBY', queue.meta, 'expired', 1) end
+  if ttl and not exchange then
+    redis.call('UNLINK', hash)
+    redis.call('HINCRBY', queue.meta, 'dropped', 1)
+    return
+  end
+  redis.call('HSET', hash, 'score', score, 'reason', reason, 'died', text(now))
+  redis.call('HDEL', hash, 'by', 'expires', 'lives')
+  redis.call('HINCRBY', queue.meta, 'dead_lettered', 1)
+  local place = exchange and queue.dying or queue.dead
+  redis.call('ZADD', place, text(now), tag)
+  if ttl then redis.call('PEXPIRE', place, ttl) end
+  if exchange then redis.call('ZADD', queue.timer, 0, 'due') end
+end
+
+-- Removes dead letters beyond the `most` youngest, and those that died before `before` (ms); at most 500. Returns how many.
+local function trim_dead(queue, most, before)
+  local evicted = redis.call('ZRANGEBYSCORE', queue.dead, '-inf', '(' .. text(before), 'LIMIT', 0, 500)
+  if #evicted > 0 then
+    redis.call('ZREM', queue.dead, unpack(evicted))
+  else
+    local over = math.min(redis.call('ZCARD', queue.dead) - most, 500)
+    if over <= 0 then return 0 end
+    local popped = redis.call('ZPOPMIN', queue.dead, over)
+    for i = 1, #popped, 2 do evicted[#evicted + 1] = popped[i] end
+  end
+  for _, tag in ipairs(evicted) do redis.call('UNLINK', queue.message .. tag) end
+  redis.call('HINCRBY', queue.meta, 'dead_evicted', #evicted)
+  return #evicted
+end

@@ -1,0 +1,41 @@
+-- @include text
+-- @include die
+
+-- Makes a message ready again that was claimed or delayed, where it stood before; the caller has taken it out of its place.
+-- `expires` is its expiry (ms) or false.
+local function put_back(queue, tag, score, expires)
+  redis.call('ZADD', queue.ready, score, tag)
+  if expires then
+    redis.call('ZADD', queue.expiry, expires, tag)
+    -- The sweeper may not know of it: while the message was claimed, nothing was due.
+    redis.call('ZADD', queue.timer, 0, 'due')
+  end
+end
+
+-- What `put_back_failed` needs of a queue's record.
+local FAILURE_RULES = { 'ttl', 'dlx', 'limit', 'retry_min', 'retry_max' }
+
+-- Puts back a message whose delivery failed: it counts, and at the limit the message dies. `rules` is HMGET meta of
+-- FAILURE_RULES, `limit` holds for queues without one of their own (-1 = none). With a back-off the message waits in `delayed`:
+-- min(retry_min * failures, retry_max) ms, as RabbitMQ's x-delayed-retry-min and -max have it. Returns 'ready', 'delayed', 'dead'.
+local function put_back_failed(queue, rules, limit, tag, score, expires, now)
+  local hash = queue.message .. tag
+  local failures = redis.call('HINCRBY', hash, 'failed', 1)
+  limit = tonumber(rules[3] or limit)
+  if limit >= 0 and failures >= limit then
+    die(queue, rules, tag, score, 'delivery_limit', now)
+    return 'dead'
+  end
+  redis.call('HDEL', hash, 'by')
+  if not rules[4] then
+    redis.call('HDEL', hash, 'score')
+    put_back(queue, tag, score, expires)
+    return 'ready'
+  end
+  local delay = rules[4] * failures
+  if rules[5] then delay = math.min(delay, tonumber(rules[5])) end
+  redis.call('HSET', hash, 'score', score)
+  redis.call('ZADD', queue.delayed, text(now + delay), tag)
+  redis.call('ZADD', queue.timer, 0, 'due')
+  return 'delayed'
+end

@@ -1,0 +1,22 @@
+#!lua flags=allow-oom
+-- Puts messages that no dead-letter exchange takes into their queue's own store. A transient queue has none: they are removed.
+-- KEYS  1 dying (zset)  2 dead (zset)  3 message (prefix of a hash)  4 meta (hash)
+-- ARGV  tags
+-- Returns { how many are kept, how many were removed and counted as dropped }.
+local transient = redis.call('HEXISTS', KEYS[4], 'ttl') == 1
+local kept, dropped = 0, 0
+for _, tag in ipairs(ARGV) do
+  local died = redis.call('ZSCORE', KEYS[1], tag)
+  if died then
+    redis.call('ZREM', KEYS[1], tag)
+    if transient then
+      redis.call('UNLINK', KEYS[3] .. tag)
+      dropped = dropped + 1
+    else
+      redis.call('ZADD', KEYS[2], died, tag)
+      kept = kept + 1
+    end
+  end
+end
+if dropped > 0 then redis.call('HINCRBY', KEYS[4], 'dropped', dropped) end
+return { kept, dropped }

@@ -1,0 +1,35 @@
+#!lua flags=allow-oom
+-- Moves one dead message into queues: on to its dead-letter exchange, or back to work. One step, so nothing is lost or doubled.
+-- KEYS  1 source: dying or dead (zset)  2 message (prefix of a hash)  3 meta (hash), then per target queue: meta (hash),
+--       queue (zset), delayed (zset), message (prefix of a hash), bell (zset), timer (zset), expiry (zset)
+-- ARGV  1 tag  2 payload as it goes on  3 counter of the source's record that counts it  4 keep the tag (0/1)
+--       5 its life in the targets, as publishers send it
+-- Returns the number of targets that took it; -1 where the message is no longer there; -2 where no target has a record, and
+-- nothing has changed then.
+-- @include enqueue
+local TARGET = 7
+local tag = ARGV[1]
+local source = KEYS[2] .. tag
+if not redis.call('ZSCORE', KEYS[1], tag) then return -1 end
+local records = {}
+for base = 3, #KEYS - TARGET, TARGET do
+  local record = redis.call('HMGET', KEYS[base + 1], 'id', 'ttl', 'next', 'message_ttl')
+  if record[1] then records[base] = record end
+end
+if next(records) == nil then return -2 end
+local rank = math.floor(tonumber(redis.call('HGET', source, 'score')) / LEVEL)
+redis.call('ZREM', KEYS[1], tag)
+redis.call('HDEL', source, 'score', 'claim', 'by', 'failed', 'seen', 'expires', 'lives', 'reason', 'died')
+local staged = KEYS[2] .. 'moving.' .. tag
+redis.call('RENAME', source, staged)
+local taken = 0
+for base, record in pairs(records) do
+  local copy = staged .. '.' .. base
+  redis.call('COPY', staged, copy)
+  enqueue(KEYS[base + 1], KEYS[base + 2], KEYS[base + 3], KEYS[base + 4], KEYS[base + 5], KEYS[base + 6], record,
+    ARGV[2], rank, '0', copy, KEYS[base + 7], ARGV[5], ARGV[4] == '1' and tag)
+  taken = taken + 1
+end
+redis.call('UNLINK', staged)
+redis.call('HINCRBY', KEYS[3], ARGV[3], 1)
+return taken
