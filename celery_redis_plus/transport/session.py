@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.bindings import Bindings
 from celery_redis_plus.broker.claiming import Claimer
+from celery_redis_plus.broker.dead_letters import DeadLetters
 from celery_redis_plus.broker.fanout import FanoutReader
 from celery_redis_plus.broker.publishing import Publisher, Replication
 from celery_redis_plus.broker.queues import Queues
@@ -72,6 +73,7 @@ class Session:
             dead_letter_max=options.dead_letter_max,
             delivery_limit=options.delivery_limit,
         )
+        self.dead_letters = DeadLetters(self.wire, self.keys)
         #: Queues that are known to be swept even without consumers, because messages may expire there.
         self.tended: set[str] = set()
         #: The thread whose event loop serves this session; None without one.
