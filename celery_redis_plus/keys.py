@@ -43,7 +43,12 @@ class QueueKeys:
     bell: bytes
     timer: bytes
     meta: bytes
+    #: Consumers, by the time until which they count as alive without being heard of.
     consumers: bytes
+    #: A prefix: a consumer's record is this and its id.
+    consumer: bytes
+    #: Consumers with credit, by priority; only where one has a priority.
+    interested: bytes
     #: Lifecycle events, see `events.py`; they outlive the queue.
     events: bytes
     events_meta: bytes
@@ -57,6 +62,8 @@ class QueueKeys:
     publish: tuple[bytes, ...]
     #: What a script takes that may move a message to any of its places; `lua/include/places.lua` has the same order.
     places: tuple[bytes, ...]
+    #: What the scripts take that deal with consumers; `lua/include/crew.lua` has the same order.
+    crew: tuple[bytes, ...]
 
     def structure(self) -> tuple[bytes, ...]:
         """Return the keys that hold the queue itself, without the messages' hashes."""
@@ -72,6 +79,7 @@ class QueueKeys:
             self.bell,
             self.timer,
             self.consumers,
+            self.interested,
         )
 
 
@@ -100,6 +108,9 @@ class Keys:
         index, expiry = self._key(f"messages_index:{{{tag}}}"), self._key(f"expiry:{{{tag}}}")
         dying, dead = self._key(f"dying:{{{tag}}}"), self._key(f"dead:{{{tag}}}")
         trash = self._key(f"trash:{{{tag}}}")
+        consumers, consumer = self._key(f"consumers:{{{tag}}}"), self._key(f"consumer:{{{tag}}}:")
+        interested = self._key(f"interested:{{{tag}}}")
+        places = (ready, delayed, index, message, bell, meta, timer, expiry, dying, dead, trash)
         return QueueKeys(
             name=name,
             ready=ready,
@@ -112,14 +123,17 @@ class Keys:
             bell=bell,
             timer=timer,
             meta=meta,
-            consumers=self._key(f"consumers:{{{tag}}}"),
+            consumers=consumers,
+            consumer=consumer,
+            interested=interested,
             events=self._key(f"events:{{{tag}}}"),
             events_meta=self._key(f"events_meta:{{{tag}}}"),
             events_readers=self._key(f"events_readers:{{{tag}}}"),
             message=message,
             producer=self._key(f"pub:{{{tag}}}:"),
             publish=(meta, ready, delayed, message, bell, timer, expiry),
-            places=(ready, delayed, index, message, bell, meta, timer, expiry, dying, dead, trash),
+            places=places,
+            crew=(*places, consumers, consumer, interested),
         )
 
     def binding(self, exchange: str) -> bytes:

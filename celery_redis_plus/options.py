@@ -67,6 +67,14 @@ class Options:
         "`low-first` (0 first, the direction of kombu's own Redis transport).",
         none="high-first",
     )
+    consumer_heartbeat_timeout: float = _option(
+        _SECONDS,
+        60,
+        "A consumer that gave no sign of life for so long counts as dead: it leaves the lists of its queues, and what it had of "
+        "them alone (being the single active consumer, a higher priority, exclusive use) passes on. A living one gives a sign "
+        "every third of this time.",
+        unit="s",
+    )
     queue_order_strategy: str = _option(
         kinds.choice("round_robin", "sorted", "priority"),
         "round_robin",

@@ -1,17 +1,8 @@
 #!lua flags=allow-oom
--- Lists a queue, or a consumer, with the time until which it lives without being heard of.
--- KEYS  per entry: the list (zset)
--- ARGV  1 the list itself expires with its longest-lived member (0/1), then per entry: member, time to live (ms; '' = for ever)
--- Returns the number of entries.
+-- Lists a queue with the time until which it lives without being heard of.
+-- KEYS  1 queues (zset)
+-- ARGV  1 queue  2 time to live (ms; '' = for ever)
+-- Returns 1 for a queue that was not listed.
 -- @include now
 -- @include text
-local now = now_ms()
-for i, list in ipairs(KEYS) do
-  local ttl = ARGV[2 * i + 1]
-  redis.call('ZADD', list, ttl == '' and '+inf' or text(now + ttl), ARGV[2 * i])
-  if ARGV[1] == '1' then
-    redis.call('ZREMRANGEBYSCORE', list, '-inf', text(now))
-    redis.call('PEXPIRE', list, ttl)
-  end
-end
-return #KEYS
+return redis.call('ZADD', KEYS[1], ARGV[2] == '' and '+inf' or text(now_ms() + ARGV[2]), ARGV[1])

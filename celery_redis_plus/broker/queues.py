@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -78,7 +78,7 @@ class Queues:
         return Sizes(ready, delayed, unacked)
 
     def _list(self, name: str, ttl: int | str) -> None:
-        self._wire.run(script("register"), [self._keys.queues], 0, name.encode("utf-8", "surrogateescape"), ttl)
+        self._wire.run(script("register"), [self._keys.queues], name.encode("utf-8", "surrogateescape"), ttl)
 
     def tend(self, name: str) -> None:
         """Have the queue swept even while nobody consumes it: messages expire there, or go on to a dead-letter exchange."""
@@ -174,19 +174,6 @@ class Queues:
         keys = self._keys.queue(name)
         while self._wire.run(script("empty_trash"), [keys.trash, keys.message], PAGE):
             pass
-
-    def consumed(self, names: Sequence[str], consumer: str, ttl_ms: int) -> None:
-        """List `consumer` as alive for `ttl_ms` on each queue."""
-        if names:
-            lists = [self._keys.queue(name).consumers for name in names]
-            arguments: list[str | int] = []
-            for _ in names:
-                arguments += (consumer, ttl_ms)
-            self._wire.run(script("register"), lists, 1, *arguments)
-
-    def left(self, name: str, consumer: str) -> None:
-        """Strike a consumer off the queue's list."""
-        self._wire.command("ZREM", self._keys.queue(name).consumers, consumer)
 
     def touch(self, name: str, ttl_ms: int) -> bool:
         """Keep a transient queue alive with its messages; return False where it is gone."""

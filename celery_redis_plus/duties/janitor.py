@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks for vanished queues; spread, so that a hundred workers do not look together.
 CLEAR_S = 30.0
-#: Seconds for which a consumer counts as alive without being heard of.
-CONSUMER_TTL_S = 180.0
+#: Seconds after which the list of transient queues is made anew, should it have changed unnoticed.
+LIST_S = 60.0
 
 
 class Janitor:
-    """The duty that keeps the list of queues and consumers true."""
+    """The duty that keeps the list of queues true."""
 
     def __init__(self, queues: Queues, bindings: Bindings, watched: WatchList) -> None:
         """Look after the queues in `watched`."""
@@ -53,15 +53,8 @@ class Janitor:
             self.clear()
 
     def _list(self, now: float) -> None:
-        self._list_at = now + CONSUMER_TTL_S / 3
-        watched = self._watched.all()
-        by_consumer: dict[str, list[str]] = {}
-        for queue in watched:
-            for consumer in queue.consumers:
-                by_consumer.setdefault(consumer, []).append(queue.name)
-        for consumer, names in by_consumer.items():
-            self._queues.consumed(names, consumer, int(CONSUMER_TTL_S * 1000))
-        transient = {queue.name for queue in watched if queue.ttl_ms is not None}
+        self._list_at = now + LIST_S
+        transient = {queue.name for queue in self._watched.all() if queue.ttl_ms is not None}
         self._touch_at = {name: self._touch_at.get(name, 0.0) for name in transient}
 
     def _touch(self, queue: str, now: float) -> None:

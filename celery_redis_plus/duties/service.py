@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from celery_redis_plus.broker.bindings import Bindings
+from celery_redis_plus.broker.consumers import Consumers
 from celery_redis_plus.broker.dead_letters import DeadLetters
 from celery_redis_plus.broker.fanout import Positions
 from celery_redis_plus.broker.holding import Keeper, Register
@@ -27,6 +28,7 @@ from celery_redis_plus.duties.aftermath import Aftermath
 from celery_redis_plus.duties.dead_letters import Undertaker
 from celery_redis_plus.duties.heartbeat import Heartbeat
 from celery_redis_plus.duties.janitor import Janitor
+from celery_redis_plus.duties.roster import Roster
 from celery_redis_plus.duties.sweeper import Limits, Sweeper
 from celery_redis_plus.duties.tending import Tending
 from celery_redis_plus.duties.watched import WatchList
@@ -84,6 +86,9 @@ class Service:
         self._sweeper = Sweeper(wire, keys, name=self.name, limits=limits, see_off=undertaker.see_off)
         self._janitor = Janitor(queues, bindings, self.watched)
         self._tending = Tending(queues)
+        timeout_s = options.consumer_heartbeat_timeout
+        self._roster = Roster(Consumers(wire, keys, timeout_s=timeout_s), self.watched, timeout_s=timeout_s)
+        self._duties = (self._tending, self._aftermath, self._heartbeat, self._sweeper, self._roster, self._janitor)
         self._watched_version = -1
         self._reachable = True
 
@@ -175,9 +180,10 @@ class Service:
         if self.watched.version != self._watched_version:
             self._watched_version = self.watched.version
             self._janitor.hurry()
+            self._roster.hurry()
         self._sweeper.watch(self._swept())
         now = time.monotonic()
-        for duty in (self._tending, self._aftermath, self._heartbeat, self._sweeper, self._janitor):
+        for duty in self._duties:
             if duty.due_at <= now:
                 duty.run()
 
@@ -193,8 +199,7 @@ class Service:
                 self._timer_rang(self._timers.disarm())
             if bells:
                 self._timers.arm(bells)
-        duties = (self._tending, self._aftermath, self._heartbeat, self._sweeper, self._janitor)
-        due_at = min(duty.due_at for duty in duties)
+        due_at = min(duty.due_at for duty in self._duties)
         wait_s = max(0.0, min(due_at - time.monotonic(), LONGEST_REST_S))
         descriptors = [self._waker.fileno()]
         if self._timers.armed:
@@ -220,6 +225,7 @@ class Service:
         self._timers.forget()
         self._heartbeat.hurry()
         self._sweeper.hurry()
+        self._roster.hurry()
         self._janitor.hurry()
         self._tending.hurry()
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers import Consumer
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedQueue:
-    """A queue with at least one consumer in this process."""
+    """A queue with at least one user in this process."""
 
     name: str
     #: Life of the unused queue in ms; None: it is a lasting one.
     ttl_ms: int | None
-    consumers: frozenset[str]
+    #: Who wants it watched: consumers, and sessions that get messages one at a time.
+    users: frozenset[str]
+    consumers: tuple[Consumer, ...] = field(default=())
 
 
 class WatchList:
@@ -29,28 +35,32 @@ class WatchList:
         #: Called, from any thread, after a change.
         self.on_change: Callable[[], None] = lambda: None
 
-    def add(self, queue: str, consumer: str, ttl_ms: int | None) -> None:
-        """Note that `consumer` consumes `queue`."""
+    def add(self, queue: str, user: str, ttl_ms: int | None, consumer: Consumer | None = None) -> None:
+        """Note that `user` uses `queue`; `consumer` is the user as the server lists it."""
         with self._lock:
-            known = self._queues.get(queue)
-            consumers = frozenset({consumer}) | (known.consumers if known else frozenset())
-            self._queues[queue] = WatchedQueue(queue, ttl_ms, consumers)
+            known = self._queues.get(queue) or WatchedQueue(queue, ttl_ms, frozenset())
+            consumers = tuple(one for one in known.consumers if one.id != user)
+            self._queues[queue] = WatchedQueue(
+                queue, ttl_ms, known.users | {user}, consumers if consumer is None else (*consumers, consumer)
+            )
             self.version += 1
         self.on_change()
 
-    def remove(self, queue: str, consumer: str) -> bool:
-        """Note that `consumer` is gone; return whether it was the last one here."""
+    def remove(self, queue: str, user: str) -> bool:
+        """Note that `user` is gone; return whether it was the last one here."""
         with self._lock:
             known = self._queues.get(queue)
-            if known is None or consumer not in known.consumers:
+            if known is None or user not in known.users:
                 return False
-            left = known.consumers - {consumer}
+            left = known.users - {user}
             self.version += 1
             if left:
-                self._queues[queue] = replace(known, consumers=left)
-                return False
-            del self._queues[queue]
-        return True
+                consumers = tuple(one for one in known.consumers if one.id != user)
+                self._queues[queue] = replace(known, users=left, consumers=consumers)
+            else:
+                del self._queues[queue]
+        self.on_change()
+        return not left
 
     def all(self) -> list[WatchedQueue]:
         """Return the watched queues."""

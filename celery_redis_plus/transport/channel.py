@@ -83,6 +83,7 @@ class Channel(Publishing, Consuming, Declaring, virtual.Channel):
         finally:
             self._consumer_queues.clear()
             self.consumed.clear()
+            self.consumers.clear()
             self.hot.clear()
             if self.connection is not None:
                 self.connection.close_channel(self)
@@ -92,7 +93,8 @@ class Channel(Publishing, Consuming, Declaring, virtual.Channel):
         for tag in list(self._consumer_queues):
             self.basic_cancel(tag)
         for queue in self._getting:
-            self._unwatch(queue)
+            self.session.service.watched.remove(queue, self.session.id)
+            self._unused_here(queue)
         keeper = self.session.service.keeper
         delivered = self.qos.unsettled()
         if keeper is None:
@@ -106,8 +108,11 @@ class Channel(Publishing, Consuming, Declaring, virtual.Channel):
         delivered = self.qos.unsettled()
         session = self.session
         queues = {*self.consumed, *self._getting, *(message.queue for message in self.buffer)}
-        for queue in {*self.consumed, *self._getting}:
+        for queue, consumer in self.consumers.items():
+            session.service.watched.remove(queue, consumer.id)
+        for queue in self._getting:
             session.service.watched.remove(queue, session.id)
+        for queue in {*self.consumers, *self._getting}:
             session.service.positions.keep(queue)
         self.buffer.clear()
         self.qos.forget()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.utils.uuid import uuid
 
+from celery_redis_plus.broker.consumers import INTERESTED, NOT_INTERESTED, NOTIFIED, Consumer
 from celery_redis_plus.broker.holding import Settlement
-from celery_redis_plus.duties.janitor import CONSUMER_TTL_S
 from celery_redis_plus.message import Claimed
 from celery_redis_plus.transport.failures import as_channel_errors, channel_error
 from celery_redis_plus.transport.message import Message, payload_of
@@ -43,6 +43,8 @@ class Consuming:
         self._consumer_queues: dict[str, str] = {}
         #: queue -> what its deliveries are handed to; in the order of consumption.
         self.consumed: dict[str, Callable[[dict[str, Any]], Any]] = {}
+        #: queue -> the consumer as the server knows it.
+        self.consumers: dict[str, Consumer] = {}
         #: Claimed and not delivered.
         self.buffer: deque[Claimed] = deque()
         #: Queues with a reason to claim from; a dict for its order.
@@ -72,6 +74,7 @@ class Consuming:
         """Deliver the messages of `queue` to `callback` from now on; return the consumer's tag."""
         self._check_open()
         tag = consumer_tag or uuid()
+        self._join(queue, tag)
         self._consumer_queues[tag] = queue
 
         def deliver(payload: dict[str, Any]) -> Any:
@@ -88,21 +91,29 @@ class Consuming:
         self.hot[queue] = None
         for exchange, stream, pattern in self._fanout.get(queue, ()):
             self.session.reader.subscribe(queue, exchange, stream, pattern)
-        self._watch(queue)
         # A loop that sleeps on other bells has to hear of this queue.
         self.session.waker.wake()
         return tag
 
-    def _watch(self, queue: str) -> None:
+    def _join(self, queue: str, tag: str) -> None:
+        if queue not in self.consumers:
+            consumer = Consumer(self.session.new_consumer_id(), queue, tag, lambda: self._state(queue))
+            self.session.consumers.join(consumer)
+            self.consumers[queue] = consumer
+            self._watch(queue, consumer)
+
+    def _watch(self, queue: str, consumer: Consumer | None = None) -> None:
         queues = self.session.queues
         declared = queues.arguments(queue)
         ttl_ms = None if declared is None else queues.ttl_ms(declared)
-        if declared is not None and declared.auto_delete:
-            # The janitor will do it, too; but another consumer that leaves before would find the queue unused.
-            queues.consumed([queue], self.session.id, int(CONSUMER_TTL_S * 1000))
         service = self.session.service
-        service.watched.add(queue, self.session.id, ttl_ms)
+        service.watched.add(queue, self.session.id if consumer is None else consumer.id, ttl_ms, consumer)
         service.start()
+
+    def _state(self, queue: str) -> str:
+        if not self.qos.credit(len(self.buffer), 1):
+            return NOT_INTERESTED
+        return NOTIFIED if queue in self.hot else INTERESTED
 
     def basic_cancel(self, consumer_tag: str) -> None:
         """End a consumer. What it has claimed and nobody has seen goes back in place at once."""
@@ -116,14 +127,15 @@ class Consuming:
         if self.session.broken:
             return
         self._hand_back([message for message in self.buffer if message.queue == queue])
+        consumer = self.consumers.pop(queue)
+        self.session.service.watched.remove(queue, consumer.id)
+        self.session.consumers.leave(queue, consumer.id)
         if not any(queue in channel.consumed for channel in self.poller.channels):
-            self._unwatch(queue)
+            self._unused_here(queue)
 
-    def _unwatch(self, queue: str) -> None:
+    def _unused_here(self, queue: str) -> None:
         """Note that this connection consumes the queue no more; an auto-delete queue goes with its last consumer."""
         session = self.session
-        session.service.watched.remove(queue, session.id)
-        session.queues.left(queue, session.id)
         session.service.positions.forget(queue)
         declared = session.queues.arguments(queue)
         if declared is not None and declared.auto_delete and session.queues.delete(queue, if_unused=True) is not None:

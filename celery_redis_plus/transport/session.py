@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.bindings import Bindings
 from celery_redis_plus.broker.claiming import Claimer
+from celery_redis_plus.broker.consumers import SEPARATOR, Consumers
 from celery_redis_plus.broker.dead_letters import DeadLetters
 from celery_redis_plus.broker.fanout import FanoutReader
 from celery_redis_plus.broker.publishing import Publisher, Replication
@@ -56,6 +58,8 @@ class Session:
             on_missing=self.queues.revive,
             replication=Replication(options.wait_replicas, options.wait_replicas_timeout),
         )
+        self.consumers = Consumers(self.wire, self.keys, timeout_s=options.consumer_heartbeat_timeout)
+        self._numbers = itertools.count(1)
         self.claimer = Claimer(self.wire, self.keys, holder=self.id, visibility_timeout_s=options.visibility_timeout)
         self.waiter = BellWaiter(
             self.bell_wire, self.wire, wake=self.keys.wake(self.id), polling_interval_s=options.polling_interval
@@ -91,6 +95,10 @@ class Session:
 
     def _failed(self) -> None:
         self.broken = True
+
+    def new_consumer_id(self) -> str:
+        """Return the id of one more consumer."""
+        return f"{self.id}{SEPARATOR}{next(self._numbers)}"
 
     def check(self) -> None:
         """Raise ServerUnreachable where the session is broken, so that its consumers reconnect."""

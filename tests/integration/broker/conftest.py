@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_redis_plus.broker.claiming import Claimer
+from celery_redis_plus.broker.consumers import Consumers
 from celery_redis_plus.broker.holding import Held, Register, Settlement
 from celery_redis_plus.broker.publishing import Attempt, Publisher
 from celery_redis_plus.broker.queue_arguments import QueueArguments
@@ -42,6 +43,7 @@ class Broker:
     publisher: Publisher
     claimer: Claimer
     settler: Settler
+    consumers: Consumers
 
     def declare(self, *names: str, **arguments: Any) -> None:
         for name in names:
@@ -79,6 +81,7 @@ def make_broker(client: redis.Redis) -> Broker:
         publisher=Publisher(wire, keys, dedup_window_s=900, on_missing=queues.revive),
         claimer=Claimer(wire, keys, holder="holder", visibility_timeout_s=30),
         settler=Settler(wire, keys, register, dead_letter_max=DEAD_MAX, delivery_limit=None),
+        consumers=Consumers(wire, keys, timeout_s=60),
     )
 
 

@@ -8,6 +8,7 @@ import kombu
 import pytest
 
 from celery_redis_plus.broker.bindings import Bindings
+from celery_redis_plus.broker.consumers import Consumer
 from celery_redis_plus.broker.exchange_record import ExchangeRecord
 from celery_redis_plus.broker.holding import Settlement
 from celery_redis_plus.broker.queue_arguments import QueueArguments
@@ -56,7 +57,7 @@ def test_everything_else_works(full):
     full.wire.run(script("sweep"), keys.places, "s", 6000, 4000, 500, 1, 1000, 12_000, -1, 10, 60_000)
     assert full.wire.command("HGET", keys.meta, "sweeper") == b"s"
     full.queues.declare("new", QueueArguments.parse("new", durable=True))
-    full.queues.consumed(["q"], "me", 1000)
+    full.consumers.join(Consumer("me.1", "q", "tag"))
     Bindings(full.wire, full.keys).declare("e", ExchangeRecord("topic"))
     Bindings(full.wire, full.keys).bind("e", Binding("new", "k"))
     full.check(swept=True)

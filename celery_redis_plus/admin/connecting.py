@@ -1,0 +1,24 @@
+"""How the sub-commands are told which broker they mean."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from celery_redis_plus.admin.operator import Operator
+
+#: Where the URL is taken from when it is not given; Celery's own name for it.
+URL_VARIABLE = "CELERY_BROKER_URL"
+DEFAULT_URL = "redis://localhost:6379/0"
+
+
+def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `--url` and `--prefix`."""
+    parser.add_argument("--url", metavar="URL", help=f"the broker; by default ${URL_VARIABLE}, else {DEFAULT_URL}", default=None)
+    parser.add_argument("--prefix", metavar="TEXT", default="", help="the app's option global_keyprefix")
+
+
+def operator_for(arguments: argparse.Namespace) -> Operator:
+    """Return an operator for what the command line says. Raises as `Operator` does."""
+    url = arguments.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    return Operator(url, {"global_keyprefix": arguments.prefix})

@@ -1,0 +1,66 @@
+"""What an operator asks of a broker, and tells it: the Python side of the command line."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from celery_redis_plus.broker.consumers import ConsumerRecord, Consumers
+from celery_redis_plus.broker.queues import Queues
+from celery_redis_plus.errors import QueueNotFound
+from celery_redis_plus.keys import Keys
+from celery_redis_plus.options import Options
+from celery_redis_plus.topology.address import Address, url_options
+from celery_redis_plus.topology.connector import Connector
+from celery_redis_plus.topology.wire import Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Operator:
+    """One connection to a broker, for looking and steering; use it as a context manager.
+
+    Args:
+        url: the broker's URL, as Celery has it.
+        options: the app's `broker_transport_options`; `global_keyprefix` above all must be the same.
+
+    Raises:
+        InvalidAddress, OptionError: the URL or an option cannot be used.
+
+    Example:
+        with Operator("redis://localhost:6379/0") as operator:
+            for consumer in operator.consumers("celery"):
+                print(consumer.host, consumer.pid, consumer.state, consumer.held)
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
+        parsed = Options.from_mapping({**(options or {}), **url_options(url)})
+        self._keys = Keys(parsed.global_keyprefix)
+        self._wire = Wire(Connector(Address.from_url(url), parsed), "operator", timeout=parsed.socket_timeout)
+        self._queues = Queues(self._wire, self._keys, transient_ttl_s=parsed.transient_queue_ttl)
+        self._consumers = Consumers(self._wire, self._keys, timeout_s=parsed.consumer_heartbeat_timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._wire.close()
+
+    def consumers(self, queue: str) -> list[ConsumerRecord]:
+        """Return the live consumers of `queue`, the longest there first.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+            redis.exceptions.RedisError: as `errors.translate` names it.
+        """
+        self._check(queue)
+        return self._consumers.list(queue)
+
+    def _check(self, queue: str) -> None:
+        if not self._queues.exists(queue):
+            raise QueueNotFound(f"there is no queue {queue!r}")

@@ -1,0 +1,135 @@
+"""The consumers of a queue as the server knows them: who joins, gives signs of life, leaves, or is found dead.
+
+The words of a consumer's state are those of queue consumer management in AMQP brokers: *interested* (it waits for work),
+*notified* (it was woken and takes messages until none is left), *not interested* (it has no credit).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.topology.held_connection import Argument
+    from celery_redis_plus.topology.wire import Wire
+
+#: Claimed messages that one script call looks at when it counts who holds them.
+PAGE = 500
+INTERESTED, NOTIFIED, NOT_INTERESTED = "interested", "notified", "not interested"
+#: Stands between a session and the number of its consumer in a consumer's id.
+SEPARATOR = "."
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A consumer of this process."""
+
+    #: The holder's name on the server (the session's id), and a number.
+    id: str
+    queue: str
+    #: What AMQP calls it; unique on its channel only.
+    tag: str
+    #: Tells its state; asked from another thread.
+    state: Callable[[], str] = field(default=lambda: INTERESTED, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRecord:
+    """A consumer as the server knows it."""
+
+    id: str
+    queue: str
+    tag: str
+    host: str
+    pid: int
+    priority: int
+    #: `interested`, `notified` or `not interested`, when it was last heard of.
+    state: str
+    since: datetime
+    last_heard: datetime
+    #: Messages that its connection has claimed from this queue and not settled.
+    held: int
+    #: It is the one that gets the messages of a queue with a single active consumer.
+    active: bool
+
+
+class Consumers:
+    """Lists of consumers over one wire."""
+
+    def __init__(self, wire: Wire, keys: Keys, *, timeout_s: float) -> None:
+        """Use `wire`; a consumer that was not heard of for `timeout_s` seconds is dead."""
+        self._wire = wire
+        self._keys = keys
+        self._timeout_ms = int(timeout_s * 1000)
+
+    def join(self, consumer: Consumer) -> None:
+        """List `consumer`. Raises as `Wire.run` does."""
+        fields: tuple[Argument, ...] = (
+            *("tag", consumer.tag, "host", socket.gethostname(), "pid", os.getpid()),
+            *("state", consumer.state()),
+        )
+        self._wire.run(script("join"), self._keys.queue(consumer.queue).crew, consumer.id, self._timeout_ms, *fields)
+
+    def beat(self, consumers: Sequence[Consumer]) -> list[Consumer]:
+        """Give a sign of life of each; return those that the server had taken off its list, which have to join again.
+
+        Also takes others off that gave none in time. Raises as `Wire.run` does.
+        """
+        keys: list[bytes] = []
+        arguments: list[Argument] = [self._timeout_ms]
+        for consumer in consumers:
+            keys += self._keys.queue(consumer.queue).crew
+            arguments += (consumer.id, consumer.state())
+        reply: list[int] = self._wire.run(script("beat"), keys, *arguments) if consumers else []
+        return [consumer for consumer, known in zip(consumers, reply[::2], strict=True) if not known]
+
+    def leave(self, queue: str, consumer: str) -> None:
+        """Take a consumer off the list. Raises as `Wire.run` does."""
+        self._wire.run(script("leave"), self._keys.queue(queue).crew, consumer)
+
+    def list(self, queue: str) -> list[ConsumerRecord]:
+        """Return the queue's live consumers, the longest there first. Raises as `Wire.run` does."""
+        keys = self._keys.queue(queue)
+        call = (script("list_consumers"), [keys.consumers, keys.consumer, keys.meta, keys.index, keys.message])
+        looked_at, active, holders, *entries = self._wire.run(*call, 0, PAGE)
+        held = Counter(holders)
+        first = 0
+        while looked_at == PAGE:
+            first += PAGE
+            looked_at, _, holders = self._wire.run(*call, first, PAGE)[:3]
+            held.update(holders)
+        found = [
+            _record(queue, name, dict(zip(record[::2], record[1::2], strict=True)), held, active)
+            for name, record in zip(entries[::2], entries[1::2], strict=True)
+        ]
+        return sorted(found, key=lambda one: (one.since, one.id))
+
+
+def _record(queue: str, name: bytes, fields: dict[bytes, bytes], held: Counter[bytes], active: bytes) -> ConsumerRecord:
+    def text(field_name: bytes) -> str:
+        return fields.get(field_name, b"").decode("utf-8", "replace")
+
+    def time(field_name: bytes) -> datetime:
+        return datetime.fromtimestamp(int(fields.get(field_name, 0)) / 1000, UTC)
+
+    return ConsumerRecord(
+        id=name.decode(),
+        queue=queue,
+        tag=text(b"tag"),
+        host=text(b"host"),
+        pid=int(fields.get(b"pid", 0)),
+        priority=int(fields.get(b"priority", 0)),
+        state=text(b"state"),
+        since=time(b"since"),
+        last_heard=time(b"heard"),
+        held=held[name.partition(SEPARATOR.encode())[0]],
+        active=name == active,
+    )

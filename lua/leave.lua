@@ -1,0 +1,11 @@
+#!lua flags=allow-oom
+-- Takes a consumer off its queue's list: it was cancelled, or its connection is gone.
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
+--       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)  12 consumers (zset)
+--       13 consumer (prefix of a hash)  14 interested (zset)
+-- ARGV  1 consumer
+-- Returns how many consumers are left.
+-- @include crew
+local crew = crew_of(0)
+forget(crew, ARGV[1])
+return redis.call('ZCARD', crew.consumers)

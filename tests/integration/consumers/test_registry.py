@@ -1,0 +1,101 @@
+"""Who consumes a queue, as the server knows it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from celery_redis_plus.admin.operator import Operator
+from celery_redis_plus.broker.consumers import INTERESTED, NOT_INTERESTED
+from celery_redis_plus.errors import QueueNotFound
+from tests.support.inbox import Inbox, declare, publish
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def operator(broker_url):
+    with Operator(broker_url) as operator:
+        yield operator
+
+
+def test_a_consumer_is_listed_as_soon_as_it_consumes(connect, operator):
+    inbox = Inbox(connect().channel(), "q", prefetch=2, ack=False)
+    (record,) = operator.consumers("q")
+    assert (record.host, record.pid, record.queue, record.priority) == (socket.gethostname(), os.getpid(), "q", 0)
+    assert record.tag == inbox.channel.consumers["q"].tag
+    assert not record.active
+    assert timedelta(0) <= datetime.now(UTC) - record.since < timedelta(seconds=30)
+
+
+def test_held_messages_and_state_are_those_of_the_consumer(connect, operator):
+    one, two = (Inbox(connect(consumer_heartbeat_timeout=1).channel(), "q", prefetch=2, ack=False) for _ in range(2))
+    publish(one.channel, "q", 1, 2, 3)
+    one.drain(2)
+    two.drain(1)
+    wait_until(lambda: [record.state for record in operator.consumers("q")] == [NOT_INTERESTED, INTERESTED])
+    assert [record.held for record in operator.consumers("q")] == [2, 1]
+
+
+def test_more_held_messages_than_fit_into_one_page_are_counted(connect, operator):
+    inbox = Inbox(connect().channel(), "q", prefetch=1200, ack=False)
+    publish(inbox.channel, "q", *range(1100))
+    inbox.drain(1100)
+    assert [record.held for record in operator.consumers("q")] == [1100]
+
+
+def test_a_cancelled_consumer_leaves_at_once(connect, operator):
+    one, two = (Inbox(connect().channel(), "q") for _ in range(2))
+    assert len(operator.consumers("q")) == 2
+    one.cancel()
+    (left,) = operator.consumers("q")
+    assert left.id == two.channel.consumers["q"].id
+
+
+def test_two_channels_of_one_connection_are_two_consumers(connection, operator):
+    inboxes = [Inbox(connection.channel(), "q") for _ in range(2)]
+    assert len({record.id for record in operator.consumers("q")}) == len(inboxes)
+
+
+def test_the_consumer_of_a_lost_connection_leaves_without_waiting_for_its_time(connect, operator, redis_client):
+    connection = connect()
+    inbox = Inbox(connection.channel(), "q")
+    (before,) = operator.consumers("q")
+    inbox.channel.session.bell_wire.abandon()
+    inbox.channel.session.broken = True
+    connection.collect()
+    wait_until(lambda: operator.consumers("q") == [])
+    Inbox(connect().channel(), "q")
+    (after,) = operator.consumers("q")
+    assert after.id != before.id
+
+
+def test_a_consumer_that_gives_no_sign_of_life_is_taken_off_the_list(connect, operator, redis_client):
+    Inbox(connect(consumer_heartbeat_timeout=1).channel(), "q")
+    redis_client.zadd("consumers:{q}", {"dead.1": (datetime.now(UTC).timestamp() + 0.5) * 1000})
+    redis_client.hset("consumer:{q}:dead.1", mapping={"pid": 1, "since": 1})
+    assert "dead.1" in {record.id for record in operator.consumers("q")}
+    wait_until(lambda: redis_client.zcard("consumers:{q}") == 1 and not redis_client.exists("consumer:{q}:dead.1"))
+    assert len(operator.consumers("q")) == 1
+
+
+def test_a_consumer_that_was_taken_for_dead_comes_back(connect, operator, redis_client):
+    inbox = Inbox(connect(consumer_heartbeat_timeout=1).channel(), "q")
+    (before,) = operator.consumers("q")
+    redis_client.flushdb()
+    declare(inbox.channel, "q")
+    wait_until(lambda: [record.id for record in operator.consumers("q")] == [before.id])
+
+
+def test_whoever_gets_messages_one_at_a_time_is_no_consumer(channel, operator):
+    declare(channel, "q")
+    publish(channel, "q", 1)
+    assert channel.basic_get("q").payload == 1
+    assert operator.consumers("q") == []
+
+
+def test_consumers_of_an_unknown_queue_are_an_error(operator):
+    with pytest.raises(QueueNotFound, match="'nothing'"):
+        operator.consumers("nothing")
