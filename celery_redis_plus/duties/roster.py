@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ class Roster:
         self._watched = watched
         self._interval_s = timeout_s / 3
         self._due_at = 0.0
-        #: Who was on the lists when we last looked: id -> queue.
-        self._listed: dict[str, str] = {}
+        #: (queue, consumer) of connections that broke: nobody else takes them off the lists.
+        self._left_behind: deque[tuple[str, str]] = deque()
 
     @property
     def due_at(self) -> float:
@@ -34,17 +35,18 @@ class Roster:
         """Run next at once: the connection was away, or what is watched has changed."""
         self._due_at = 0.0
 
+    def strike_off(self, queue: str, consumer: str) -> None:
+        """Take a consumer off its queue's list soon: its own connection cannot. From any thread."""
+        self._left_behind.append((queue, consumer))
+        self._due_at = 0.0
+
     def run(self) -> None:
-        """Give the signs of life. Raises as `Wire.run` does."""
-        present = {consumer.id: consumer for queue in self._watched.all() for consumer in queue.consumers}
-        # A cancelled consumer has left by itself; that of a broken connection has not.
-        for name, queue in list(self._listed.items()):
-            if name not in present:
-                self._consumers.leave(queue, name)
-                del self._listed[name]
-        self._listed.update((name, consumer.queue) for name, consumer in present.items())
-        self._beat(list(present.values()))
+        """Give the signs of life. Raises as `Wire.run` does; nothing is forgotten then."""
         self._due_at = time.monotonic() + self._interval_s
+        while self._left_behind:
+            self._consumers.leave(*self._left_behind[0])
+            self._left_behind.popleft()
+        self._beat([consumer for queue in self._watched.all() for consumer in queue.consumers])
 
     def _beat(self, consumers: list[Consumer]) -> None:
         for at in range(0, len(consumers), BATCH):

@@ -87,8 +87,8 @@ class Service:
         self._janitor = Janitor(queues, bindings, self.watched)
         self._tending = Tending(queues)
         timeout_s = options.consumer_heartbeat_timeout
-        self._roster = Roster(Consumers(wire, keys, timeout_s=timeout_s), self.watched, timeout_s=timeout_s)
-        self._duties = (self._tending, self._aftermath, self._heartbeat, self._sweeper, self._roster, self._janitor)
+        self.roster = Roster(Consumers(wire, keys, timeout_s=timeout_s), self.watched, timeout_s=timeout_s)
+        self._duties = (self._tending, self._aftermath, self._heartbeat, self._sweeper, self.roster, self._janitor)
         self._watched_version = -1
         self._reachable = True
 
@@ -180,7 +180,7 @@ class Service:
         if self.watched.version != self._watched_version:
             self._watched_version = self.watched.version
             self._janitor.hurry()
-            self._roster.hurry()
+            self.roster.hurry()
         self._sweeper.watch(self._swept())
         now = time.monotonic()
         for duty in self._duties:
@@ -225,7 +225,7 @@ class Service:
         self._timers.forget()
         self._heartbeat.hurry()
         self._sweeper.hurry()
-        self._roster.hurry()
+        self.roster.hurry()
         self._janitor.hurry()
         self._tending.hurry()
 

@@ -127,9 +127,10 @@ class Consuming:
         if self.session.broken:
             return
         self._hand_back([message for message in self.buffer if message.queue == queue])
-        consumer = self.consumers.pop(queue)
-        self.session.service.watched.remove(queue, consumer.id)
+        consumer = self.consumers[queue]
         self.session.consumers.leave(queue, consumer.id)
+        self.session.service.watched.remove(queue, consumer.id)
+        del self.consumers[queue]
         if not any(queue in channel.consumed for channel in self.poller.channels):
             self._unused_here(queue)
 
