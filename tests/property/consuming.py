@@ -27,18 +27,20 @@ class Consuming(World):
     def claim(self, holder: str, wanted: list[str], credit: int, share: bool, woken: bool) -> None:
         if woken:
             self.client.zpopmin(self.keys.queue(wanted[0]).bell)
-        before = {queue: self.ready(queue) for queue in wanted}
+        late = {queue: self.expired(queue) for queue in wanted}
+        before = {queue: [m for m in self.ready(queue) if m not in late[queue]] for queue in wanted}
         batch = self.claimers[holder].claim(wanted, credit, share=share)
         total = sum(map(len, before.values()))
         assert len(batch.messages) == min(credit, total)
         for queue in wanted:
             taken = [m for m in batch.messages if m.queue == queue]
             assert [m.tag for m in taken] == [m.tag for m in before[queue][: len(taken)]]
-            assert (queue in batch.more) == (len(taken) < len(before[queue]))
+            self.found_expired(queue, late[queue])
+            assert (queue in batch.more) == (len(taken) < len(before[queue]) or bool(self.expired(queue)))
             self.rings(queue)
         if not share:
             self.first_queues_first(before, [m.tag for m in batch.messages])
-        elif credit >= len(wanted):
+        elif credit >= len(wanted) and not any(late.values()):
             assert {m.queue for m in batch.messages} == {queue for queue, messages in before.items() if messages}
         for claimed in batch.messages:
             model = self.messages[claimed.tag]
@@ -48,6 +50,11 @@ class Consuming(World):
             self.taken(model, holder, known=True)
             assert (claimed.claim, claimed.failures) == (model.claim, model.failed)
             assert claimed.redelivered == (model.seen or model.failed > 0)
+
+    def found_expired(self, queue: str, late: list[Message]) -> None:
+        """A claim that comes upon expired messages leaves them to the sweep."""
+        for message in self.gone_from(self.keys.queue(queue).ready, late):
+            message.place, message.deadline = "dying", self.clock.now_ms
 
     def first_queues_first(self, before: dict[str, list[Message]], tags: list[str]) -> None:
         assert tags == [m.tag for messages in before.values() for m in messages][: len(tags)]
@@ -72,11 +79,13 @@ class Consuming(World):
     def a_claims_reply_is_lost(self, holder: str, queue: str, credit: int, noticed: bool, page: int) -> None:
         self.wire.connect()
         self.wire.accident = "lost reply"
-        taken = self.ready(queue)[:credit]
+        late = self.expired(queue)
+        taken = [m for m in self.ready(queue) if m not in late][:credit]
         try:
             self.claimers[holder].claim([queue], credit, share=False)
         except ServerUnreachable:
             self.rings(queue)
+        self.found_expired(queue, late)
         for message in taken:
             self.taken(message, holder, known=False)
         if noticed:
@@ -108,7 +117,7 @@ class Consuming(World):
                 self.die(message)
             else:
                 self.back(message, failed=what is Settlement.REQUEUE, seen=what is not Settlement.HAND_BACK)
-        if what is Settlement.REJECT:
+        if what in (Settlement.REJECT, Settlement.REQUEUE):
             for queue in {m.queue: None for m in messages}:
                 self.evict(queue)
 

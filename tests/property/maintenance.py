@@ -11,6 +11,7 @@ from celery_redis_plus.scripts import script
 from tests.property.world import (
     DEAD_MAX,
     DEAD_TTL_MS,
+    DELIVERY_LIMIT,
     GRACE_MS,
     INTERVAL_MS,
     LEASE_MS,
@@ -49,7 +50,7 @@ class Maintenance(World):
         self.clock.advance(ms)
         self.sweep(list(QUEUES), limit, sweeper, take_over=take_over)
 
-    def sweep(self, wanted: list[str], limit: int, sweeper: str, take_over: bool) -> None:
+    def sweep(self, wanted: list[str], limit: int, sweeper: str, take_over: bool) -> list[int]:
         now = self.clock.now_ms
         reply = self.run_sweep(wanted, limit, sweeper, take_over=take_over)
         for number, queue in enumerate(wanted):
@@ -64,12 +65,29 @@ class Maintenance(World):
             assert recovered == (0 if self.in_grace(queue) else min(limit, len(overdue)))
             for message in due[:promoted]:
                 message.place = "ready"
+                if message.lives is not None:
+                    message.expires = now + message.lives
             for message in overdue[:recovered]:
                 self.back(message, failed=True)
+            self.end_expired(queue, all_of_them=wait_ms > 0)
+            self.evict(queue)
             self.rings(queue)
             later = [m.eta for m in self.live(queue, "delayed")]
+            later += [m.expires for m in self.live(queue, "ready") if m.expires is not None]
             if later:
                 assert wait_ms <= max(0, min(later) - now), "the sweeper sleeps past the next due time"
+        return reply
+
+    def end_expired(self, queue: str, *, all_of_them: bool) -> None:
+        late = self.expired(queue)
+        gone = self.gone_from(self.keys.queue(queue).ready, late)
+        assert not all_of_them or gone == late
+        for message in gone:
+            self.die(message)
+        for message in self.gone_from(self.keys.queue(queue).dying, self.live(queue, "dying")):
+            died = message.deadline
+            self.die(message)
+            message.deadline = died
 
     def in_grace(self, queue: str) -> bool:
         """Return whether the living have time for a heartbeat first: after an outage, or a jump of the clock."""
@@ -84,8 +102,8 @@ class Maintenance(World):
         for queue in wanted:
             keys += self.keys.queue(queue).places
         reply: list[int] = self.wire.run(
-            script("sweep"), keys, sweeper, LEASE_MS, INTERVAL_MS, limit, int(take_over), GRACE_MS, LONGEST_GAP_MS, -1,
-            DEAD_MAX, DEAD_TTL_MS,
+            script("sweep"), keys, sweeper, LEASE_MS, INTERVAL_MS, limit, int(take_over), GRACE_MS, LONGEST_GAP_MS,
+            DELIVERY_LIMIT, DEAD_MAX, DEAD_TTL_MS,
         )  # fmt: skip
         return reply
 

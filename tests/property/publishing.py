@@ -11,8 +11,10 @@ from hypothesis.stateful import precondition, rule
 
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.message import Outgoing
-from tests.property.world import LARGE, Logical, Message, World, queues
+from tests.property.world import LARGE, VISIBILITY_MS, Logical, Message, World, queues
 from tests.support.invariants import LEVEL
+
+lives = st.sampled_from((None, None, None, None, 0, 1, 2_500, VISIBILITY_MS + 5_000))
 
 
 class Publishing(World):
@@ -21,23 +23,24 @@ class Publishing(World):
     @rule(
         queue=queues,
         messages=st.lists(
-            st.tuples(st.sampled_from((0, 0, 1, 254, 255)), st.sampled_from((0, 0, 0, -5_000)), st.integers(0, 9)),
+            st.tuples(st.sampled_from((0, 0, 1, 254, 255)), st.sampled_from((0, 0, 0, -5_000)), st.integers(0, 9), lives),
             min_size=1,
             max_size=5,
         ),
     )
-    def publish(self, queue: str, messages: list[tuple[int, int, int]]) -> None:
-        for priority, delay, size in messages:
-            self.attempt(self.new(queue, priority, delay, relative=False, large=size == 9))
+    def publish(self, queue: str, messages: list[tuple[int, int, int, int | None]]) -> None:
+        for priority, delay, size, life in messages:
+            self.attempt(self.new(queue, priority, delay, relative=False, large=size == 9, life=life))
 
     @rule(
         queue=queues,
         delays=st.lists(st.sampled_from((1, 3, 2_500, 2_501, 40_000)), min_size=1, max_size=4),
         relative=st.booleans(),
+        life=lives,
     )
-    def publish_delayed(self, queue: str, delays: list[int], relative: bool) -> None:
+    def publish_delayed(self, queue: str, delays: list[int], relative: bool, life: int | None) -> None:
         for delay in delays:
-            self.attempt(self.new(queue, 0, delay, relative=relative, large=False))
+            self.attempt(self.new(queue, 0, delay, relative=relative, large=False, life=life))
 
     @rule(
         accidents=st.lists(st.sampled_from(("delayed", "lost reply", "never arrives")), min_size=1, max_size=4),
@@ -94,13 +97,13 @@ class Publishing(World):
     def late(self) -> list[bytes]:
         return [producer for producer, calls in self.wire.under_way.items() if calls]
 
-    def new(self, queue: str, priority: int, delay: int, *, relative: bool, large: bool) -> Logical:
+    def new(self, queue: str, priority: int, delay: int, *, relative: bool, large: bool, life: int | None = None) -> Logical:
         number = next(self.numbers)
         body = b"%d." % number + b"x" * (LARGE if large else 0)
         eta: int | str = 0
         if delay:
             eta = f"+{delay}" if relative and delay > 0 else self.clock.now_ms + delay
-        logical = Logical(number, queue, Outgoing(b"{}", body, 255 - priority, eta))
+        logical = Logical(number, queue, Outgoing(b"{}", body, 255 - priority, eta, "" if life is None else f"+{life}"))
         self.logical.append(logical)
         self.by_body[body] = logical
         return logical
@@ -143,7 +146,7 @@ class Publishing(World):
         return body if body is not None else payload.partition(b"\n")[2]
 
     def body_of(self, keys: Sequence[bytes], arguments: tuple[Any, ...], reply: bytes) -> bytes:
-        if len(keys) == 7:
+        if len(keys) == 8:
             return arguments[0].partition(b"\n")[2]
         return self.stored_body(keys[3] + reply)
 
@@ -160,6 +163,9 @@ class Publishing(World):
             outgoing.rank * LEVEL + (eta if delayed else now),
             eta,
             "delayed" if delayed else "ready",
+            lives=int(outgoing.life) if outgoing.life else None,
         )
+        if outgoing.life and not delayed:
+            self.messages[tag].expires = now + int(outgoing.life)
         if not delayed:
             self.rings(logical.queue)

@@ -44,6 +44,8 @@ QUEUES = (*LASTING, TRANSIENT)
 HOLDERS = ("h1", "h2")
 SWEEPERS = ("s1", "s2")
 DEAD_MAX = 3
+#: Failed deliveries at which a message dies.
+DELIVERY_LIMIT = 3
 #: Longer than any run: what dies stays dead.
 DEAD_TTL_MS = 10**12
 LARGE = 2_000
@@ -86,6 +88,10 @@ class Message:
     deadline: int = 0
     failed: int = 0
     seen: bool = False
+    #: Milliseconds that it lives once it is ready.
+    lives: int | None = None
+    #: When it expires; None before it is ready for the first time.
+    expires: int | None = None
 
     @property
     def order(self) -> tuple[int, str]:
@@ -133,7 +139,7 @@ class World(RuleBasedStateMachine):
         self.keys = Keys("p[*]")
         self.wire = LossyWire(Connector(self.address, Options()))
         self.register = Register()
-        self.settler = Settler(self.wire, self.keys, self.register, dead_letter_max=DEAD_MAX, delivery_limit=None)
+        self.settler = Settler(self.wire, self.keys, self.register, dead_letter_max=DEAD_MAX, delivery_limit=DELIVERY_LIMIT)
         self.queues = Queues(self.wire, self.keys, transient_ttl_s=3600)
         self.publisher = Publisher(self.wire, self.keys, dedup_window_s=900, on_missing=self.queues.revive)
         self.claimers = {
@@ -177,9 +183,12 @@ class World(RuleBasedStateMachine):
         message.by, message.known = None, False
 
     def back(self, message: Message, *, failed: bool = False, seen: bool = False) -> None:
+        message.failed += failed
+        if failed and message.failed >= DELIVERY_LIMIT:
+            self.die(message)
+            return
         self.end_claim(message)
         message.place = "ready"
-        message.failed += failed
         message.seen = message.seen or seen
         self.rings(message.queue)
 
@@ -199,6 +208,14 @@ class World(RuleBasedStateMachine):
         message.place = "dead"
         # Dead letters of one millisecond are in the order of their tags.
         message.deadline = self.clock.now_ms
+
+    def expired(self, queue: str) -> list[Message]:
+        """Return the ready messages that must not be delivered any more."""
+        return [m for m in self.live(queue, "ready") if m.expires is not None and m.expires <= self.clock.now_ms]
+
+    def gone_from(self, place: bytes, messages: list[Message]) -> list[Message]:
+        """Return those of `messages` that the server's set no longer has."""
+        return [m for m in messages if self.client.zscore(place, m.tag) is None]
 
     def evict(self, queue: str) -> None:
         dead = sorted(self.live(queue, "dead"), key=lambda m: (m.deadline, m.tag))
@@ -220,10 +237,12 @@ class World(RuleBasedStateMachine):
                 pipeline.zrange(keys.delayed, 0, -1, withscores=True)
                 pipeline.zrange(keys.index, 0, -1, withscores=True)
                 pipeline.zrange(keys.dead, 0, -1)
+                pipeline.zrange(keys.dying, 0, -1)
                 pipeline.exists(keys.bell)
-                ready, delayed, index, dead, bell = pipeline.execute()
+                ready, delayed, index, dead, dying, bell = pipeline.execute()
             assert [(tag.decode(), int(score)) for tag, score in ready] == [(m.tag, m.score) for m in self.ready(queue)]
             assert {tag.decode(): int(eta) for tag, eta in delayed} == {m.tag: m.eta for m in self.live(queue, "delayed")}
             assert {tag.decode(): int(end) for tag, end in index} == {m.tag: m.deadline for m in self.live(queue, "claimed")}
             assert {tag.decode() for tag in dead} == {m.tag for m in self.live(queue, "dead")}
+            assert {tag.decode() for tag in dying} == {m.tag for m in self.live(queue, "dying")}
             assert not ready or bell or queue in self.swallowed, f"{queue!r} has ready messages and no bell"

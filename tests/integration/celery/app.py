@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from typing import Any
 
@@ -39,6 +40,16 @@ def wait(name: str, entry: str, limit_s: float = 60.0) -> None:
         deadline = time.monotonic() + limit_s
         while not journal.exists(f"{name}:go") and time.monotonic() < deadline:
             time.sleep(0.02)
+        journal.rpush(f"{name}:done", entry)
+
+
+@shared_task(name="c.die")
+def die(name: str, entry: str) -> None:
+    """Kill the process that runs it, until `NAME:go` exists; then note the end."""
+    with _journal() as journal:
+        journal.rpush(f"{name}:started", entry)
+        if not journal.exists(f"{name}:go"):
+            os.kill(os.getpid(), signal.SIGKILL)
         journal.rpush(f"{name}:done", entry)
 
 

@@ -1,0 +1,53 @@
+"""A task that kills its process each time ends in the dead letters, and runs when it is replayed after the fix."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redis_plus.broker.dead_letters import DeadLetters
+from tests.support.waiting import wait_until
+
+LIMIT = 2
+CONFIG = {
+    "task_acks_late": True,
+    "task_reject_on_worker_lost": True,
+    "broker_transport_options": {"visibility_timeout": 3, "delivery_limit": LIMIT},
+}
+
+
+@pytest.fixture
+def letters(celery_app):
+    with celery_app(**CONFIG).connection_for_read() as connection:
+        session = connection.default_channel.session
+        yield DeadLetters(session.wire, session.keys)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_a_poison_task_dies_at_the_delivery_limit_and_runs_after_the_fix(pool, celery_app, celery_worker, notes, letters):
+    celery_app(**CONFIG).send_task("c.die", ["poison", "task"], priority=4)
+    worker = celery_worker(pool=pool, concurrency=1, config=CONFIG)
+    if pool == "solo":
+        # Here the task takes the whole worker with it.
+        worker.wait(20)
+        second = celery_worker(pool=pool, config=CONFIG)
+        second.wait(20)
+        worker = celery_worker(pool=pool, config=CONFIG)
+    [letter] = wait_until(lambda: letters.page("celery"), 20, worker.tail)
+    assert (letter.reason, letter.failures, letter.deliveries) == ("delivery_limit", LIMIT, LIMIT)
+    assert letter.headers["task"] == "c.die"
+    assert letter.death_headers["x-death"][0]["reason"] == "delivery_limit"
+    assert notes.started("poison") == ["task"] * LIMIT
+
+    notes.go("poison")
+    assert letters.replay(letter)
+    assert notes.wait_for("poison", 1, 20, worker.tail) == {"task": 1}
+    assert letters.page("celery") == []
+
+
+def test_a_task_that_expired_in_the_queue_is_a_dead_letter(celery_app, celery_worker, notes, letters):
+    app = celery_app(**CONFIG)
+    app.send_task("c.note", ["expired", "late"], expires=0.2, queue="unattended")
+    worker = celery_worker(config=CONFIG)
+    [letter] = wait_until(lambda: letters.page("unattended"), 20, worker.tail)
+    assert letter.reason == "expired"
+    assert notes.started("expired") == []
