@@ -46,9 +46,15 @@ class Roster:
         while self._left_behind:
             self._consumers.leave(*self._left_behind[0])
             self._left_behind.popleft()
-        self._beat([consumer for queue in self._watched.all() for consumer in queue.consumers])
+        self._beat(self._present())
 
     def _beat(self, consumers: list[Consumer]) -> None:
         for at in range(0, len(consumers), BATCH):
             for unknown in self._consumers.beat(consumers[at : at + BATCH]):
                 self._consumers.join(unknown)
+                if unknown not in self._present():
+                    # It was cancelled meanwhile, and left before we had it join.
+                    self._consumers.leave(unknown.queue, unknown.id)
+
+    def _present(self) -> list[Consumer]:
+        return [consumer for queue in self._watched.all() for consumer in queue.consumers]

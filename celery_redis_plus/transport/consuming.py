@@ -128,8 +128,9 @@ class Consuming:
             return
         self._hand_back([message for message in self.buffer if message.queue == queue])
         consumer = self.consumers[queue]
-        self.session.consumers.leave(queue, consumer.id)
+        # In this order: the duties list it again, should they find it watched and not on the list.
         self.session.service.watched.remove(queue, consumer.id)
+        self.session.consumers.leave(queue, consumer.id)
         del self.consumers[queue]
         if not any(queue in channel.consumed for channel in self.poller.channels):
             self._unused_here(queue)
