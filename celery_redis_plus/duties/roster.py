@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 #: Consumers in one script call.
 BATCH = 50
+#: Seconds until a consumer that is not on its list is looked at once more.
+LOOK_AGAIN_S = 0.2
 
 
 class Roster:
@@ -23,6 +25,8 @@ class Roster:
         self._watched = watched
         self._interval_s = timeout_s / 3
         self._due_at = 0.0
+        #: Consumers that were not on their lists when we last looked.
+        self._missed: set[str] = set()
         #: (queue, consumer) of connections that broke: nobody else takes them off the lists.
         self._left_behind: deque[tuple[str, str]] = deque()
 
@@ -46,14 +50,21 @@ class Roster:
         while self._left_behind:
             self._consumers.leave(*self._left_behind[0])
             self._left_behind.popleft()
-        self._beat(self._present())
+        present = self._present()
+        self._missed.intersection_update(consumer.id for consumer in present)
+        self._beat(present)
 
     def _beat(self, consumers: list[Consumer]) -> None:
         for at in range(0, len(consumers), BATCH):
             for unknown in self._consumers.beat(consumers[at : at + BATCH]):
+                if unknown.id not in self._missed:
+                    # Taken for dead; or cancelled at this very moment, and then it must not be listed again.
+                    self._missed.add(unknown.id)
+                    self._due_at = time.monotonic() + LOOK_AGAIN_S
+                    continue
+                self._missed.discard(unknown.id)
                 self._consumers.join(unknown)
                 if unknown not in self._present():
-                    # It was cancelled meanwhile, and left before we had it join.
                     self._consumers.leave(unknown.queue, unknown.id)
 
     def _present(self) -> list[Consumer]:
