@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from celery_redis_plus.broker.consumers import ConsumerRecord, Consumers
+from celery_redis_plus.broker.dead_letters import DeadLetters
 from celery_redis_plus.broker.queues import Queues
 from celery_redis_plus.errors import QueueNotFound
 from celery_redis_plus.keys import Keys
@@ -39,6 +40,8 @@ class Operator:
         self._keys = Keys(parsed.global_keyprefix)
         self._wire = Wire(Connector(Address.from_url(url), parsed), "operator", timeout=parsed.socket_timeout)
         self._queues = Queues(self._wire, self._keys, transient_ttl_s=parsed.transient_queue_ttl)
+        #: Lists, replays and deletes dead letters.
+        self.dead_letters = DeadLetters(self._wire, self._keys)
         self._consumers = Consumers(self._wire, self._keys, timeout_s=parsed.consumer_heartbeat_timeout)
 
     def __enter__(self) -> Self:
@@ -58,9 +61,10 @@ class Operator:
             QueueNotFound: there is no such queue.
             redis.exceptions.RedisError: as `errors.translate` names it.
         """
-        self._check(queue)
+        self.check_queue(queue)
         return self._consumers.list(queue)
 
-    def _check(self, queue: str) -> None:
+    def check_queue(self, queue: str) -> None:
+        """Raise QueueNotFound where there is no such queue."""
         if not self._queues.exists(queue):
             raise QueueNotFound(f"there is no queue {queue!r}")

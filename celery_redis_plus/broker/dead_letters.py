@@ -92,7 +92,7 @@ class DeadLetters:
         first = 0
         while page := self.page(queue, first):
             yield from page
-            first += len(page)
+            first += PAGE
 
     def get(self, queue: str, tag: str) -> DeadLetter | None:
         """Return one dead letter; None where there is none of that tag."""
@@ -174,13 +174,14 @@ class DeadLetters:
 
     def _read(self, queue: str, key: bytes, first: int, limit: int) -> list[DeadLetter]:
         letters: list[DeadLetter] = []
-        while len(letters) < limit:
-            rank, wanted = first + len(letters), min(PAGE, limit - len(letters))
+        rank = first
+        while rank - first < limit:
             _, looked_at, *fields = self._wire.run(
-                script("list_dead"), [key, self._keys.queue(queue).message], rank, wanted, PAGE_BYTES
+                script("list_dead"), [key, self._keys.queue(queue).message], rank, min(PAGE, first + limit - rank), PAGE_BYTES
             )
             letters += [_letter(queue, fields[at : at + 7]) for at in range(0, len(fields), 7)]
-            if looked_at < wanted:
+            rank += looked_at
+            if not looked_at:
                 break
         return letters
 
