@@ -6,24 +6,28 @@ How, and why remembering only the last sequence loses messages: docs/design/0003
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from celery_redis_plus.broker.queue_arguments import check_queue_name
 from celery_redis_plus.errors import MessageTooLarge, NotReplicated, OutcomeUnknown, QueueNotFound
 from celery_redis_plus.message import LARGE_BODY, MAX_BODY, Outgoing
 from celery_redis_plus.scripts import script
+from celery_redis_plus.topology.packing import CallTemplate, pack_call
 
 if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys
     from celery_redis_plus.scripts import Script
-    from celery_redis_plus.topology.held_connection import Argument
     from celery_redis_plus.topology.wire import Wire
 
 #: What the publish script answers for a queue without a record.
 NO_QUEUE = b"NOQUEUE"
 #: A staged body whose publisher died vanishes after this time. Milliseconds.
 STAGED_TTL_MS = 300_000
+#: Queues, those published to last, whose packed call is kept.
+KNOWN_CALLS = 1024
 
 
 @dataclass(slots=True)
@@ -126,13 +130,14 @@ class Publisher:
         self._wire = wire
         self._keys = keys
         self._window_s = dedup_window_s
-        self._window_ms = int(dedup_window_s * 1000)
+        self._window = b"%d" % int(dedup_window_s * 1000)
         self._on_missing = on_missing
         self._replication = replication
         #: How many replicas confirmed the last call's message, which is stored; None: enough, or it is not stored.
         self._confirmed: int | None = None
         self._publish = script("publish")
         self._publish_fanout = script("publish_fanout")
+        self._known_call = lru_cache(maxsize=KNOWN_CALLS)(self._call)
 
     def to_queue(
         self, queue: str, message: Outgoing, attempt: Attempt, on_missing: Callable[[str], bool] | None = None
@@ -160,26 +165,35 @@ class Publisher:
         return True
 
     def _put(self, queue: str, message: Outgoing, attempt: Attempt) -> bytes:
-        keys = self._keys.queue(queue)
-        wire = self._wire
-        with wire.lock:
+        with self._wire.exclusive():
             producer, number, retry = self._number(queue, attempt)
-            call_keys = (*keys.publish, keys.producer + producer)
             if len(message.body) > LARGE_BODY:
                 check_size(message)
-                call_keys = (*call_keys, self._stage(keys.message, message, producer, number))
-            run = self._run_and_wait if self._replication.replicas else wire.run
+                call = self._call(queue, producer, self._stage(queue, message, producer, number))
+            else:
+                call = self._known_call(queue, producer)
+            eta = str(message.eta).encode() if message.eta else b"0"
+            run = self._run_and_wait if self._replication.replicas else self._wire.run_packed
+            packed = call.fill(
+                message.payload, b"%d" % message.rank, eta, b"%d" % number, b"%d" % retry, self._window, message.life.encode()
+            )  # fmt: skip
             try:
-                reply: bytes = run(
-                    self._publish, call_keys,
-                    message.payload, message.rank, message.eta, number, retry, self._window_ms, message.life,
-                )  # fmt: skip
+                reply: bytes = run(self._publish, packed)
             except BaseException:
                 self._remember(queue, producer, number, attempt)
                 raise
             if self._replication.replicas and reply != NO_QUEUE:
                 self._compare(queue, producer, number, attempt)
         return reply
+
+    def _call(self, queue: str, producer: bytes, *staged: bytes) -> CallTemplate:
+        """Return the publish script's call with its keys.
+
+        Raises:
+            InvalidQueueName: no queue can be called so.
+        """
+        keys = self._keys.queue(check_queue_name(queue))
+        return CallTemplate(self._publish.sha, (*keys.publish, keys.producer + producer, *staged), 7)
 
     def _compare(self, target: str, producer: bytes, number: int, attempt: Attempt) -> None:
         """Note whether enough replicas have the message of the last call."""
@@ -196,7 +210,7 @@ class Publisher:
             # A retry that is refused leaves the doubt about the first try; so does one that is lost.
             attempt.doubt(target, producer, number)
 
-    def _run_and_wait(self, script: Script, keys: Sequence[bytes], *arguments: Argument) -> Any:
+    def _run_and_wait(self, script: Script, packed: bytes) -> Any:
         """Run a publishing script and, in the same write, WAIT: for all that this connection has written up to then."""
         wire, wanted = self._wire, self._replication.replicas
         wait = ("WAIT", wanted, int(self._replication.timeout_s * 1000))
@@ -204,7 +218,7 @@ class Publisher:
         self._confirmed = None
         confirmed = 0
         try:
-            wire.post(script, keys, *arguments, done=lambda reply, error: outcome.append((reply, error)), hold=True)
+            wire.post_packed(script, packed, done=lambda reply, error: outcome.append((reply, error)), hold=True)
             confirmed = int(wire.command(*wait))
             while not outcome:
                 # The server's scripts had been flushed, and this one was sent again, behind that WAIT.
@@ -232,19 +246,18 @@ class Publisher:
 
     def to_stream(self, target: Target, payload: bytes, routing_key: str, uuid: str, attempt: Attempt) -> None:
         """Append a broadcast to a fanout exchange's stream. Raises as `to_queue` does."""
-        exchange, wire = target.exchange, self._wire
+        exchange = target.exchange
         if attempt.is_done(exchange):
             return
         if len(payload) > MAX_BODY:
             raise MessageTooLarge(f"broadcast of {len(payload)} bytes to {exchange!r}: at most {MAX_BODY} bytes")
-        with wire.lock:
+        with self._wire.exclusive():
             producer, number, retry = self._number(exchange, attempt)
-            run = self._run_and_wait if self._replication.replicas else wire.run
+            arguments = (payload, routing_key, uuid, target.maxlen, number, retry, self._window)
+            run = self._run_and_wait if self._replication.replicas else self._wire.run_packed
+            packed = pack_call(self._publish_fanout.sha, (target.stream, target.producer + producer), arguments)
             try:
-                run(
-                    self._publish_fanout, (target.stream, target.producer + producer),
-                    payload, routing_key, uuid, target.maxlen, number, retry, self._window_ms,
-                )  # fmt: skip
+                run(self._publish_fanout, packed)
             except BaseException:
                 self._remember(exchange, producer, number, attempt)
                 raise
@@ -266,9 +279,9 @@ class Publisher:
         # A retry fences the producer, whose connection is gone; that of a message that is stored may live and go on.
         return pending.producer, pending.number, int(pending.replicas is None)
 
-    def _stage(self, message_prefix: bytes, message: Outgoing, producer: bytes, number: int) -> bytes:
+    def _stage(self, queue: str, message: Outgoing, producer: bytes, number: int) -> bytes:
         """Put a large body beside the scripts; the key expires by itself if we die before the script takes it over."""
-        key = message_prefix + b"staged." + producer + b"." + str(number).encode()
+        key = self._keys.queue(queue).message + b"staged." + producer + b"." + str(number).encode()
         for reply in self._wire.pipeline([("HSET", key, "body", message.body), ("PEXPIRE", key, STAGED_TTL_MS)]):
             if isinstance(reply, Exception):
                 raise reply

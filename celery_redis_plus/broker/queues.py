@@ -95,10 +95,15 @@ class Queues:
         self._wire.command("SREM", self._keys.tended, *[name.encode("utf-8", "surrogateescape") for name in names])
 
     def arguments(self, name: str) -> QueueArguments | None:
-        """Return what the queue was declared with, here or elsewhere; None where it has no record. Asked of the server once."""
+        """Return what the queue was declared with, here or elsewhere; None where it has no record. Asked of the server once.
+
+        Raises:
+            InvalidQueueName: no queue can be called so.
+        """
         known = self._arguments.get(name)
         if known is None:
-            stands = self._wire.command("HGET", self._keys.queue(name).meta, "arguments")
+            keys = self._keys.queue(check_queue_name(name))
+            stands = self._wire.command("HGET", keys.meta, "arguments")
             if stands is None:
                 return None
             known = self._arguments[name] = QueueArguments.decode(stands)

@@ -48,7 +48,7 @@ class BlockingWire(HeldConnection):
             if self._connection is None:
                 raise ServerUnreachable(f"{self.purpose}: the connection was lost while a command waited")
             try:
-                return self._connection.read_response(disable_decoding=True)
+                return self._read()
             except ResponseError as error:
                 raise self._translated(error) from error
             except BaseException as error:

@@ -6,10 +6,11 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery_redis_plus.errors import translate
+from celery_redis_plus.topology.replies import reply_reader
 
 if TYPE_CHECKING:
     from redis.connection import Connection
@@ -40,6 +41,8 @@ class HeldConnection:
         self._pid = os.getpid()
         self._connection: Connection | None = None
         self._used = 0.0
+        #: Returns the next reply of the connection; raises what it says, or its failure.
+        self._read: Callable[[], Any] = _not_connected
         #: Counts the connections that were opened: two sockets may have the same file descriptor, one after the other.
         self.generation = 0
 
@@ -69,6 +72,11 @@ class HeldConnection:
         self._check_process()
         with self.lock:
             self._open()
+
+    def exclusive(self) -> AbstractContextManager[Any]:
+        """Return this process's lock, for calls that belong together: a parent's may have been held at the fork."""
+        self._check_process()
+        return self.lock
 
     def close(self) -> None:
         """Finish in order, then close. Never raises."""
@@ -100,6 +108,7 @@ class HeldConnection:
         self._used = now
         if self._connection is None:
             self._connection = self.connector.open(self.purpose, timeout=self.timeout)
+            self._read = reply_reader(self._connection)
             self.generation += 1
             self._opened()
         return self._connection
@@ -114,7 +123,7 @@ class HeldConnection:
             dead = connection.can_read(timeout=0)
             if not dead and 0 < self.connector.options.health_check_interval < idle_s:
                 connection.send_command("PING", check_health=False)
-                dead = connection.read_response(disable_decoding=True) != b"PONG"
+                dead = self._read() != b"PONG"
         except Exception:  # noqa: BLE001 - any failure of an idle connection means the same
             dead = True
         if dead:
@@ -138,6 +147,7 @@ class HeldConnection:
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
+            self._read = _not_connected
             with suppress(Exception):
                 connection.disconnect()
 
@@ -174,6 +184,10 @@ class HeldConnection:
 
     def _gave_up(self, error: Exception) -> None:
         """Tell those who wait for a reply that none will come."""
+
+
+def _not_connected() -> NoReturn:
+    raise ConnectionError("not connected")
 
 
 def _socket_of(connection: Connection | None) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import NoScriptError, ResponseError
 
 from celery_redis_plus.topology.held_connection import Argument, HeldConnection
-from celery_redis_plus.topology.packing import pack_command
+from celery_redis_plus.topology.packing import pack_call, pack_command
 
 if TYPE_CHECKING:
     from redis.connection import Connection
@@ -31,11 +31,11 @@ Done = Callable[[Any, Exception | None], None]
 class _Owed:
     """A reply that the server owes for a posted script."""
 
-    __slots__ = ("arguments", "done", "script")
+    __slots__ = ("done", "packed", "script")
 
-    def __init__(self, script: Script | None, arguments: tuple[Argument, ...], done: Done | None) -> None:
+    def __init__(self, script: Script | None, packed: bytes, done: Done | None) -> None:
         self.script = script
-        self.arguments = arguments
+        self.packed = packed
         self.done = done
 
     def settle(self, reply: Any, error: Exception | None) -> None:
@@ -84,11 +84,10 @@ class Wire(HeldConnection):
             item.settle(None, error)
 
     def next_number(self) -> tuple[bytes, int]:
-        """Return the connection's producer id and the next message's number; connects if need be. Hold the lock.
+        """Return the connection's producer id and the next message's number; connects if need be. For `exclusive` use.
 
         Raises as `connect` does.
         """
-        self._check_process()
         self._open()
         self.sequence += 1
         return self.producer, self.sequence
@@ -101,20 +100,24 @@ class Wire(HeldConnection):
         Raises:
             redis.exceptions.RedisError: as `errors.translate` names it. `in_doubt` tells whether the script may have run.
         """
+        return self.run_packed(script, pack_call(script.sha, keys, arguments))
+
+    def run_packed(self, script: Script, packed: bytes) -> Any:
+        """Run a script whose call is packed already. Raises as `run` does."""
         self._check_process()
-        call = (b"EVALSHA", script.sha, len(keys), *keys, *arguments)
         with self.lock:
             try:
-                return self._exchange(script, call)
+                return self._exchange(script, packed)
             except NoScriptError:
                 self._loaded.discard(script.sha)
-                return self._exchange(script, call)
+                return self._exchange(script, packed)
 
     def command(self, *arguments: Argument) -> Any:
         """Run one plain command and return its reply, bytes undecoded. Raises as `run` does."""
         self._check_process()
+        packed = pack_command(arguments)
         with self.lock:
-            return self._exchange(None, arguments)
+            return self._exchange(None, packed)
 
     def pipeline(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
         """Send commands in one write; return their replies, an error reply standing in the list as an exception.
@@ -134,7 +137,7 @@ class Wire(HeldConnection):
                 replies: list[Any] = []
                 for _ in commands:
                     try:
-                        replies.append(connection.read_response(disable_decoding=True))
+                        replies.append(self._read())
                     except ResponseError as error:
                         replies.append(self._translated(error))
             except BaseException as error:
@@ -152,14 +155,21 @@ class Wire(HeldConnection):
         Raises:
             redis.exceptions.ConnectionError: the connection failed; `done` has been told, too.
         """
+        self.post_packed(script, pack_call(script.sha, keys, arguments), done=done, hold=hold)
+
+    def post_packed(self, script: Script, packed: bytes, *, done: Done | None = None, hold: bool = False) -> None:
+        """Send a script whose call is packed already. As `post`."""
         self._check_process()
-        call = (b"EVALSHA", script.sha, len(keys), *keys, *arguments)
-        owed = _Owed(script, call, done)
+        owed = _Owed(script, packed, done)
         with self.lock:
             try:
                 connection = self._open()
+                packed = self._with_source(script, packed)
                 self._owed.append(owed)
-                self._send(connection, script, call, hold=hold)
+                if hold:
+                    self._outbox.append(packed)
+                else:
+                    self._write(connection, packed)
             except BaseException as error:
                 if not self._owed:
                     owed.settle(None, error if isinstance(error, Exception) else ConnectionError(repr(error)))
@@ -181,7 +191,7 @@ class Wire(HeldConnection):
         with self.lock:
             try:
                 connection = self._open()
-                self._owed.append(_Owed(None, (), done))
+                self._owed.append(_Owed(None, b"", done))
                 self._write(connection, pack_command(arguments))
             except BaseException as error:
                 self._break(error)
@@ -201,28 +211,26 @@ class Wire(HeldConnection):
             try:
                 self.push()
                 while self._owed and connection.can_read(timeout=0):
-                    self._read_one(connection)
+                    self._read_one()
                 if not self._owed and connection.can_read(timeout=0):
                     # Nothing is owed: only an end of file can be there.
-                    connection.read_response(disable_decoding=True)
+                    self._read()
             except BaseException as error:
                 self._break(error)
 
     # -- inside the lock ----------------------------------------------------------------------------------------------
 
-    def _exchange(self, script: Script | None, call: tuple[Argument, ...]) -> Any:
+    def _exchange(self, script: Script | None, packed: bytes) -> Any:
         connection = self._open()
         self.in_doubt = False
         try:
-            if script is None:
-                packed = pack_command(call)
-                self.in_doubt = True
-                self._write(connection, packed)
-            else:
-                self._send(connection, script, call)
+            if script is not None:
+                packed = self._with_source(script, packed)
+            self.in_doubt = True
+            self._write(connection, packed)
             if self._owed:
                 self._read_owed()
-            reply = connection.read_response(disable_decoding=True)
+            reply = self._read()
         except NoScriptError:
             self.in_doubt = False
             raise
@@ -234,22 +242,16 @@ class Wire(HeldConnection):
         self.in_doubt = False
         return reply
 
-    def _send(self, connection: Connection, script: Script, call: tuple[Argument, ...], *, hold: bool = False) -> None:
-        packed = pack_command(call)
-        if script.sha not in self._loaded:
-            # Scripts are not replicated and a fresh server has none: each connection brings the ones it uses, in the same write.
-            self._loaded.add(script.sha)
-            packed = pack_command(("SCRIPT", "LOAD", script.source)) + packed
-            load = _Owed(None, (), None)
-            if self._owed and self._owed[-1].arguments is call:
-                self._owed.insert(len(self._owed) - 1, load)
-            else:
-                self._owed.append(load)
-        if hold:
-            self._outbox.append(packed)
-            return
-        self.in_doubt = True
-        self._write(connection, packed)
+    def _with_source(self, script: Script, packed: bytes) -> bytes:
+        """Return the call of a script with its source before it, where this connection has not brought that yet.
+
+        Scripts are not replicated and a fresh server has none: each connection brings the ones it uses, in the same write.
+        """
+        if script.sha in self._loaded:
+            return packed
+        self._loaded.add(script.sha)
+        self._owed.append(_Owed(None, b"", None))
+        return pack_command(("SCRIPT", "LOAD", script.source)) + packed
 
     def _write(self, connection: Connection, packed: bytes) -> None:
         if self._outbox:
@@ -259,21 +261,21 @@ class Wire(HeldConnection):
 
     def _read_owed(self) -> None:
         """Read what is owed now; a script that is sent again meanwhile is answered after the caller's own command."""
-        connection = self._open()
         for _ in range(len(self._owed)):
-            self._read_one(connection)
+            self._read_one()
 
-    def _read_one(self, connection: Connection) -> None:
+    def _read_one(self) -> None:
         """Read one owed reply; an error reply is its callback's business, not the caller's."""
         try:
-            reply = connection.read_response(disable_decoding=True)
+            reply = self._read()
         except NoScriptError:
             owed = self._owed.popleft()
             if owed.script is not None:
                 # Not executed: the scripts were flushed. The order among posted scripts does not matter, they are settlements.
                 self._loaded.discard(owed.script.sha)
+                packed = self._with_source(owed.script, owed.packed)
                 self._owed.append(owed)
-                self._send(connection, owed.script, owed.arguments)
+                self._write(self._open(), packed)
             return
         except ResponseError as error:
             self._owed.popleft().settle(None, self._translated(error))

@@ -12,7 +12,6 @@ from celery_redis_plus.broker.eta import delay_to_ms, eta_to_ms
 from celery_redis_plus.broker.lifetime import lifetime
 from celery_redis_plus.broker.priority import check_priority, rank
 from celery_redis_plus.broker.publishing import Attempt, Target
-from celery_redis_plus.broker.queue_arguments import check_queue_name
 from celery_redis_plus.errors import Unroutable
 from celery_redis_plus.message import SEPARATOR, Outgoing
 from celery_redis_plus.transport import codec
@@ -27,7 +26,7 @@ logger = logging.getLogger(__name__)
 #: same dict to each (kombu 5.7, `messaging.py`). It never goes over the wire.
 ATTEMPT = "celery_redis_plus.attempt"
 #: Properties that belong to one delivery or to this process.
-LOCAL_PROPERTIES = (ATTEMPT, "delivery_tag", "body_encoding", "eta")
+LOCAL_PROPERTIES = frozenset({ATTEMPT, "delivery_tag", "body_encoding", "eta"})
 
 
 class Publishing:
@@ -75,21 +74,22 @@ class Publishing:
         """
         self._check_open()
         properties = message["properties"]
-        attempt: Attempt = properties.get(ATTEMPT) or Attempt()
-        properties[ATTEMPT] = attempt
-        properties.setdefault("delivery_info", {}).update(exchange=exchange, routing_key=routing_key)
-        record = self.session.bindings.record(exchange) if exchange else None
-        if record is not None and record.type == "fanout":
-            self._broadcast(message, exchange, routing_key, attempt)
-        elif exchange:
-            self._route(message, exchange, routing_key, attempt, mandatory=mandatory)
-        else:
-            queue = check_queue_name(routing_key)
-            if not self.session.publisher.to_queue(queue, self._outgoing(message, queue), attempt):
+        # Taken out at once: when the outcome is known, the same dict may carry another message.
+        attempt: Attempt = properties.pop(ATTEMPT, None) or Attempt()
+        properties["delivery_info"] = {**properties.get("delivery_info", {}), "exchange": exchange, "routing_key": routing_key}
+        publisher = self.session.publisher
+        try:
+            record = self.session.bindings.record(exchange) if exchange else None
+            if record is not None and record.type == "fanout":
+                self._broadcast(message, exchange, routing_key, attempt)
+            elif exchange:
+                self._route(message, exchange, routing_key, attempt, mandatory=mandatory)
+            elif not publisher.to_queue(routing_key, self._outgoing(message, routing_key), attempt):
                 self._unroutable(exchange, routing_key, mandatory=mandatory)
-        self.session.publisher.check_replicas(attempt)
-        # The outcome is known: the same dict may carry another message now.
-        properties.pop(ATTEMPT, None)
+            publisher.check_replicas(attempt)
+        except BaseException:
+            properties[ATTEMPT] = attempt
+            raise
 
     def _route(
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: Attempt, *, mandatory: bool
@@ -171,7 +171,9 @@ class Publishing:
                 "content-type": message["content-type"],
                 "content-encoding": message["content-encoding"],
                 "headers": message["headers"],
-                "properties": {name: value for name, value in properties.items() if name not in LOCAL_PROPERTIES},
+                "properties": properties
+                if LOCAL_PROPERTIES.isdisjoint(properties)
+                else {name: value for name, value in properties.items() if name not in LOCAL_PROPERTIES},
             }
         )
 

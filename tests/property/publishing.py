@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -73,14 +70,17 @@ class Publishing(World):
     @rule(data=st.data())
     def a_late_original_arrives(self, data: st.DataObject) -> None:
         producer = data.draw(st.sampled_from(self.late()), label="producer")
-        what, keys, arguments = self.wire.under_way[producer].popleft()
+        what, packed = self.wire.under_way[producer].popleft()
         try:
-            reply = self.wire.run(what, keys, *arguments)
+            reply = self.wire.run_packed(what, packed)
         except redis.ResponseError as error:
             # Its body has been taken over by the retry, or has expired.
             assert "staged" in str(error)  # noqa: PT017 - the error is the answer that nobody reads
             return
-        self.stored(self.by_body[self.body_of(keys, arguments, reply)], reply.decode()) if reply else None
+        if reply:
+            # Of EVALSHA, hash, number of keys and keys, the fourth key is the prefix of messages.
+            prefix = packed.split(b"\r\n")[2::2][6]
+            self.stored(self.by_body[self.stored_body(prefix + reply)], reply.decode())
 
     def originals_are_lost(self) -> None:
         """What is under way on the oldest connection never arrives."""
@@ -144,11 +144,6 @@ class Publishing(World):
     def stored_body(self, key: bytes) -> bytes:
         payload, body = self.client.hmget(key, "payload", "body")
         return body if body is not None else payload.partition(b"\n")[2]
-
-    def body_of(self, keys: Sequence[bytes], arguments: tuple[Any, ...], reply: bytes) -> bytes:
-        if len(keys) == 8:
-            return arguments[0].partition(b"\n")[2]
-        return self.stored_body(keys[3] + reply)
 
     def stored(self, logical: Logical, tag: str) -> None:
         assert logical.tag is None, f"message {logical.number} was stored twice"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -106,21 +105,21 @@ class LossyWire(Wire):
     def __init__(self, connector: Connector) -> None:
         super().__init__(connector, "model", timeout=5)
         #: What was written and has not reached the server: producer -> calls, in the order of the connection.
-        self.under_way: dict[bytes, deque[tuple[Script, tuple[bytes, ...], tuple[Any, ...]]]] = {}
+        self.under_way: dict[bytes, deque[tuple[Script, bytes]]] = {}
         #: The reply that nobody read.
         self.lost_reply: Any = None
 
-    def run(self, script: Script, keys: Sequence[bytes], *arguments: Any) -> Any:
+    def run_packed(self, script: Script, packed: bytes) -> Any:
         accident, self.accident = self.accident, None
         if accident is None:
-            return super().run(script, keys, *arguments)
+            return super().run_packed(script, packed)
         if accident == "refused":
             self.in_doubt = False
             raise ServerUnreachable("refused")
         if accident == "delayed":
-            self.under_way.setdefault(self.producer, deque()).append((script, tuple(keys), arguments))
+            self.under_way.setdefault(self.producer, deque()).append((script, packed))
         elif accident == "lost reply":
-            self.lost_reply = super().run(script, keys, *arguments)
+            self.lost_reply = super().run_packed(script, packed)
         # "never arrives": written to a connection that was dead already.
         self.in_doubt = True
         raise ServerUnreachable(accident)

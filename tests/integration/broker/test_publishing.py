@@ -15,18 +15,18 @@ from celery_redis_plus.scripts import script
 @pytest.fixture
 def lose_reply(broker, monkeypatch):
     """Let the next publish run on the server, and its publisher not know."""
-    run = broker.wire.run
+    run = broker.wire.run_packed
 
     def lose() -> None:
-        def once(what, keys, *arguments):
-            monkeypatch.setattr(broker.wire, "run", run)
-            run(what, keys, *arguments)
+        def once(what, packed):
+            monkeypatch.setattr(broker.wire, "run_packed", run)
+            run(what, packed)
             broker.wire.in_doubt = True
             error = ServerUnreachable("lost")
             broker.wire.abandon(error)
             raise error
 
-        monkeypatch.setattr(broker.wire, "run", once)
+        monkeypatch.setattr(broker.wire, "run_packed", once)
 
     return lose
 

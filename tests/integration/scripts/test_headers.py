@@ -63,14 +63,16 @@ def test_what_is_passed_agrees_with_the_headers(connect, redis_client, monkeypat
     def spy(method):
         original = getattr(Wire, method)
 
-        def wrapper(self, what, keys, *arguments, **options):
-            calls.setdefault(what.name, set()).add(len(keys))
-            return original(self, what, keys, *arguments, **options)
+        def wrapper(self, what, packed, **options):
+            _, _, evalsha, _, _, _, key_count, *_ = packed.split(b"\r\n")
+            assert evalsha == b"EVALSHA"
+            calls.setdefault(what.name, set()).add(int(key_count))
+            return original(self, what, packed, **options)
 
         monkeypatch.setattr(Wire, method, wrapper)
 
-    spy("run")
-    spy("post")
+    spy("run_packed")
+    spy("post_packed")
     import kombu
 
     channel = connect(visibility_timeout=3).channel()

@@ -253,17 +253,60 @@ def test_a_server_that_does_not_answer_in_time_is_given_up(open_wire, redis_clie
 def test_an_interrupt_between_write_and_read_drops_the_connection(wire, interrupt, monkeypatch):
     """A task's time limit, gevent.Timeout: a reply that comes later must not be taken for the next command's."""
     wire.command("SET", "a", 1)
-    connection = wire.connection
 
     def be_interrupted(*args, **kwargs):
         raise interrupt
 
-    monkeypatch.setattr(connection, "read_response", be_interrupted)
+    monkeypatch.setattr(wire, "_read", be_interrupted)
     with pytest.raises(interrupt):
         wire.command("GET", "a")
     assert not wire.connected
     assert wire.in_doubt
     assert wire.command("INCR", "a") == 2
+
+
+@pytest.fixture(params=["hiredis", "python"])
+def parsed_wire(request, open_wire):
+    """A wire whose replies hiredis parses, or redis-py's own parser."""
+    wire = open_wire()
+    if request.param == "hiredis":
+        pytest.importorskip("hiredis")
+        return wire
+    from redis._parsers import _RESP2Parser
+
+    def plain(purpose, **options):
+        connection = Connector.open(wire.connector, purpose, **options)
+        connection._parser = parser = _RESP2Parser(65_536)  # noqa: SLF001 - redis-py has no public way
+        parser.on_connect(connection)
+        return connection
+
+    wire.connector.open = plain
+    return wire
+
+
+def test_replies_of_every_kind_and_size_are_read(parsed_wire):
+    wire = parsed_wire
+    for size in (0, 1, 65_000, 65_536, 200_000, 5_000_000):
+        wire.command("SET", "a", b"\r\n" * (size // 2))
+        assert wire.command("GET", "a") == b"\r\n" * (size // 2)
+    assert wire.command("GET", "none") is None
+    assert wire.command("STRLEN", "a") == 5_000_000
+    assert wire.command("EVAL", "return {1, {'b', {}}, false}", 0) == [1, [b"b", []], None]
+    assert wire.command("SET", "a", 1) == b"OK"
+    with pytest.raises(redis.ResponseError, match="unknown command"):
+        wire.command("NOSUCH")
+    replies = wire.pipeline([("GET", "a"), ("NOSUCH",), ("INCR", "a"), ("ECHO", b"x" * 100_000)])
+    assert (replies[0], replies[2:]) == (b"1", [2, b"x" * 100_000])
+    assert isinstance(replies[1], redis.ResponseError)
+    assert wire.generation == 1
+
+
+def test_a_lost_connection_is_told_whichever_parser_reads(parsed_wire, cut):
+    parsed_wire.command("PING")
+    cut()
+    with pytest.raises(ServerUnreachable):
+        parsed_wire.command("PING")
+    assert parsed_wire.command("PING") == b"PONG"
 
 
 def test_an_argument_that_cannot_be_packed_leaves_no_reply_behind(wire):

@@ -166,6 +166,43 @@ def test_a_forked_child_publishes_on_the_inherited_connection_while_the_parent_g
     assert len(received) == len(expected) + 2
 
 
+def test_a_child_forked_amid_another_threads_publish_is_not_locked_out(broker_url):
+    assert (
+        run_script(
+            """
+        import json, os, signal, sys, threading, kombu, celery_redis_plus
+
+        connection = kombu.Connection(sys.argv[1])
+        producer = kombu.Producer(connection)
+        producer.publish("before", routing_key="q")
+        wire = connection.default_channel.session.wire
+        amid, done = threading.Event(), threading.Event()
+
+        def publishes():
+            with wire.exclusive():
+                amid.set()
+                done.wait(30)
+
+        thread = threading.Thread(target=publishes)
+        thread.start()
+        amid.wait(30)
+        pid = os.fork()
+        if not pid:
+            signal.alarm(20)
+            producer.publish("child", routing_key="q")
+            os._exit(0)
+        status = os.waitpid(pid, 0)[1]
+        done.set()
+        thread.join()
+        print(json.dumps(status))
+        connection.release()
+        """,
+            broker_url,
+        )
+        == 0
+    )
+
+
 def test_a_fork_of_a_consuming_process_disturbs_neither(broker_url):
     """The child has no duties thread, and must neither settle nor hand back what the parent holds."""
     result = run_script(
