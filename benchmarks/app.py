@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from celery import Celery
 from celery.signals import worker_ready
 
-from benchmarks.contenders import OURS, PACKAGE, TASK_QUEUE, register_transports
+from benchmarks.contenders import OURS, TASK_QUEUE, register_transports
 from benchmarks.journal import READY, Journal
+from celery_redis_plus import configure_app
 
 SPEC_VARIABLE = "CRP_BENCH_APP"
 
@@ -30,8 +29,7 @@ def _make_app(spec: dict[str, Any]) -> Celery:
         **spec.get("conf", {}),
     )
     if spec["name"] == OURS:
-        with suppress(ModuleNotFoundError):  # until the integration is written
-            importlib.import_module(PACKAGE).configure_app(app)
+        configure_app(app)
     return app
 
 
