@@ -116,7 +116,7 @@ local function sweep(queue)
     redis.call('DEL', queue.expiry)
     return answer(interval, 0, 0, 0, 0, 0, 0, 0, 0)
   end
-  local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace')
+  local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace', 'id', 'bell')
   if not take_over and record[1] and record[1] ~= ARGV[1] and tonumber(record[2] or 0) > now then
     return answer(record[2] - now + 1, 0, 0, 0, 0, 0, 0, 0, 0)
   end
@@ -146,9 +146,12 @@ local function sweep(queue)
     local due = first_score(queue.index)
     if due then wait = math.min(wait, math.max(due, grace_until) - now) end
   end
-  redis.call('HSET', queue.meta, 'sweeper', ARGV[1], 'lease', text(now + math.max(lease, wait)), 'swept', text(now),
-    'next', text(now + wait), 'grace', text(grace_until))
-  if redis.call('EXISTS', queue.ready) == 1 then redis.call('ZADD', queue.bell, 0, 'work') end
+  -- What a deleted queue has left in the trash must not bring its record back.
+  if record[5] then
+    redis.call('HSET', queue.meta, 'sweeper', ARGV[1], 'lease', text(now + math.max(lease, wait)), 'swept', text(now),
+      'next', text(now + wait), 'grace', text(grace_until))
+  end
+  if redis.call('EXISTS', queue.ready) == 1 then redis.call('ZADD', record[6] or queue.bell, 0, 'work') end
   local dropped = tonumber(redis.call('HGET', queue.meta, 'dropped') or 0) - dropped_before
   answer(wait, 1, promoted, recovered, died, expired, dropped, dying, evicted)
 end
