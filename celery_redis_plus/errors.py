@@ -7,7 +7,8 @@ Celery decide by:
 * *connection* (`redis.ConnectionError`, `redis.TimeoutError`): Celery closes the connection, opens another;
 * *channel* (`redis.ResponseError`): connecting again would not help, so nobody retries;
 * *value* (`ValueError`): the caller passed something that can never work;
-* *broker*: what AMQP has a reply code for (`reply_code`); the transport makes kombu's errors of them.
+* *broker*: what AMQP has a reply code for (`reply_code`); the transport makes kombu's errors of them;
+* *refusal*: a queue does not take a message; nobody retries, because only the caller knows whether that makes sense.
 
 Messages name the place (`Address.display()`), the option or argument, its value and what is allowed. They
 hold no secrets.
@@ -276,6 +277,41 @@ class NotReplicated(CeleryRedisPlusError):
         self.confirmed = confirmed
         #: What `wait_replicas` asks for.
         self.wanted = wanted
+
+
+# ---------------------------------------------------------------- refusal family: the queue does not take the message
+
+
+class PublishRefused(CeleryRedisPlusError):
+    """A queue did not take a message, and nothing of it is stored there. Catch it for every such reason; each says what
+    helps. kombu and Celery do not try again by themselves: only the caller knows whether that makes sense.
+    """
+
+
+class MessageNotAccepted(PublishRefused, InvalidArgument):
+    """A typed queue does not accept a message of this type. The message names the queue, what came and what the queue
+    accepts. Publish to another queue, or correct the message.
+    """
+
+
+class QueueFull(PublishRefused):
+    """A queue is at one of its limits (`x-max-length`, `x-max-length-bytes`, `x-max-pending`) and refuses more. The
+    message is not in the queue; with `x-overflow: reject-publish-dlx` it is among the dead letters. Publish later, add
+    consumers, or raise the limit.
+    """
+
+
+class PublishTimedOut(QueueFull):
+    """A queue with `x-overflow: block` stayed full for `publish_timeout` seconds. Nothing is stored. Publish later, add
+    consumers, or allow more time.
+    """
+
+
+class PublisherBlocksItself(QueueFull):
+    """A queue with `x-overflow: block` is full, and only the publisher's own thread consumes it: waiting would never end.
+    Nothing is stored. Run more than one thread or process (a solo worker must not publish into its own full queue), or
+    raise the limit.
+    """
 
 
 # ------------------------------------------------------------------------------------------------ translation

@@ -54,6 +54,8 @@ class QueueKeys:
     events_meta: bytes
     #: What each reader of the events has committed.
     events_readers: bytes
+    #: Publishers that wait for room; with a suffix, the bell of one of them.
+    room: bytes
     #: A prefix: a message's hash is this and its tag.
     message: bytes
     #: A prefix: a producer's record is this and the producer's id.
@@ -129,6 +131,7 @@ class Keys:
             events=self._key(f"events:{{{tag}}}"),
             events_meta=self._key(f"events_meta:{{{tag}}}"),
             events_readers=self._key(f"events_readers:{{{tag}}}"),
+            room=self._key(f"room:{{{tag}}}"),
             message=message,
             producer=self._key(f"pub:{{{tag}}}:"),
             publish=(meta, ready, delayed, message, bell, timer, expiry),

@@ -7,6 +7,7 @@ its own, because 64 MB through Lua block the server for 325 ms and a plain HSET 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 #: Bytes; over this a body goes round the scripts.
 LARGE_BODY = 1_000_000
@@ -30,6 +31,8 @@ class Outgoing:
     #: When the message expires, ms since the epoch; `+ms` counts from when it becomes deliverable; both may stand together
     #: (`ms+ms`: the earlier); empty is never, unless its queue says so.
     life: str = ""
+    #: What a typed queue looks at: whatever the publisher's own layer has of the message.
+    origin: Any = None
 
     @property
     def payload(self) -> bytes:

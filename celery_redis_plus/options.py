@@ -144,6 +144,26 @@ class Options:
         "How long a publish waits for its replicas; only with `wait_replicas`.",
         unit="s",
     )
+    publish_timeout: float = _option(
+        kinds.number(0),
+        30,
+        "How long a publish may wait: for room in a full queue with `x-overflow: block` (then it is an error), and at most "
+        "for the throttle of a queue with `x-throttle`. 0 does not wait.",
+        unit="s",
+    )
+    throttle_threshold: float = _option(
+        kinds.number(0, 1),
+        0.5,
+        "From which share of free room on publishers into a queue with `x-throttle: true` slow down.",
+        unit="ratio",
+    )
+    accept: Mapping[str, Any] | None = _option(
+        kinds.instance("dict", "a mapping of queue names to what they accept", Mapping),
+        None,
+        "What queues accept, checked in Python at publish: queue name to a callable, a pydantic model, a msgspec Struct, a "
+        "dataclass, or a list of these. `configure_app(accept=…)` sets it.",
+        none="what x-accept-types says",
+    )
     message_ttl: None = _option(
         kinds.nothing(
             "only None. A number would silently delete tasks that wait or have a long ETA. To let messages "

@@ -1,15 +1,28 @@
 #!lua flags=allow-oom
 -- Removes settled messages for good. No fence: whoever finished the work may remove it, wherever it stands by now.
 -- KEYS  1 messages_index (zset)  2 queue (zset)  3 delayed (zset)  4 dead (zset)  5 dying (zset)  6 message (prefix of a hash)
+--       7 meta (hash)
 -- ARGV  tags
 -- Returns how many were still there.
+-- @include now
+-- @include room
+local DEAD = 4
 local removed = 0
+local room, bytes = 0, 0
 for _, tag in ipairs(ARGV) do
+  local size = is_limited(tag) and size_of(KEYS[6] .. tag) or 0
   if redis.call('UNLINK', KEYS[6] .. tag) == 1 then
     removed = removed + 1
     for place = 1, 5 do
-      if redis.call('ZREM', KEYS[place], tag) == 1 then break end
+      if redis.call('ZREM', KEYS[place], tag) == 1 then
+        if size > 0 and place < DEAD then
+          room = room + 1
+          bytes = bytes + size
+        end
+        break
+      end
     end
   end
 end
+if room > 0 then make_room(KEYS[7], room, bytes, 'settled', now_ms()) end
 return removed

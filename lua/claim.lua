@@ -8,6 +8,7 @@
 -- that still have ready messages; a header is 'queue-number tag claim failures seen'.
 -- @include now
 -- @include text
+-- @include room
 
 local WIDTH = 7
 local queues = #KEYS / WIDTH
@@ -44,6 +45,7 @@ local function take(q, count)
       if expires then redis.call('ZREM', KEYS[base + 6], tag) end
       if expires and tonumber(expires) <= now then
         -- The sweep decides where it goes: at this very moment it is due there.
+        if is_limited(tag) then make_room(KEYS[base + 5], 1, size_of(hash), 'gone', now) end
         redis.call('HSET', hash, 'score', score, 'reason', 'expired', 'died', text(now))
         redis.call('HDEL', hash, 'expires')
         redis.call('ZADD', KEYS[base + 7], text(now), tag)
@@ -64,6 +66,7 @@ local function take(q, count)
     end
   end
   if #index > 0 then redis.call('ZADD', KEYS[base + 2], unpack(index)) end
+  if popped[1] and is_limited(popped[1]) then make_room(KEYS[base + 5], #popped / 2, 0, 'claimed', now) end
   return taken
 end
 

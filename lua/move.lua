@@ -13,7 +13,7 @@ local source = KEYS[2] .. tag
 if not redis.call('ZSCORE', KEYS[1], tag) then return -1 end
 local records = {}
 for base = 3, #KEYS - TARGET, TARGET do
-  local record = redis.call('HMGET', KEYS[base + 1], 'id', 'ttl', 'next', 'message_ttl')
+  local record = redis.call('HMGET', KEYS[base + 1], 'id', 'ttl', 'next', 'message_ttl', 'limited')
   if record[1] then records[base] = record end
 end
 if next(records) == nil then return -2 end

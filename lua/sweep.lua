@@ -14,6 +14,7 @@
 -- @include places
 -- @include put_back
 -- @include lifetime
+-- @include trash
 
 local now = now_ms()
 local lease, interval, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -93,12 +94,6 @@ local function sort_dying(queue, rules)
   return 0
 end
 
-local function empty_trash(queue)
-  local popped = redis.call('ZPOPMIN', queue.trash, limit)
-  for i = 1, #popped, 2 do redis.call('UNLINK', queue.message .. popped[i]) end
-  return #popped / 2
-end
-
 local function first_score(key)
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   return first[2] and tonumber(first[2])
@@ -134,7 +129,7 @@ local function sweep(queue)
   local looked_at, expired = expire(queue, rules)
   local dying = sort_dying(queue, rules)
   local evicted = trim_dead(queue, tonumber(ARGV[9]), now - ARGV[10])
-  local trashed = empty_trash(queue)
+  local trashed = empty_trash(queue.trash, queue.message, queue.meta, limit, now)
   local wait = interval
   if math.max(promoted, recovered, looked_at, evicted, trashed) == limit then
     wait = 0

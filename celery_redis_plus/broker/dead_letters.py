@@ -136,7 +136,7 @@ class DeadLetters:
         """Delete all dead letters of the queue for good; return how many there were."""
         of = self._keys.queue(queue)
         purged = int(self._wire.run(script("delete_dead"), [of.dead, of.trash, of.message, of.meta]))
-        while self._wire.run(script("empty_trash"), [of.trash, of.message], PAGE):
+        while self._wire.run(script("empty_trash"), [of.trash, of.message, of.meta], PAGE):
             pass
         return purged
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_redis_plus.broker.queue_arguments import check_queue_name
-from celery_redis_plus.errors import MessageTooLarge, NotReplicated, OutcomeUnknown, QueueNotFound
+from celery_redis_plus.errors import MessageTooLarge, NotReplicated, OutcomeUnknown, PublishRefused, QueueNotFound
 from celery_redis_plus.message import LARGE_BODY, MAX_BODY, Outgoing
 from celery_redis_plus.scripts import script
 from celery_redis_plus.topology.packing import CallTemplate, pack_call
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 #: What the publish script answers for a queue without a record.
 NO_QUEUE = b"NOQUEUE"
+#: What it answers for a queue that has limits, which another script heeds.
+MANAGED = b"MANAGED"
+#: What the other script answers where the queue has none any more, and where older messages had to make room.
+PLAIN, DROPPED = b"PLAIN", b"DROPPED"
+#: Arguments of the publish script, and those that the one for queues with limits has besides.
+ARGUMENTS, MANAGED_ARGUMENTS = 7, 5
 #: A staged body whose publisher died vanishes after this time. Milliseconds.
 STAGED_TTL_MS = 300_000
 #: Queues, those published to last, whose packed call is kept.
@@ -106,6 +112,16 @@ class Replication:
     timeout_s: float = 1.0
 
 
+class Bounded(Protocol):
+    """What publishes into queues that have limits: `broker.bounded`."""
+
+    def knows(self, queue: str) -> bool:
+        """Return whether the queue is known to have limits."""
+
+    def put(self, queue: str, message: Outgoing, send: Callable[..., Any]) -> bytes | None:
+        """Publish by `send(*more)`, the script's further arguments; return its answer, None where the queue has no limits."""
+
+
 class Publisher:
     """Publishes over one wire."""
 
@@ -117,6 +133,7 @@ class Publisher:
         dedup_window_s: float,
         on_missing: Callable[[str], bool],
         replication: Replication = Replication(),
+        bounded: Bounded | None = None,
     ) -> None:
         """Publish over `wire`.
 
@@ -126,6 +143,7 @@ class Publisher:
             dedup_window_s: how long the server remembers a producer, in seconds.
             on_missing: called with a queue's name when the queue has no record; returns whether it has one now.
             replication: what the replicas must confirm; the wire's timeout has to leave time for it.
+            bounded: publishes into queues that have limits; without it they are refused.
         """
         self._wire = wire
         self._keys = keys
@@ -135,9 +153,12 @@ class Publisher:
         self._replication = replication
         #: How many replicas confirmed the last call's message, which is stored; None: enough, or it is not stored.
         self._confirmed: int | None = None
+        self._bounded = bounded
         self._publish = script("publish")
+        self._publish_managed = script("publish_managed")
         self._publish_fanout = script("publish_fanout")
         self._known_call = lru_cache(maxsize=KNOWN_CALLS)(self._call)
+        self._known_managed_call = lru_cache(maxsize=KNOWN_CALLS)(self._managed_call)
 
     def to_queue(
         self, queue: str, message: Outgoing, attempt: Attempt, on_missing: Callable[[str], bool] | None = None
@@ -149,6 +170,7 @@ class Publisher:
         Raises:
             MessageTooLarge: the body is over 512 MB.
             OutcomeUnknown: a retry that comes after the server has forgotten the first try.
+            PublishRefused: the queue has limits, and does not take the message.
             redis.exceptions.RedisError: as `errors.translate` names it; `attempt` remembers what the retry needs.
         """
         if attempt.done is not None and queue in attempt.done:
@@ -165,24 +187,39 @@ class Publisher:
         return True
 
     def _put(self, queue: str, message: Outgoing, attempt: Attempt) -> bytes:
+        bounded = self._bounded
+        if bounded is None or not bounded.knows(queue):
+            reply: bytes = self._send(queue, message, attempt)
+            if reply != MANAGED:
+                return reply
+        if bounded is None:
+            raise PublishRefused(f"queue {queue!r} has limits, which this publisher was not made for; nothing is stored")
+        managed = bounded.put(queue, message, lambda *more: self._send(queue, message, attempt, more))
+        return self._put(queue, message, attempt) if managed is None else managed
+
+    def _send(self, queue: str, message: Outgoing, attempt: Attempt, more: tuple[bytes, ...] | None = None) -> Any:
+        """Run the publish script; the one for queues with limits where there are `more` arguments."""
+        script = self._publish if more is None else self._publish_managed
         with self._wire.exclusive():
             producer, number, retry = self._number(queue, attempt)
             if len(message.body) > LARGE_BODY:
                 check_size(message)
-                call = self._call(queue, producer, self._stage(queue, message, producer, number))
+                staged = self._stage(queue, message, producer, number)
+                call = self._call(queue, producer, staged) if more is None else self._managed_call(queue, producer, staged)
             else:
-                call = self._known_call(queue, producer)
+                call = self._known_call(queue, producer) if more is None else self._known_managed_call(queue, producer)
             eta = str(message.eta).encode() if message.eta else b"0"
             run = self._run_and_wait if self._replication.replicas else self._wire.run_packed
             packed = call.fill(
-                message.payload, b"%d" % message.rank, eta, b"%d" % number, b"%d" % retry, self._window, message.life.encode()
+                message.payload, b"%d" % message.rank, eta, b"%d" % number, b"%d" % retry, self._window, message.life.encode(),
+                *(more or ()),
             )  # fmt: skip
             try:
-                reply: bytes = run(self._publish, packed)
+                reply = run(script, packed)
             except BaseException:
                 self._remember(queue, producer, number, attempt)
                 raise
-            if self._replication.replicas and reply != NO_QUEUE:
+            if self._replication.replicas and _is_stored(reply):
                 self._compare(queue, producer, number, attempt)
         return reply
 
@@ -193,7 +230,12 @@ class Publisher:
             InvalidQueueName: no queue can be called so.
         """
         keys = self._keys.queue(check_queue_name(queue))
-        return CallTemplate(self._publish.sha, (*keys.publish, keys.producer + producer, *staged), 7)
+        return CallTemplate(self._publish.sha, (*keys.publish, keys.producer + producer, *staged), ARGUMENTS)
+
+    def _managed_call(self, queue: str, producer: bytes, *staged: bytes) -> CallTemplate:
+        keys = self._keys.queue(queue)
+        all_keys = (*keys.places, keys.room, keys.consumers, keys.producer + producer, *staged)
+        return CallTemplate(self._publish_managed.sha, all_keys, ARGUMENTS + MANAGED_ARGUMENTS)
 
     def _compare(self, target: str, producer: bytes, number: int, attempt: Attempt) -> None:
         """Note whether enough replicas have the message of the last call."""
@@ -225,7 +267,7 @@ class Publisher:
                 confirmed = int(wire.command(*wait))
         finally:
             reply, error = outcome[0] if outcome else (NO_QUEUE, None)
-            if error is None and reply != NO_QUEUE and confirmed < wanted:
+            if error is None and _is_stored(reply) and confirmed < wanted:
                 self._confirmed = confirmed
         if error is not None:
             raise error
@@ -286,6 +328,13 @@ class Publisher:
             if isinstance(reply, Exception):
                 raise reply
         return key
+
+
+def _is_stored(reply: Any) -> bool:
+    """Return whether a publish script's answer says that the message is in the queue."""
+    if isinstance(reply, list):
+        return bool(reply[0] == DROPPED)
+    return reply not in {NO_QUEUE, MANAGED, PLAIN}
 
 
 def check_size(message: Outgoing) -> None:

@@ -105,6 +105,11 @@ class QueueArguments:
                 f"argument 'x-delayed-retry-max' of queue {queue!r} is {longest!r} beside 'x-delayed-retry-min' {shortest!r}; "
                 "allowed is at least 'x-delayed-retry-min', which has to be given"
             )
+        if checked.get("x-throttle") and not checked.keys() & {"x-max-length", "x-max-pending"}:
+            raise InvalidArgument(
+                f"argument 'x-throttle' of queue {queue!r} is {checked['x-throttle']!r} without a limit to slow down before; "
+                "allowed only beside 'x-max-pending' or 'x-max-length'"
+            )
         return cls(bool(durable), bool(exclusive), bool(auto_delete), checked)
 
     @property
@@ -231,6 +236,14 @@ def _one_of(*names: str) -> _Rule:
     return _Rule(f"one of {', '.join(map(repr, names))}", lambda value: value in names)
 
 
+def _throttle(value: object) -> bool:
+    return isinstance(value, bool) or (isinstance(value, int | float) and 0 < value <= 1)
+
+
+def _patterns(value: object) -> bool:
+    return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(item, str) and item for item in value)
+
+
 _STRING = _Rule("a str", lambda value: isinstance(value, str))
 _BOOLEAN = _Rule("true or false", lambda value: isinstance(value, bool))
 
@@ -245,7 +258,11 @@ _RULES: dict[str, _Rule] = {
     # RabbitMQ 4.3: https://www.rabbitmq.com/docs/quorum-queues#delayed-retry
     "x-delayed-retry-min": _whole_number(1, MAX_TTL_MS, " of ms"),
     "x-delayed-retry-max": _whole_number(1, MAX_TTL_MS, " of ms"),
-    "x-overflow": _one_of("drop-head", "reject-publish", "reject-publish-dlx"),
+    # Ours: what RabbitMQ has no argument for.
+    "x-max-pending": _whole_number(1, inf),
+    "x-throttle": _Rule("true, false, or a share of free room over 0 and up to 1", _throttle),
+    "x-accept-types": _Rule("a list of patterns, each a str that is not empty", _patterns),
+    "x-overflow": _one_of("drop-head", "reject-publish", "reject-publish-dlx", "block"),
     "x-dead-letter-exchange": _STRING,
     "x-dead-letter-routing-key": _STRING,
     "x-single-active-consumer": _BOOLEAN,

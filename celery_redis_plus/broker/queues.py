@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.broker.limits import Limits
 from celery_redis_plus.broker.queue_arguments import QueueArguments, check_queue_name
 from celery_redis_plus.errors import PreconditionFailed
 from celery_redis_plus.keys import FORMAT_VERSION
@@ -15,6 +16,7 @@ from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys
+    from celery_redis_plus.topology.held_connection import Argument
     from celery_redis_plus.topology.wire import Wire
 
 logger = logging.getLogger(__name__)
@@ -62,7 +64,11 @@ class Queues:
         ttl_ms = self.ttl_ms(arguments)
         text, ttl = arguments.encode(), "" if ttl_ms is None else ttl_ms
         call = (script("declare"), [keys.meta, keys.ready, keys.delayed, keys.index])
-        rules = [item for rule in arguments.rules() for item in rule]
+        rules: list[Argument] = [item for rule in arguments.rules() for item in rule]
+        limited = Limits.of(arguments).encode()
+        if limited:
+            # The scripts that make room have no key of the publishers who wait for it: only such queues pay for one.
+            rules += ("limited", limited, "room", keys.room)
         status, stands, ready, delayed, unacked = self._wire.run(*call, text, ttl, "", FORMAT_VERSION, *rules)
         if status == b"id":
             queue_id = base36(int(self._wire.run(script("draw_id"), [self._keys.queue_ids])))
@@ -177,7 +183,7 @@ class Queues:
 
     def _empty_trash(self, name: str) -> None:
         keys = self._keys.queue(name)
-        while self._wire.run(script("empty_trash"), [keys.trash, keys.message], PAGE):
+        while self._wire.run(script("empty_trash"), [keys.trash, keys.message, keys.meta], PAGE):
             pass
 
     def touch(self, name: str, ttl_ms: int) -> bool:

@@ -111,7 +111,7 @@ class Settler:
 
     def _ack_keys(self, queue: str) -> list[bytes]:
         keys = self._keys.queue(queue)
-        return [keys.index, keys.ready, keys.delayed, keys.dead, keys.dying, keys.message]
+        return [keys.index, keys.ready, keys.delayed, keys.dead, keys.dying, keys.message, keys.meta]
 
     def _call(self, messages: list[Held], settlement: Settlement) -> tuple[Sequence[bytes], list[Argument]]:
         keys = self._keys.queue(messages[0].queue)

@@ -11,6 +11,8 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -67,6 +69,8 @@ class Service:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._stopping = False
+        #: Thread -> the sessions whose messages it delivers right now.
+        self._delivering: dict[int, list[str]] = {}
         self._waker = Waker()
         self.register.on_work = self._waker.wake
         self.watched.on_change = self._waker.wake
@@ -135,6 +139,25 @@ class Service:
     def running(self) -> bool:
         """Whether the thread is alive."""
         return self._thread is not None and self._thread.is_alive()
+
+    # -- who delivers ----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def delivering(self, session: str) -> Iterator[None]:
+        """Note that this thread delivers messages of `session`: what it publishes meanwhile, it cannot consume meanwhile."""
+        thread = threading.get_ident()
+        sessions = self._delivering.setdefault(thread, [])
+        sessions.append(session)
+        try:
+            yield
+        finally:
+            sessions.pop()
+            if not sessions:
+                del self._delivering[thread]
+
+    def delivers_here(self, sessions: Collection[str]) -> bool:
+        """Return whether all of `sessions` are being delivered by the thread that asks, now."""
+        return set(sessions) <= set(self._delivering.get(threading.get_ident(), ()))
 
     # -- the thread -------------------------------------------------------------------------------------------------------
 

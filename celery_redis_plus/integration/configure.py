@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from celery import Celery
 
@@ -17,7 +18,7 @@ App = TypeVar("App", bound=Celery)
 FIXUP = "celery_redis_plus.integration.configure:configure_app"
 
 
-def configure_app(app: App) -> App:
+def configure_app(app: App, *, accept: Mapping[str, Any] | None = None) -> App:
     """Let `app` use Redis or Valkey through this package, and return it.
 
     - Broker URLs `redis://`, `rediss://`, `valkey://`, `valkeys://`, `celery_redis_plus.transport:Transport://` and the setting
@@ -26,16 +27,26 @@ def configure_app(app: App) -> App:
     - Workers log which broker they use, and `inspect scheduled` shows the delayed tasks that the broker holds for their
       queues, beside those in the worker's own timer.
     - A naive `eta` means what `enable_utc` and `timezone` say.
+    - `accept` names what queues accept, checked when this app publishes: queue name to a callable, a pydantic model, a msgspec
+      Struct, a dataclass, or a list of these. A model reads a task's only argument, or its keyword arguments; a callable gets
+      the `Publication`, and refuses by returning False or by raising ValueError or TypeError. What is refused raises
+      MessageNotAccepted. Queues may be restricted for all publishers by the argument `x-accept-types` as well.
     - One warning tells an app with `priority_steps` or `sep` in its `broker_transport_options` to choose `priority_order`.
 
     It may be called more than once, and before or after `config_from_object`: settings are read when a connection is made, and
     those of the user always hold. Without it, `redisplus://` works as well, in publishers and in workers.
 
     Example:
-        app = configure_app(Celery("shop", broker="redis://localhost:6379/0"))
+        app = configure_app(Celery("shop", broker="redis://localhost:6379/0"), accept={"orders": Order})
+
+    Raises:
+        OptionError: with the first connection, where `accept` has something that is none of these.
     """
     if not isinstance(app.__dict__.get("_connection"), Connections):
         app._connection = Connections(app)  # noqa: SLF001 - see Connections
+        _forget_connections(app)
+    if accept is not None:
+        app._connection.accept = dict(accept)  # noqa: SLF001 - as above
         _forget_connections(app)
     app.steps["consumer"].add(BrokerStep)
     set_eta_for(app)

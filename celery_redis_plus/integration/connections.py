@@ -29,14 +29,19 @@ class Connections:
         self._app = app
         self._connection = app._connection  # noqa: SLF001 - Celery has no public place where all connections pass
         self._warned = False
+        #: The option of this name, for connections to our broker.
+        self.accept: dict[str, Any] | None = None
 
     def __call__(self, url: Any, *args: Any, **options: Any) -> Any:
         """Return a kombu Connection; the arguments are those of `Celery._connection`."""
         self._make_readable()
         urls, transport = translated(url, options.pop("transport", None) or self._app.conf.broker_transport)
-        if not self._warned and is_ours(urls, transport):
-            self._warned = True
-            warn_about_priorities(self._app)
+        if is_ours(urls, transport):
+            if not self._warned:
+                self._warned = True
+                warn_about_priorities(self._app)
+            if self.accept is not None:
+                options["transport_options"] = {"accept": self.accept, **(options.get("transport_options") or {})}
         return self._connection(urls, *args, transport=transport, **options)
 
     def _make_readable(self) -> None:

@@ -195,8 +195,9 @@ class Poller:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             self._session.check()
-            if self._deliver_one():
-                return True
+            with self._session.service.delivering(self._session.id):
+                if self._deliver_one():
+                    return True
             self._take_bell()
             self._take_broadcasts()
             if self._session.reader.buffered or self._claim():
@@ -320,10 +321,11 @@ class Poller:
         try:
             deadline = time.monotonic() + TURN_S
             keeper = self._session.service.keeper
-            while self._deliver_one() or self._claim():
-                # A solo worker has run a task in there: one that was told to end shall not begin the next.
-                if time.monotonic() > deadline or (keeper is not None and keeper.ending()):
-                    return True
+            with self._session.service.delivering(self._session.id):
+                while self._deliver_one() or self._claim():
+                    # A solo worker has run a task in there: one that was told to end shall not begin the next.
+                    if time.monotonic() > deadline or (keeper is not None and keeper.ending()):
+                        return True
             return False
         finally:
             self._in_turn = False

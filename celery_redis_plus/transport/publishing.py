@@ -12,7 +12,7 @@ from celery_redis_plus.broker.eta import delay_to_ms, eta_to_ms
 from celery_redis_plus.broker.lifetime import lifetime
 from celery_redis_plus.broker.priority import check_priority, rank
 from celery_redis_plus.broker.publishing import Attempt, Target
-from celery_redis_plus.errors import Unroutable
+from celery_redis_plus.errors import PublishRefused, Unroutable
 from celery_redis_plus.message import SEPARATOR, Outgoing
 from celery_redis_plus.transport import codec
 from celery_redis_plus.transport.failures import as_channel_errors
@@ -70,6 +70,8 @@ class Publishing:
             InvalidPriority, InvalidEta, InvalidQueueName, MessageTooLarge: the message cannot be published as it is.
             ChannelError: the channel is closed; or nothing takes the message and it is `mandatory`.
             NotReplicated: the message is stored, on fewer replicas than `wait_replicas` asks for.
+            PublishRefused: a queue does not take it: it is full, or accepts other types. Other queues that the exchange routes
+                it to have it all the same.
             redis.exceptions.RedisError: as `errors.translate` names it. kombu's retry may repeat the publish: it stays one.
         """
         self._check_open()
@@ -87,6 +89,9 @@ class Publishing:
             elif not publisher.to_queue(routing_key, self._outgoing(message, routing_key), attempt):
                 self._unroutable(exchange, routing_key, mandatory=mandatory)
             publisher.check_replicas(attempt)
+        except PublishRefused:
+            # The outcome is known, too.
+            raise
         except BaseException:
             properties[ATTEMPT] = attempt
             raise
@@ -104,12 +109,19 @@ class Publishing:
         queues = bindings.route(exchange, routing_key, headers)
         check = bindings.check(exchange) if queues else None
         routed = False
+        refused: PublishRefused | None = None
         for queue in queues:
-            routed = publisher.to_queue(queue, self._outgoing(message, queue), attempt, still_bound) or routed
+            try:
+                routed = publisher.to_queue(queue, self._outgoing(message, queue), attempt, still_bound) or routed
+            except PublishRefused as error:
+                # As in AMQP: each queue decides for itself, and the publisher hears of a refusal.
+                refused = error
         if check is not None and check.moved:
             for queue in bindings.refresh(exchange).route(routing_key, headers):
                 if queue not in queues:
                     routed = publisher.to_queue(queue, self._outgoing(message, queue), attempt) or routed
+        if refused is not None:
+            raise refused
         if not routed:
             fallback = self.session.options.deadletter_queue
             if fallback:
@@ -140,6 +152,9 @@ class Publishing:
 
     def _outgoing(self, message: dict[str, Any], queue: str) -> Outgoing:
         properties = message["properties"]
+        acceptance = self.session.acceptance
+        if acceptance.queues:
+            acceptance.check(queue, message)
         declared = self.session.queues.arguments(queue)
         priority = check_priority(properties.get("priority"), declared.max_priority if declared else None)
         properties["priority"] = priority
@@ -150,6 +165,7 @@ class Publishing:
             rank=rank(priority, order),
             eta=_eta(properties, message["headers"]),
             life=self._life(queue, properties, message["headers"]),
+            origin=message,
         )
 
     def _life(self, queue: str, properties: Mapping[str, Any], headers: Mapping[str, Any]) -> str:

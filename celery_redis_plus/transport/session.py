@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import itertools
 import secrets
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.bindings import Bindings
+from celery_redis_plus.broker.bounded import LOOK_S, Bounded, Patience
 from celery_redis_plus.broker.claiming import Claimer
 from celery_redis_plus.broker.consumers import SEPARATOR, Consumers
 from celery_redis_plus.broker.dead_letters import DeadLetters
 from celery_redis_plus.broker.fanout import FanoutReader
 from celery_redis_plus.broker.publishing import Publisher, Replication
 from celery_redis_plus.broker.queues import Queues
+from celery_redis_plus.broker.room import WaitingRoom
 from celery_redis_plus.broker.settling import Settler
-from celery_redis_plus.broker.waiting import BellWaiter
+from celery_redis_plus.broker.waiting import OVERDUE_S, BellWaiter
 from celery_redis_plus.duties.service import Service, service_for
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.keys import Keys
@@ -22,6 +25,7 @@ from celery_redis_plus.topology.blocking_wire import BlockingWire
 from celery_redis_plus.topology.connector import Connector
 from celery_redis_plus.topology.waker import Waker
 from celery_redis_plus.topology.wire import Wire
+from celery_redis_plus.transport.accepting import Acceptance
 
 if TYPE_CHECKING:
     from celery_redis_plus.options import Options
@@ -51,12 +55,21 @@ class Session:
         self.waker = Waker()
         self.bindings = Bindings(self.wire, self.keys)
         self.queues = Queues(self.wire, self.keys, transient_ttl_s=options.transient_queue_ttl)
+        self.acceptance = Acceptance(options.accept)
+        self.waiting_room = WaitingRoom(self.wire, self.keys, self._room_wire)
+        bounded = Bounded(
+            self.waiting_room,
+            Patience(options.publish_timeout, options.throttle_threshold),
+            check_type=self.acceptance.check_declared,
+            consumes_itself=self._consumes_itself,
+        )
         self.publisher = Publisher(
             self.wire,
             self.keys,
             dedup_window_s=options.publish_dedup_window,
             on_missing=self.queues.revive,
             replication=Replication(options.wait_replicas, options.wait_replicas_timeout),
+            bounded=bounded,
         )
         self.consumers = Consumers(self.wire, self.keys, timeout_s=options.consumer_heartbeat_timeout)
         self._numbers = itertools.count(1)
@@ -93,6 +106,12 @@ class Session:
             self.waker.close()
             raise
 
+    def _room_wire(self) -> BlockingWire:
+        return BlockingWire(self.connector, "room", timeout=LOOK_S + OVERDUE_S)
+
+    def _consumes_itself(self, consumers: Collection[str]) -> bool:
+        return self.service.delivers_here(consumers)
+
     def _failed(self) -> None:
         self.broken = True
 
@@ -122,6 +141,7 @@ class Session:
         """Close the wires in order; what is owed is read first."""
         self.bell_wire.close()
         self.stream_wire.close()
+        self.waiting_room.close()
         self.wire.close()
         self.waker.close()
 

@@ -1,3 +1,4 @@
+-- @include room
 -- @include text
 
 -- Ends a message's life in its queue; the caller has taken it out of its place. It goes on to the dead-letter exchange (`dying`,
@@ -6,6 +7,7 @@
 local function die(queue, record, tag, score, reason, now)
   local hash = queue.message .. tag
   local ttl, exchange = record[1], record[2]
+  if is_limited(tag) and redis.call('HEXISTS', hash, 'died') == 0 then make_room(queue.meta, 1, size_of(hash), 'gone', now) end
   if reason == 'expired' then redis.call('HINCRBY', queue.meta, 'expired', 1) end
   if ttl and not exchange then
     redis.call('UNLINK', hash)

@@ -16,6 +16,13 @@ local function first_time(producer, n, retry, window_ms)
   return redis.call('SET', producer .. ':' .. n, 1, 'NX', 'PX', window_ms) and true or false
 end
 
+-- Keeps a late original of this producer from being stored any more: its retry is about to be refused, or to wait.
+local function fence(producer, window_ms)
+  local last = redis.call('GET', producer) or '0'
+  if string.sub(last, 1, 1) ~= 'F' then last = 'F' .. last end
+  redis.call('SET', producer, last, 'PX', window_ms)
+end
+
 -- Whether message number `n` is stored, or was. Remembers nothing. (An original that is fenced out is not.)
 local function seen_before(producer, n)
   local last = redis.call('GET', producer)

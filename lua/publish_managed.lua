@@ -1,0 +1,183 @@
+#!lua
+-- Puts one message into one queue that has limits, once, if the limits allow it; tells what else the publisher has to do.
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
+--       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)  12 room (zset)  13 consumers (zset)
+--       14 pub of this producer (string)  [15 staged body (hash)]
+-- ARGV  1 payload  2 rank (0-255, 0 first)  3 eta (ms since the epoch, '+ms' from now, 0 = now)  4 number of the message on its connection
+--       5 retry (0/1)  6 dedup window (ms)  7 life of the message, as `publish` has it
+--       8 limits that the publisher knows of ('' = none yet), with '!' before them where it refuses the message by its type
+--       9 share of free room under which it slows down, unless the queue says  10 most that it slows down (us; 0 = it has, or will not)  11 waiter  12 ticket ('' = it has not waited)
+-- Returns the tag; '' for a duplicate; 'NOQUEUE' without a record; 'PLAIN' where the queue has no limits; 'REFUSED' where the
+-- publisher refuses and the limits are as it knows them, counted. Or a list:
+-- { 'CHANGED', limits, arguments of the queue }; { 'THROTTLE', us to sleep first }; { 'WAIT', ticket, live consumers... };
+-- { 'FULL', limit, its size, what it has, dead-lettered (0/1) }; { 'DROPPED', tag, how many died for it, were they kept (0/1) }.
+-- @include enqueue
+-- @include once
+-- @include places
+-- @include die
+
+local queue, room, producer, staged = places(0), KEYS[12], KEYS[14], KEYS[15]
+local record = redis.call('HMGET', queue.meta, 'id', 'ttl', 'next', 'message_ttl', 'limited')
+if not record[1] then return 'NOQUEUE' end
+if not record[5] then return 'PLAIN' end
+if ARGV[8] == '!' .. record[5] then
+  if KEYS[15] then redis.call('UNLINK', KEYS[15]) end
+  redis.call('HINCRBY', KEYS[6], 'rejected', 1)
+  return 'REFUSED'
+end
+if record[5] ~= ARGV[8] then
+  if KEYS[15] then redis.call('UNLINK', KEYS[15]) end
+  return { 'CHANGED', record[5], redis.call('HGET', queue.meta, 'arguments') }
+end
+local retry, window = ARGV[5] == '1', ARGV[6]
+local waiter, ticket = ARGV[11], ARGV[12]
+if staged and redis.call('EXISTS', staged) == 0 then
+  if seen_before(producer, ARGV[4]) then return '' end
+  return redis.error_reply('ERR the staged body is gone')
+end
+if retry then
+  fence(producer, window)
+  if seen_before(producer, ARGV[4]) then
+    if staged then redis.call('UNLINK', staged) end
+    if ticket ~= '' then leave_line(room, waiter) end
+    return ''
+  end
+end
+
+local max_length, max_bytes, max_pending, overflow, threshold = read_limits(record[5])
+local size = max_bytes and #ARGV[1] + (staged and redis.call('HSTRLEN', staged, 'body') or 0) or 0
+local length = redis.call('ZCARD', queue.ready) + redis.call('ZCARD', queue.delayed)
+local pending = max_pending and length + redis.call('ZCARD', queue.index) or length
+local bytes = 0
+if max_bytes then
+  bytes = tonumber(redis.call('HGET', queue.meta, 'bytes') or 0)
+  if bytes ~= 0 and length == 0 and redis.call('EXISTS', queue.index) == 0 then
+    -- Nothing is there: what evicted messages counted for is forgotten.
+    bytes = 0
+    redis.call('HDEL', queue.meta, 'bytes')
+  end
+end
+
+-- How many more messages the counts allow, the smallest share of a limit that is free, and the limit that leaves the least.
+local free, share, tight = math.huge, 1, { 'x-max-length-bytes', max_bytes, bytes }
+local function count(name, limit, has)
+  if not limit then return end
+  share = math.min(share, (limit - has) / math.max(limit, 1))
+  if limit - has < free then free, tight = limit - has, { name, limit, has } end
+end
+count('x-max-length', max_length, length)
+count('x-max-pending', max_pending, pending)
+local fits = free > 0 and (not max_bytes or bytes + size <= max_bytes)
+if free > 0 and not fits then tight = { 'x-max-length-bytes', max_bytes, bytes } end
+
+local function full(dead)
+  redis.call('HINCRBY', queue.meta, 'rejected', 1)
+  if ticket ~= '' then leave_line(room, waiter) end
+  return { 'FULL', tight[1], tight[2], tight[3], dead }
+end
+
+local function put()
+  -- What a transient queue leaves goes with it.
+  if record[2] and tonumber(record[2]) < tonumber(window) then redis.call('PEXPIRE', producer, record[2]) end
+  return enqueue(queue.meta, queue.ready, queue.delayed, queue.message, queue.bell, queue.timer, record,
+    ARGV[1], tonumber(ARGV[2]), ARGV[3], staged, queue.expiry, ARGV[7])
+end
+
+-- A body that is not put into the queue now is sent again with the next try: it must not fill a full server meanwhile.
+local function unstage()
+  if staged then redis.call('UNLINK', staged) end
+end
+
+local function new_here()
+  if first_time(producer, ARGV[4], retry, window) then return true end
+  if retry then unstage() end
+  return false
+end
+
+local rules
+-- Takes a message out of its place, ready or delayed, and ends its life here.
+local function drop(tag, score)
+  rules = rules or redis.call('HMGET', queue.meta, 'ttl', 'dlx')
+  redis.call('ZREM', queue.expiry, tag)
+  -- A hash that vanished (eviction) leaves nothing to keep.
+  if redis.call('EXISTS', queue.message .. tag) == 0 then return end
+  die(queue, rules, tag, score, 'maxlen', now_ms())
+end
+
+-- Who waits for room already has been slow enough.
+if threshold ~= '-' and fits and ticket == '' and ARGV[10] ~= '0' then
+  if threshold == '*' then threshold = ARGV[9] end
+  if share < tonumber(threshold) then
+    unstage()
+    local us = math.min(math.ceil(1e6 / free), tonumber(ARGV[10]))
+    redis.call('HINCRBY', queue.meta, 'throttled', 1)
+    redis.call('HINCRBY', queue.meta, 'throttled_us', text(us))
+    return { 'THROTTLE', us }
+  end
+end
+
+if overflow == 'drop-head' then
+  if not new_here() then return '' end
+  local tag = put()
+  if fits then return tag end
+  local dropped = 0
+  length, pending = length + 1, pending + 1
+  if max_bytes then bytes = tonumber(redis.call('HGET', queue.meta, 'bytes')) end
+  while dropped < 500 and ((max_length and length > max_length) or (max_pending and pending > max_pending)
+      or (max_bytes and bytes > max_bytes)) do
+    local head = redis.call('ZPOPMIN', queue.ready)
+    if not head[1] then
+      head = redis.call('ZPOPMIN', queue.delayed)
+      if not head[1] then break end
+      head[2] = redis.call('HGET', queue.message .. head[1], 'score') or head[2]
+    end
+    drop(head[1], head[2])
+    if max_bytes then bytes = tonumber(redis.call('HGET', queue.meta, 'bytes')) end
+    length, pending, dropped = length - 1, pending - 1, dropped + 1
+  end
+  return { 'DROPPED', tag, dropped, (rules[2] or not rules[1]) and 1 or 0 }
+end
+
+local ahead = 0
+if overflow == 'block' and redis.call('EXISTS', room) == 1 then
+  forget_gone(room, now_ms())
+  ahead = ticket ~= '' and redis.call('ZCOUNT', room, '-inf', '(' .. ticket) or redis.call('ZCARD', room)
+  -- Sizes differ: who passed a large message that waits could keep it waiting for ever.
+  if max_bytes and ahead > 0 then fits = false end
+end
+if not fits or free <= ahead then
+  if overflow == 'reject-publish-dlx' then
+    if not new_here() then return '' end
+    local tag = put()
+    if redis.call('ZREM', queue.ready, tag) == 0 then redis.call('ZREM', queue.delayed, tag) end
+    drop(tag, text(tonumber(ARGV[2]) * LEVEL + now_ms()))
+    return full((rules[2] or not rules[1]) and 1 or 0)
+  end
+  if overflow ~= 'block' or tight[2] < 1 or (max_bytes and size > max_bytes) then
+    unstage()
+    return full(0)
+  end
+  if ticket == '' then
+    ticket = text(redis.call('HINCRBY', queue.meta, 'tickets', 1))
+    redis.call('HINCRBY', queue.meta, 'blocked', 1)
+  end
+  unstage()
+  local now = now_ms()
+  redis.call('ZADD', room, ticket, waiter)
+  redis.call('ZADD', room .. ':seen', text(now), waiter)
+  redis.call('PEXPIRE', room, LINE_MS)
+  redis.call('PEXPIRE', room .. ':seen', LINE_MS)
+  local answer = { 'WAIT', ticket }
+  for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', KEYS[13], text(now), '+inf', 'LIMIT', 0, 100)) do
+    answer[#answer + 1] = consumer
+  end
+  return answer
+end
+
+if not new_here() then return '' end
+local tag = put()
+if ticket ~= '' then
+  leave_line(room, waiter)
+  ring_room(room, free - 1, now_ms())
+end
+return tag
