@@ -110,7 +110,7 @@ class Session:
         return BlockingWire(self.connector, "room", timeout=LOOK_S + OVERDUE_S)
 
     def _consumes_itself(self, consumers: Collection[str]) -> bool:
-        return self.service.delivers_here(consumers)
+        return self.service.delivers_here({name.partition(SEPARATOR)[0] for name in consumers})
 
     def _failed(self) -> None:
         self.broken = True
