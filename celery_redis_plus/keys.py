@@ -85,6 +85,34 @@ class QueueKeys:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class FanoutKeys:
+    """The keys of one fanout exchange, as bytes."""
+
+    exchange: str
+    stream: bytes
+    #: A hash: how many broadcasts there were, and other counters.
+    meta: bytes
+    #: A zset: subscriber -> when it is overdue.
+    subscribers: bytes
+    #: A zset: subscriber -> number of the last broadcast that it has processed.
+    cursors: bytes
+    #: A hash: subscriber -> its record.
+    records: bytes
+    #: A zset of recent deaths.
+    dead: bytes
+    #: A prefix: a producer's record is this and the producer's id.
+    producer: bytes
+
+    def registry(self) -> tuple[bytes, ...]:
+        """Return what the scripts of the subscriber registry take."""
+        return (self.stream, self.meta, self.subscribers, self.cursors, self.records)
+
+    def everything(self) -> tuple[bytes, ...]:
+        """Return what goes with the exchange."""
+        return (*self.registry(), self.dead)
+
+
 class Keys:
     """Spells keys under one `global_keyprefix`."""
 
@@ -147,10 +175,16 @@ class Keys:
         """Return the private bell of one blocked client."""
         return self._key(f"wake:{{{client}}}")
 
-    def stream(self, exchange: str, prefix: str) -> bytes:
-        """Return the stream of the fanout `exchange`; `prefix` is the formatted `fanout_prefix`, such as `/0.`."""
-        return self._key(f"{prefix}{exchange}")
-
-    def stream_producer(self, exchange: str, prefix: str) -> bytes:
-        """Return the prefix of the producers' records of the stream of `exchange`."""
-        return self._key(f"pub:{{{prefix}{exchange}}}:")
+    def fanout(self, exchange: str, prefix: str) -> FanoutKeys:
+        """Return the keys of the fanout `exchange`; `prefix` is the formatted `fanout_prefix`, such as `/0.`."""
+        tag = f"{{{prefix}{exchange}}}"
+        return FanoutKeys(
+            exchange=exchange,
+            stream=self._key(f"{prefix}{exchange}"),
+            meta=self._key(f"fanout:{tag}"),
+            subscribers=self._key(f"subscribers:{tag}"),
+            cursors=self._key(f"cursors:{tag}"),
+            records=self._key(f"subscriber:{tag}"),
+            dead=self._key(f"dead_subscribers:{tag}"),
+            producer=self._key(f"pub:{tag}:"),
+        )

@@ -95,8 +95,20 @@ class Options:
         "which is counted and logged.",
         unit="messages",
     )
+    stream_max_age: float | None = _option(
+        _SECONDS,
+        86_400,
+        "How long a fanout stream keeps a message at most, whoever still wants it; what all subscribers have processed goes "
+        "before that.",
+        unit="s",
+        none="any age, within stream_maxlen",
+    )
     subscriber_timeout: float = _option(
-        _SECONDS, 300, "A fanout subscriber that gave no sign of life for so long is forgotten.", unit="s"
+        _SECONDS,
+        300,
+        "A fanout subscriber that gave no sign of life for so long, and then not within 30 s more, is dead: it is forgotten, "
+        "and what it had not read is counted and logged. A client that reconnects within this time resumes where it was.",
+        unit="s",
     )
     transient_queue_ttl: float = _option(
         _SECONDS,
@@ -274,6 +286,11 @@ class Options:
             elif name not in _MEANINGLESS and name not in _OF_KOMBU:
                 raise OptionError(_unknown(name, declared))
         return cls(**given, explicit=frozenset(given))
+
+    def stream_prefix(self, db: int) -> str:
+        """Return what stands before an exchange's name in the key of its stream, as `fanout_prefix` says."""
+        prefix = "/{db}." if self.fanout_prefix is True else self.fanout_prefix or ""
+        return prefix.replace("{db}", str(db))
 
     def was_set(self, name: str) -> bool:
         """Whether the user gave the option `name`, be it with the default's value."""

@@ -1,9 +1,18 @@
 #!lua
 -- Appends one broadcast to its exchange's stream, once, however often its publisher retries.
--- KEYS  1 stream  2 pub of this producer (string)
--- ARGV  1 payload  2 routing key  3 uuid  4 entries to keep (about)  5 number of the message on its connection  6 retry (0/1)
---       7 dedup window (ms)
+-- KEYS  1 stream  2 fanout (hash)  3 pub of this producer (string)
+-- ARGV  1 payload  2 routing key  3 identity (producer.number)  4 entries to keep (about)  5 number of the message on its connection
+--       6 retry (0/1)  7 dedup window (ms)  8 age up to which entries are kept (ms; 0 = any)
 -- Returns the entry's id, or '' for a duplicate.
+-- The entry's head starts with its number in the stream: a reader that misses one knows how many it missed.
 -- @include once
-if not first_time(KEYS[2], ARGV[5], ARGV[6] == '1', ARGV[7]) then return '' end
-return redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[4], '*', 'uuid', ARGV[3], 'routing_key', ARGV[2], 'payload', ARGV[1])
+-- @include now
+-- @include text
+if not first_time(KEYS[3], ARGV[5], ARGV[6] == '1', ARGV[7]) then return '' end
+local number = redis.call('HINCRBY', KEYS[2], 'count', 1)
+local head = text(number) .. ' ' .. ARGV[3] .. ' ' .. ARGV[2]
+local id = redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[4], '*', 'head', head, 'payload', ARGV[1])
+if ARGV[8] ~= '0' and number % 100 == 0 then
+  redis.call('XTRIM', KEYS[1], 'MINID', '~', text(now_ms() - ARGV[8]))
+end
+return id

@@ -67,6 +67,15 @@ class Bindings:
         """Return the names of all exchanges."""
         return [name.decode("utf-8", "surrogateescape") for name in self._wire.command("HKEYS", self._keys.exchanges)]
 
+    def names_of_type(self, kind: str) -> list[str]:
+        """Return the names of the exchanges of a type."""
+        flat = self._wire.command("HGETALL", self._keys.exchanges)
+        return [
+            name.decode("utf-8", "surrogateescape")
+            for name, record in zip(flat[::2], flat[1::2], strict=True)
+            if decode_exchange(record).type == kind
+        ]
+
     def delete(self, exchange: str) -> None:
         """Remove the exchange and its bindings; its queues stay."""
         self._wire.command("HDEL", self._keys.exchanges, _bytes(exchange))

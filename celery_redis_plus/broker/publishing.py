@@ -18,7 +18,7 @@ from celery_redis_plus.scripts import script
 from celery_redis_plus.topology.packing import CallTemplate, pack_call
 
 if TYPE_CHECKING:
-    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.keys import FanoutKeys, Keys
     from celery_redis_plus.scripts import Script
     from celery_redis_plus.topology.wire import Wire
 
@@ -96,12 +96,11 @@ class Attempt:
 class Target:
     """Where broadcasts to one fanout exchange go."""
 
-    exchange: str
-    stream: bytes
-    #: Prefix of the producers' records.
-    producer: bytes
+    keys: FanoutKeys
     #: Entries the stream keeps, about.
     maxlen: int
+    #: Milliseconds for which it keeps them; 0: without a limit.
+    max_age_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,18 +285,19 @@ class Publisher:
             wanted=wanted,
         )
 
-    def to_stream(self, target: Target, payload: bytes, routing_key: str, uuid: str, attempt: Attempt) -> None:
+    def to_stream(self, target: Target, payload: bytes, routing_key: str, attempt: Attempt) -> None:
         """Append a broadcast to a fanout exchange's stream. Raises as `to_queue` does."""
-        exchange = target.exchange
+        keys, exchange = target.keys, target.keys.exchange
         if attempt.is_done(exchange):
             return
         if len(payload) > MAX_BODY:
             raise MessageTooLarge(f"broadcast of {len(payload)} bytes to {exchange!r}: at most {MAX_BODY} bytes")
         with self._wire.exclusive():
             producer, number, retry = self._number(exchange, attempt)
-            arguments = (payload, routing_key, uuid, target.maxlen, number, retry, self._window)
+            identity = b"%b.%d" % (producer, number)
+            arguments = (payload, routing_key, identity, target.maxlen, number, retry, self._window, target.max_age_ms)
             run = self._run_and_wait if self._replication.replicas else self._wire.run_packed
-            packed = pack_call(self._publish_fanout.sha, (target.stream, target.producer + producer), arguments)
+            packed = pack_call(self._publish_fanout.sha, (keys.stream, keys.meta, keys.producer + producer), arguments)
             try:
                 run(self._publish_fanout, packed)
             except BaseException:

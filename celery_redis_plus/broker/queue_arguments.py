@@ -110,6 +110,12 @@ class QueueArguments:
                 f"argument 'x-throttle' of queue {queue!r} is {checked['x-throttle']!r} without a limit to slow down before; "
                 "allowed only beside 'x-max-pending' or 'x-max-length'"
             )
+        if checked.get("x-durable-subscriber") and (auto_delete or exclusive):
+            flag = "auto_delete" if auto_delete else "exclusive"
+            raise InvalidArgument(
+                f"argument 'x-durable-subscriber' of queue {queue!r} is True beside {flag}=True, which deletes the queue with "
+                f"its consumer; allowed only with {flag}=False"
+            )
         return cls(bool(durable), bool(exclusive), bool(auto_delete), checked)
 
     @property
@@ -128,6 +134,11 @@ class QueueArguments:
     def message_ttl_ms(self) -> int | None:
         """`x-message-ttl`: the milliseconds that a message lives while it is ready; None: for ever."""
         return self._whole("x-message-ttl")
+
+    @property
+    def durable_subscriber(self) -> bool:
+        """`x-durable-subscriber`: a fanout exchange keeps this queue's place while nobody consumes it."""
+        return self.arguments.get("x-durable-subscriber") is True
 
     @property
     def max_priority(self) -> int | None:
@@ -266,6 +277,8 @@ _RULES: dict[str, _Rule] = {
     "x-dead-letter-exchange": _STRING,
     "x-dead-letter-routing-key": _STRING,
     "x-single-active-consumer": _BOOLEAN,
+    # Ours: see docs/broadcasts.md.
+    "x-durable-subscriber": _BOOLEAN,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class Janitor:
         self._listed_version = -1
         self._list_at = 0.0
         self._touch_at: dict[str, float] = {}
+        #: Called with exchange and queue when a vanished queue's binding has gone with it.
+        self.on_unbound: Callable[[str, str], None] = lambda *_: None
         self._clear_at = time.monotonic() + random.uniform(1, CLEAR_S)  # noqa: S311 - spreads load, guards nothing
 
     @property
@@ -77,3 +80,5 @@ class Janitor:
             if binding.queue not in gone:
                 # Its client came back while we were at it.
                 self._bindings.bind(exchange, binding)
+            else:
+                self.on_unbound(exchange, binding.queue)

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import secrets
 import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from redis.exceptions import RedisError
 
 from celery_redis_plus.broker.bindings import Bindings
 from celery_redis_plus.broker.consumers import Consumers
 from celery_redis_plus.broker.dead_letters import DeadLetters
-from celery_redis_plus.broker.fanout import Positions
+from celery_redis_plus.broker.fanout.positions import Positions
+from celery_redis_plus.broker.fanout.registry import Registry
 from celery_redis_plus.broker.holding import Keeper, Register
 from celery_redis_plus.broker.queues import Queues
 from celery_redis_plus.broker.settling import Settler
@@ -31,6 +33,7 @@ from celery_redis_plus.duties.dead_letters import Undertaker
 from celery_redis_plus.duties.heartbeat import Heartbeat
 from celery_redis_plus.duties.janitor import Janitor
 from celery_redis_plus.duties.roster import Roster
+from celery_redis_plus.duties.subscriptions import Subscriptions
 from celery_redis_plus.duties.sweeper import Limits, Sweeper
 from celery_redis_plus.duties.tending import Tending
 from celery_redis_plus.duties.watched import WatchList
@@ -53,6 +56,17 @@ FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 1.0
 TIMER_WAIT_S = 30.0
 #: Seconds without consumers after which the thread ends; a new consumer starts it again.
 IDLE_END_S = 10.0
+
+
+class Duty(Protocol):
+    """One kind of background work."""
+
+    @property
+    def due_at(self) -> float:
+        """When to run next, on the monotonic clock, in seconds."""
+
+    def run(self) -> None:
+        """Do what is due."""
 
 
 class Service:
@@ -92,7 +106,22 @@ class Service:
         self._tending = Tending(queues)
         timeout_s = options.consumer_heartbeat_timeout
         self.roster = Roster(Consumers(wire, keys, timeout_s=timeout_s), self.watched, timeout_s=timeout_s)
-        self._duties = (self._tending, self._aftermath, self._heartbeat, self._sweeper, self.roster, self._janitor)
+        self._subscriptions = Subscriptions(
+            Registry(wire, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age),
+            self.positions,
+            bindings,
+            lambda exchange: keys.fanout(exchange, options.stream_prefix(connector.address.db)),
+        )
+        self._janitor.on_unbound = self._subscriptions.forget
+        self._duties: tuple[Duty, ...] = (
+            self._tending,
+            self._aftermath,
+            self._heartbeat,
+            self._sweeper,
+            self.roster,
+            self._janitor,
+            self._subscriptions,
+        )
         self._watched_version = -1
         self._reachable = True
 
@@ -106,6 +135,7 @@ class Service:
     @keeper.setter
     def keeper(self, keeper: Keeper | None) -> None:
         self._aftermath.keeper = keeper
+        self._subscriptions.keeper = keeper
 
     def start(self) -> None:
         """Make sure that the thread runs."""
@@ -172,7 +202,7 @@ class Service:
                     self._rest()
                 except (RedisError, OSError, CeleryRedisPlusError) as error:
                     self._away(error)
-                    self._pause(backoff_s)
+                    self._pause(backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, guards nothing
                     backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)
                 except Exception:
                     logger.exception("a duty failed; this is a defect of celery-redis-plus, please report it")
@@ -204,6 +234,7 @@ class Service:
             self._watched_version = self.watched.version
             self._janitor.hurry()
             self.roster.hurry()
+            self._subscriptions.hurry()
         self._sweeper.watch(self._swept())
         now = time.monotonic()
         for duty in self._duties:
@@ -251,6 +282,7 @@ class Service:
         self.roster.hurry()
         self._janitor.hurry()
         self._tending.hurry()
+        self._subscriptions.hurry()
 
     def _back(self) -> None:
         if not self._reachable:

@@ -113,8 +113,7 @@ class Channel(Publishing, Consuming, Declaring, virtual.Channel):
             session.service.watched.remove(queue, consumer.id)
         for queue in self._getting:
             session.service.watched.remove(queue, session.id)
-        for queue in {*self.consumers, *self._getting}:
-            session.service.positions.keep(queue)
+        self._orphan_broadcasts(delivered)
         self.buffer.clear()
         self.qos.forget()
         if queues or delivered:

@@ -12,12 +12,13 @@ from kombu.utils.uuid import uuid
 from celery_redis_plus.broker.consumers import INTERESTED, NOT_INTERESTED, NOTIFIED, Consumer
 from celery_redis_plus.broker.holding import Settlement
 from celery_redis_plus.message import Claimed
+from celery_redis_plus.transport.broadcasting import UNREADABLE, Broadcasting
 from celery_redis_plus.transport.failures import as_channel_errors, channel_error
 from celery_redis_plus.transport.message import Message, payload_of
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.claiming import Batch
-    from celery_redis_plus.broker.fanout import Broadcast
+    from celery_redis_plus.message import Claimed
     from celery_redis_plus.transport.poller import Poller
     from celery_redis_plus.transport.qos import QoS
     from celery_redis_plus.transport.session import Session
@@ -26,11 +27,9 @@ logger = logging.getLogger(__name__)
 
 #: Queues without a known reason to look that each claim looks at all the same: their bells are not heard while others have work.
 COLD_QUEUES = 4
-#: What reading a message raises that no version of this package has written.
-UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
 
 
-class Consuming:
+class Consuming(Broadcasting):
     """Consumers of one channel."""
 
     session: Session
@@ -51,9 +50,8 @@ class Consuming:
         self.hot: dict[str, None] = {}
         self._cold_at = 0
         self._no_ack: set[str] = set()
-        #: queue -> (exchange, stream, binding key) of its fanout bindings.
-        self._fanout: dict[str, list[tuple[str, bytes, str]]] = {}
         self._getting: set[str] = set()
+        self._init_broadcasting()
         #: How many of the messages delivered in this turn went to Celery's timer.
         self.timers_filled = 0
 
@@ -89,8 +87,8 @@ class Consuming:
         else:
             self._no_ack.discard(queue)
         self.hot[queue] = None
-        for exchange, stream, pattern in self._fanout.get(queue, ()):
-            self.session.reader.subscribe(queue, exchange, stream, pattern)
+        self._settles[queue] = not no_ack
+        self.read_broadcasts(queue)
         # A loop that sleeps on other bells has to hear of this queue.
         self.session.waker.wake()
         return tag
@@ -138,7 +136,7 @@ class Consuming:
     def _unused_here(self, queue: str) -> None:
         """Note that this connection consumes the queue no more; an auto-delete queue goes with its last consumer."""
         session = self.session
-        session.service.positions.forget(queue)
+        self._leave_broadcasts(queue)
         declared = session.queues.arguments(queue)
         if declared is not None and declared.auto_delete and session.queues.delete(queue, if_unused=True) is not None:
             session.bindings.unbind_queues([queue])
@@ -228,49 +226,6 @@ class Consuming:
             logger.exception("message %s of queue %r cannot be read: to the dead letters", claimed.tag, claimed.queue)
             self.qos.reject(claimed.tag)
             return None
-
-    def takes_broadcasts_of(self, queue: str) -> bool:
-        """Return whether the queue's broadcasts are for this channel."""
-        return queue in self.consumed and queue in self._fanout
-
-    def deliver_broadcast(self, broadcast: Broadcast) -> None:
-        """Deliver a broadcast: its tag is this process's, and its settlement changes nothing on the server."""
-        claimed = Claimed(
-            tag=f"{broadcast.queue}/{broadcast.entry[0]}-{broadcast.entry[1]}",
-            queue=broadcast.queue,
-            claim=1,
-            failures=0,
-            redelivered=False,
-            envelope=broadcast.envelope,
-            body=broadcast.body,
-        )
-        payload = self._payload(claimed)
-        if payload is not None:
-            self.consumed[broadcast.queue](payload)
-
-    # -- fanout -----------------------------------------------------------------------------------------------------------
-
-    def _fanout_bound(self, queue: str, exchange: str, stream: bytes, routing_key: str) -> None:
-        binding = (exchange, stream, routing_key)
-        bindings = self._fanout.setdefault(queue, [])
-        if binding not in bindings:
-            bindings.append(binding)
-            if queue in self.consumed:
-                self.session.reader.subscribe(queue, exchange, stream, routing_key)
-
-    def _fanout_unbound(self, queue: str, exchange: str, routing_key: str) -> None:
-        bindings = self._fanout.get(queue)
-        if bindings is None:
-            return
-        left = [binding for binding in bindings if (binding[0], binding[2]) != (exchange, routing_key)]
-        self.session.reader.unsubscribe(queue)
-        if left:
-            self._fanout[queue] = left
-            if queue in self.consumed:
-                for name, stream, pattern in left:
-                    self.session.reader.subscribe(queue, name, stream, pattern)
-        else:
-            del self._fanout[queue]
 
     # -- one message at a time --------------------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 
 from celery_redis_plus.broker.exchange_record import ExchangeRecord
-from celery_redis_plus.broker.fanout import last_entry
 from celery_redis_plus.broker.queue_arguments import QueueArguments
 from celery_redis_plus.broker.routing import Binding
 from celery_redis_plus.transport.failures import as_channel_errors, channel_error
@@ -63,7 +62,7 @@ class Declaring:
         record = self.session.bindings.record(exchange)
         self.session.bindings.delete(exchange)
         if record is not None and record.type == "fanout":
-            self.session.wire.command("UNLINK", self._stream(exchange))
+            self.session.wire.command("UNLINK", *self.session.fanout_keys(exchange).everything())
 
     def exchange_bind(self, *args: Any, **kwargs: Any) -> None:
         """Refuse: exchanges cannot be bound to exchanges."""
@@ -111,9 +110,8 @@ class Declaring:
         deleted = self.session.queues.delete(queue, if_unused=if_unused, if_empty=if_empty)
         if deleted is None:
             return 0
-        self.session.bindings.unbind_queues([queue])
-        self.session.reader.unsubscribe(queue)
-        self.session.service.positions.forget(queue)
+        unbound = self.session.bindings.unbind_queues([queue])
+        self._fanout_deleted(queue, {exchange for exchange, _ in unbound if self._is_fanout(exchange)})
         return deleted
 
     def after_reply_message_received(self, queue: str) -> None:
@@ -147,11 +145,7 @@ class Declaring:
         record = self.session.bindings.record(name)
         self.session.bindings.bind(name, Binding(queue, routing_key or "", arguments or {}))
         if record is not None and record.type == "fanout":
-            stream = self._stream(name)
-            positions = self.session.service.positions
-            if positions.get(queue, stream) is None:
-                positions.set(queue, stream, last_entry(self.session.wire, stream))
-            self._fanout_bound(queue, name, stream, routing_key or "")
+            self._fanout_bound(queue, name, routing_key or "")
 
     def queue_unbind(
         self,
@@ -185,11 +179,15 @@ class Declaring:
         self._check_open()
         return [(binding.routing_key, None, binding.queue) for binding in self.session.bindings.all(exchange)]
 
-    def _stream(self, exchange: str) -> bytes:
-        return self.session.keys.stream(exchange, self.session.fanout_prefix)
+    def _is_fanout(self, exchange: str) -> bool:
+        record = self.session.bindings.record(exchange)
+        return record is not None and record.type == "fanout"
 
-    def _fanout_bound(self, queue: str, exchange: str, stream: bytes, routing_key: str) -> None:
+    def _fanout_bound(self, queue: str, exchange: str, routing_key: str) -> None:
         raise NotImplementedError
 
     def _fanout_unbound(self, queue: str, exchange: str, routing_key: str) -> None:
+        raise NotImplementedError
+
+    def _fanout_deleted(self, queue: str, exchanges: set[str]) -> None:
         raise NotImplementedError

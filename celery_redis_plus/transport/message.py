@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport import base
 
+from celery_redis_plus.broker.fanout import entries
 from celery_redis_plus.transport import codec
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.fanout.entries import Entry
     from celery_redis_plus.message import Claimed
 
 
@@ -43,6 +45,17 @@ class Message(base.Message):
             "content-encoding": self.content_encoding,
             "headers": headers,
         }
+
+
+def broadcast_payload(entry: Entry, tag: str, *, redelivered: bool) -> dict[str, Any]:
+    """Return a broadcast as kombu's payload. Every call makes a new one: each consumer may change its own."""
+    envelope, body = entries.payload_of(entry)
+    payload = codec.load_often(envelope)
+    payload["body"] = body
+    properties = payload["properties"]
+    properties["delivery_tag"] = tag
+    properties["delivery_info"]["redelivered"] = redelivered
+    return payload
 
 
 def payload_of(claimed: Claimed) -> dict[str, Any]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 #: Seconds for which one turn of the event loop delivers: a solo worker runs the task inside the delivery, and remote control
 #: must not wait for a whole batch.
 TURN_S = 0.010
+#: Broadcasts that are delivered in a row while messages may wait in queues.
+BROADCASTS_IN_A_ROW = 32
 #: Timers that kombu's loop fires in one turn: ten (`Hub.fire_timers`, kombu 5.7), of which one may be somebody else's.
 TIMERS_A_TURN = 9
 #: Seconds for which a claim waits for more credit while most of the prefetch is being worked on.
@@ -49,6 +51,7 @@ class Poller:
         self._waking = False
         self._turn_number = 0
         self._in_turn = False
+        self._broadcasts_in_a_row = 0
 
     # -- channels ---------------------------------------------------------------------------------------------------------
 
@@ -70,13 +73,28 @@ class Poller:
 
     def _deliver_one(self) -> bool:
         """Deliver one broadcast or message; return whether there was one that could be."""
-        broadcast = self._session.reader.next()
-        if broadcast is not None:
-            for channel in self._channels:
-                if channel.takes_broadcasts_of(broadcast.queue):
-                    channel.deliver_broadcast(broadcast)
-                    break
-            return True
+        if self._broadcasts_in_a_row < BROADCASTS_IN_A_ROW:
+            if self._deliver_broadcast():
+                return True
+        elif self._channels:
+            # Queues have their turn: nobody has listened to their bells meanwhile.
+            self._arm_bells()
+            self._take_bell()
+            self._claim()
+        self._broadcasts_in_a_row = 0
+        return self._deliver_message() or self._deliver_broadcast()
+
+    def _deliver_broadcast(self) -> bool:
+        delivery = self._session.reader.next()
+        if delivery is None:
+            return False
+        self._broadcasts_in_a_row += 1
+        consumer = delivery.subscription.consumer
+        consumer.deliver_broadcast(delivery)
+        self._count_timers(consumer)
+        return True
+
+    def _deliver_message(self) -> bool:
         channels = self._channels
         for number in range(len(channels)):
             channel = channels[(self._turn_number + number) % len(channels)]
@@ -84,11 +102,14 @@ class Poller:
                 self._turn_number += 1
                 self._session.settler.release(hold=False)
                 channel.deliver_next()
-                if channel.timers_filled:
-                    self._timers_ahead += channel.timers_filled
-                    channel.timers_filled = 0
+                self._count_timers(channel)
                 return True
         return False
+
+    def _count_timers(self, channel: Channel) -> None:
+        if channel.timers_filled:
+            self._timers_ahead += channel.timers_filled
+            channel.timers_filled = 0
 
     def _claim(self) -> bool:
         """Claim for one channel that has credit and reason to; return whether any channel did."""
@@ -141,8 +162,19 @@ class Poller:
 
     def _arm(self, *, bells: bool = True) -> None:
         """Block on the streams, and on the bells if wanted, unless a call that covers them is out already."""
-        waiter, reader = self._session.waiter, self._session.reader
-        open_bells = self._open_bells() if bells else ()
+        if bells:
+            self._arm_bells()
+        reader = self._session.reader
+        if reader.wants:
+            rest_s = reader.rest_s()
+            if not rest_s:
+                reader.arm()
+            elif self._loop is not None:
+                self._wake_in(rest_s)
+
+    def _arm_bells(self) -> None:
+        waiter = self._session.waiter
+        open_bells = self._open_bells()
         if open_bells and not waiter.armed:
             waiter.arm(open_bells)
         elif waiter.armed and not set(open_bells) <= set(waiter.armed):
@@ -153,12 +185,6 @@ class Poller:
                 self._session.waker.wake()
             else:
                 waiter.arm(open_bells)
-        if reader.active and not reader.armed and not reader.buffered:
-            rest_s = reader.rest_s()
-            if not rest_s:
-                reader.arm()
-            elif self._loop is not None:
-                self._wake_in(rest_s)
 
     def _take_bell(self, *, wait: bool = False) -> None:
         """Read an ended blocked call: what rang is hot; a timeout is a reason to look at everything."""
@@ -180,9 +206,13 @@ class Poller:
             # Woken for nothing: cancelled, or out of credit. The next in line shall look.
             waiter.ring(bell)
 
-    def _take_broadcasts(self) -> None:
-        if self._session.reader.arrived():
-            self._session.reader.take()
+    def _take_broadcasts(self) -> bool:
+        """Read an ended read of the streams; return whether there may be something to deliver now."""
+        reader = self._session.reader
+        if not reader.arrived():
+            return reader.look_around()
+        reader.take()
+        return True
 
     # -- without an event loop --------------------------------------------------------------------------------------------
 
@@ -199,8 +229,7 @@ class Poller:
                 if self._deliver_one():
                     return True
             self._take_bell()
-            self._take_broadcasts()
-            if self._session.reader.buffered or self._claim():
+            if self._take_broadcasts() or self._claim():
                 continue
             self._arm()
             left = HEALTH_S if deadline is None else min(deadline - time.monotonic(), HEALTH_S)
@@ -292,6 +321,7 @@ class Poller:
         session.check()
         # Before the turn: what another thread settles from now on wakes the loop again.
         session.waker.clear()
+        session.reader.look_around()
         self._timers_ahead = max(0, self._timers_ahead - TIMERS_A_TURN)
         delivered_before = self._turn_number
         more = self._turn()

@@ -6,12 +6,10 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kombu.utils.uuid import uuid
-
 from celery_redis_plus.broker.eta import delay_to_ms, eta_to_ms
 from celery_redis_plus.broker.lifetime import lifetime
 from celery_redis_plus.broker.priority import check_priority, rank
-from celery_redis_plus.broker.publishing import Attempt, Target
+from celery_redis_plus.broker.publishing import Attempt
 from celery_redis_plus.errors import PublishRefused, Unroutable
 from celery_redis_plus.message import SEPARATOR, Outgoing
 from celery_redis_plus.transport import codec
@@ -139,16 +137,8 @@ class Publishing:
         logger.warning("%s: it is dropped, as AMQP does with unroutable messages (mandatory=True makes it an error)", text)
 
     def _broadcast(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: Attempt) -> None:
-        session = self.session
-        prefix = session.fanout_prefix
-        target = Target(
-            exchange,
-            session.keys.stream(exchange, prefix),
-            session.keys.stream_producer(exchange, prefix),
-            session.options.stream_maxlen,
-        )
         payload = self._envelope(message) + SEPARATOR + _body(message["body"])
-        session.publisher.to_stream(target, payload, routing_key or "", uuid(), attempt)
+        self.session.publisher.to_stream(self.session.target(exchange), payload, routing_key or "", attempt)
 
     def _outgoing(self, message: dict[str, Any], queue: str) -> Outgoing:
         properties = message["properties"]

@@ -65,10 +65,14 @@ class QoS(virtual.QoS):
 
     def _settle(self, tag: str, settlement: Settlement) -> None:
         self._delivered.pop(tag, None)
-        held = self._session.service.register.settle(tag, settlement)
+        session = self._session
+        if self.channel.settle_broadcast(tag, settlement):
+            if threading.get_ident() != session.loop_thread:
+                session.waker.wake()
+            return
+        held = session.service.register.settle(tag, settlement)
         if held is None:
             return
-        session = self._session
         if threading.get_ident() != session.loop_thread:
             session.settler.post(held, settlement)
             # The consumer sleeps in poll, perhaps for want of the credit that this settlement has freed.

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import secrets
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from redis.exceptions import RedisError
+
+from celery_redis_plus import notices
 from celery_redis_plus.broker.bindings import Bindings
 from celery_redis_plus.broker.bounded import LOOK_S, Bounded, Patience
 from celery_redis_plus.broker.claiming import Claimer
 from celery_redis_plus.broker.consumers import SEPARATOR, Consumers
 from celery_redis_plus.broker.dead_letters import DeadLetters
-from celery_redis_plus.broker.fanout import FanoutReader
-from celery_redis_plus.broker.publishing import Publisher, Replication
+from celery_redis_plus.broker.fanout.reader import FanoutReader
+from celery_redis_plus.broker.fanout.registry import Registry
+from celery_redis_plus.broker.publishing import Publisher, Replication, Target
 from celery_redis_plus.broker.queues import Queues
 from celery_redis_plus.broker.room import WaitingRoom
 from celery_redis_plus.broker.settling import Settler
@@ -28,8 +33,11 @@ from celery_redis_plus.topology.wire import Wire
 from celery_redis_plus.transport.accepting import Acceptance
 
 if TYPE_CHECKING:
+    from celery_redis_plus.keys import FanoutKeys
     from celery_redis_plus.options import Options
     from celery_redis_plus.topology.address import Address
+
+logger = logging.getLogger(__name__)
 
 
 class Session:
@@ -77,11 +85,9 @@ class Session:
         self.waiter = BellWaiter(
             self.bell_wire, self.wire, wake=self.keys.wake(self.id), polling_interval_s=options.polling_interval
         )
+        self.registry = Registry(self.wire, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age)
         self.reader = FanoutReader(
-            self.stream_wire,
-            self.service.positions,
-            patterns=options.fanout_patterns,
-            polling_interval_s=options.polling_interval,
+            self.stream_wire, patterns=options.fanout_patterns, polling_interval_s=options.polling_interval
         )
         self.settler = Settler(
             self.wire,
@@ -93,6 +99,10 @@ class Session:
         self.dead_letters = DeadLetters(self.wire, self.keys)
         #: Queues that are known to be swept even without consumers, because messages may expire there.
         self.tended: set[str] = set()
+        #: Where broadcasts go: exchange -> target.
+        self.targets: dict[str, Target] = {}
+        #: What is bound to fanout exchanges here: queue -> (exchange, routing key) -> the exchange's keys.
+        self.bound: dict[str, dict[tuple[str, str], FanoutKeys]] = {}
         #: The thread whose event loop serves this session; None without one.
         self.loop_thread: int | None = None
         #: One of the wires has failed: what this session consumed is abandoned, and its consumers have to reconnect.
@@ -105,6 +115,7 @@ class Session:
             # Whoever tries again makes a new session; only the collector would find this one's descriptors.
             self.waker.close()
             raise
+        notices.broker_reached(address.display())
 
     def _room_wire(self) -> BlockingWire:
         return BlockingWire(self.connector, "room", timeout=LOOK_S + OVERDUE_S)
@@ -114,6 +125,7 @@ class Session:
 
     def _failed(self) -> None:
         self.broken = True
+        notices.broker_lost(self.address.display())
 
     def new_consumer_id(self) -> str:
         """Return the id of one more consumer."""
@@ -129,21 +141,37 @@ class Session:
         """This process's service for the broker; looked up each time, because a fork leaves it behind."""
         return service_for(self.connector, self.keys, self.options)
 
-    @property
-    def fanout_prefix(self) -> str:
-        """What stands before an exchange's name in the key of its stream."""
-        prefix = self.options.fanout_prefix
-        if prefix is True:
-            prefix = "/{db}."
-        return prefix.replace("{db}", str(self.address.db)) if prefix else ""
+    def fanout_keys(self, exchange: str) -> FanoutKeys:
+        """Return the keys of a fanout exchange."""
+        return self.keys.fanout(exchange, self.options.stream_prefix(self.address.db))
+
+    def target(self, exchange: str) -> Target:
+        """Return where broadcasts to a fanout exchange go."""
+        known = self.targets.get(exchange)
+        if known is None:
+            max_age_ms = int((self.options.stream_max_age or 0) * 1000)
+            known = self.targets[exchange] = Target(self.fanout_keys(exchange), self.options.stream_maxlen, max_age_ms)
+        return known
 
     def close(self) -> None:
         """Close the wires in order; what is owed is read first."""
+        if not self.broken:
+            self._say_goodbye()
         self.bell_wire.close()
         self.stream_wire.close()
         self.waiting_room.close()
         self.wire.close()
         self.waker.close()
+
+    def _say_goodbye(self) -> None:
+        """End the subscriptions that were bound and never consumed; those that were have ended with their consumers."""
+        positions = self.service.positions
+        try:
+            for position in positions.owned(self):
+                self.registry.unsubscribe(position)
+                positions.drop(position)
+        except (RedisError, OSError) as error:
+            logger.debug("closing: %s; the registry forgets the subscribers by itself", error)
 
     def abandon(self) -> None:
         """Drop the wires after a failure: nothing is read, and nothing waits for a server that may not answer."""

@@ -155,9 +155,9 @@ class Transport(virtual.Transport):
         """
         if not self._connected:
             return False
-        if self.poller.attached or any(channel.consumed for channel in self.channels):
+        if not self.session.broken and self.session.wire.connected:
             return True
-        return not self.session.broken and self.session.wire.connected
+        return self.poller.attached or any(channel.consumed for channel in self.channels)
 
     # -- events -----------------------------------------------------------------------------------------------------------
 

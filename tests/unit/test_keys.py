@@ -68,11 +68,11 @@ def test_keys_of_a_queue_are_made_once():
 @pytest.mark.parametrize("exchange", ["e", "}e", "a{b}"])
 def test_an_exchange_has_keys_of_its_own(exchange):
     keys = Keys("app:")
-    stream, producer = keys.stream(exchange, "/0."), keys.stream_producer(exchange, "/0.")
-    assert stream == b"app:/0." + exchange.encode()
-    assert len({stream, producer, keys.binding(exchange), keys.wake(exchange)}) == 4
+    fanout = keys.fanout(exchange, "/0.")
+    assert fanout.stream == b"app:/0." + exchange.encode()
+    assert len({*fanout.everything(), fanout.producer, keys.binding(exchange), keys.wake(exchange)}) == 9
 
 
-def test_the_stream_and_its_producers_share_a_slot_where_the_name_has_no_braces():
-    keys = Keys()
-    assert key_slot(keys.stream("e", "/0.")) == key_slot(keys.stream_producer("e", "/0.") + b"PID")
+def test_the_keys_of_a_fanout_exchange_share_a_slot_where_its_name_has_no_braces():
+    fanout = Keys().fanout("e", "/0.")
+    assert len({key_slot(key) for key in (*fanout.everything(), fanout.producer + b"PID")}) == 1

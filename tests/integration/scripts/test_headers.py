@@ -14,7 +14,7 @@ LUA = resources.files("celery_redis_plus.lua")
 NAMES = sorted(path.name.removesuffix(".lua") for path in LUA.iterdir() if path.name.endswith(".lua"))
 #: These may be refused when the server's memory is full: they add.
 MAY_BE_REFUSED = {"publish", "publish_managed", "publish_fanout"}
-READ_ONLY = {"list_consumers", "list_dead", "list_delayed"}
+READ_ONLY = {"list_consumers", "list_dead", "list_delayed", "list_subscribers"}
 
 
 def source(name):
@@ -86,6 +86,8 @@ def test_what_is_passed_agrees_with_the_headers(connect, redis_client, monkeypat
     for message, settle in zip(inbox.messages, ("ack", "requeue", "reject", "ack", "ack", "ack"), strict=True):
         getattr(message, settle)()
     inbox.rest()
+    assert channel.fanout_subscribers("news")
+    assert channel.fanout_deaths("news") == []
     channel.queue_purge("q")
     channel.queue_unbind("q", "e", "k")
     channel.close()
@@ -93,6 +95,11 @@ def test_what_is_passed_agrees_with_the_headers(connect, redis_client, monkeypat
     assert {
         "publish",
         "publish_fanout",
+        "subscribe_fanout",
+        "heartbeat_fanout",
+        "unsubscribe_fanout",
+        "list_subscribers",
+        "reap_subscribers",
         "claim",
         "ack",
         "requeue",

@@ -145,14 +145,15 @@ def test_a_cancelled_consumer_that_binds_again_starts_anew(channel):
     assert inbox.rest()[-1] == 2
 
 
-def test_acks_and_rejects_of_broadcasts_change_nothing(channel, redis_client):
+def test_a_broadcast_ends_with_its_ack_or_reject_and_comes_again_flagged_after_a_requeue(channel, redis_client):
     inbox = Inbox(channel, subscribed(), ack=False)
     send(channel, 1, 2, 3)
     inbox.drain(3)
     inbox.messages[0].ack()
     inbox.messages[1].reject()
     inbox.messages[2].requeue()
-    assert inbox.rest() == [1, 2, 3]
+    assert inbox.rest() == [1, 2, 3, 3]
+    assert [message.delivery_info["redelivered"] for message in inbox.messages] == [False, False, False, True]
     assert redis_client.keys("message:*") == []
 
 

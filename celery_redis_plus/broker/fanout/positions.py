@@ -1,0 +1,238 @@
+"""How far each subscriber of this process is: a position outlives channels and connections.
+
+A subscriber is one queue of one connection on one stream. When its connection breaks, its position becomes an orphan, which
+the next connection of this process that binds the same queue adopts: nothing between is missed, and what was delivered and not
+settled is delivered again, flagged.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from celery_redis_plus.broker.fanout.entries import Entry, EntryId, Mark, mark_of, parse_id
+from celery_redis_plus.broker.holding import Keeper, Settlement
+
+if TYPE_CHECKING:
+    from celery_redis_plus.keys import FanoutKeys
+
+logger = logging.getLogger(__name__)
+
+#: The first part of a durable subscriber's id; others have a random one, without a dot.
+DURABLE = "durable"
+
+
+class Owner(Protocol):
+    """A session, as far as its positions have to know it."""
+
+    @property
+    def broken(self) -> bool:
+        """Whether it has ended without saying so."""
+
+
+@dataclass(slots=True)
+class Opened:
+    """A delivered broadcast that is not settled."""
+
+    entry: Entry
+    #: Where the position was before it.
+    before: Mark
+    #: Set when its connection has gone: whether the application still has the message.
+    message: weakref.ReferenceType[Any] | None = None
+    adrift_since: float = 0.0
+
+
+class Position:
+    """What one subscriber has processed of one stream. Settlements may come from any thread."""
+
+    def __init__(self, queue: str, keys: FanoutKeys, *, durable: bool) -> None:
+        """Prepare; `start` says where."""
+        self.id = f"{secrets.token_hex(6)}.{queue}"
+        self.queue = queue
+        self.keys = keys
+        self.stream = keys.stream
+        self.durable_id = f"{DURABLE}.{queue}" if durable else ""
+        #: Entries up to this one may have been delivered before, by a process that did not say how far it was.
+        self.doubt: EntryId | None = None
+        #: The session that reads for it; None: an orphan.
+        self.owner: Owner | None = None
+        self.orphaned_at = 0.0
+        #: Something consumes it: the registry shall know that it lives.
+        self.live = False
+        #: Delivered and not settled, by delivery tag, in the order of delivery.
+        self.open: dict[str, Opened] = {}
+        #: What to deliver again, flagged, before anything new; in the order of the stream.
+        self.again: list[Opened] = []
+        #: Where to go on, since the stream has gone back: the duties have noticed that.
+        self.back_to: Mark | None = None
+        #: Called, from any thread, when one of these two was set.
+        self.on_change: Callable[[], None] = lambda: None
+        #: How many broadcasts it has missed since it exists.
+        self.missed = 0
+        self._lock = threading.Lock()
+        self._passed: Entry | None = None
+        self._mark = Mark()
+
+    def start(self, mark: Mark, doubt: bytes) -> None:
+        """Start after `mark`; entries up to `doubt`, if not empty, are flagged as redelivered."""
+        self._mark = mark
+        self.doubt = parse_id(doubt) if doubt else None
+
+    # -- where it is ------------------------------------------------------------------------------------------------------
+
+    @property
+    def reached(self) -> Mark:
+        """The place after the last entry that was delivered or passed over."""
+        passed = self._passed
+        if passed is not None:
+            self._passed = None
+            self._mark = mark_of(passed, self._mark.number)
+        return self._mark
+
+    def pass_to(self, entry: Entry) -> None:
+        """Note that the broadcast was delivered, or passed over: on the hot path, so its number is read when somebody asks."""
+        self._passed = entry
+
+    def skip_to(self, mark: Mark) -> None:
+        """Go on after `mark`, whatever lies between."""
+        self._passed, self._mark = None, mark
+
+    @property
+    def cursor(self) -> Mark:
+        """The place up to which everything is processed: what was delivered and not settled lies behind it."""
+        while True:
+            try:
+                first = next(iter(self.open.values()), None)
+            except RuntimeError:  # another thread settles
+                continue
+            waiting = [opened.before for opened in (first, *self.again[:1]) if opened is not None]
+            return min(waiting, key=lambda mark: mark.id, default=None) or self.reached
+
+    # -- what is delivered ------------------------------------------------------------------------------------------------
+
+    def deliver(self, tag: str, entry: Entry, before: Mark | None) -> None:
+        """Note that the broadcast is being delivered under `tag` and will be settled; `before` is its own if it comes again."""
+        self.open[tag] = Opened(entry, before or self.reached)
+
+    def settle(self, tag: str, settlement: Settlement) -> None:
+        """Note a settlement. A requeue brings the broadcast again; a reject ends it, for there is nowhere to put it."""
+        opened = self.open.pop(tag, None)
+        if opened is None:
+            return
+        if settlement is Settlement.REJECT:
+            logger.info(
+                "broadcast %s of exchange %r was rejected by queue %r: it ends there",
+                opened.entry[0].decode(), self.keys.exchange, self.queue,
+            )  # fmt: skip
+        elif settlement is Settlement.REQUEUE:
+            self._bring_again([opened])
+
+    def take_again(self) -> Opened | None:
+        """Take the next broadcast that comes again."""
+        with self._lock:
+            return self.again.pop(0) if self.again else None
+
+    def _bring_again(self, opened: list[Opened]) -> None:
+        with self._lock:
+            self.again = sorted([*self.again, *opened], key=lambda one: parse_id(one.entry[0]))
+        self.on_change()
+
+    # -- connections come and go ------------------------------------------------------------------------------------------
+
+    def orphan(self, messages: Mapping[str, Any]) -> None:
+        """Leave the position to the next connection; `messages` are those delivered and not settled, by tag."""
+        now = time.monotonic()
+        self.owner, self.orphaned_at = None, now
+        for tag, opened in list(self.open.items()):
+            message = messages.get(tag)
+            opened.message = None if message is None else weakref.ref(message)
+            opened.adrift_since = now
+
+    def go_back_to(self, mark: Mark) -> None:
+        """Have the reader go on at `mark`: the stream has gone back behind what was read."""
+        self.back_to = mark
+        self.on_change()
+
+    def decide(self, keeper: Keeper | None) -> None:
+        """Bring what was delivered over a broken connection again, unless the application still works on it."""
+        lost = []
+        for tag, opened in list(self.open.items()):
+            if not opened.adrift_since:
+                continue
+            message = None if opened.message is None else opened.message()
+            given_up = message is None or keeper is None or keeper.keeps(message, opened.adrift_since) is False
+            if given_up and self.open.pop(tag, None) is not None:
+                lost.append(opened)
+        if lost:
+            self._bring_again(lost)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether something was delivered over a broken connection whose fate is open."""
+        return any(opened.adrift_since for opened in list(self.open.values()))
+
+
+class Positions:
+    """The positions of this process on one broker, of all its connections."""
+
+    def __init__(self, keep_s: float) -> None:
+        """Give an orphan up that nobody adopts for `keep_s` seconds."""
+        self.keep_s = keep_s
+        self._lock = threading.Lock()
+        self._all: list[Position] = []
+
+    def add(self, position: Position, owner: Owner) -> None:
+        """Take in a new position of the session `owner`."""
+        position.owner = owner
+        with self._lock:
+            self._all.append(position)
+
+    def of(self, owner: Owner, queue: str, stream: bytes) -> Position | None:
+        """Return the session's position; what a broken one has left becomes its own. None where there is neither."""
+        with self._lock:
+            left = None
+            for position in self._all:
+                if position.queue == queue and position.stream == stream:
+                    if position.owner is owner:
+                        return position
+                    if left is None and (position.owner is None or position.owner.broken):
+                        left = position
+            if left is None:
+                return None
+            if left.owner is not None:
+                left.orphan({})
+            left.owner = owner
+            return left
+
+    def owned(self, owner: Owner, queue: str | None = None) -> list[Position]:
+        """Return the session's positions, one a stream; all or those of one queue."""
+        return [one for one in list(self._all) if one.owner is owner and queue in {None, one.queue}]
+
+    def drop(self, position: Position) -> None:
+        """Forget a position."""
+        with self._lock:
+            if position in self._all:
+                self._all.remove(position)
+
+    def expired(self) -> list[Position]:
+        """Return what broken sessions have left and nobody has adopted in time."""
+        now = time.monotonic()
+        found = []
+        for position in list(self._all):
+            if position.owner is None or position.owner.broken:
+                position.orphaned_at = position.orphaned_at or now
+                if now - position.orphaned_at > self.keep_s:
+                    found.append(position)
+            else:
+                position.orphaned_at = 0.0
+        return found
+
+    def all(self) -> list[Position]:
+        """Return all positions."""
+        return list(self._all)

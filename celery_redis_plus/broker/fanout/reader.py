@@ -1,0 +1,319 @@
+"""The blocked read of one connection over all streams that its queues are bound to.
+
+Every stream is read once for all subscribers of the connection, and every subscriber has a buffer of its own: one that takes
+nothing stops being read for, and the others go on. What a subscriber has in its buffer is contiguous: the numbers of the entries
+tell when the server has dropped some that it had not read.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery_redis_plus.broker.fanout.entries import Entry, Mark, is_ours, number_of, parse_id, routing_key_of
+from celery_redis_plus.broker.topics import matches_topic
+from celery_redis_plus.errors import ServerTimeout
+from celery_redis_plus.notices import Missed, notify
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.fanout.positions import Position
+    from celery_redis_plus.topology.blocking_wire import BlockingWire
+
+logger = logging.getLogger(__name__)
+
+#: Entries of one stream that one read brings at most, and the bytes that it should not exceed by much.
+PAGE, PAGE_BYTES = 500, 1_000_000
+#: The first read knows nothing of sizes.
+FIRST_PAGE = 100
+#: Entries in a subscriber's buffer from which on nothing more is read for it.
+BUFFER = 500
+#: A read that brings something within so many seconds is one of a burst; the next one waits for `REST_S` seconds.
+BURST_S, REST_S = 0.005, 0.010
+#: Seconds by which an answer may be late.
+OVERDUE_S = 5.0
+
+
+class Delivery(NamedTuple):
+    """One broadcast for one subscriber."""
+
+    subscription: Subscription
+    entry: Entry
+    #: Where the subscriber was before it; None where it settles nothing.
+    before: Mark | None
+    redelivered: bool
+
+
+class Subscription:
+    """What a connection reads for one subscriber."""
+
+    def __init__(self, position: Position, consumer: Any, may: Callable[[], bool] | None) -> None:
+        """Read on from `position`.
+
+        Args:
+            position: what the subscriber has processed.
+            consumer: whom the poller hands the deliveries to.
+            may: whether one more may be delivered; None: always, for nothing is settled.
+        """
+        self.position = position
+        self.consumer = consumer
+        self.may = may
+        self.patterns: set[str] = set()
+        self.buffer: deque[Entry] = deque()
+        #: Up to where it was read.
+        self.fetched = position.reached
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether no pattern filters; a binding without a key takes everything, as AMQP's fanout does."""
+        return "" in self.patterns or "#" in self.patterns
+
+    def fill(self, entries: list[Entry], *, filtered: bool) -> None:
+        """Take the entries of a read that began where this subscriber was, or before."""
+        if parse_id(entries[0][0]) <= self.fetched.id:
+            entries = [entry for entry in entries if parse_id(entry[0]) > self.fetched.id]
+            if not entries:
+                return
+        if not self._follows(entries):
+            entries = list(self._checked(entries))
+        else:
+            self.fetched = Mark(entries[-1][0], self.fetched.number + len(entries))
+        if filtered and not self.takes_all:
+            entries = [entry for entry in entries if self._wants(routing_key_of(entry))]
+        self.buffer.extend(entries)
+        if not self.buffer:
+            self.position.skip_to(self.fetched)
+
+    def _follows(self, entries: list[Entry]) -> bool:
+        """Return whether nothing is missing and nothing foreign among the entries. Their numbers rise, so the ends tell."""
+        first, last = entries[0], entries[-1]
+        if not (is_ours(first) and is_ours(last)):
+            return False
+        number = number_of(first)
+        return number == self.fetched.number + 1 and number_of(last) - number == len(entries) - 1
+
+    def _checked(self, entries: list[Entry]) -> Iterator[Entry]:
+        """Yield the entries that are broadcasts, and report what is missing between them."""
+        for entry in entries:
+            if not is_ours(entry):
+                logger.warning("entry %r of stream %r is no broadcast of ours; passed over", entry[0], self.position.stream)
+                self.fetched = Mark(entry[0], self.fetched.number)
+                continue
+            number, expected = number_of(entry), self.fetched.number + 1
+            if number != expected:
+                self.report(number - expected if number > expected else None, entry[0])
+            self.fetched = Mark(entry[0], number)
+            yield entry
+
+    def report(self, count: int | None, until: bytes) -> None:
+        """Tell that entries are missing after what was fetched."""
+        exchange, after = self.position.keys.exchange, self.fetched.entry
+        if count is None:
+            logger.warning(
+                "queue %r: the stream of exchange %r began anew after entry %s: what it held and this queue had not read is "
+                "lost, and nobody knows how much",
+                self.position.queue, exchange, after.decode(),
+            )  # fmt: skip
+        else:
+            logger.warning(
+                "queue %r missed %d broadcast(s) of exchange %r, numbers %d to %d, between entries %s and %s: the stream keeps "
+                "no more (stream_maxlen, stream_max_age)",
+                self.position.queue, count, exchange,
+                self.fetched.number + 1, self.fetched.number + count, after.decode(), until.decode(),
+            )  # fmt: skip
+        self.position.missed += count or 0
+        notify(Missed(self.position.queue, exchange, count, after.decode(), until.decode()))
+
+    def _wants(self, routing_key: str) -> bool:
+        return any(matches_topic(pattern, routing_key) for pattern in self.patterns)
+
+    def take(self) -> Delivery:
+        """Take the next delivery, what comes again first."""
+        position = self.position
+        opened = position.take_again() if position.again else None
+        if opened is not None:
+            return Delivery(self, opened.entry, opened.before, True)
+        entry = self.buffer.popleft()
+        before = None if self.may is None else position.reached
+        redelivered = position.doubt is not None and parse_id(entry[0]) <= position.doubt
+        if self.buffer:
+            position.pass_to(entry)
+        else:
+            # What its patterns passed over behind this one is processed as well.
+            position.skip_to(self.fetched)
+        return Delivery(self, entry, before, redelivered)
+
+
+class FanoutReader:
+    """Reads all streams of one connection with one blocked XREAD."""
+
+    def __init__(self, wire: BlockingWire, *, patterns: bool, polling_interval_s: float) -> None:
+        """Block over `wire`; `patterns` filters by routing key."""
+        self._wire = wire
+        self._patterns = patterns
+        self._interval_s = polling_interval_s
+        self._by_stream: dict[bytes, list[Subscription]] = {}
+        #: Those that may have something to deliver, in turn.
+        self._ready: deque[Subscription] = deque()
+        #: Whom the outstanding read is for, by stream.
+        self._asked: dict[bytes, list[Subscription]] = {}
+        self._page = FIRST_PAGE
+        self._armed = False
+        self._armed_at = 0.0
+        self._rest_until = 0.0
+
+    # -- subscriptions --------------------------------------------------------------------------------------------------
+
+    def subscribe(self, position: Position, pattern: str, consumer: Any, may: Callable[[], bool] | None) -> None:
+        """Read for `position` too; the same position again only adds the pattern."""
+        subscriptions = self._by_stream.setdefault(position.stream, [])
+        for subscription in subscriptions:
+            if subscription.position is position:
+                subscription.consumer, subscription.may = consumer, may
+                subscription.patterns.add(pattern)
+                return
+        subscription = Subscription(position, consumer, may)
+        subscription.patterns.add(pattern)
+        subscriptions.append(subscription)
+        self._ready.append(subscription)
+        self._interrupt()
+
+    def unsubscribe(self, queue: str) -> None:
+        """Stop reading for `queue`; what was read and not delivered stays unread."""
+        for stream, subscriptions in list(self._by_stream.items()):
+            left = [subscription for subscription in subscriptions if subscription.position.queue != queue]
+            if len(left) == len(subscriptions):
+                continue
+            self._interrupt()
+            if left:
+                self._by_stream[stream] = left
+            else:
+                del self._by_stream[stream]
+        self._ready = deque(subscription for subscription in self._ready if subscription.position.queue != queue)
+
+    def _interrupt(self) -> None:
+        """End a blocked read whose streams have changed. XREAD takes nothing away, so the connection may just go."""
+        if self._armed:
+            self._armed = False
+            self._wire.close()
+
+    def _all(self) -> Iterator[Subscription]:
+        for subscriptions in self._by_stream.values():
+            yield from subscriptions
+
+    # -- reading --------------------------------------------------------------------------------------------------------
+
+    @property
+    def armed(self) -> bool:
+        """Whether a blocked read is outstanding."""
+        return self._armed
+
+    def rest_s(self) -> float:
+        """Return for how many seconds the next read had better wait, so that it brings several entries; 0: for none."""
+        return max(0.0, self._rest_until - time.monotonic()) if self._rest_until else 0.0
+
+    def _wanting(self) -> dict[bytes, list[Subscription]]:
+        """Return whom to read for: everybody whose buffer has room."""
+        wanting = {}
+        for stream, subscriptions in self._by_stream.items():
+            open_ones = [subscription for subscription in subscriptions if len(subscription.buffer) < BUFFER]
+            if open_ones:
+                wanting[stream] = open_ones
+        return wanting
+
+    @property
+    def wants(self) -> bool:
+        """Whether a read should be outstanding, and is not."""
+        return not self._armed and bool(self._by_stream) and bool(self._wanting())
+
+    def arm(self) -> None:
+        """Send the blocked read. Raises as `BlockingWire.start` does."""
+        self._asked = self._wanting()
+        ids = [min((one.fetched for one in asked), key=lambda mark: mark.id).entry for asked in self._asked.values()]
+        block_ms = int(self._interval_s * 1000)
+        self._wire.start("XREAD", "COUNT", self._page, "BLOCK", block_ms, "STREAMS", *self._asked, *ids)
+        self._armed = True
+        self._armed_at = time.monotonic()
+
+    def arrived(self) -> bool:
+        """Tell, without waiting, whether the read has ended.
+
+        Raises:
+            ServerTimeout: the server did not answer its own timeout: the peer is gone without a word.
+        """
+        if not self._armed:
+            return False
+        if self._wire.arrived():
+            return True
+        if time.monotonic() > self._armed_at + self._interval_s + OVERDUE_S:
+            error = ServerTimeout(
+                f"no answer to a blocking read for {self._interval_s + OVERDUE_S:.0f} s; the connection is dead"
+            )
+            self._armed = False
+            self._wire.abandon(error)
+            raise error
+        return False
+
+    def take(self) -> None:
+        """Put what the ended read brought into the buffers. Raises as `BlockingWire.finish`."""
+        self._armed = False
+        most = 0
+        for stream, entries in self._wire.finish() or ():
+            most = max(most, len(entries))
+            self._page = _page_after(entries)
+            for subscription in self._asked.get(bytes(stream), ()):
+                subscription.fill(entries, filtered=self._patterns)
+                if subscription not in self._ready:
+                    self._ready.append(subscription)
+        now = time.monotonic()
+        # A read that ended as soon as it began is one of a burst: the entries of some milliseconds come in one read then.
+        self._rest_until = now + REST_S if 0 < most < self._page and now - self._armed_at < BURST_S else 0.0
+
+    # -- deliveries -------------------------------------------------------------------------------------------------------
+
+    def next(self) -> Delivery | None:
+        """Take the next broadcast to deliver, of the subscribers in turn; None where there is none, or nobody may take one."""
+        ready = self._ready
+        for _ in range(len(ready)):
+            subscription = ready[0]
+            if not subscription.buffer and not subscription.position.again:
+                ready.popleft()
+                continue
+            if len(ready) > 1:
+                ready.rotate(-1)
+            if subscription.may is None or subscription.may():
+                return subscription.take()
+        return None
+
+    def look_around(self) -> bool:
+        """Take up what other threads have left in the positions: deliveries that come again, streams that went back.
+
+        Returns whether there is a subscriber with something to deliver that was out of the running.
+        """
+        found = False
+        for subscription in list(self._all()):
+            position = subscription.position
+            if position.again and subscription not in self._ready:
+                self._ready.append(subscription)
+                found = True
+            back_to, position.back_to = position.back_to, None
+            if back_to is not None:
+                subscription.report(None, b"")
+                subscription.buffer.clear()
+                subscription.fetched = back_to
+                position.skip_to(back_to)
+                self._interrupt()
+        return found
+
+    @property
+    def buffered(self) -> int:
+        """How many broadcasts wait for delivery."""
+        return sum(len(subscription.buffer) + len(subscription.position.again) for subscription in self._all())
+
+
+def _page_after(entries: list[Entry]) -> int:
+    """Return how many entries the next read may bring, judged by the sizes of these."""
+    size = max(sum(map(len, entry[1])) for entry in (entries[0], entries[len(entries) // 2], entries[-1]))
+    return max(1, min(PAGE, PAGE_BYTES // size)) if size else PAGE

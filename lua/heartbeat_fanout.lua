@@ -1,0 +1,36 @@
+#!lua flags=allow-oom
+-- Notes how far subscribers of one fanout stream are, and that they live; then drops what all have processed.
+-- KEYS  1 stream  2 fanout (hash)  3 subscribers (zset: deadlines)  4 cursors (zset)  5 subscriber (hash)
+-- ARGV  1 age up to which entries are kept (ms; 0 = any), then per subscriber: id, timeout (ms), cursor, number of its entry,
+--       label, id of the durable subscriber it reads for, or ''
+-- Returns { newest id of the stream, broadcasts so far }: a cursor beyond them means that the stream has gone back.
+-- A record that is missing (flushed, or taken for dead meanwhile) is made anew.
+-- @include fanout
+local now = now_ms()
+for i = 2, #ARGV, 6 do
+  local id, timeout, cursor, number, label, durable = unpack(ARGV, i, i + 5)
+  local stored = redis.call('HGET', KEYS[5], id)
+  local record = stored and parse_record(stored) or { since = text(now) }
+  record.cursor, record.number, record.timeout, record.label = cursor, tonumber(number), timeout, label
+  record.state = 'live'
+  redis.call('HSET', KEYS[5], id, format_record(record))
+  redis.call('ZADD', KEYS[4], number, id)
+  redis.call('ZADD', KEYS[3], text(now + timeout), id)
+  if durable ~= '' then
+    stored = redis.call('HGET', KEYS[5], durable)
+    local kept = stored and parse_record(stored) or { since = text(now), number = -1 }
+    -- Several processes may read for one durable subscriber: what one of them has processed, the subscriber has seen.
+    if kept.number <= record.number then
+      kept.cursor, kept.number, kept.label, kept.timeout = cursor, record.number, label, timeout
+    end
+    kept.state = 'live'
+    redis.call('HSET', KEYS[5], durable, format_record(kept))
+    redis.call('ZADD', KEYS[4], text(kept.number), durable)
+  end
+end
+-- Not once for each subscriber: one of them will do.
+if now - tonumber(redis.call('HGET', KEYS[2], 'trimmed') or 0) >= 1000 then
+  redis.call('HSET', KEYS[2], 'trimmed', text(now))
+  trim(KEYS[1], KEYS[4], KEYS[5], ARGV[1])
+end
+return { last_id(KEYS[1]), text(broadcasts_so_far(KEYS[2])) }

@@ -1,0 +1,140 @@
+"""Who subscribes is known on the server: cursor, lag, sign of life, death; and the stream is trimmed by it."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import pytest
+
+from celery_redis_plus.notices import SubscriberDied
+from tests.integration.fanout.conftest import NEWS, news, send
+from tests.integration.transport.conftest import end_services
+from tests.support.inbox import Inbox
+from tests.support.waiting import wait_until
+
+STREAM = "/0.news"
+
+
+def subscribers(channel):
+    return {one.queue: one for one in channel.fanout_subscribers("news")}
+
+
+def test_a_subscriber_is_registered_with_cursor_lag_and_host(connect, redis_client):
+    channel = connect().channel()
+    inbox = Inbox(channel, news())
+    send(channel, *range(5))
+    inbox.drain(5)
+    wait_until(lambda: subscribers(channel)["q"].lag == 0)
+    one = subscribers(channel)["q"]
+    assert one.state == "live"
+    assert one.cursor == redis_client.xrevrange(STREAM, count=1)[0][0].decode()
+    assert one.host.endswith(f":{os.getpid()}")
+    assert one.since_ms <= one.now_ms < one.deadline_ms <= one.now_ms + 300_000
+    send(channel, *range(3))
+    assert subscribers(channel)["q"].lag == 3
+
+
+def test_a_queue_that_is_bound_and_not_consumed_is_registered_for_a_while_only(connect, redis_client, hasty):
+    channel = connect(subscriber_timeout=1).channel()
+    news()(channel).declare()
+    assert subscribers(channel)["q"].state == "bound"
+    wait_until(lambda: channel.fanout_deaths("news") == [] and not subscribers(channel), 5)
+
+
+def test_consumers_that_leave_in_order_leave_no_key(connect, redis_client):
+    before = set(redis_client.keys())
+    connection = connect()
+    inbox = Inbox(connection.channel(), news())
+    news("bound only")(connection.default_channel).declare()
+    send(connection.default_channel, 1)
+    inbox.drain(1)
+    wait_until(lambda: subscribers(connection.default_channel)["q"].state == "live")
+    inbox.cancel()
+    assert set(subscribers(connection.default_channel)) == {"bound only"}
+    connection.release()
+    left = {key.decode() for key in set(redis_client.keys()) - before}
+    assert not [key for key in left if "subscriber" in key or "cursors" in key]
+    channel = connect().default_channel
+    channel.exchange_delete("news")
+    # What is remembered of a producer expires with `publish_dedup_window`.
+    assert [key for key in redis_client.keys("*news*") if not key.startswith(b"pub:")] == []
+
+
+def test_a_subscriber_without_a_sign_of_life_dies_after_its_second_chance(connect, hasty, noticed, caplog):
+    """Its process is simulated by one whose duties have ended: no report, no goodbye."""
+    inbox = Inbox(connect(subscriber_timeout=1).channel(), news())
+    publisher = connect().channel()
+    wait_until(lambda: subscribers(publisher)["q"].state == "live")
+    end_services()
+    send(publisher, *range(7))
+    wait_until(lambda: publisher.fanout_deaths("news") == [] and subscribers(publisher)["q"].state == "suspect", 5)
+    with caplog.at_level(logging.WARNING):
+        other = Inbox(connect(subscriber_timeout=2).channel(), news("other"))
+        wait_until(lambda: [one for one in noticed if isinstance(one, SubscriberDied)], 10)
+    [died] = [one for one in noticed if isinstance(one, SubscriberDied)]
+    assert (died.queue, died.exchange, died.unread) == ("q", "news", 7)
+    assert set(subscribers(publisher)) == {"other"}
+    assert "is dead" in caplog.text
+    [death] = publisher.fanout_deaths("news")
+    assert (death.queue, death.unread, death.at_ms) == ("q", 7, died.at_ms)
+    assert inbox.messages == other.messages == []
+
+
+def test_a_suspect_that_reports_in_time_lives_on(connect, hasty, noticed):
+    channel = connect(subscriber_timeout=1).channel()
+    Inbox(channel, news())
+    wait_until(lambda: subscribers(channel)["q"].state == "live")
+    service = channel.session.service
+    service.stop()
+    publisher = connect().channel()
+    wait_until(lambda: publisher.fanout_deaths("news") == [] and subscribers(publisher)["q"].state == "suspect", 5)
+    service.start()
+    wait_until(lambda: subscribers(publisher)["q"].state == "live")
+    assert noticed == []
+
+
+def test_what_all_have_processed_is_dropped_and_what_one_has_not_is_kept(connect, redis_client):
+    fast, slow = Inbox(connect().channel(), news("fast")), Inbox(connect().channel(), news("slow"))
+    publisher = connect().channel()
+    send(publisher, *range(1000))
+    fast.drain(1000)
+    wait_until(lambda: subscribers(publisher)["fast"].lag == 0)
+    assert subscribers(publisher)["slow"].lag == redis_client.xlen(STREAM) == 1000
+    slow.drain(1000)
+    # Whole nodes of 100 entries at most go.
+    wait_until(lambda: redis_client.xlen(STREAM) <= 100, 5)
+
+
+def test_without_subscribers_the_stream_keeps_what_the_bounds_allow(channel, redis_client):
+    NEWS(channel).declare()
+    send(channel, *range(300))
+    assert channel.fanout_deaths("news") == []
+    assert redis_client.xlen(STREAM) == 300
+
+
+def test_entries_that_are_too_old_go_whoever_wants_them(connect, redis_client):
+    channel = connect(stream_max_age=1).channel()
+    Inbox(channel, news())
+    send(channel, *range(300))
+    # Looking for the dead trims, too.
+    wait_until(lambda: channel.fanout_deaths("news") == [] and redis_client.xlen(STREAM) <= 100, 5, interval_s=0.2)
+
+
+def test_the_registry_heals_after_a_flush(connect, redis_client):
+    channel = connect().channel()
+    inbox = Inbox(channel, news())
+    send(channel, 1)
+    inbox.drain(1)
+    redis_client.delete(*redis_client.keys("*subscriber*"), *redis_client.keys("cursors*"))
+    send(channel, 2)
+    assert inbox.drain(2) == [1, 2]
+    wait_until(lambda: "q" in subscribers(channel) and subscribers(channel)["q"].lag == 0)
+
+
+@pytest.mark.parametrize(("exchange", "code"), [("nowhere", 404), ("direct", 406)])
+def test_only_fanout_exchanges_have_subscribers(channel, exchange, code):
+    channel.exchange_declare("direct", "direct")
+    with pytest.raises(channel.connection.client.channel_errors) as caught:
+        channel.fanout_subscribers(exchange)
+    assert caught.value.code == code
