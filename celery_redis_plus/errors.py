@@ -209,6 +209,25 @@ class UnknownEventSchema(CeleryRedisPlusError):
     """
 
 
+class EventsLost(CeleryRedisPlusError):
+    """Lifecycle events went before a reader had read them: trimmed by `archive_maxlen` or `archive_max_age`, or
+    with a stream that was deleted. The message names the queue, the first and the last of them and their number.
+    Read sooner or keep more; `failOnDataLoss=false` goes on without them, and counts them.
+    """
+
+
+class NoEvents(CeleryRedisPlusError):
+    """A queue has no lifecycle events to read. Switch the archive on (`archive=True`) in the application; check
+    the queue's name, the prefix and the database number.
+    """
+
+
+class SparkUnavailable(CeleryRedisPlusError):
+    """PySpark or Java is missing or too old. Install what the message names; everything that does not use Spark
+    works without them.
+    """
+
+
 class MessageTooLarge(InvalidArgument):
     """A message is over 512 MB, the most that Redis stores in one value. It was not published. Store the data
     elsewhere and send its location.

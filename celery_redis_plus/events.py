@@ -1,7 +1,9 @@
 r"""The schema of lifecycle events: the one place that the scripts, the Spark pipeline and the docs follow.
 
 **Where.** The events of all messages of a queue are entries of one stream, `events:{Q}`, so all events of a message stand in
-one stream, in the order of its changes. The queue is not repeated in the entry. `events_meta:{Q}` is a hash, see `META_FIELDS`.
+one stream, in the order of its changes. The queue is not repeated in the entry. `events_meta:{Q}` is a hash, see
+`META_FIELDS`. The set `archives` has the names of all queues with events: who switches a queue's archive on adds its name
+(readers look nowhere else).
 
 **The entry's id** is `EPOCH-N`, and within an epoch N counts 1, 2, 3 ... without a gap: limits, lag and losses are then
 arithmetic. The epoch is the server's time in ms when the numbering began. A script appends with
@@ -41,9 +43,10 @@ published with a delay has `published` and then `delayed`; one that dies and goe
 `moved`, while in the target queue a new message with its own id is `published`, whose `source_id` is the old id. `TRANSITIONS`
 says which changes are possible; `illegal_steps` checks a path.
 
-**Readers** register what they have committed in the hash `events_readers:{Q}`: name -> `EPOCH-N MS`, the last entry that is safe
-with them and the server's ms when they said so. Entries up to the least of them may be trimmed at any time; the others only at
-the hard bounds (`archive_maxlen`, `archive_max_age`), which counts them in `overrun`. Without readers the bounds alone decide.
+**Readers** register what they have committed in the hash `events_readers:{Q}`: name -> `EPOCH-N MS LOST`, the last entry that is
+safe with them, the server's ms when they said so, and how many were trimmed before they could read them. Entries up to the
+least of them may be trimmed at any time; the others only at the hard bounds (`archive_maxlen`, `archive_max_age`), which counts
+them in `overrun`. Without readers the bounds alone decide.
 
 **Sampling** is per message: `sampled(id, permille)` decides from the id alone, so every script decides alike without asking.
 """

@@ -126,6 +126,8 @@ class Keys:
         self.tended = self._key("tended")
         self.tended_bell = self._key("bell_tended")
         self.exchanges = self._key("exchanges")
+        #: A set: the queues that have lifecycle events, also those that are deleted by now.
+        self.archives = self._key("archives")
 
     def _key(self, text: str) -> bytes:
         return (self.prefix + text).encode("utf-8", "surrogateescape")

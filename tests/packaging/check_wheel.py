@@ -41,7 +41,7 @@ def build(directory: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         require({f"celery_redis_plus/lua/{name}" for name in SCRIPTS} <= names, f"{wheel.name} lacks Lua scripts")
-        foreign = {name for name in names if not name.startswith("celery_redis_plus")}
+        foreign = {name for name in names if not name.startswith(("celery_redis_plus", "pyspark_celery_"))}
         require(not foreign, f"{wheel.name} installs what is not ours: {sorted(foreign)}")
     return wheel
 

@@ -1,0 +1,158 @@
+"""What a query reads: positions by queue, limits, and the split into Spark partitions. Plain arithmetic, no Spark."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.archive.numbering import BEGINNING, Id, Numbering, loss_message
+from celery_redis_plus.errors import EventsLost, InvalidArgument
+from celery_redis_plus.events import entry_id
+
+if TYPE_CHECKING:
+    from celery_redis_plus.archive.log import EventLog
+    from celery_redis_plus.spark.source_options import SourceOptions
+
+logger = logging.getLogger(__name__)
+
+#: An offset as Spark keeps it in the checkpoint: the last event read, by queue. A queue that is missing was not read yet.
+Offset = dict[str, str]
+
+EARLIEST, LATEST = -2, -1
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Events that one task reads: those of `queue` from `epoch`-`low` to `epoch`-`high`."""
+
+    queue: str
+    epoch: int
+    low: int
+    high: int
+
+
+class Planner:
+    """Plans the reads of one query.
+
+    Attributes:
+        lost: how many events of each queue were gone before they were planned, with `failOnDataLoss=false`.
+    """
+
+    def __init__(self, log: EventLog, options: SourceOptions) -> None:
+        self.log = log
+        self.options = options
+        self.lost: dict[str, int] = {}
+
+    def numberings(self) -> dict[str, Numbering]:
+        """Return what the wanted queues have now."""
+        return self.log.numberings(self.log.queues(self.options.queues), strict=self.options.fail_on_data_loss)
+
+    def start(self, default: str) -> Offset:
+        """Return where a query without a checkpoint begins; `default` is `earliest` or `latest`."""
+        numberings, options = self.numberings(), self.options
+        if options.starting_timestamp is not None:
+            ms = options.starting_timestamp
+            return {queue: _text(n.id(self.log.first_after(n, ms))) for queue, n in numberings.items()}
+        wanted = options.starting_offsets or default
+        return {queue: _text(position) for queue, position in _resolve(wanted, numberings, EARLIEST).items()}
+
+    def end(self) -> Offset:
+        """Return where a batch ends."""
+        resolved = _resolve(self.options.ending_offsets, self.numberings(), LATEST)
+        return {queue: _text(position) for queue, position in resolved.items()}
+
+    def newest(self) -> Offset:
+        """Return the last event of each queue: what a query would have read if it had read everything."""
+        return {queue: _text(numbering.id(numbering.total)) for queue, numbering in self.numberings().items()}
+
+    def advance(self, start: Offset, limit: int | None, goal: Offset | None = None) -> Offset:
+        """Return how far a micro-batch goes from `start`: to `goal` (by default the newest), or about `limit` events.
+
+        Each queue gets its share of the limit by what it has to read, rounded up: a few events too many cost nothing, and a
+        micro-batch for the rest would cost as much as one of 20,000.
+        """
+        numberings = self.numberings()
+        begin = {queue: self._position(n, start.get(queue)) for queue, n in numberings.items()}
+        total = {queue: n.total if goal is None else self._goal(n, goal.get(queue)) for queue, n in numberings.items()}
+        backlog = {queue: max(0, total[queue] - begin[queue]) for queue in numberings}
+        everything = sum(backlog.values())
+        share = 1.0 if limit is None or everything <= limit else limit / everything
+        end = {queue: begin[queue] + math.ceil(backlog[queue] * share) for queue in numberings}
+        # A queue whose archive was removed keeps its place in the offset: it never goes back.
+        return start | {queue: _text(numberings[queue].id(end[queue])) for queue in numberings if end[queue] or queue in start}
+
+    def slices(self, start: Offset, end: Offset) -> list[Slice]:
+        """Return what is to be read between two offsets, split into partitions.
+
+        Raises:
+            EventsLost: with `failOnDataLoss`, some of it is gone.
+        """
+        numberings = self.numberings()
+        ranges = []
+        for queue, position in end.items():
+            numbering = numberings.get(queue)
+            if numbering is None:
+                if start.get(queue) != position:
+                    self._lose(queue, f"queue {queue!r}: its events up to {position} were removed before they were read", 0)
+                continue
+            low, high = self._position(numbering, start.get(queue)), self._position(numbering, position)
+            if low < min(numbering.trimmed, high):
+                gone = min(numbering.trimmed, high)
+                self._lose(queue, loss_message(numbering, low, gone), gone - low)
+                low = gone
+            ranges += [(queue, *piece) for piece in numbering.ranges(low, high)]
+        return self._split(ranges)
+
+    def lag(self, start: Offset) -> int:
+        """Return how many events come after `start`."""
+        return sum(n.total - self._position(n, start.get(queue)) for queue, n in self.numberings().items())
+
+    def _split(self, ranges: list[tuple[str, int, int, int]]) -> list[Slice]:
+        everything = sum(high - low + 1 for _, _, low, high in ranges)
+        size = self.options.max_records_per_partition
+        if self.options.min_partitions:
+            size = min(size, max(1, everything // self.options.min_partitions))
+        slices = []
+        for queue, epoch, low, high in ranges:
+            parts = math.ceil((high - low + 1) / size)
+            width = math.ceil((high - low + 1) / parts)
+            slices += [Slice(queue, epoch, first, min(first + width - 1, high)) for first in range(low, high + 1, width)]
+        return slices
+
+    def _position(self, numbering: Numbering, offset: str | None) -> int:
+        try:
+            return numbering.index(BEGINNING if offset is None else entry_id(offset))
+        except EventsLost as error:
+            self._lose(numbering.queue, str(error), 0)
+            return numbering.trimmed
+
+    def _goal(self, numbering: Numbering, offset: str | None) -> int:
+        return 0 if offset is None else self._position(numbering, offset)
+
+    def _lose(self, queue: str, message: str, count: int) -> None:
+        if self.options.fail_on_data_loss:
+            raise EventsLost(message)
+        self.lost[queue] = self.lost.get(queue, 0) + count
+        logger.warning("%s (failOnDataLoss=false)", message)
+
+
+def _resolve(wanted: str | Mapping[str, Id | int], numberings: Mapping[str, Numbering], default: int) -> dict[str, Id]:
+    if isinstance(wanted, str):
+        wanted = dict.fromkeys(numberings, EARLIEST if wanted == "earliest" else LATEST)
+    unknown = sorted(set(wanted) - set(numberings))
+    if unknown:
+        raise InvalidArgument(f"offsets name queue {unknown[0]!r}, which is not read; queues that are: {', '.join(numberings)}")
+    positions = {}
+    for queue, numbering in numberings.items():
+        position = wanted.get(queue, default)
+        if isinstance(position, int):
+            position = numbering.id(numbering.trimmed if position == EARLIEST else numbering.total)
+        positions[queue] = position
+    return positions
+
+
+def _text(position: Id) -> str:
+    return f"{position[0]}-{position[1]}"

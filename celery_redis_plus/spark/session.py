@@ -1,0 +1,98 @@
+"""Starts Spark with what this pipeline needs, or says in one line what is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.errors import SparkUnavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Spark 4 runs on Java 17 and 21. Source: https://spark.apache.org/docs/latest/
+LEAST_JAVA = 17
+
+#: Where this package is imported from: Spark's Python processes have to find it, and the modules `pyspark_celery_*`, as well.
+HOME = Path(__file__).parents[2]
+
+_CONFIG = {
+    # Dates of partitions must not depend on the machine.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOCAL_CONFIG = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    # Tables of a laptop's size: 200 shuffle partitions, the default, would cost more than the work.
+    "spark.sql.shuffle.partitions": "4",
+}
+
+
+def check_installed() -> None:
+    """Find PySpark and Java.
+
+    Raises:
+        SparkUnavailable: one is missing or too old; the message says what to install.
+    """
+    for module in ("pyspark", "pyarrow", "pandas"):
+        if find_spec(module) is None:
+            raise SparkUnavailable(f"{module} is not installed: pip install 'celery-redis-plus[spark]'")
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None or not Path(java).exists():
+        raise SparkUnavailable(f"Java is missing: install a Java {LEAST_JAVA} runtime, or point JAVA_HOME at one")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, timeout=60).stderr
+    found = re.search(r'version "(\d+)', said)
+    if found is not None and int(found[1]) < LEAST_JAVA:
+        raise SparkUnavailable(f"Java {found[1]} at {java} is too old: Spark needs Java {LEAST_JAVA} or later")
+
+
+def session(name: str, *, master: str = "local[2]", config: dict[str, Any] | None = None) -> SparkSession:
+    """Return a Spark session in which `celery_redis` and `celery_task` are known.
+
+    Args:
+        name: the application's name in Spark.
+        master: where it runs; `local[2,4]` also retries failed tasks.
+        config: Spark settings that go before ours.
+
+    Raises:
+        SparkUnavailable: PySpark or Java is missing.
+    """
+    check_installed()
+    from pyspark.sql import SparkSession
+
+    _set_environment(local=master.startswith("local"))
+    settings = _CONFIG | (_LOCAL_CONFIG if master.startswith("local") else {}) | (config or {})
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    started = builder.getOrCreate()
+    register(started)
+    return started
+
+
+def register(spark: SparkSession) -> None:
+    """Make the formats known to a session that somebody else started; an installed wheel needs no such call."""
+    from celery_redis_plus.spark.source import CeleryRedisSource
+
+    spark.dataSource.register(CeleryRedisSource)
+
+
+def _set_environment(*, local: bool) -> None:
+    """Tell Spark's Python processes which Python to use and where this package is."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    if str(HOME) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(HOME), *paths])
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

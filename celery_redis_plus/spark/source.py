@@ -1,0 +1,174 @@
+"""The source `celery_redis`, batch and streaming. `pyspark_celery_redis` lets Spark find it without registration.
+
+Reader objects travel to the tasks pickled, so they open connections where they work, never before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from celery_redis_plus.archive import readers
+from celery_redis_plus.archive.log import EventLog
+from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.events import entry_id
+from celery_redis_plus.spark.filters import Pushed
+from celery_redis_plus.spark.planning import Offset, Planner, Slice
+from celery_redis_plus.spark.reading import read_slice
+from celery_redis_plus.spark.schema import EVENTS_DDL
+from celery_redis_plus.spark.source_options import SourceOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+class CeleryRedisSource(DataSource):
+    """Lifecycle events: `spark.read.format("celery_redis").option("url", ...)`, or `spark.readStream`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "celery_redis"
+
+    def schema(self) -> str:
+        """Return the columns of `events.COLUMNS`."""
+        return EVENTS_DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark gives the signature
+        """Return the batch reader. Spark refuses one that takes filters while its own switch is off, hence two classes."""
+        options = SourceOptions.from_mapping(self.options)
+        return FilteringReader(options) if options.push_filters else Reader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002 - as above
+        """Return the stream reader."""
+        return StreamReader(SourceOptions.from_mapping(self.options))
+
+
+def _opened(options: SourceOptions) -> EventLog:
+    return EventLog(options.resolved_url(), options.prefix)
+
+
+def _read(options: SourceOptions, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+    # Spark makes a partition of None where there are none.
+    if partition is None or not isinstance(partition.value, Slice):
+        return
+    with _opened(options) as log:
+        yield from read_slice(log, partition.value, fetch_size=options.fetch_size, fail_on_data_loss=options.fail_on_data_loss)
+
+
+class Reader(DataSourceReader):
+    """A batch over the events between `startingOffsets` and `endingOffsets`."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self.pushed = Pushed()
+
+    def partitions(self) -> list[InputPartition]:
+        """Return what each task reads."""
+        with _opened(self.options) as log:
+            planner = Planner(log, self.options)
+            start, end = planner.start("earliest"), planner.end()
+            if self.pushed.from_ms is not None or self.pushed.to_ms is not None:
+                start, end = self._bounded(planner, start, end)
+            if self.pushed.queues is not None:
+                end = {queue: position for queue, position in end.items() if queue in self.pushed.queues}
+            return [InputPartition(part) for part in planner.slices(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the events of one partition."""
+        return map(self.pushed.keep, _read(self.options, partition))
+
+    def _bounded(self, planner: Planner, start: Offset, end: Offset) -> tuple[Offset, Offset]:
+        """Return the offsets, narrowed to the pushed times."""
+        numberings = planner.numberings()
+        for queue in end:
+            numbering = numberings[queue]
+            low, high = numbering.position_of(entry_id(start[queue])), numbering.position_of(entry_id(end[queue]))
+            if self.pushed.from_ms is not None:
+                low = max(low, planner.log.first_after(numbering, self.pushed.from_ms))
+            if self.pushed.to_ms is not None:
+                high = min(high, planner.log.first_after(numbering, self.pushed.to_ms))
+            start = start | {queue: "{}-{}".format(*numbering.id(low))}
+            end = end | {queue: "{}-{}".format(*numbering.id(max(low, high)))}
+        return start, end
+
+
+class FilteringReader(Reader):
+    """A batch that reads no more than the query's filters want."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        """Take `filters`, and leave all of them to Spark as well."""
+        self.pushed = Pushed.of(filters)
+        return filters
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream: offsets are the last event read, by queue; Spark keeps them in its checkpoint."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        if options.push_filters:
+            raise InvalidArgument("option pushFilters: Spark pushes filters into batches only; leave it out of readStream")
+        self.options = options
+        self._goal: Offset | None = None
+        self._held: Planner | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the connection behind."""
+        return {"options": self.options, "_goal": None, "_held": None}
+
+    @property
+    def _planner(self) -> Planner:
+        if self._held is None:
+            self._held = Planner(_opened(self.options), self.options)
+        return self._held
+
+    def initialOffset(self) -> Offset:
+        """Return where a query without a checkpoint begins, and register the reader there."""
+        start = self._planner.start("latest")
+        self._commit(start, trim=False)
+        return start
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return `maxOffsetsPerTrigger` as Spark's own kind of limit."""
+        limit = self.options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Return how far the next micro-batch goes."""
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return self._planner.advance(start, rows, self._goal)
+
+    def reportLatestOffset(self) -> Offset:
+        """Return the newest events: progress shows them beside `endOffset`, and the difference is the lag."""
+        return self._planner.newest()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fix the end: what is written later is left to the next run."""
+        self._goal = self._planner.newest()
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """Return what each task reads of a micro-batch."""
+        return [InputPartition(part) for part in self._planner.slices(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the events of one partition."""
+        return _read(self.options, partition)
+
+    def commit(self, end: Offset) -> None:
+        """Note what is safe, and let go of the events that every registered reader has."""
+        self._commit(end, trim=True)
+
+    def stop(self) -> None:
+        """Close the connection."""
+        if self._held is not None:
+            self._held.log.close()
+
+    def _commit(self, offset: Offset, *, trim: bool) -> None:
+        if self.options.reader_name:
+            lost, self._planner.lost = self._planner.lost, {}
+            positions = {queue: entry_id(position) for queue, position in offset.items()}
+            readers.commit(self._planner.log, self.options.reader_name, positions, lost=lost, trim=trim)

@@ -1,0 +1,184 @@
+"""The options of the source `celery_redis`, each once: name, type, default, unit and what it does.
+
+Named as Spark's Kafka source names them where they mean the same.
+Source: https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integration.html
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+from celery_redis_plus import option_types as kinds
+from celery_redis_plus.errors import OptionError
+from celery_redis_plus.events import entry_id
+
+if TYPE_CHECKING:
+    from celery_redis_plus.archive.numbering import Id
+
+
+def _option(kind: kinds.OptionType, default: Any, doc: str, *, unit: str = "") -> Any:
+    return field(default=default, metadata={"kind": kind, "doc": doc, "unit": unit})
+
+
+def _position(value: object) -> Id | int:
+    if value in {-1, -2, "-1", "-2"}:
+        return int(str(value))
+    return entry_id(str(value))
+
+
+def _offsets(value: object) -> str | dict[str, Id | int]:
+    if value in {"earliest", "latest"}:
+        return str(value)
+    return {str(queue): _position(position) for queue, position in json.loads(str(value)).items()}
+
+
+def _timestamp(value: object) -> int:
+    """Return ms since the epoch."""
+    text = str(value)
+    if text.isdigit():
+        return int(text)
+    parsed = datetime.fromisoformat(text)
+    return int((parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+OFFSETS = kinds.OptionType(
+    "offsets",
+    'earliest, latest, or JSON such as {"celery": "1764000000000-17"} (-2 is earliest, -1 is latest)',
+    _offsets,
+    hashable=False,
+)
+TIMESTAMP = kinds.OptionType("time", "ms since 1970, or ISO 8601 (UTC if it names no zone)", _timestamp)
+_COUNT = kinds.number(1, integer=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options of one read or readStream.
+
+    Raises:
+        OptionError: an option is unknown, missing or not allowed; the message says what is.
+    """
+
+    url: str = _option(kinds.text(), "", "The broker's URL, as in `broker_url`. It may hold no password: see `urlEnv`.")
+    url_env: str = _option(
+        kinds.text(),
+        "",
+        "Name of an environment variable that holds the URL, on the driver and on each executor, so that the password stands in "
+        "no plan, log or checkpoint.",
+    )
+    prefix: str = _option(kinds.text(), "", "The application's `global_keyprefix`.")
+    queues: str = _option(
+        kinds.text(),
+        "*",
+        "Names or patterns (`*`, `?`, `[...]`), separated by commas or as a JSON list; new queues are found while running.",
+    )
+    starting_offsets: Any = _option(  # noqa: RUF009 - a declaration, read by from_mapping
+        OFFSETS,
+        None,
+        "Where reading begins without a checkpoint: `earliest` (the default of a batch), `latest` (of a stream), or by queue the "
+        "last event that is *not* to be read.",
+    )
+    ending_offsets: Any = _option(  # noqa: RUF009 - as above
+        OFFSETS, "latest", "Where a batch ends: `latest`, or by queue the last event to be read."
+    )
+    starting_timestamp: int | None = _option(
+        TIMESTAMP, None, "Begin with the first event of this time; goes before `startingOffsets`."
+    )
+    max_offsets_per_trigger: int | None = _option(
+        _COUNT, None, "Read about this many events in a micro-batch, over all queues.", unit="events"
+    )
+    min_partitions: int | None = _option(_COUNT, None, "Split what is read into at least this many Spark partitions.")
+    max_records_per_partition: int = _option(
+        _COUNT, 250_000, "Split what is read so that no Spark partition has more.", unit="events"
+    )
+    fail_on_data_loss: bool = _option(
+        kinds.flag(), True, "Fail when events were trimmed before they were read; else go on without them, count and log them."
+    )
+    fetch_size: int = _option(kinds.number(1, 100_000, integer=True), 5000, "Events asked for in one command.", unit="events")
+    reader_name: str = _option(
+        kinds.text(),
+        "",
+        "Register under this name: events stay until every registered reader has committed them, within the hard bounds.",
+    )
+    push_filters: bool = _option(
+        kinds.flag(),
+        False,
+        "Read only what the query's filters want (batch only); needs `spark.sql.python.filterPushdown.enabled=true`.",
+    )
+
+    @classmethod
+    def from_mapping(cls, given: Mapping[str, str]) -> Self:
+        """Return the options that a query was given; Spark hands their names over in any case."""
+        names = {_public(entry.name).lower(): entry for entry in fields(cls)}
+        values = {}
+        for name, value in given.items():
+            entry = names.get(name.lower())
+            if entry is None:
+                raise OptionError(
+                    f"unknown option {name!r} of celery_redis{_nearest(name, [_public(f.name) for f in fields(cls)])}"
+                )
+            kind = entry.metadata["kind"]
+            try:
+                values[entry.name] = kind.parse(value)
+            except (ValueError, TypeError, AttributeError):
+                raise OptionError(f"option {_public(entry.name)}: {value!r} is not allowed; allowed: {kind.allowed}") from None
+        options = cls(**values)
+        options.check()
+        return options
+
+    def check(self) -> None:
+        """Refuse a missing URL, and one that holds a password."""
+        if bool(self.url) == bool(self.url_env):
+            raise OptionError("give either url or urlEnv (the name of an environment variable that holds the URL)")
+        if self.url and urlsplit(self.url).password:
+            raise OptionError(
+                "option url holds a password, which Spark may show in plans, logs and checkpoints; put the URL into an "
+                "environment variable of the driver and the executors, and give its name as urlEnv"
+            )
+
+    def resolved_url(self) -> str:
+        """Return the URL, in the driver or in an executor.
+
+        Raises:
+            OptionError: the environment variable is not set in this process.
+        """
+        if self.url:
+            return self.url
+        url = os.environ.get(self.url_env)
+        if not url:
+            raise OptionError(
+                f"option urlEnv: the environment variable {self.url_env!r} is not set in this process; "
+                f"on a cluster set spark.executorEnv.{self.url_env} too"
+            )
+        return url
+
+
+def table() -> list[tuple[str, str, str, str, str]]:
+    """Return (name, allowed, default, unit, doc) of each option, for the documentation."""
+    return [
+        (
+            _public(f.name),
+            f.metadata["kind"].allowed,
+            "" if f.default is None else str(f.default),
+            f.metadata["unit"],
+            f.metadata["doc"],
+        )
+        for f in fields(SourceOptions)
+    ]
+
+
+def _public(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"

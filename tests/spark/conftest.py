@@ -1,0 +1,74 @@
+"""One Spark session for all tests here; without PySpark or Java they are skipped, and say why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+#: Set by CI: a test that is skipped for want of Spark fails instead.
+REQUIRED = "CRP_REQUIRE_SPARK"
+
+
+def missing() -> str:
+    """Return what Spark needs and is not here; '' if nothing."""
+    from celery_redis_plus.errors import SparkUnavailable
+    from celery_redis_plus.spark.session import check_installed
+
+    try:
+        check_installed()
+    except SparkUnavailable as error:
+        return str(error)
+    return ""
+
+
+MISSING = missing()
+if MISSING and os.environ.get(REQUIRED):
+    raise pytest.UsageError(f"{REQUIRED} is set, and Spark cannot run: {MISSING}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker("spark")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session that retries failed tasks, small enough for tests."""
+    from celery_redis_plus.spark.session import session
+
+    if MISSING:
+        pytest.skip(MISSING)
+    folder = tmp_path_factory.mktemp("spark")
+    started = session(
+        "tests",
+        master="local[2,4]",
+        config={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.driver.memory": "1g",
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.sql.streaming.minBatchesToRetain": "2",
+            # A failing task prints 60 lines of Java for each attempt.
+            "spark.log.level": "OFF",
+        },
+    )
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def read(spark: SparkSession, broker_url: str) -> Any:
+    """Read a batch: `read(startingOffsets="latest")`."""
+
+    def frame(**options: Any) -> Any:
+        return spark.read.format("celery_redis").options(url=broker_url, **options).load()
+
+    return frame

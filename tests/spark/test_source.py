@@ -1,0 +1,158 @@
+"""Spark reads events as they are: batch and stream, limits, losses, retention."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra `spark`")
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as sf
+
+from celery_redis_plus.archive import readers
+from celery_redis_plus.archive.log import EventLog
+from tests.support.event_streams import START_MS, add_events, lives
+
+LIVES = lives(2000)
+
+
+@pytest.fixture
+def stored(redis_client):
+    """Two queues with events; return how many."""
+    return add_events(redis_client, "celery", LIVES) + add_events(redis_client, "mail", LIVES[:1000])
+
+
+@pytest.fixture
+def stream(spark, broker_url, tmp_path):
+    """Stream into Parquet until everything is read: `stream(maxOffsetsPerTrigger=500)`; return the query."""
+
+    def run(sink="out", **options):
+        frame = (
+            spark.readStream.format("celery_redis").options(url=broker_url, **{"startingOffsets": "earliest"} | options).load()
+        )
+        query = (
+            frame.writeStream.format("parquet")
+            .option("path", str(tmp_path / sink))
+            .option("checkpointLocation", str(tmp_path / f"{sink}.checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return query
+
+    return run
+
+
+def test_a_batch_has_every_event_with_its_types(read, stored):
+    frame = read().where("queue = 'celery'")
+
+    assert frame.count() == len(LIVES)
+    published = frame.where("event = 'published'")
+    first = published.orderBy("n").first()
+    assert (first.task_id, first.task, first.priority) == (LIVES[0].task_id, LIVES[0].task, LIVES[0].priority)
+    assert int(first.ts.timestamp() * 1000) == LIVES[0].ts // 1000
+    assert published.where("published_at != date_trunc('MILLISECOND', ts)").count() == 0
+
+
+def test_a_batch_reads_between_offsets(read, stored):
+    frame = read(
+        startingOffsets=json.dumps({"celery": f"{START_MS}-10", "mail": -1}),
+        endingOffsets=json.dumps({"celery": f"{START_MS}-30"}),
+        minPartitions=3,
+    )
+
+    assert sorted(row.n for row in frame.select("n").collect()) == list(range(11, 31))
+    assert frame.rdd.getNumPartitions() >= 3
+
+
+def test_a_batch_begins_at_a_time(read, stored):
+    since = LIVES[500].ts // 1000
+
+    frame = read(startingTimestamp=since, queues="celery")
+
+    assert frame.count() == sum(event.ts // 1000 >= since for event in LIVES)
+
+
+def test_filters_are_pushed_and_change_nothing_but_what_is_read(read, stored):
+    middle = LIVES[3000].ts / 1e6
+
+    def answer(**options):
+        frame = read(**options).where("queue = 'celery' and event in ('claimed', 'acked')")
+        return (
+            frame.where(sf.col("ts") >= sf.timestamp_seconds(sf.lit(middle))).agg(sf.count("*"), sf.min("n"), sf.max("n")).first()
+        )
+
+    assert answer(pushFilters=True) == answer()
+    assert answer()[0] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOfset": "earliest"}, "did you mean startingOffsets"),
+        ({"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger"),
+        ({"queues": "celery,unknown"}, "'unknown' has no events"),
+        ({"prefix": "other:"}, "archive=True"),
+        ({"url": "redis://:secret@127.0.0.1:1/0"}, "urlEnv"),
+        ({"url": "redis://127.0.0.1:1/0"}, "check that the server runs"),
+    ],
+)
+def test_bad_input_is_told_in_words(spark, stored, broker_url, options, message):
+    with pytest.raises(PySparkException, match=message) as caught:
+        spark.read.format("celery_redis").options(**{"url": broker_url} | options).load().count()
+    assert "secret" not in str(caught.value)
+
+
+def test_a_stream_writes_each_event_once_and_goes_on_where_it_stopped(spark, stream, stored, redis_client, tmp_path):
+    stream(maxOffsetsPerTrigger=2000)
+    add_events(redis_client, "new", LIVES[:100])
+    add_events(redis_client, "mail", LIVES[1000:1100])
+
+    query = stream(maxOffsetsPerTrigger=2000)
+
+    written = spark.read.parquet(str(tmp_path / "out"))
+    assert written.count() == stored + 200
+    assert written.select("queue", "epoch", "n").distinct().count() == stored + 200
+    assert {row.queue for row in written.select("queue").distinct().collect()} == {"celery", "mail", "new"}
+    assert query.exception() is None
+
+
+def test_a_micro_batch_is_limited_and_progress_tells_the_lag(stream, stored):
+    query = stream(maxOffsetsPerTrigger=3000)
+
+    progress = [entry for entry in query.recentProgress if entry.numInputRows]
+    assert all(entry.numInputRows <= 3000 + 2 for entry in progress)
+    assert len(progress) <= -(-stored // 3000) + 1
+    source = json.loads(progress[0].sources[0].json)
+    newest, end = source["latestOffset"], source["endOffset"]
+    lag = sum(int(newest[queue].split("-")[1]) - int(end[queue].split("-")[1]) for queue in newest)
+    assert lag == stored - progress[0].numInputRows
+
+
+def test_events_that_were_trimmed_before_they_were_read_stop_the_query(stream, stored, redis_client, broker_url):
+    stream(maxOffsetsPerTrigger=100_000)
+    added = add_events(redis_client, "celery", LIVES)
+    with EventLog(broker_url) as log:
+        redis_client.xtrim(log.keys.queue("celery").events, minid=f"{START_MS}-{len(LIVES) + 11}", approximate=False)
+
+    with pytest.raises(PySparkException, match=rf"10 events, {START_MS}-{len(LIVES) + 1} to {START_MS}-{len(LIVES) + 10}"):
+        stream(maxOffsetsPerTrigger=100_000)
+    query = stream(failOnDataLoss=False)
+
+    assert sum(entry.numInputRows for entry in query.recentProgress) == added - 10
+
+
+def test_two_readers_of_different_speed_keep_what_the_slower_needs(stream, stored, redis_client, broker_url, spark, tmp_path):
+    with EventLog(broker_url) as log:
+        readers.commit(log, "slow", {"celery": (START_MS, 0), "mail": (START_MS, 0)}, trim=False)
+        stream(sink="fast", readerName="fast", maxOffsetsPerTrigger=2500)
+        assert redis_client.xlen(log.keys.queue("celery").events) + redis_client.xlen(log.keys.queue("mail").events) == stored
+
+        stream(sink="slow", readerName="slow")
+
+        assert spark.read.parquet(str(tmp_path / "slow")).count() == spark.read.parquet(str(tmp_path / "fast")).count() == stored
+        assert {reader.behind for reader in readers.readers(log, ["celery", "mail"])} == {0}
+        # Whole nodes of 100 entries are trimmed.
+        assert redis_client.xlen(log.keys.queue("celery").events) <= 100
