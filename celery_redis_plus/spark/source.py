@@ -114,11 +114,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise InvalidArgument("option pushFilters: Spark pushes filters into batches only; leave it out of readStream")
         self.options = options
         self._goal: Offset | None = None
+        self._committed: Offset | None = None
         self._held: Planner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the connection behind."""
-        return {"options": self.options, "_goal": None, "_held": None}
+        return {"options": self.options, "_goal": None, "_committed": None, "_held": None}
 
     @property
     def _planner(self) -> Planner:
@@ -138,7 +139,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Return how far the next micro-batch goes."""
+        """Return how far the next micro-batch goes. Everything up to `start` is in the commit log by now.
+
+        Spark calls `commit` only when there is a next micro-batch, so not for the last one of an availableNow run.
+        """
+        if start != self._committed:
+            self.commit(start)
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return self._planner.advance(start, rows, self._goal)
 
@@ -160,6 +166,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offset) -> None:
         """Note what is safe, and let go of the events that every registered reader has."""
+        self._committed = end
         self._commit(end, trim=True)
 
     def stop(self) -> None:
