@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Most messages one script call settles.
 MAX_BATCH = 250
+#: Seconds for which a settlement waits for its connection before it takes the duties' one: a few round trips.
+PATIENCE_S = 0.001
 
 
 class Settler:
@@ -47,11 +49,19 @@ class Settler:
         self._reject = script("reject")
 
     def post(self, held: Held, settlement: Settlement) -> None:
-        """Send a settlement without waiting for the reply. Never raises: what the connection loses, the duties send again."""
-        if not self._wire.connected:
+        """Send a settlement without waiting for the reply. Never raises: what the connection loses, the duties send again.
+
+        Nor does it wait long for the connection: another thread may wait there for a server that writes to its disk, and what
+        has not left this process when it is killed runs again.
+        """
+        lock = self._wire.lock
+        if not self._wire.connected or not lock.acquire(timeout=PATIENCE_S):
             self._register.order(held, settlement)
-        else:
+            return
+        try:
             self._post([held], settlement, hold=False)
+        finally:
+            lock.release()
 
     def gather(self, held: Held) -> None:
         """Keep an ack for `release`, which its caller promises to call before it sleeps: one script call for several."""

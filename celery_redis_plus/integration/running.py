@@ -11,15 +11,17 @@ from celery.bootsteps import CLOSE, TERMINATE
 from celery.concurrency.base import BasePool
 from celery.worker import state
 
+from celery_redis_plus.integration.prefork import messages_in
+
 
 class RunningTasks:
     """The `broker.holding.Keeper` of one worker.
 
     After a connection loss Celery drops what it has not begun (`Consumer.on_close`, 5.6 and 5.7), "since it will be redelivered",
-    and then starts its consumer again. What is dropped depends on the pool: prefork discards jobs that no child has accepted;
-    threads and greenlets run everything that was given to them. Nothing tells who is in a pool's queue, but a message lives
-    as long as its request does, so what is alive there will run, except tasks that wait in the worker's own timer: those were
-    cancelled.
+    and then starts its consumer again. What is dropped depends on the pool: prefork discards jobs that are not on their way to a
+    child (see `integration.prefork`); threads and greenlets run everything that was given to them. Nothing tells who is in their
+    queues, but a message lives as long as its request does, so what is alive there will run, except tasks that wait in the
+    worker's own timer: those were cancelled.
     """
 
     def __init__(self, consumer: Any) -> None:
@@ -59,13 +61,20 @@ class RunningTasks:
             return True
         if self._started_at <= adrift_since:
             return None
-        if not _drops_waiting_jobs(consumer.pool) and message not in self._cancelled_by(consumer):
+        if self._is_waiting(message, consumer):
             return True
         if message not in self._doubted:
             # It may have ended just now: a task is inactive before its ack, which waits for the loop's next turn.
             self._doubted.add(message)
             return None
         return False
+
+    def _is_waiting(self, message: Any, consumer: Any) -> bool:
+        """Return whether a task that had not begun before the restart will run."""
+        if _drops_waiting_jobs(consumer.pool):
+            # What the pool has kept is on its way to a child.
+            return id(message) in messages_in(consumer.pool)
+        return message not in self._cancelled_by(consumer)
 
     def _cancelled_by(self, consumer: Any) -> weakref.WeakSet[Any]:
         """Return the messages whose timers Celery cancelled with this restart; a cancelled entry lies there until its time."""

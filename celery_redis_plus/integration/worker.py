@@ -11,6 +11,7 @@ from redis.exceptions import RedisError
 
 from celery_redis_plus import __version__
 from celery_redis_plus.duties.service import set_keeper
+from celery_redis_plus.integration.acks import settle_at_once
 from celery_redis_plus.integration.connections import warn_about_priorities
 from celery_redis_plus.integration.prefork import keep_running_jobs
 from celery_redis_plus.integration.running import RunningTasks
@@ -47,6 +48,7 @@ class BrokerStep(bootsteps.StartStopStep):
             return
         set_keeper(self._running)
         keep_running_jobs(parent.pool)
+        settle_at_once(parent)
         extend_inspect()
         if transport.supports_native_delayed_delivery:
             transport.setup_native_delayed_delivery(parent.connection, list(parent.app.amqp.queues.consume_from))

@@ -273,6 +273,11 @@ class Poller:
         self._timer = loop.call_repeatedly(1.0, self._on_timer)
 
     @property
+    def delivering(self) -> bool:
+        """Whether the loop delivers just now: a solo worker runs its tasks in there."""
+        return self._in_turn
+
+    @property
     def attached(self) -> bool:
         """Whether a loop serves it, and will so tell its consumers when the connection breaks."""
         return self._loop is not None

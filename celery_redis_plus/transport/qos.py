@@ -77,8 +77,9 @@ class QoS(virtual.QoS):
             session.settler.post(held, settlement)
             # The consumer sleeps in poll, perhaps for want of the credit that this settlement has freed.
             session.waker.wake()
-        elif settlement is Settlement.ACK and not session.broken:
-            # The loop's next turn, before it sleeps, sends all that were acked in this one, and claims in the same write.
+        elif settlement is Settlement.ACK and not session.broken and not self.channel.poller.delivering:
+            # The loop's next turn, before it sleeps, sends all that were acked in this one, and claims in the same write. Not
+            # while it delivers: a solo worker acks there, and the next task may take its time, or be this one (early acks).
             session.settler.gather(held)
         else:
             session.settler.post(held, settlement)

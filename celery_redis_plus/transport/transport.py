@@ -139,12 +139,17 @@ class Transport(virtual.Transport):
         if session.broken:
             session.abandon()
         session.close()
-        if session.service.register.waiting and not session.service.flush(FLUSH_S):
+        if self._may_be_the_end() and session.service.register.waiting and not session.service.flush(FLUSH_S):
             logger.warning(
                 "the broker is away: %d message(s) are not settled; this process goes on trying while it lives, then they come "
                 "back after the visibility timeout",
                 len(session.service.register),
             )  # fmt: skip
+
+    def _may_be_the_end(self) -> bool:
+        """Return whether the process may end now, and not only replace a broken connection, as a worker does that goes on."""
+        keeper = self.session.service.keeper
+        return not self.session.broken or keeper is None or keeper.stopping() or keeper.ending()
 
     def verify_connection(self, connection: Any) -> bool:
         """Return whether the connection is usable.

@@ -17,11 +17,13 @@ from tests.chaos.ledger import VARIABLE, Ledger
 from tests.support.workers import Worker
 
 LINES = pytest.StashKey[list[str]]()
-FULL_TIMEOUT_S = 1800
+FULL_TIMEOUT_S = 3600
+STORM = "test_storm.py"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos-full", action="store_true", help="run the chaos tests with their full counts")
+    parser.addoption("--seconds", type=float, default=0, metavar="N", help="run only the storm, for about so long")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,8 +35,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.chaos)
-            if config.getoption("--chaos-full"):
+            if config.getoption("--chaos-full") or config.getoption("--seconds"):
                 item.add_marker(pytest.mark.timeout(FULL_TIMEOUT_S))
+    if config.getoption("--seconds"):
+        others = [item for item in items if item.path.name != STORM]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
     if not config.getoption("--chaos-full"):
         long = [item for item in items if item.get_closest_marker("full_only")]
         config.hook.pytest_deselected(items=long)
@@ -52,6 +58,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def full(request: pytest.FixtureRequest) -> bool:
     """Whether the full counts are wanted."""
     return bool(request.config.getoption("--chaos-full"))
+
+
+@pytest.fixture
+def seconds(request: pytest.FixtureRequest) -> float:
+    """How long the storm shall last, over all its tests; 0 is a matter of counts."""
+    return float(request.config.getoption("--seconds"))
 
 
 @pytest.fixture
@@ -78,7 +90,11 @@ def chaos_app(ledger: Ledger) -> Iterator[Callable[..., Any]]:
     with ExitStack() as stack:
 
         def make(url: str, *, visibility_timeout: float, **config: Any) -> Any:
-            options = {"visibility_timeout": visibility_timeout, "client_name": "chaos-test"}
+            options = {
+                "visibility_timeout": visibility_timeout,
+                "client_name": "chaos-test",
+                **config.pop("broker_transport_options", {}),
+            }
             app = make_app(url, broker_transport_options=options, **config)
             stack.callback(app.close)
             return app

@@ -24,7 +24,8 @@ class Pen:
         pid, file = self._opened
         if pid != os.getpid():
             pid, file = self._open()
-        os.write(file, f"{event} {task} {pid} {now:.6f} {int(redelivered)}\n".encode())
+        line = f"{event} {task} {pid} {os.getsid(0)} {now:.6f} {time.monotonic():.6f} {int(redelivered)}\n"
+        os.write(file, line.encode())
 
     def _open(self) -> tuple[int, int]:
         """Open a file of this process; what a forked pool process inherited is its parent's."""
@@ -38,12 +39,21 @@ class Pen:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line: `event` is "start", "reject" or "end"."""
+    """One line.
+
+    Attributes:
+        event: "start", "reject" or "end".
+        worker: the session of the process, which is the process id of its worker's main process.
+        time: wall clock, seconds since the epoch.
+        tick: a clock that nobody sets, the same for all processes of the machine, in seconds.
+    """
 
     event: str
     task: str
     pid: int
+    worker: int
     time: float
+    tick: float
     redelivered: bool
 
 
@@ -65,10 +75,15 @@ class Ledger:
             whole = text[: text.rfind(b"\n") + 1]
             self._offsets[path] = self._offsets.get(path, 0) + len(whole)
             for line in whole.decode().splitlines():
-                event, task, pid, at, redelivered = line.split(" ")
-                self.entries.append(Entry(event, task, int(pid), float(at), redelivered == "1"))
+                event, task, pid, worker, at, tick, redelivered = line.split(" ")
+                entry = Entry(event, task, int(pid), int(worker), float(at), float(tick), redelivered == "1")
+                self.entries.append(entry)
                 self._counts[event][task] += 1
         return self.entries
+
+    def counted(self, event: str) -> Counter[str]:
+        """Task -> how often `event` was read so far. Reads nothing: of use to a thread beside the one that reads."""
+        return self._counts[event]
 
     def started(self) -> Counter[str]:
         """Task -> how often it was started."""

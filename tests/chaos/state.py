@@ -10,6 +10,8 @@ from tests.support.invariants import violations
 if TYPE_CHECKING:
     import redis
 
+#: What stays when a lasting queue is empty: its record and its place in the lists, and the streams of broadcasts.
+RECORDS = (b"meta:", b"queues", b"queue_ids", b"exchanges", b"binding:", b"/0.")
 PLACES = ("queue", "delayed", "messages_index", "dead")
 
 
@@ -21,6 +23,15 @@ def places(client: redis.Redis, queue: str) -> dict[str, int]:
 def empty(client: redis.Redis, queue: str) -> bool:
     """Whether the queue has no message in any place."""
     return not any(places(client, queue).values())
+
+
+def leftovers(client: redis.Redis) -> list[bytes]:
+    """Return the keys that belong to no queue or exchange as such, and do not expire by themselves."""
+    with client.pipeline(transaction=False) as pipeline:
+        keys = [key for key in client.scan_iter(count=1000) if not key.startswith(RECORDS)]
+        for key in keys:
+            pipeline.pttl(key)
+        return sorted(key for key, ttl_ms in zip(keys, pipeline.execute(), strict=True) if ttl_ms == -1)
 
 
 def check_invariants(client: redis.Redis) -> None:

@@ -62,12 +62,9 @@ def test_killed_workers_lose_nothing_but_what_was_acknowledged_early(
     assert repeats(ledger.started()) <= kills * PREFETCH
 
 
-@pytest.mark.parametrize("pool", ["threads", "prefork"])
+@pytest.mark.parametrize("pool", ["solo", "threads", "prefork"])
 def test_an_early_ack_has_left_before_its_task_runs(*, pool, own_server, ledger, tmp_path, chaos_app, chaos_worker):
-    """Or a task that kills its worker would come back and kill the next one, which nobody asked for.
-
-    A solo worker is no example: Celery leaves acks to the next turn of its loop (`call_soon`), which comes after the task.
-    """
+    """Or a task that kills its worker would come back and kill the next one, which nobody asked for."""
     url = own_server.url()
     app = chaos_app(url, visibility_timeout=VISIBILITY_TIMEOUT_S)
     worker = chaos_worker(url, visibility_timeout=VISIBILITY_TIMEOUT_S, pool=pool).start()

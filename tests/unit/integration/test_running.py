@@ -1,5 +1,5 @@
 import time
-from types import SimpleNamespace
+from types import MethodType, SimpleNamespace
 
 import pytest
 from celery.bootsteps import CLOSE, RUN
@@ -94,6 +94,16 @@ def test_waiting_task_is_decided_by_the_pool_once_the_consumer_is_back(pool, kep
         # Perhaps it has only just ended, and its ack is on its way.
         assert keeper.keeps(message, adrift_since) is None
     assert keeper.keeps(message, adrift_since) is kept
+
+
+def test_task_on_its_way_to_a_child_is_kept(make_consumer):
+    keeper = RunningTasks(consumer := make_consumer(FlushingPool))
+    request = Request(make_message())
+    request.on_accepted = MethodType(print, request)
+    consumer.pool._pool = SimpleNamespace(_cache={1: SimpleNamespace(_accept_callback=request.on_accepted)})  # noqa: SLF001
+    keeper.started()
+
+    assert keeper.keeps(request.message, 0.0) is True
 
 
 def test_task_in_the_workers_timer_goes_back(make_consumer):

@@ -1,0 +1,99 @@
+"""The workers of a storm: each behind a proxy of its own, each life of each worker on record."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tests.chaos.history import Life
+
+if TYPE_CHECKING:
+    from tests.support.proxy import Proxy
+    from tests.support.workers import Worker
+
+#: Seconds that a warm shutdown may take: a running task, and billiard's 30 s for unread results besides.
+STOP_S = 60.0
+
+
+class Member:
+    """One worker through all its lives. A fault that takes its time keeps others away by `lock`."""
+
+    def __init__(self, worker: Worker, proxy: Proxy, lives: list[Life]) -> None:
+        self.worker = worker
+        self.proxy = proxy
+        self.lock = threading.Lock()
+        self._lives = lives
+
+    @property
+    def life(self) -> Life:
+        return next(life for life in reversed(self._lives) if life.name == self.worker.name)
+
+    def start(self) -> None:
+        self.worker.start(wait=False)
+        self._lives.append(Life(self.worker.name, self.worker.pid))
+
+    def kill(self) -> None:
+        self.life.killed_at = time.monotonic()
+        self.worker.kill()
+
+    def stop(self) -> int:
+        """Stop it warmly, and return its status."""
+        self.life.stopped_at = time.monotonic()
+        return self.worker.stop(STOP_S)
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Note that it gives no sign of life within the block."""
+        since, life = time.monotonic(), self.life
+        try:
+            yield
+        finally:
+            life.silent.append((since, time.monotonic()))
+
+
+class Crew:
+    """All workers."""
+
+    def __init__(self, make: Callable[[str], Worker], proxies: Sequence[Proxy]) -> None:
+        self.lives: list[Life] = []
+        self.members = [Member(make(proxy.url()), proxy, self.lives) for proxy in proxies]
+
+    @contextmanager
+    def one(self, chooser: random.Random) -> Iterator[Member | None]:
+        """Give one that no other fault has; None where all are taken."""
+        for member in chooser.sample(self.members, len(self.members)):
+            if member.lock.acquire(blocking=False):
+                try:
+                    yield member
+                finally:
+                    member.lock.release()
+                return
+        yield None
+
+    def ended_by_themselves(self) -> list[str]:
+        """Return the ends of the logs of workers that ended though nobody asked them to."""
+        ended = []
+        for member in self.members:
+            if member.lock.acquire(blocking=False):
+                try:
+                    if not member.worker.running:
+                        ended.append(member.worker.tail(60))
+                finally:
+                    member.lock.release()
+        return ended
+
+    def stop(self) -> list[int]:
+        """Stop all warmly, and return their statuses."""
+        for member in self.members:
+            # A worker that has not installed its handlers yet would simply die of the signal.
+            member.worker.wait_until_ready(60)
+        for member in self.members:
+            member.life.stopped_at = time.monotonic()
+            member.worker.signal(signal.SIGTERM)
+        # Not `stop`, which would signal again: to Celery that means cold.
+        return [member.worker.wait(STOP_S) for member in self.members]

@@ -1,0 +1,160 @@
+"""What was done to the workers of a run, and what their ledger makes of it: which repeats had to be, and which had not."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.chaos.ledger import Entry
+
+#: Seconds between a signal and what the ledger says of it.
+SLACK_S = 0.05
+
+
+class Verdict(Enum):
+    """Why a task was run once more."""
+
+    #: Its worker was killed while it ran.
+    RUNNING = "running at the kill"
+    #: It was among the last that ended before its worker was killed: the ack had not left, or nobody had read the result.
+    LAST_ACKS = "ended within the last acks before the kill"
+    #: The same, before its worker stood still or was cut off.
+    LAST_ACKS_BEFORE_SILENCE = "ended within the last acks before its worker fell silent"
+    #: One of its two workers held it and stood still, or was cut off, for so long that others had to take it.
+    PRESUMED_DEAD = "held by a worker that gave no sign of life"
+    #: Its worker was stopped warmly and left the result unread in the pipe of a prefork process.
+    UNREAD_RESULT = "result left in the pipe at a warm shutdown (prefork)"
+    #: None of these.
+    ILLEGAL = "illegal"
+
+
+@dataclass
+class Life:
+    """One worker process, from start to end. Times are ticks (see `ledger.Entry`)."""
+
+    name: str
+    worker: int
+    killed_at: float | None = None
+    #: When it was asked to stop warmly.
+    stopped_at: float | None = None
+    #: From when to when it gave no sign of life for longer than the visibility timeout.
+    silent: list[tuple[float, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One run of a task; `end` is None where it was not carried to its end."""
+
+    task: str
+    worker: int
+    pid: int
+    start: float
+    end: float | None
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A run of a task that was not its first, and why."""
+
+    before: Execution
+    again: Execution
+    verdict: Verdict
+
+
+def executions(entries: Iterable[Entry]) -> dict[str, list[Execution]]:
+    """Return every task's executions in the order of their starts."""
+    open_starts: dict[tuple[str, int], Entry] = {}
+    found: dict[str, list[Execution]] = {}
+
+    def add(start: Entry, end: float | None) -> None:
+        found.setdefault(start.task, []).append(Execution(start.task, start.worker, start.pid, start.tick, end))
+
+    # The files are read one by one, each in its own order.
+    for entry in sorted(entries, key=lambda entry: entry.tick):
+        key = (entry.task, entry.pid)
+        if entry.event == "start":
+            if key in open_starts:
+                add(open_starts[key], None)
+            open_starts[key] = entry
+        elif entry.event == "end" and key in open_starts:
+            add(open_starts.pop(key), entry.tick)
+    for start in open_starts.values():
+        add(start, None)
+    for runs in found.values():
+        runs.sort(key=lambda run: run.start)
+    return found
+
+
+class History:
+    """Judges the repeats of a run."""
+
+    def __init__(self, lives: Iterable[Life], *, acks: int) -> None:
+        """Judge by `lives`; of a killed worker the last `acks` tasks that ended may run again."""
+        self._lives = {life.worker: life for life in lives}
+        self._acks = acks
+        self._ends: dict[int, list[float]] = {}
+
+    def repeats(self, entries: Iterable[Entry]) -> list[Repeat]:
+        """Return every repeat with its verdict."""
+        by_task = executions(entries)
+        self._ends = {}
+        for runs in by_task.values():
+            for run in runs:
+                if run.end is not None:
+                    self._ends.setdefault(run.worker, []).append(run.end)
+        for ends in self._ends.values():
+            ends.sort()
+        return [
+            Repeat(before, again, self._verdict(before, again)) for runs in by_task.values() for before, again in pairwise(runs)
+        ]
+
+    def _verdict(self, before: Execution, again: Execution) -> Verdict:
+        life = self._lives.get(before.worker)
+        if life is None:
+            return Verdict.ILLEGAL
+        if life.killed_at is not None and before.end is None:
+            return Verdict.RUNNING
+        if life.killed_at is not None and self._is_among_the_last(before, life.killed_at):
+            return Verdict.LAST_ACKS
+        if self._was_silent(before) or self._was_silent(again):
+            return Verdict.PRESUMED_DEAD
+        if any(self._is_among_the_last(before, since) for since, _ in life.silent):
+            return Verdict.LAST_ACKS_BEFORE_SILENCE
+        return Verdict.UNREAD_RESULT if _may_be_unread(before, life) else Verdict.ILLEGAL
+
+    def _is_among_the_last(self, run: Execution, at: float) -> bool:
+        """Return whether not more than so many acks' worth of tasks ended between this one and `at`, in its worker."""
+        if run.end is None or run.end > at + SLACK_S:
+            return False
+        ends = self._ends[run.worker]
+        return bisect_right(ends, at + SLACK_S) - bisect_left(ends, run.end) <= self._acks
+
+    def _was_silent(self, run: Execution) -> bool:
+        """Return whether the run's worker may have held the task while it gave no sign of life, or just before or after."""
+        life = self._lives.get(run.worker)
+        if life is None:
+            return False
+        end = run.start if run.end is None else run.end
+        # What it ran next after its silence is what it had taken before.
+        return any(run.start <= until + self._aftermath_s and end >= since for since, until in life.silent)
+
+    #: Seconds for which a worker goes on with what it held before it was silent.
+    _aftermath_s = 2.0
+
+
+def _may_be_unread(run: Execution, life: Life) -> bool:
+    """Return whether a child ended the task when its parent did not look any more."""
+    is_child = run.pid != run.worker
+    return is_child and life.stopped_at is not None and run.end is not None and run.end >= life.stopped_at - SLACK_S
+
+
+def count(repeats: Iterable[Repeat]) -> dict[Verdict, int]:
+    """Return how often each verdict was passed."""
+    counts = Counter(repeat.verdict for repeat in repeats)
+    return {verdict: counts[verdict] for verdict in Verdict}

@@ -1,0 +1,75 @@
+"""Threads that publish whatever happens to the server, and know what it has confirmed."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+#: Of the task's arguments: how long it takes, in seconds.
+Lengths = Callable[[random.Random], float]
+RETRY = {"max_retries": 10_000, "interval_start": 0.02, "interval_step": 0.05, "interval_max": 0.2}
+#: Seconds that a publisher waits when there is enough to do.
+PAUSE_S = 0.01
+
+
+class Publisher(threading.Thread):
+    """Sends tasks until it is told to stop, or has sent `most`; each publish is retried until the server has confirmed it.
+
+    Args:
+        app: publishes; apps may share a broker, threads may share an app.
+        prefix: of the tasks' names; unique among publishers.
+        length: how long the next task takes.
+        most: how many tasks to send; None is no limit.
+        enough: tells that there is enough to do for now.
+        delayed: which part of the tasks has a countdown of up to three seconds.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        prefix: str,
+        *,
+        length: Lengths,
+        most: int | None = None,
+        enough: Callable[[], bool] = lambda: False,
+        delayed: float = 0.0,
+    ) -> None:
+        super().__init__(name=f"publisher-{prefix}", daemon=True)
+        self.app = app
+        self.sent = 0
+        self.error: Exception | None = None
+        self.stopping = threading.Event()
+        self._prefix, self._length, self._most, self._enough, self._delayed = prefix, length, most, enough, delayed
+        self._random = random.Random(prefix)
+
+    def names(self) -> list[str]:
+        """Return the names of the tasks that were confirmed."""
+        return [f"{self._prefix}{number}" for number in range(self.sent)]
+
+    def run(self) -> None:
+        try:
+            while not self.stopping.is_set() and self.sent != self._most:
+                if self._enough():
+                    time.sleep(PAUSE_S)
+                else:
+                    self._send()
+        except Exception as error:  # noqa: BLE001 - the test fails with it
+            self.error = error
+
+    def _send(self) -> None:
+        options = {"countdown": self._random.uniform(0.05, 3)} if self._random.random() < self._delayed else {}
+        arguments = [f"{self._prefix}{self.sent}", self._length(self._random)]
+        self.app.send_task("chaos.run", arguments, retry=True, retry_policy=RETRY, **options)
+        self.sent += 1
+
+    def finish(self, timeout_s: float = 60.0) -> None:
+        """Let it end after the present task; raises what it met."""
+        self.stopping.set()
+        self.join(timeout_s)
+        if self.error is not None:
+            raise self.error
+        if self.is_alive():
+            raise TimeoutError(f"{self.name} has been publishing one task for {timeout_s} s")

@@ -1,0 +1,70 @@
+"""A server that is away for much longer than the visibility timeout, while tasks run (issue B, Shows 4)."""
+
+import time
+
+import pytest
+
+from tests.chaos.ledger import repeats
+from tests.chaos.state import check_invariants, empty, places
+from tests.support.waiting import wait_until
+
+QUEUE = "celery"
+VISIBILITY_TIMEOUT_S = 3
+RUNNING = 50
+#: So many of them end during the outage: their acks wait for the server.
+ENDING = 20
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_running_tasks_run_once_although_the_server_was_away(
+    *, pool, start_server, ledger, tmp_path, chaos_app, chaos_worker, figures
+):
+    server = start_server({"appendonly": "yes", "appendfsync": "always"})
+    app = chaos_app(server.url(), visibility_timeout=VISIBILITY_TIMEOUT_S)
+    during, after = tmp_path / "during", tmp_path / "after"
+    holder, other = (
+        chaos_worker(
+            server.url(),
+            visibility_timeout=VISIBILITY_TIMEOUT_S,
+            pool=pool,
+            concurrency=concurrency,
+            config={"task_acks_late": True, "worker_prefetch_multiplier": 1},
+        )
+        for concurrency in (RUNNING, 2)
+    )
+    for number in range(RUNNING):
+        app.send_task("chaos.until", [f"t{number}", str(during if number < ENDING else after)])
+    holder.start(timeout_s=60)
+    wait_until(lambda: len(ledger.started()) == RUNNING, 60, holder.tail)
+    # Somebody who would take what looks forgotten.
+    other.start()
+    server.stop()
+    gone_at = time.monotonic()
+    during.touch()
+    wait_until(lambda: len(ledger.ended()) == ENDING, 30, holder.tail)
+    wait_until(lambda: time.monotonic() - gone_at > 3 * VISIBILITY_TIMEOUT_S, 60)
+    server.start()
+    away_s = time.monotonic() - gone_at
+    with server.client() as client:
+        wait_until(
+            lambda: places(client, QUEUE) == {"queue": 0, "delayed": 0, "messages_index": RUNNING - ENDING, "dead": 0},
+            30,
+            lambda: f"{places(client, QUEUE)} {holder.tail()}",
+        )
+        # Longer than the deadlines that had passed: heartbeats keep what runs.
+        back_at = time.monotonic()
+        wait_until(lambda: time.monotonic() - back_at > 2 * VISIBILITY_TIMEOUT_S, 60)
+        after.touch()
+        wait_until(lambda: len(ledger.ended()) == RUNNING and empty(client, QUEUE), 30, holder.tail)
+        assert holder.stop(60) == 0
+        assert other.stop(60) == 0
+        check_invariants(client)
+    figures(
+        f"{RUNNING} tasks ran, {ENDING} of them ended during an outage of {away_s:.1f} s with a visibility timeout of "
+        f"{VISIBILITY_TIMEOUT_S} s: repeats {repeats(ledger.started())}"
+    )
+    assert repeats(ledger.started()) == 0
+    for worker in (holder, other):
+        # A line when the server goes and one when it is back, not one a try.
+        assert worker.log().count("timers: the broker is away") == 1
+        assert worker.log().count("timers: the broker is back") == 1

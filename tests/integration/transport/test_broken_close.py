@@ -1,0 +1,55 @@
+"""A connection that is closed because it broke."""
+
+import pytest
+from kombu import Connection
+
+from celery_redis_plus.duties.service import Service, set_keeper
+from tests.integration.transport.conftest import end_services
+from tests.support.inbox import Inbox, publish
+
+
+class Worker:
+    """A keeper whose worker goes on."""
+
+    def __init__(self, *, ends):
+        self.ends = ends
+
+    def stopping(self):
+        return False
+
+    def ending(self):
+        return self.ends
+
+    def keeps(self, message, adrift_since):
+        return None
+
+
+def close_a_broken_connection(server, monkeypatch, *, ends):
+    """Return how often the close waited for what is not settled."""
+    waits = []
+    monkeypatch.setattr(Service, "flush", lambda self, timeout_s: waits.append(timeout_s) or True)
+    try:
+        with Connection(server.url()) as connection:
+            set_keeper(Worker(ends=ends))
+            channel = connection.channel()
+            inbox = Inbox(channel, "q", ack=False)
+            publish(channel, "q", "m")
+            inbox.drain(1)
+            server.kill()
+            with pytest.raises(connection.connection_errors):
+                inbox.drain(2)
+            connection.collect()
+    finally:
+        set_keeper(None)
+        server.start()
+        end_services()
+    return waits
+
+
+def test_a_worker_that_goes_on_does_not_wait_for_a_server_that_is_away(own_server, monkeypatch):
+    """Its loop would stand still for 5 s, and with it the results of its pool."""
+    assert close_a_broken_connection(own_server, monkeypatch, ends=False) == []
+
+
+def test_a_worker_that_ends_does(own_server, monkeypatch):
+    assert len(close_a_broken_connection(own_server, monkeypatch, ends=True)) == 1

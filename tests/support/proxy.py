@@ -1,0 +1,204 @@
+"""A TCP proxy of our own between clients and a server, whose network can be made as bad as a test wants it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+HOST = "127.0.0.1"
+CHUNK = 65_536
+#: Closes with a reset instead of an end of file.
+RESET = struct.pack("ii", 1, 0)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Weather:
+    """What happens to bytes on their way.
+
+    Attributes:
+        passes: False holds everything back, as a network partition does: nobody hears anything, not even a refusal.
+        replies: False throws away what the server says.
+        accepts: False resets new connections.
+        delay_s: how long each piece takes longer.
+        bytes_per_s: how fast they pass; 0 is no limit.
+    """
+
+    passes: bool = True
+    replies: bool = True
+    accepts: bool = True
+    delay_s: float = 0.0
+    bytes_per_s: float = 0.0
+
+
+class Proxy:
+    """Passes connections on to `port()`, looked up for each: a server that restarts may have moved. A context manager.
+
+    The methods may be called from any thread, and hold for open connections as well as for new ones.
+    """
+
+    def __init__(self, port: Callable[[], int]) -> None:
+        self._target = port
+        self._weather = Weather()
+        self._loop = asyncio.new_event_loop()
+        self._changed = asyncio.Event()
+        self._sockets: set[asyncio.StreamWriter] = set()
+        self._listener: asyncio.Server | None = None
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self.port = 0
+
+    # ---- life
+
+    def start(self) -> Self:
+        self._thread.start()
+        self.port = self._call(self._listen)
+        return self
+
+    def close(self) -> None:
+        self._call(self._end)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def url(self, db: int = 0, scheme: str = "redisplus") -> str:
+        """Return the address by which clients go through here."""
+        return f"{scheme}://{HOST}:{self.port}/{db}"
+
+    # ---- weather
+
+    def blackhole(self) -> None:
+        """Hold everything back until `heal`; what was held back then arrives late."""
+        self._turn(passes=False)
+
+    def lose_replies(self) -> None:
+        """Let commands through, and throw the answers away; follow it by `reset`."""
+        self._turn(replies=False)
+
+    def refuse(self) -> None:
+        """Reset every connection, and every new one."""
+        self._turn(accepts=False)
+        self.reset()
+
+    def slow(self, bytes_per_s: float) -> None:
+        """Let so many bytes through a second, in each direction of each connection."""
+        self._turn(bytes_per_s=bytes_per_s)
+
+    def delay(self, seconds: float) -> None:
+        """Let every piece take so much longer."""
+        self._turn(delay_s=seconds)
+
+    def heal(self) -> None:
+        """Be a good network again."""
+        self._call(self._set, Weather())
+
+    def reset(self) -> None:
+        """Reset all open connections; what was held back is gone. New ones are as the weather says."""
+        self._call(self._reset)
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open."""
+        return len(self._sockets) // 2
+
+    # ---- inside the loop
+
+    def _turn(self, **changes: Any) -> None:
+        self._call(self._set, replace(self._weather, **changes))
+
+    def _call(self, function: Callable[..., T], *arguments: Any) -> T:
+        async def call() -> Any:
+            result = function(*arguments)
+            return await result if asyncio.iscoroutine(result) else result
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(10)
+
+    def _set(self, weather: Weather) -> None:
+        self._weather = weather
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _listen(self) -> int:
+        self._listener = await asyncio.start_server(self._serve, HOST, 0)
+        return self._listener.sockets[0].getsockname()[1]
+
+    async def _end(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        self._reset()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def _reset(self) -> None:
+        for writer in list(self._sockets):
+            _reset_one(writer)
+        self._sockets.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._sockets.add(writer)
+        try:
+            await self._until_it_passes()
+            if not self._weather.accepts:
+                return
+            server_reader, server_writer = await asyncio.open_connection(HOST, self._target())
+            self._sockets.add(server_writer)
+            try:
+                pumps = [
+                    asyncio.ensure_future(self._pump(reader, server_writer, replies=False)),
+                    asyncio.ensure_future(self._pump(server_reader, writer, replies=True)),
+                ]
+                # The end of one direction ends the other: nobody here half-closes.
+                _, left = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+                for pump in left:
+                    pump.cancel()
+                await asyncio.gather(*pumps, return_exceptions=True)
+            finally:
+                self._forget(server_writer)
+        except (OSError, asyncio.CancelledError):
+            pass  # the server is away, the client has gone, or the proxy ends: the others see a reset
+        finally:
+            self._forget(writer)
+
+    def _forget(self, writer: asyncio.StreamWriter) -> None:
+        self._sockets.discard(writer)
+        _reset_one(writer)
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, replies: bool) -> None:
+        while data := await reader.read(CHUNK):
+            weather = self._weather
+            if weather.delay_s:
+                await asyncio.sleep(weather.delay_s)
+            if weather.bytes_per_s:
+                await asyncio.sleep(len(data) / weather.bytes_per_s)
+            await self._until_it_passes()
+            if replies and not self._weather.replies:
+                continue
+            writer.write(data)
+            await writer.drain()
+
+    async def _until_it_passes(self) -> None:
+        while not self._weather.passes:
+            await self._changed.wait()
+
+
+def _reset_one(writer: asyncio.StreamWriter) -> None:
+    sock = writer.get_extra_info("socket")
+    if sock is not None:
+        with suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    writer.transport.abort()

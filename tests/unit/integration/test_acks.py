@@ -1,0 +1,44 @@
+from types import SimpleNamespace
+
+from celery_redis_plus.integration.acks import settle_at_once
+from celery_redis_plus.transport.message import Message
+
+
+class Acked(Message):
+    """Notes that it was acked."""
+
+    def __init__(self):
+        super().__init__({"body": b"", "headers": {}, "properties": {"delivery_tag": "t", "delivery_info": {}}})
+        self.acks = []
+
+    def ack_log_error(self, logger, errors, multiple=False):
+        self.acks.append((logger, errors))
+
+
+def make_consumer(*names):
+    later = []
+    consumer = SimpleNamespace(later=later)
+    for name in names:
+        setattr(consumer, name, lambda function, *arguments: later.append((function, arguments)))
+    return consumer
+
+
+def test_our_messages_are_settled_at_once_and_everything_else_is_left_to_the_loop():
+    consumer, message = make_consumer("call_soon", "call_soon_ack"), Acked()
+    settle_at_once(consumer)
+    consumer.call_soon_ack(message.ack_log_error, "log", ())
+    consumer.call_soon(message.ack_log_error, "log", ())
+    consumer.call_soon(print, "control")
+
+    assert message.acks == [("log", ())] * 2
+    assert consumer.later == [(print, ("control",))]
+
+
+def test_a_consumer_that_starts_again_is_left_as_it_is():
+    consumer = make_consumer("call_soon")
+    settle_at_once(consumer)
+    call_soon = consumer.call_soon
+    settle_at_once(consumer)
+
+    assert consumer.call_soon is call_soon
+    assert not hasattr(consumer, "call_soon_ack")

@@ -1,0 +1,99 @@
+import socket
+import threading
+
+import pytest
+
+from tests.support.proxy import HOST, Proxy
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def echo():
+    """A server that answers with what it was sent, and lists it."""
+    seen = bytearray()
+    listener = socket.create_server((HOST, 0))
+
+    def serve():
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                while True:
+                    try:
+                        data = connection.recv(1000)
+                    except OSError:
+                        break
+                    if not data:
+                        break
+                    seen.extend(data)
+                    connection.sendall(data)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield listener.getsockname()[1], seen
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(10)
+
+
+@pytest.fixture
+def proxy(echo):
+    with Proxy(lambda: echo[0]) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def client(proxy):
+    with socket.create_connection((HOST, proxy.port), timeout=10) as client:
+        yield client
+
+
+def test_bytes_pass_both_ways(client):
+    client.sendall(b"hello")
+    assert client.recv(100) == b"hello"
+
+
+def test_a_blackhole_holds_back_and_lets_everything_through_later(proxy, echo, client):
+    client.sendall(b"a")
+    assert client.recv(100) == b"a"
+    proxy.blackhole()
+    client.sendall(b"b")
+    client.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        client.recv(100)
+    assert bytes(echo[1]) == b"a"
+    proxy.heal()
+    client.settimeout(10)
+    assert client.recv(100) == b"b"
+
+
+def test_lost_replies_are_gone_though_the_server_has_heard(proxy, echo, client):
+    proxy.lose_replies()
+    client.sendall(b"a")
+    wait_until(lambda: bytes(echo[1]) == b"a")
+    proxy.reset()
+    with pytest.raises(ConnectionResetError):
+        client.recv(100)
+
+
+def test_who_is_refused_sees_a_reset(proxy, client):
+    client.sendall(b"a")
+    assert client.recv(100) == b"a"
+    proxy.refuse()
+    with pytest.raises(ConnectionResetError):
+        client.recv(100)
+    with pytest.raises(ConnectionResetError), socket.create_connection((HOST, proxy.port), timeout=10) as other:
+        other.recv(100)
+    wait_until(lambda: proxy.connections == 0)
+
+
+@pytest.mark.parametrize("bad", [lambda proxy: proxy.slow(1000), lambda proxy: proxy.delay(0.1)], ids=["slow", "delayed"])
+def test_bytes_take_longer_and_arrive_all_the_same(bad, proxy, client):
+    bad(proxy)
+    client.sendall(b"x" * 100)
+    received = b""
+    while len(received) < 100:
+        received += client.recv(100)
+    assert received == b"x" * 100
