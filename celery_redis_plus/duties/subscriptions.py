@@ -62,13 +62,12 @@ class Subscriptions:
     def run(self) -> None:
         """Do what is due. Raises as `Wire.run` does."""
         now = time.monotonic()
-        positions = self._positions.all()
-        undecided = [position for position in positions if position.undecided and position.owner is not None]
+        undecided = [position for position in self._positions.all() if position.undecided and position.owner is not None]
         for position in undecided:
             position.decide(self.keeper)
         self._look_at = now + (DECIDE_S if undecided else REPORT_S)
         self._give_up()
-        self._report(positions, now)
+        self._report(now)
         if now >= self._reap_at:
             self._reap_at = now + random.uniform(0.9, 1.0) * SECOND_CHANCE_S  # noqa: S311 - spreads load, guards nothing
             self.reap()
@@ -84,7 +83,8 @@ class Subscriptions:
                 "waits for its next reader" if position.durable_id else "is not delivered to it",
             )  # fmt: skip
 
-    def _report(self, positions: list[Position], now: float) -> None:
+    def _report(self, now: float) -> None:
+        positions = self._positions.all()
         by_stream: dict[bytes, list[Position]] = {}
         for position in positions:
             if not position.live:

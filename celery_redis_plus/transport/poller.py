@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 TURN_S = 0.010
 #: Broadcasts that are delivered in a row while messages may wait in queues.
 BROADCASTS_IN_A_ROW = 32
+#: Messages that are delivered in a row while broadcasts may have come.
+MESSAGES_IN_A_ROW = 32
 #: Timers that kombu's loop fires in one turn: ten (`Hub.fire_timers`, kombu 5.7), of which one may be somebody else's.
 TIMERS_A_TURN = 9
 #: Seconds for which a claim waits for more credit while most of the prefetch is being worked on.
@@ -52,6 +54,7 @@ class Poller:
         self._turn_number = 0
         self._in_turn = False
         self._broadcasts_in_a_row = 0
+        self._messages_in_a_row = 0
 
     # -- channels ---------------------------------------------------------------------------------------------------------
 
@@ -82,7 +85,14 @@ class Poller:
             self._take_bell()
             self._claim()
         self._broadcasts_in_a_row = 0
-        return self._deliver_message() or self._deliver_broadcast()
+        if self._deliver_message():
+            self._messages_in_a_row += 1
+            if self._messages_in_a_row >= MESSAGES_IN_A_ROW:
+                self._messages_in_a_row = 0
+                self._arm_streams()
+                self._take_broadcasts()
+            return True
+        return self._deliver_broadcast()
 
     def _deliver_broadcast(self) -> bool:
         delivery = self._session.reader.next()
@@ -164,6 +174,9 @@ class Poller:
         """Block on the streams, and on the bells if wanted, unless a call that covers them is out already."""
         if bells:
             self._arm_bells()
+        self._arm_streams()
+
+    def _arm_streams(self) -> None:
         reader = self._session.reader
         if reader.wants:
             rest_s = reader.rest_s()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import secrets
+import weakref
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -46,8 +47,8 @@ class Session:
     `id` is the holder's name on the server: what a broken session has claimed can be told from what others have.
     """
 
-    def __init__(self, address: Address, options: Options) -> None:
-        """Connect to `address`.
+    def __init__(self, address: Address, options: Options, origin: object | None = None) -> None:
+        """Connect to `address`; `origin` is what will open the next session, should this one break.
 
         Raises:
             redis.exceptions.ConnectionError: and its kin, as `errors` names them.
@@ -55,6 +56,7 @@ class Session:
         self.id = secrets.token_hex(6)
         self.address = address
         self.options = options
+        self._origin = None if origin is None else weakref.ref(origin)
         self.keys = Keys(options.global_keyprefix)
         self.connector = Connector(address, options)
         self.wire = Wire(self.connector, "commands", timeout=_patience(options))
@@ -130,6 +132,11 @@ class Session:
     def new_consumer_id(self) -> str:
         """Return the id of one more consumer."""
         return f"{self.id}{SEPARATOR}{next(self._numbers)}"
+
+    @property
+    def origin(self) -> object | None:
+        """The client's connection, which outlives sessions; None where it is gone."""
+        return None if self._origin is None else self._origin()
 
     def check(self) -> None:
         """Raise ServerUnreachable where the session is broken, so that its consumers reconnect."""

@@ -75,7 +75,7 @@ class Transport(virtual.Transport):
             OptionError: a transport option is unknown, of the wrong type or out of range.
             redis.exceptions.ConnectionError: and its kin, as `errors` names them.
         """
-        session = Session(self._address(), self._options())
+        session = Session(self._address(), self._options(), self.client)
         if self._connected:
             # kombu replaces a broken connection without closing it; nothing of it may stay in an event loop.
             self.poller.detach()

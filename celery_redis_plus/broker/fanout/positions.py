@@ -35,6 +35,10 @@ class Owner(Protocol):
     def broken(self) -> bool:
         """Whether it has ended without saying so."""
 
+    @property
+    def origin(self) -> object | None:
+        """What opens a session again after this one: the client's connection, None where it is gone."""
+
 
 @dataclass(slots=True)
 class Opened:
@@ -62,6 +66,7 @@ class Position:
         self.doubt: EntryId | None = None
         #: The session that reads for it; None: an orphan.
         self.owner: Owner | None = None
+        self.origin: weakref.ReferenceType[Any] | None = None
         self.orphaned_at = 0.0
         #: Something consumes it: the registry shall know that it lives.
         self.live = False
@@ -145,6 +150,12 @@ class Position:
 
     # -- connections come and go ------------------------------------------------------------------------------------------
 
+    def belong_to(self, owner: Owner) -> None:
+        """Note who reads from now on."""
+        self.owner, self.orphaned_at = owner, 0.0
+        origin = owner.origin
+        self.origin = None if origin is None else weakref.ref(origin)
+
     def orphan(self, messages: Mapping[str, Any]) -> None:
         """Leave the position to the next connection; `messages` are those delivered and not settled, by tag."""
         now = time.monotonic()
@@ -189,26 +200,27 @@ class Positions:
 
     def add(self, position: Position, owner: Owner) -> None:
         """Take in a new position of the session `owner`."""
-        position.owner = owner
+        position.belong_to(owner)
         with self._lock:
             self._all.append(position)
 
     def of(self, owner: Owner, queue: str, stream: bytes) -> Position | None:
         """Return the session's position; what a broken one has left becomes its own. None where there is neither."""
         with self._lock:
-            left = None
-            for position in self._all:
-                if position.queue == queue and position.stream == stream:
-                    if position.owner is owner:
-                        return position
-                    if left is None and (position.owner is None or position.owner.broken):
-                        left = position
-            if left is None:
+            mine = [one for one in self._all if one.queue == queue and one.stream == stream]
+            for position in mine:
+                if position.owner is owner:
+                    return position
+            left = [one for one in mine if one.owner is None or one.owner.broken]
+            if not left:
                 return None
-            if left.owner is not None:
-                left.orphan({})
-            left.owner = owner
-            return left
+            origin = owner.origin
+            # Several connections may read for one queue: each goes on where it was itself, if it is still the same one.
+            chosen = next((one for one in left if one.origin is not None and one.origin() is origin), left[0])
+            if chosen.owner is not None:
+                chosen.orphan({})
+            chosen.belong_to(owner)
+            return chosen
 
     def owned(self, owner: Owner, queue: str | None = None) -> list[Position]:
         """Return the session's positions, one a stream; all or those of one queue."""

@@ -30,6 +30,8 @@ PAGE, PAGE_BYTES = 500, 1_000_000
 FIRST_PAGE = 100
 #: Entries in a subscriber's buffer from which on nothing more is read for it.
 BUFFER = 500
+#: Entries in its buffer from which on more is read for it again, though a read for others is out.
+LOW = 50
 #: A read that brings something within so many seconds is one of a burst; the next one waits for `REST_S` seconds.
 BURST_S, REST_S = 0.005, 0.010
 #: Seconds by which an answer may be late.
@@ -225,8 +227,16 @@ class FanoutReader:
 
     @property
     def wants(self) -> bool:
-        """Whether a read should be outstanding, and is not."""
-        return not self._armed and bool(self._by_stream) and bool(self._wanting())
+        """Whether a read should be outstanding, and is not; one that was out for others only is ended."""
+        if not self._by_stream:
+            return False
+        if self._armed and any(
+            len(subscription.buffer) <= LOW and subscription not in self._asked.get(stream, ())
+            for stream, subscriptions in self._by_stream.items()
+            for subscription in subscriptions
+        ):
+            self._interrupt()
+        return not self._armed and bool(self._wanting())
 
     def arm(self) -> None:
         """Send the blocked read. Raises as `BlockingWire.start` does."""
