@@ -7,6 +7,7 @@ Source: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spe
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -24,6 +25,36 @@ def hash_tag(name: str) -> str:
     """
     first = name[:1]
     return RESERVED_FIRST_CHARACTERS.get(first, first) + name[1:]
+
+
+def name_of(tag: str) -> str:
+    """Return the name whose `hash_tag` is `tag`."""
+    for character, escaped in RESERVED_FIRST_CHARACTERS.items():
+        if tag.startswith(escaped):
+            return character + tag[len(escaped) :]
+    return tag
+
+
+@dataclass(frozen=True, slots=True)
+class KeyParts:
+    """What a key found on the server is."""
+
+    #: `message`, `queue`, `meta`, `binding`, …
+    kind: str
+    #: The queue, exchange, client or stream between the braces.
+    name: str
+    #: What comes after them: a message's tag, a producer's id.
+    rest: bytes
+
+
+#: The kinds of keys that belong to one queue alone.
+QUEUE_KINDS = frozenset(
+    (
+        *("message", "meta", "queue", "delayed", "messages_index", "expiry"),
+        *("dying", "dead", "trash", "bell", "timer", "consumers"),
+    )
+)
+_PARTS = re.compile(rb"([a-z_]+):\{(.*)\}(?::([^{}]*))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +199,18 @@ class Keys:
             places=places,
             crew=(*places, consumers, consumer, interested),
         )
+
+    def parts(self, key: bytes) -> KeyParts | None:
+        """Return what `key` is, None for one that is not ours or has another form (lists of queues, streams)."""
+        match = _PARTS.fullmatch(key, len(self._key(""))) if key.startswith(self._key("")) else None
+        if match is None:
+            return None
+        return KeyParts(match[1].decode(), name_of(match[2].decode("utf-8", "surrogateescape")), match[3] or b"")
+
+    @property
+    def pattern(self) -> bytes:
+        """A glob pattern for SCAN that finds every key that `parts` knows."""
+        return re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._key("")) + b"*:{*"
 
     def binding(self, exchange: str) -> bytes:
         """Return the hash of the bindings of `exchange`."""

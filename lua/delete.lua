@@ -5,7 +5,7 @@
 -- ARGV  1 only if unused (0/1)  2 only if empty (0/1)  3 only if it has no record any more (0/1)
 -- Returns { 1, ready messages that went with it, was it transient (0/1) }; { 0, 0, 0 } where a condition forbids it.
 -- @include now
-if ARGV[3] == '1' and redis.call('EXISTS', KEYS[2]) == 1 then return { 0, 0, 0 } end
+if ARGV[3] == '1' and redis.call('HEXISTS', KEYS[2], 'id') == 1 then return { 0, 0, 0 } end
 if ARGV[1] == '1' and redis.call('ZCOUNT', KEYS[5], now_ms(), '+inf') > 0 then return { 0, 0, 0 } end
 local ready = redis.call('ZCARD', KEYS[7])
 if ARGV[2] == '1' and ready > 0 then return { 0, 0, 0 } end

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from celery_redis_plus.broker.consistency import BATCH, Checker
 from celery_redis_plus.broker.consumers import ConsumerRecord, Consumers
 from celery_redis_plus.broker.dead_letters import DeadLetters
 from celery_redis_plus.broker.queues import Queues
@@ -37,6 +38,7 @@ class Operator:
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         parsed = Options.from_mapping({**(options or {}), **url_options(url)})
+        self._options = parsed
         self._keys = Keys(parsed.global_keyprefix)
         self._wire = Wire(Connector(Address.from_url(url), parsed), "operator", timeout=parsed.socket_timeout)
         self._queues = Queues(self._wire, self._keys, transient_ttl_s=parsed.transient_queue_ttl)
@@ -68,3 +70,8 @@ class Operator:
         """Raise QueueNotFound where there is no such queue."""
         if not self._queues.exists(queue):
             raise QueueNotFound(f"there is no queue {queue!r}")
+
+    def checker(self, *, repair: bool = False, batch: int = BATCH) -> Checker:
+        """Return what holds the broker against its invariants, and with `repair` mends it; see `Checker`."""
+        low_first = self._options.priority_order == "low-first"
+        return Checker(self._wire, self._keys, self._queues, repair=repair, batch=batch, low_first=low_first)

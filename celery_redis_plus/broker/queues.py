@@ -54,36 +54,62 @@ class Queues:
         return arguments.ttl_ms(self._transient_ttl_ms)
 
     def declare(self, name: str, arguments: QueueArguments) -> Sizes:
-        """Write the queue's record, or check that the one that stands agrees.
+        """Write the queue's record, or check that the one that stands agrees. One that was only assumed is replaced.
 
         Raises:
             InvalidQueueName: the name is empty or too long.
             PreconditionFailed: the queue exists with other arguments; the text names the first that differs.
         """
-        keys = self._keys.queue(check_queue_name(name))
         ttl_ms = self.ttl_ms(arguments)
-        text, ttl = arguments.encode(), "" if ttl_ms is None else ttl_ms
-        call = (script("declare"), [keys.meta, keys.ready, keys.delayed, keys.index])
-        rules: list[Argument] = [item for rule in arguments.rules() for item in rule]
+        name = check_queue_name(name)
+        fields: list[tuple[str, Argument]] = [*arguments.rules()]
         limited = Limits.of(arguments).encode()
         if limited:
             # The scripts that make room have no key of the publishers who wait for it: only such queues pay for one.
-            rules += ("limited", limited, "room", keys.room)
-        status, stands, ready, delayed, unacked = self._wire.run(*call, text, ttl, "", FORMAT_VERSION, *rules)
-        if status == b"id":
-            queue_id = base36(int(self._wire.run(script("draw_id"), [self._keys.queue_ids])))
-            status, stands, ready, delayed, unacked = self._wire.run(*call, text, ttl, queue_id, FORMAT_VERSION, *rules)
+            fields += (("limited", limited), ("room", self._keys.queue(name).room))
+        status, stands, sizes = self._write(name, arguments, ttl_ms, fields)
         if status == b"differs":
             difference = arguments.difference(QueueArguments.decode(stands), name)
             if difference is not None:
                 raise PreconditionFailed(difference)
-        self._list(name, ttl)
+        self.enlist(name, "" if ttl_ms is None else ttl_ms)
         if arguments.tended:
             self.tend(name)
         self._arguments[name] = arguments
-        return Sizes(ready, delayed, unacked)
+        return sizes
 
-    def _list(self, name: str, ttl: int | str) -> None:
+    def _write(
+        self,
+        name: str,
+        arguments: QueueArguments,
+        ttl_ms: int | None,
+        fields: Iterable[tuple[str, Argument]],
+        known_id: str = "",
+    ) -> tuple[bytes, bytes, Sizes]:
+        """Run the declare script; a new record gets the known id, or one that is drawn."""
+        keys = self._keys.queue(name)
+        ttl = "" if ttl_ms is None else ttl_ms
+        call = (script("declare"), [keys.meta, keys.ready, keys.delayed, keys.index], arguments.encode(), ttl)
+        rules = [item for field in fields for item in field]
+        status, stands, *sizes = self._wire.run(*call, known_id, FORMAT_VERSION, *rules)
+        if status == b"id":
+            status, stands, *sizes = self._wire.run(*call, self._draw_id(), FORMAT_VERSION, *rules)
+        return status, stands, Sizes(*sizes)
+
+    def _draw_id(self) -> str:
+        return base36(int(self._wire.run(script("draw_id"), [self._keys.queue_ids])))
+
+    def restore(self, name: str, queue_id: bytes = b"") -> None:
+        """Give a lasting queue a record whose arguments nobody here knows: those who do replace it with their declaration."""
+        self._write(name, QueueArguments(durable=True), None, [("assumed", 1)], queue_id.decode())
+        self.enlist(name, "")
+
+    def renumber(self, name: str) -> None:
+        """Give a queue a new id, which goes into the tags of its messages from now on."""
+        self._wire.command("HSET", self._keys.queue(name).meta, "id", self._draw_id())
+
+    def enlist(self, name: str, ttl: int | str) -> None:
+        """Enter a queue into the list of queues; `ttl` is its life while unused, in ms, '' for a lasting one."""
         self._wire.run(script("register"), [self._keys.queues], name.encode("utf-8", "surrogateescape"), ttl)
 
     def tend(self, name: str) -> None:
@@ -117,7 +143,7 @@ class Queues:
 
     def exists(self, name: str) -> bool:
         """Tell whether the queue has a record."""
-        return bool(self._wire.command("EXISTS", self._keys.queue(name).meta))
+        return bool(self._wire.command("HEXISTS", self._keys.queue(name).meta, "id"))
 
     def revive(self, name: str) -> bool:
         """Give a queue without a record one, as a lasting queue, unless it was transient and is gone; return whether it has one.
@@ -130,7 +156,7 @@ class Queues:
             logger.debug("a message for %r is unroutable: the queue was transient and is gone", name)
             return False
         logger.info("queue %r has no record on the server; declaring it as a lasting queue", name)
-        self.declare(name, QueueArguments(durable=True))
+        self.restore(name)
         return True
 
     def sizes(self, name: str) -> Sizes:
@@ -208,26 +234,28 @@ class Queues:
         for raw in names:
             name = raw.decode("utf-8", "surrogateescape")
             if self.exists(name):
-                self._list(name, ALIVE_AGAIN_MS)
+                self.enlist(name, ALIVE_AGAIN_MS)
             else:
                 gone.append(name)
         return gone
 
     def bury(self, names: Iterable[str]) -> list[str]:
         """Clear away what vanished transient queues left, and remember them; return those that had not come back meanwhile."""
-        gone = []
-        for name in names:
-            keys = self._keys.queue(name)
-            sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
-            deleted, _, _ = self._wire.run(
-                script("delete"), [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, *sets], 0, 0, 1
-            )
-            if deleted:
-                self._empty_trash(name)
-                gone.append(name)
+        gone = [name for name in names if self.clear_away(name)]
         if gone:
             self._remember(gone)
         return gone
+
+    def clear_away(self, name: str) -> bool:
+        """Remove what a queue without a record has left; return False where it has one."""
+        keys = self._keys.queue(name)
+        sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
+        deleted, _, _ = self._wire.run(
+            script("delete"), [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, *sets], 0, 0, 1
+        )
+        if deleted:
+            self._empty_trash(name)
+        return bool(deleted)
 
 
 def base36(number: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.keys import Keys
+from tests.support.checking import found
 from tests.support.invariants import violations
 
 if TYPE_CHECKING:
@@ -37,3 +38,4 @@ def leftovers(client: redis.Redis) -> list[bytes]:
 def check_invariants(client: redis.Redis) -> None:
     """Check the design's invariants over the whole database. Nothing may use it meanwhile."""
     assert violations(client, Keys()) == []
+    assert found(client, Keys()) == []

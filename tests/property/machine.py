@@ -15,6 +15,7 @@ from tests.property.consuming import Consuming
 from tests.property.maintenance import Maintenance
 from tests.property.publishing import Publishing
 from tests.property.world import GRACE_MS, INTERVAL_MS, LASTING, QUEUES, VISIBILITY_MS, holders, queues
+from tests.support.checking import found
 from tests.support.invariants import violations
 
 
@@ -69,6 +70,7 @@ class Broker(Publishing, Consuming, Maintenance):
                 pass
             self.clock.advance(INTERVAL_MS)
         assert violations(self.client, self.keys, swept=True) == []
+        assert found(self.client, self.keys) == []
         waiting = [m for m in self.messages.values() if m.place != "dead"]
         for queue in QUEUES:
             batch = self.claimers["h1"].claim([queue], 500, share=False)

@@ -1,0 +1,89 @@
+"""What can be wrong on a server, how it is called, and what the repair does. The documentation prints the table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One way in which a server can be wrong."""
+
+    meaning: str
+    #: What the repair does; '' where only a person can.
+    repair: str = ""
+
+
+#: By the names under which violations are reported.
+RULES: dict[str, Rule] = {
+    "tag-without-hash": Rule(
+        "a tag stands in a set, and there is no message behind it", "the tag is removed and counted (`vanished`)"
+    ),
+    "no-place": Rule(
+        "a message is in no set, so nobody will ever get it",
+        "it goes where its fields say: claimed (with a fresh deadline, for its consumer may be at work), dead, delayed, else "
+        "ready, with its own score, or with one made of its priority and the time of publishing",
+    ),
+    "several-places": Rule(
+        "a message is in several sets, so it may be delivered twice",
+        "it stays where its own fields say that it is; where they do not say, in the set from which it is delivered soonest",
+    ),
+    "no-payload": Rule("a hash has neither headers nor a body", "the hash and its tag are removed and counted (`vanished`)"),
+    "no-headers": Rule("a large message has its body, and has lost its headers"),
+    "wrong-fields": Rule(
+        "a message's fields do not fit its place",
+        "what is too much is removed, a missing score is made anew; a claimed message without a holder is made ready",
+    ),
+    "wrong-position": Rule("a score or a time is none that can be", "it is made anew"),
+    "expires": Rule("a key of a lasting queue would expire", "the expiry is removed"),
+    "never-expires": Rule("a key that should vanish by itself has no expiry", "it gets its expiry"),
+    "no-expiry": Rule("a ready message has a TTL, and the list of expiries does not know it", "it is listed"),
+    "no-bell": Rule("ready messages and live consumers, and neither bell nor sweep wakes them", "the bell is rung"),
+    "no-record": Rule(
+        "a lasting queue's record `meta` is gone",
+        "it is written anew as that of a plain lasting queue; the next application that declares the queue replaces it",
+    ),
+    "unreadable-record": Rule("a queue's arguments cannot be read"),
+    "newer-format": Rule("a queue was written by a newer version of this package; it was not looked into"),
+    "unlisted": Rule(
+        "a queue is missing in the list of queues, or in that of queues to be swept without consumers", "it is listed"
+    ),
+    "left-behind": Rule("a transient queue is gone, and its keys are still there", "they are removed"),
+    "orphan-keys": Rule("a queue that does not exist has a bell, a timer or a trash", "they are removed"),
+    "dead-binding": Rule("a binding leads to a queue that does not exist", "it is removed"),
+    "unreadable-binding": Rule("a binding cannot be read"),
+    "no-version": Rule("an exchange's bindings have no version, so publishers miss their changes", "they get one"),
+    "duplicate-id": Rule("two queues have the same id, so two messages may get the same tag", "one of them gets a new id"),
+    "id-counter-behind": Rule("the next queue would get an id that another has", "the counter is moved on"),
+    "wrong-type": Rule("a key holds a value that is not ours"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One thing that is not as it should be."""
+
+    #: A key of `RULES`.
+    rule: str
+    #: The queue, or for bindings the exchange.
+    owner: str
+    #: The tag, the key or the binding; '' for the owner itself.
+    subject: str
+    detail: str
+    #: Whether it is repaired now.
+    repaired: bool = False
+
+    def line(self) -> str:
+        """Return it in one line, for people."""
+        what = f"{self.owner!r} {self.subject}".rstrip()
+        return f"{what}: {self.rule}: {self.detail}{' (repaired)' if self.repaired else ''}"
+
+
+@dataclass(slots=True)
+class Account:
+    """What a check has seen so far."""
+
+    queues: int = 0
+    messages: int = 0
+    violations: int = 0
+    repaired: int = 0

@@ -1,0 +1,213 @@
+#!lua flags=allow-oom
+-- Holds messages of one queue against the rules: a hash stands in exactly one place, its fields fit that place, and it expires
+-- only where its queue does. Repairs what it finds, if asked. What it sees is one moment: a message in motion is never half way.
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
+--       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)
+-- ARGV  1 repair (0/1)  2 priority 0 comes first (0/1)  3 time that a claimed message gets whose place was lost (ms), then tags
+-- Returns per violation: tag, rule, what was found.
+-- @include now
+-- @include text
+-- @include places
+
+local LEVEL = 1e13
+local NAMES = { 'ready', 'delayed', 'index', 'dying', 'dead', 'trash' }
+local queue = places(0)
+local repair = ARGV[1] == '1'
+local low_first = ARGV[2] == '1'
+local now = now_ms()
+local record = redis.call('HMGET', queue.meta, 'id', 'ttl', 'dlx')
+local known, ttl, exchange = record[1], record[2], record[3]
+local found = {}
+
+local function report(tag, rule, what)
+  found[#found + 1] = tag
+  found[#found + 1] = rule
+  found[#found + 1] = what
+end
+
+-- Where the message's hash does not say it, its score follows from its priority and from when it became ready, or will.
+local function original_score(hash, tag)
+  local since = tonumber(redis.call('ZSCORE', queue.delayed, tag) or '') or tonumber(string.sub(tag, 1, 11), 16) or now
+  if not (since >= 0 and since < LEVEL) then since = now end
+  local envelope = string.match(redis.call('HGET', hash, 'payload'), '^[^\n]*')
+  local readable, data = pcall(cjson.decode, envelope)
+  local properties = readable and type(data) == 'table' and data.properties
+  local priority = type(properties) == 'table' and tonumber(properties.priority) or 0
+  return text((low_first and priority or 255 - priority) * LEVEL + since)
+end
+
+local function put(place, score, tag)
+  redis.call('ZADD', queue[place], score, tag)
+  local bell = place == 'ready' and queue.bell or queue.timer
+  redis.call('ZADD', bell, 0, place == 'ready' and 'work' or 'due')
+  if ttl then
+    redis.call('PEXPIRE', queue[place], ttl)
+    redis.call('PEXPIRE', bell, ttl)
+  end
+end
+
+-- A message in no set goes where its fields say that it was. A claimed one goes back into the index and not into the queue: its
+-- consumer may well be at work, and keeps it by its next heartbeat.
+local function put_home(hash, tag, fields)
+  local score, by, died = fields[1], fields[3], fields[4] or fields[5]
+  if by then
+    put('index', text(now + ARGV[3]), tag)
+    return 'index'
+  elseif died then
+    put(exchange and 'dying' or 'dead', fields[5] or text(now), tag)
+    return exchange and 'dying' or 'dead'
+  elseif score and tonumber(score) % LEVEL > now then
+    put('delayed', text(tonumber(score) % LEVEL), tag)
+    return 'delayed'
+  end
+  put('ready', score or original_score(hash, tag), tag)
+  return 'ready'
+end
+
+-- Of several places that one is right which the hash's own fields name; else the one from which it is delivered soonest.
+local function right_place(scores, fields)
+  if fields[3] and scores.index then return 'index' end
+  if fields[4] or fields[5] then
+    if scores.dying then return 'dying' end
+    if scores.dead then return 'dead' end
+  end
+  if fields[1] and not fields[3] and scores.delayed then return 'delayed' end
+  for _, name in ipairs(NAMES) do
+    if scores[name] then return name end
+  end
+end
+
+-- The fields that do not belong to a message in `place`, and whether it lacks some.
+local function misfits(place, fields)
+  local wrong, lacks = {}, {}
+  if place == 'ready' and fields[1] then wrong[#wrong + 1] = 'score' end
+  if place ~= 'ready' and not fields[1] then lacks[#lacks + 1] = 'score' end
+  if place ~= 'index' and fields[3] then wrong[#wrong + 1] = 'by' end
+  if place == 'index' and not (fields[2] and fields[3]) then lacks[#lacks + 1] = fields[2] and 'by' or 'claim' end
+  return wrong, lacks
+end
+
+local function check_fields(hash, tag, place, fields)
+  local wrong, lacks = misfits(place, fields)
+  if #wrong + #lacks == 0 then return place end
+  local what = {}
+  for _, name in ipairs(wrong) do what[#what + 1] = 'has ' .. name end
+  for _, name in ipairs(lacks) do what[#what + 1] = 'lacks ' .. name end
+  report(tag, 'wrong-fields', place .. ', ' .. table.concat(what, ', '))
+  if not repair then return place end
+  local score = fields[1] or original_score(hash, tag)
+  if place == 'index' and not (fields[2] and fields[3]) then
+    -- Nobody can settle it or keep it: what the sweep would do at its deadline is done now.
+    redis.call('ZREM', queue.index, tag)
+    put('ready', score, tag)
+    redis.call('HDEL', hash, 'score', 'by')
+    return 'ready'
+  end
+  if #wrong > 0 then redis.call('HDEL', hash, unpack(wrong)) end
+  if #lacks > 0 then redis.call('HSET', hash, 'score', score) end
+  return place
+end
+
+-- A position that no clock and no priority can give would keep the message where it is for ever.
+local function check_position(hash, tag, place, fields)
+  local position = tonumber(redis.call('ZSCORE', queue[place], tag))
+  local last = place == 'ready' and 256 * LEVEL or LEVEL
+  if position and position >= 0 and position < last then return end
+  report(tag, 'wrong-position', place .. ' at ' .. tostring(position))
+  if not repair then return end
+  local right = text(now)
+  if place == 'ready' then
+    right = original_score(hash, tag)
+  elseif place == 'delayed' and fields[1] then
+    right = text(tonumber(fields[1]) % LEVEL)
+  elseif place == 'index' then
+    right = text(now + ARGV[3])
+  end
+  put(place, right, tag)
+end
+
+local function check_life(hash, tag)
+  if not known then return end
+  local left = redis.call('PTTL', hash)
+  if left >= 0 and not ttl then
+    report(tag, 'expires', 'in ' .. left .. ' ms, in a lasting queue')
+    if repair then redis.call('PERSIST', hash) end
+  elseif left == -1 and ttl then
+    report(tag, 'never-expires', 'in a transient queue')
+    if repair then redis.call('PEXPIRE', hash, ttl) end
+  end
+end
+
+local function check_expiry(tag, place, expires)
+  if place ~= 'ready' or not expires then return end
+  local stands = redis.call('ZSCORE', queue.expiry, tag)
+  if stands and tonumber(stands) == tonumber(expires) then return end
+  report(tag, 'no-expiry', 'expires at ' .. expires .. ', which the list of expiries does not have')
+  if not repair then return end
+  redis.call('ZADD', queue.expiry, expires, tag)
+  redis.call('ZADD', queue.timer, 0, 'due')
+  if ttl then redis.call('PEXPIRE', queue.expiry, ttl) end
+end
+
+local function remove(hash, tag)
+  redis.call('UNLINK', hash)
+  for _, name in ipairs(NAMES) do redis.call('ZREM', queue[name], tag) end
+  redis.call('ZREM', queue.expiry, tag)
+  if known then redis.call('HINCRBY', queue.meta, 'vanished', 1) end
+end
+
+-- Returns whether there is a message behind the tag.
+local function check_hash(hash, tag, places_text)
+  if redis.call('EXISTS', hash) == 0 then
+    if places_text ~= '' then
+      report(tag, 'tag-without-hash', places_text)
+      if repair then remove(hash, tag) end
+    end
+    return false
+  elseif redis.call('HSTRLEN', hash, 'payload') > 0 then
+    return true
+  elseif redis.call('HEXISTS', hash, 'body') == 1 then
+    report(tag, 'no-headers', 'a body without headers and properties; look at it before you delete it')
+  else
+    report(tag, 'no-payload', 'neither headers nor body')
+    if repair then remove(hash, tag) end
+  end
+  return false
+end
+
+local function check(tag)
+  local hash = queue.message .. tag
+  local scores, where = {}, {}
+  for _, name in ipairs(NAMES) do
+    scores[name] = redis.call('ZSCORE', queue[name], tag)
+    if scores[name] then where[#where + 1] = name end
+  end
+  -- What is in the trash is being freed.
+  if #where == 1 and scores.trash then return end
+  if not check_hash(hash, tag, table.concat(where, ', ')) then return end
+  local fields = redis.call('HMGET', hash, 'score', 'claim', 'by', 'reason', 'died', 'expires')
+  local place = where[1]
+  if #where == 0 then
+    report(tag, 'no-place', 'in no set')
+    if not repair then return end
+    place = put_home(hash, tag, fields)
+    if place == 'ready' then
+      redis.call('HDEL', hash, 'score')
+      fields[1] = false
+    end
+  elseif #where > 1 then
+    place = right_place(scores, fields)
+    report(tag, 'several-places', table.concat(where, ', ') .. '; right is ' .. place)
+    if not repair then return end
+    for _, name in ipairs(where) do
+      if name ~= place then redis.call('ZREM', queue[name], tag) end
+    end
+  end
+  place = check_fields(hash, tag, place, fields)
+  check_position(hash, tag, place, fields)
+  check_life(hash, tag)
+  check_expiry(tag, place, fields[6])
+end
+
+for i = 4, #ARGV do check(ARGV[i]) end
+return found

@@ -1,0 +1,50 @@
+#!lua flags=allow-oom
+-- Holds one queue's own keys against the rules: they expire only with a transient queue, and ready messages are noticed.
+-- KEYS  1 meta (hash)  2 bell (zset)  3 timer (zset)  4 queue (zset)  5 consumers (zset)  6.. the queue's other sets (zsets)
+-- ARGV  1 repair (0/1)  2 time without a sweep after which nobody can be sweeping a queue with messages (ms)
+-- Returns per violation: number of the key, rule, what was found; nothing of a queue without a record.
+-- @include now
+-- @include text
+local LEVEL = 1e13
+local repair = ARGV[1] == '1'
+local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'swept', 'paused')
+local ttl, swept, paused = record[2], record[3], record[4]
+if not record[1] then return {} end
+local found = {}
+
+local function report(key, rule, what)
+  found[#found + 1] = key
+  found[#found + 1] = rule
+  found[#found + 1] = what
+end
+
+for i = 1, #KEYS do
+  local kind = redis.call('TYPE', KEYS[i]).ok
+  if kind ~= 'none' and kind ~= (i == 1 and 'hash' or 'zset') then report(i, 'wrong-type', 'a ' .. kind) end
+end
+if #found > 0 then return found end
+for i = 1, #KEYS do
+  local left = redis.call('PTTL', KEYS[i])
+  -- The list of consumers expires by itself in any queue.
+  if left >= 0 and not ttl and i ~= 5 then
+    report(i, 'expires', 'in ' .. left .. ' ms, in a lasting queue')
+    if repair then redis.call('PERSIST', KEYS[i]) end
+  end
+end
+if ttl and redis.call('PTTL', KEYS[1]) == -1 then
+  report(1, 'never-expires', 'the record of a transient queue')
+  if repair then redis.call('PEXPIRE', KEYS[1], ttl) end
+end
+local now = now_ms()
+local patience = tonumber(ARGV[2])
+local first = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
+-- An empty queue is not swept. One with a message that is so old was not empty, wherever the message was.
+if not paused and first[2] and now - first[2] % LEVEL > patience and now - (swept or 0) > patience
+  and redis.call('EXISTS', KEYS[2]) == 0 and redis.call('ZCOUNT', KEYS[5], text(now), '+inf') > 0 then
+  report(2, 'no-bell', 'ready messages and live consumers, but no bell, and no sweep that would ring one')
+  if repair then
+    redis.call('ZADD', KEYS[2], 0, 'work')
+    redis.call('ZADD', KEYS[3], 0, 'due')
+  end
+end
+return found

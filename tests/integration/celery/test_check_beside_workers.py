@@ -1,0 +1,94 @@
+"""The consistency check beside a live worker and publishers under load: what is on its way is no violation."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+
+import kombu
+import pytest
+
+from celery_redis_plus.broker.consistency import Checker
+from celery_redis_plus.broker.queues import Queues
+from celery_redis_plus.keys import Keys
+from celery_redis_plus.options import Options
+from celery_redis_plus.topology.address import Address
+from celery_redis_plus.topology.connector import Connector
+from celery_redis_plus.topology.wire import Wire
+from tests.support.waiting import wait_until
+
+#: Checks beside the load, and seconds that they take at least.
+CHECKS, SECONDS = 4, 4.0
+
+
+def traffic(url: str, stop: threading.Event) -> None:
+    """Publish and consume on queues of every kind, with every way to settle, until it stops."""
+    with kombu.Connection(url) as connection:
+        channel = connection.channel()
+        exchange = kombu.Exchange("e", "topic", durable=True)
+        work = kombu.Queue("work", exchange, routing_key="#", durable=True, queue_arguments={"x-dead-letter-exchange": "e2"})
+        grave = kombu.Queue("grave", kombu.Exchange("e2", "topic", durable=True), routing_key="#", durable=True)
+        seen = []
+
+        def settle(message):
+            seen.append(message)
+            (message.ack, message.requeue, message.reject)[len(seen) % 3]()
+
+        consumer = kombu.Consumer(channel, [work, grave], on_message=settle, accept=None)
+        consumer.qos(prefetch_count=10)
+        consumer.consume()
+        producer = kombu.Producer(channel, exchange)
+        while not stop.is_set():
+            for priority in (0, 5):
+                producer.publish("x", routing_key="k", priority=priority, headers={"x-delay": 20 * priority})
+            producer.publish("y", routing_key="k", expiration=0.05)
+            if len(seen) % 100 == 0:
+                producer.publish("z" * 1_100_000, routing_key="k")
+            reply = kombu.Queue(f"reply{len(seen)}", auto_delete=True, expires=1)(channel)
+            reply.declare()
+            kombu.Producer(channel).publish("r", routing_key=reply.name)
+            for _ in range(5):
+                with suppress(TimeoutError):
+                    connection.drain_events(timeout=0.01)
+            reply.delete()
+
+
+@pytest.mark.slow
+def test_a_check_beside_a_worker_under_load_finds_nothing(celery_app, celery_worker, notes, broker_url):
+    worker = celery_worker(pool="threads", concurrency=4, config={"task_acks_late": True})
+    app = celery_app()
+    stop = threading.Event()
+    threads = [threading.Thread(target=traffic, args=(broker_url, stop)) for _ in range(2)]
+    sent = 0
+    wire = Wire(Connector(Address.from_url(broker_url), Options()), "check", timeout=5)
+    queues = Queues(wire, Keys(), transient_ttl_s=300)
+
+    def tasks():
+        nonlocal sent
+        while not stop.is_set():
+            app.send_task("c.note", ("load", str(sent)), priority=sent % 10, countdown=sent % 3 / 10)
+            sent += 1
+
+    threads.append(threading.Thread(target=tasks))
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: queues.exists("work") and queues.exists("grave") and sent)
+        began = time.monotonic()
+        found, checks, looked_at = [], 0, 0
+        while checks < CHECKS or time.monotonic() - began < SECONDS:
+            checker = Checker(wire, Keys(), queues, repair=True, settle_s=0.5)
+            found += checker.run()
+            checks += 1
+            looked_at += checker.account.messages
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        wire.close()
+    assert [violation.line() for violation in found] == []
+    # The load was there: messages stood in the queues while they were checked.
+    assert looked_at > 100
+    done = wait_until(lambda: len(set(notes.done("load"))) == sent and notes.done("load"), 30, worker.tail)
+    assert len(done) == sent

@@ -1,0 +1,35 @@
+"""What `celery-redis-plus check` finds, for tests in which it should find nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.consistency import Checker
+from celery_redis_plus.broker.queues import Queues
+from celery_redis_plus.options import Options
+from celery_redis_plus.topology.address import Address
+from celery_redis_plus.topology.connector import Connector
+from celery_redis_plus.topology.wire import Wire
+
+if TYPE_CHECKING:
+    import redis
+
+    from celery_redis_plus.keys import Keys
+
+
+def found(client: redis.Redis, keys: Keys) -> list[str]:
+    """Return a line for each violation in the database of `client`."""
+    place = client.connection_pool.connection_kwargs
+    address = Address.from_parts(
+        hostname=place["host"],
+        port=place["port"],
+        virtual_host=str(place.get("db") or 0),
+        username=place.get("username"),
+        password=place.get("password"),
+    )
+    wire = Wire(Connector(address, Options()), "check", timeout=5)
+    try:
+        checker = Checker(wire, keys, Queues(wire, keys, transient_ttl_s=300), settle_s=0.2)
+        return [violation.line() for violation in checker.run()]
+    finally:
+        wire.close()
