@@ -130,8 +130,9 @@ class Lists:
         return any(stay) or messages, messages
 
     def _rewrite(self, name: str, tags: list[bytes]) -> None:
-        """Give a queue a record again; its own id, which its tags carry, cannot clash with that of another."""
-        self._queues.restore(name, tags[0].rpartition(b".")[2] if tags else b"")
+        """Give a queue a record again, with its own id, which its tags carry behind time, counter and a mark (`enqueue.lua`)."""
+        known = [tag[20:] for tag in tags if tag[19:20] in {b".", b"~"}]
+        self._queues.restore(name, known[0] if known else b"")
 
     def _with_record(self, queue: _Queue, tended: set[str]) -> Iterator[Suspect]:
         name = queue.name
