@@ -6,9 +6,10 @@ How, and why remembering only the last sequence loses messages: docs/design/0003
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_redis_plus.broker.queue_arguments import check_queue_name
@@ -53,42 +54,32 @@ class Attempt:
     One attempt belongs to one logical publish and outlives its retries, also on other channels and connections.
     """
 
-    __slots__ = ("done", "pending")
-
-    def __init__(self) -> None:
-        """Nothing was tried yet."""
-        #: Target (queue or exchange) -> number; only targets whose outcome is unknown, or that too few replicas have.
-        self.pending: dict[str, _Number] | None = None
-        #: Targets that have confirmed, where a message has several or was in doubt.
-        self.done: set[str] | None = None
-
-    def is_done(self, target: str) -> bool:
-        """Return whether the target has confirmed."""
-        return self.done is not None and target in self.done
+    #: Target (queue or exchange) -> number; only targets whose outcome is unknown, or that too few replicas have.
+    pending: Mapping[str, _Number] = MappingProxyType({})
+    #: Targets that have confirmed.
+    done: tuple[str, ...] = ()
 
     def confirm(self, target: str) -> None:
         """Note that the target has confirmed."""
-        if self.done is None:
-            self.done = set()
-        self.done.add(target)
+        self.done = (*self.done, target)
 
     def doubt(self, target: str, producer: bytes, number: int) -> None:
         """Note that the outcome of a first try is unknown."""
-        if self.pending is None:
-            self.pending = {}
-        self.pending.setdefault(target, _Number(producer, number, time.monotonic()))
+        self.pending = {target: _Number(producer, number, time.monotonic()), **self.pending}
+
+    def settle(self, target: str) -> None:
+        """Note that nothing is in doubt of a target any more."""
+        self.pending = {name: number for name, number in self.pending.items() if name != target}
 
     def stored(self, target: str, producer: bytes, number: int, replicas: int) -> None:
         """Note that the message has arrived, on too few replicas: a retry stores nothing and asks them again."""
         self.doubt(target, producer, number)
-        if self.pending is not None:
-            self.pending[target].replicas = replicas
+        self.pending[target].replicas = replicas
 
     def short_of_replicas(self) -> int | None:
         """Return the fewest replicas that a target's message is on, None where all have enough; a retry asks again."""
-        short = {name: known.replicas for name, known in (self.pending or {}).items() if known.replicas is not None}
-        if self.done is not None:
-            self.done.difference_update(short)
+        short = {name: known.replicas for name, known in self.pending.items() if known.replicas is not None}
+        self.done = tuple(target for target in self.done if target not in short)
         return min(short.values(), default=None)
 
 
@@ -172,7 +163,7 @@ class Publisher:
             PublishRefused: the queue has limits, and does not take the message.
             redis.exceptions.RedisError: as `errors.translate` names it; `attempt` remembers what the retry needs.
         """
-        if attempt.done is not None and queue in attempt.done:
+        if queue in attempt.done:
             return True
         reply = self._put(queue, message, attempt)
         if reply == NO_QUEUE:
@@ -240,8 +231,8 @@ class Publisher:
         """Note whether enough replicas have the message of the last call."""
         if self._confirmed is not None:
             attempt.stored(target, producer, number, self._confirmed)
-        elif attempt.pending is not None:
-            attempt.pending.pop(target, None)
+        else:
+            attempt.settle(target)
 
     def _remember(self, target: str, producer: bytes, number: int, attempt: Attempt) -> None:
         """Note what a retry has to know of a try that failed."""
@@ -288,7 +279,7 @@ class Publisher:
     def to_stream(self, target: Target, payload: bytes, routing_key: str, attempt: Attempt) -> None:
         """Append a broadcast to a fanout exchange's stream. Raises as `to_queue` does."""
         keys, exchange = target.keys, target.keys.exchange
-        if attempt.is_done(exchange):
+        if exchange in attempt.done:
             return
         if len(payload) > MAX_BODY:
             raise MessageTooLarge(f"broadcast of {len(payload)} bytes to {exchange!r}: at most {MAX_BODY} bytes")
@@ -309,7 +300,7 @@ class Publisher:
 
     def _number(self, target: str, attempt: Attempt) -> tuple[bytes, int, int]:
         """Return the producer and the number to send under, and 1 where they went out before."""
-        pending = None if attempt.pending is None else attempt.pending.get(target)
+        pending = attempt.pending.get(target)
         if pending is None:
             return (*self._wire.next_number(), 0)
         age_s = time.monotonic() - pending.born

@@ -100,17 +100,17 @@ class Wire(HeldConnection):
         Raises:
             redis.exceptions.RedisError: as `errors.translate` names it. `in_doubt` tells whether the script may have run.
         """
-        return self.run_packed(script, pack_call(script.sha, keys, arguments))
+        packed = pack_call(script.sha, keys, arguments)
+        with self.exclusive():
+            return self.run_packed(script, packed)
 
     def run_packed(self, script: Script, packed: bytes) -> Any:
-        """Run a script whose call is packed already. Raises as `run` does."""
-        self._check_process()
-        with self.lock:
-            try:
-                return self._exchange(script, packed)
-            except NoScriptError:
-                self._loaded.discard(script.sha)
-                return self._exchange(script, packed)
+        """Run a script whose call is packed already. For `exclusive` use; raises as `run` does."""
+        try:
+            return self._exchange(script, packed)
+        except NoScriptError:
+            self._loaded.discard(script.sha)
+            return self._exchange(script, packed)
 
     def command(self, *arguments: Argument) -> Any:
         """Run one plain command and return its reply, bytes undecoded. Raises as `run` does."""

@@ -50,15 +50,20 @@ def channel_error(text: str, code: int, method: str) -> BrokerChannelError:
     return error
 
 
+def as_channel_error(error: BrokerError, method: str) -> BrokerChannelError:
+    """Return the broker's `error` as kombu's ChannelError, which is what code for AMQP catches."""
+    code: Any = getattr(error, "reply_code", 541)
+    return channel_error(str(error), code, method)
+
+
 def as_channel_errors(method: Callable[P, R]) -> Callable[P, R]:
-    """Raise a method's broker errors as kombu's ChannelError, which is what code for AMQP catches."""
+    """Raise a method's broker errors by `as_channel_error`."""
 
     @functools.wraps(method)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return method(*args, **kwargs)
         except BrokerError as error:
-            code: Any = getattr(error, "reply_code", 541)
-            raise channel_error(str(error), code, f"Channel.{method.__name__}") from error
+            raise as_channel_error(error, f"Channel.{method.__name__}") from error
 
     return wrapped

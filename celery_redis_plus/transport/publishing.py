@@ -10,10 +10,10 @@ from celery_redis_plus.broker.eta import delay_to_ms, eta_to_ms
 from celery_redis_plus.broker.lifetime import lifetime
 from celery_redis_plus.broker.priority import check_priority, rank
 from celery_redis_plus.broker.publishing import Attempt
-from celery_redis_plus.errors import PublishRefused, Unroutable
+from celery_redis_plus.errors import BrokerError, PublishRefused, Unroutable
 from celery_redis_plus.message import SEPARATOR, Outgoing
 from celery_redis_plus.transport import codec
-from celery_redis_plus.transport.failures import as_channel_errors
+from celery_redis_plus.transport.failures import as_channel_error
 
 if TYPE_CHECKING:
     from celery_redis_plus.transport.session import Session
@@ -58,7 +58,6 @@ class Publishing:
             "properties": properties,
         }
 
-    @as_channel_errors
     def basic_publish(
         self, message: dict[str, Any], exchange: str = "", routing_key: str = "", mandatory: bool = False, **kwargs: Any
     ) -> None:
@@ -90,6 +89,9 @@ class Publishing:
         except PublishRefused:
             # The outcome is known, too.
             raise
+        except BrokerError as error:
+            properties[ATTEMPT] = attempt
+            raise as_channel_error(error, "Channel.basic_publish") from error
         except BaseException:
             properties[ATTEMPT] = attempt
             raise
@@ -146,8 +148,11 @@ class Publishing:
         if acceptance.queues:
             acceptance.check(queue, message)
         declared = self.session.queues.arguments(queue)
-        priority = check_priority(properties.get("priority"), declared.max_priority if declared else None)
-        properties["priority"] = priority
+        priority = properties.get("priority")
+        if priority != 0 or type(priority) is not int:
+            # All but what most messages have, and no queue caps.
+            priority = check_priority(priority, declared.max_priority if declared else None)
+            properties["priority"] = priority
         order = self.session.options.priority_order or "high-first"
         return Outgoing(
             envelope=self._envelope(message),
