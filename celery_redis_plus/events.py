@@ -44,11 +44,16 @@ published with a delay has `published` and then `delayed`; one that dies and goe
 says which changes are possible; `illegal_steps` checks a path.
 
 **Readers** register what they have committed in the hash `events_readers:{Q}`: name -> `EPOCH-N MS LOST`, the last entry that is
-safe with them, the server's ms when they said so, and how many were trimmed before they could read them. Entries up to the
-least of them may be trimmed at any time; the others only at the hard bounds (`archive_maxlen`, `archive_max_age`), which counts
-them in `overrun`. Without readers the bounds alone decide.
+safe with them, the server's ms when they said so, and how many were trimmed before they could read them. Beyond `archive_maxlen`
+and `archive_max_age` the sweep trims entries up to the least of them; the others only beyond `archive_hard_maxlen`, which counts
+them in `overrun`. Without readers the bounds decide.
 
-**Sampling** is per message: `sampled(id, permille)` decides from the id alone, so every script decides alike without asking.
+**Sampling** is per message: `sampled(id, permille)` decides from the number in the id, once, when the message is published into
+an archived queue. The 20th character of its id says so (`-`; `.` where no events are written: `is_told`), so each message is told
+of as a whole, and a message of a queue that is not archived costs the scripts one comparison.
+
+**The index** (`archive_index`): `trail:{Q}:ID` holds the ids of a message's entries, `task:{Q}:TASK-ID` the ids of a task's
+messages, each followed by a space; both expire `archive_max_age` after the last.
 """
 
 from __future__ import annotations
@@ -141,6 +146,10 @@ META_FIELDS = {
     "epoch": "The current epoch.",
     "ended": "Epochs that are over, oldest first: `EPOCH:LAST EPOCH:LAST `.",
     "skipped": "How many events were not written because memory was full.",
+    "skipped_told": "How many of these the log has told of.",
+    "checked": "Server ms of the last look at memory and `run_id`.",
+    "full": "Whether memory was full then: 0 or 1.",
+    "run": "The server's `run_id` then; another one begins a new epoch.",
     "overrun": "How many events the hard bound trimmed before a registered reader had committed them.",
 }
 
@@ -348,6 +357,11 @@ def published_at(message_id: str) -> int:
         ValueError: `message_id` is none of ours.
     """
     return int(message_id[:ID_TIME_DIGITS], 16)
+
+
+def is_told(message_id: str) -> bool:
+    """Return whether a message's events are written: decided when it was published, and kept in its id's 20th character."""
+    return message_id[ID_TIME_DIGITS + 8 : ID_TIME_DIGITS + 9] == "-"
 
 
 def sampled(message_id: str, permille: int) -> bool:

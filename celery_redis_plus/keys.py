@@ -87,6 +87,9 @@ class QueueKeys:
     events_readers: bytes
     #: Publishers that wait for room; with a suffix, the bell of one of them.
     room: bytes
+    #: Prefixes: the events of one message (and its tag), and the messages of one task (and Celery's task id).
+    trail: bytes
+    task: bytes
     #: A prefix: a message's hash is this and its tag.
     message: bytes
     #: A prefix: a producer's record is this and the producer's id.
@@ -193,6 +196,8 @@ class Keys:
             events_meta=self._key(f"events_meta:{{{tag}}}"),
             events_readers=self._key(f"events_readers:{{{tag}}}"),
             room=self._key(f"room:{{{tag}}}"),
+            trail=self._key(f"trail:{{{tag}}}:"),
+            task=self._key(f"task:{{{tag}}}:"),
             message=message,
             producer=self._key(f"pub:{{{tag}}}:"),
             publish=(meta, ready, delayed, message, bell, timer, expiry),

@@ -6,6 +6,7 @@ its own, because 64 MB through Lua block the server for 325 ms and a plain HSET 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,8 @@ class Outgoing:
     life: str = ""
     #: What a typed queue looks at: whatever the publisher's own layer has of the message.
     origin: Any = None
+    #: Makes the description for its lifecycle events; called only where the queue's events are written.
+    describe: Callable[[], str] | None = None
 
     @property
     def payload(self) -> bytes:

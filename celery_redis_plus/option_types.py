@@ -91,6 +91,21 @@ def choice(*words: str) -> OptionType:
     return OptionType("str", " or ".join(repr(word) for word in words), parse)
 
 
+def names(*words: str) -> OptionType:
+    """Some of a few words: a list, or text with commas between them."""
+
+    def parse(value: object) -> tuple[str, ...]:
+        if isinstance(value, str):
+            value = [word.strip() for word in value.split(",") if word.strip()]
+        if not isinstance(value, list | tuple | set | frozenset):
+            raise TypeError
+        if not value or not set(value) <= set(words):
+            raise ValueError
+        return tuple(word for word in words if word in value)
+
+    return OptionType("list", f"a list of {', '.join(map(repr, words))}", parse)
+
+
 def number_mapping() -> OptionType:
     """A mapping of whole numbers to whole numbers."""
     whole = number(0, integer=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from celery_redis_plus import option_types as kinds
 from celery_redis_plus.errors import OptionError
+from celery_redis_plus.events import TRANSITIONS
 
 
 def _option(kind: kinds.OptionType, default: Any, doc: str, *, unit: str = "", none: str = "", secret: bool = False) -> Any:
@@ -249,6 +250,43 @@ class Options:
         "`ssl_*` arguments. Celery's `broker_use_ssl` goes first.",
         none="as the URL says",
         secret=True,
+    )
+    archive: bool | None = _option(
+        kinds.flag(),
+        None,
+        "Write the lifecycle events of the messages in lasting queues to streams, for `message`, the Spark pipeline and other "
+        "readers. True and False are set in each queue that is declared, for all processes; a queue's `x-archive` goes first.",
+        none="queues stay as they are; new ones are not archived",
+    )
+    archive_sample: float = _option(
+        kinds.number(0.001, 1), 1, "The share of messages whose events are written, each with all of its events."
+    )
+    archive_events: tuple[str, ...] | None = _option(
+        kinds.names(*TRANSITIONS), None, "The events that are written, by name.", none="all"
+    )
+    archive_payload: bool = _option(
+        kinds.flag(), False, "Write the messages' envelopes and bodies (up to 1 MB) into their event `published`."
+    )
+    archive_index: bool = _option(
+        kinds.flag(),
+        False,
+        "Keep for each message where its events are, and for each Celery task id its messages: `message` then finds finished "
+        "ones at once, and by task id. About 300 bytes a message, for `archive_max_age`.",
+    )
+    archive_maxlen: int = _option(
+        kinds.number(0, integer=True),
+        100_000,
+        "How many events of a queue are kept; older ones go once every registered reader has them.",
+        unit="events",
+    )
+    archive_hard_maxlen: int = _option(
+        kinds.number(0, integer=True),
+        1_000_000,
+        "How many events of a queue are kept for readers that lag; beyond it the oldest go unread, which is counted and logged.",
+        unit="events",
+    )
+    archive_max_age: float = _option(
+        _SECONDS, 604_800, "How long events are kept; older ones go once every registered reader has them.", unit="s"
     )
     deadletter_queue: str | None = _option(
         kinds.text("the name of a queue", r"(?s:.+)"),

@@ -2,14 +2,17 @@
 -- Removes settled messages for good. No fence: whoever finished the work may remove it, wherever it stands by now.
 -- KEYS  1 messages_index (zset)  2 queue (zset)  3 delayed (zset)  4 dead (zset)  5 dying (zset)  6 message (prefix of a hash)
 --       7 meta (hash)
--- ARGV  tags
+-- ARGV  tags; one whose events are written may be followed by TAB, the reason of its event, TAB, the error's class name
 -- Returns how many were still there.
 -- @include now
 -- @include room
+-- @include event
 local DEAD = 4
 local removed = 0
 local room, bytes = 0, 0
 for _, tag in ipairs(ARGV) do
+  local reason, err
+  if is_told(tag) then tag, reason, err = string.match(tag, '^([^\t]+)\t?([^\t]*)\t?(.*)$') end
   local size = is_limited(tag) and size_of(KEYS[6] .. tag) or 0
   if redis.call('UNLINK', KEYS[6] .. tag) == 1 then
     removed = removed + 1
@@ -22,6 +25,7 @@ for _, tag in ipairs(ARGV) do
         break
       end
     end
+    if reason then tell(KEYS[7], tag, 'acked', { reason = reason, error = err }) end
   end
 end
 if room > 0 then make_room(KEYS[7], room, bytes, 'settled', now_ms()) end

@@ -3,12 +3,13 @@
 -- KEYS  per queue: queue (zset), messages_index (zset), message (prefix of a hash), bell (zset), meta (hash), expiry (zset),
 --       dying (zset)
 -- ARGV  1 credit: how many messages at most  2 visibility timeout (ms)  3 holder  4 bytes of payload at most
---       5 share (1 = split the credit among the queues, 0 = the first queue first)
+--       5 share (1 = split the credit among the queues, 0 = the first queue first)  6 the worker's name, packed for events
 -- Returns { more, header, payload, header, payload, ... }: `more` lists, space-separated, the numbers (from 1) of the queues
 -- that still have ready messages; a header is 'queue-number tag claim failures seen'.
 -- @include now
 -- @include text
 -- @include room
+-- @include event
 
 local WIDTH = 7
 local queues = #KEYS / WIDTH
@@ -51,6 +52,7 @@ local function take(q, count)
         redis.call('ZADD', KEYS[base + 7], text(now), tag)
         redis.call('HINCRBY', KEYS[base + 5], 'expired', 1)
         redis.call('HINCRBY', KEYS[base + 5], 'dead_lettered', 1)
+        tell(KEYS[base + 5], tag, 'dead_lettered', { reason = 'expired' })
       elseif fields[1] then
         local claim = (tonumber(fields[2]) or 0) + 1
         redis.call('HSET', hash, 'score', score, 'claim', claim, 'by', ARGV[3])
@@ -60,8 +62,10 @@ local function take(q, count)
         bytes = bytes - #fields[1]
         reply[#reply + 1] = q .. ' ' .. tag .. ' ' .. claim .. ' ' .. (fields[3] or '0') .. ' ' .. (fields[4] or '0')
         reply[#reply + 1] = fields[1]
+        if is_told(tag) then tell(KEYS[base + 5], tag, 'claimed', { claim = claim, worker = ARGV[6] }) end
       else
         redis.call('HINCRBY', KEYS[base + 5], 'vanished', 1)
+        tell(KEYS[base + 5], tag, 'vanished', {})
       end
     end
   end

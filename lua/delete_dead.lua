@@ -3,6 +3,7 @@
 -- KEYS  1 dead (zset)  2 trash (zset)  3 message (prefix of a hash)  4 meta (hash)
 -- ARGV  tags; none = all, which go to the trash for the caller to empty
 -- Returns how many went.
+-- @include event
 local gone = 0
 if #ARGV == 0 then
   gone = redis.call('ZCARD', KEYS[1])
@@ -15,6 +16,7 @@ for _, tag in ipairs(ARGV) do
   if redis.call('ZREM', KEYS[1], tag) == 1 then
     redis.call('UNLINK', KEYS[3] .. tag)
     gone = gone + 1
+    tell(KEYS[4], tag, 'cancelled', {})
   end
 end
 if gone > 0 then redis.call('HINCRBY', KEYS[4], 'dead_deleted', gone) end

@@ -1,10 +1,12 @@
 #!lua flags=allow-oom
 -- Puts claimed messages back to their original place, without counting a failure: close, cancel, shutdown.
 -- KEYS  1 queue (zset)  2 messages_index (zset)  3 message (prefix of a hash)  4 bell (zset)  5 expiry (zset)  6 timer (zset)
+--       7 meta (hash)
 -- ARGV  1 was seen by the consumer, so it is redelivered next time (0/1)
 --       then pairs: tag, claim number; a pair with an old claim number changes nothing
 -- Returns how many went back.
 -- @include put_back
+-- @include event
 local queue = { ready = KEYS[1], expiry = KEYS[5], timer = KEYS[6] }
 local returned = 0
 for i = 2, #ARGV, 2 do
@@ -16,6 +18,7 @@ for i = 2, #ARGV, 2 do
     redis.call('HDEL', hash, 'score', 'by')
     if ARGV[1] == '1' then redis.call('HSET', hash, 'seen', 1) end
     returned = returned + 1
+    tell(KEYS[7], tag, 'requeued', { claim = ARGV[i + 1], reason = 'handed_back' })
   end
 end
 if returned > 0 then redis.call('ZADD', KEYS[4], 0, 'work') end

@@ -1,9 +1,11 @@
 #!lua flags=allow-oom
 -- Puts back in place what the server says a broken session holds and the process does not know of: a claim whose reply was lost.
 -- KEYS  1 queue (zset)  2 messages_index (zset)  3 message (prefix of a hash)  4 bell (zset)  5 expiry (zset)  6 timer (zset)
+--       7 meta (hash)
 -- ARGV  1 holder  2 first entry of the page  3 entries a page, then the tags that the process does hold
 -- Returns { how many went back, first entry of the next page (-1 = done) }.
 -- @include put_back
+-- @include event
 local queue = { ready = KEYS[1], expiry = KEYS[5], timer = KEYS[6] }
 local known = {}
 for i = 4, #ARGV do known[ARGV[i]] = true end
@@ -18,6 +20,7 @@ for _, tag in ipairs(tags) do
     put_back(queue, tag, fields[2], fields[3])
     redis.call('HDEL', hash, 'score', 'by')
     returned = returned + 1
+    tell(KEYS[7], tag, 'recovered', { reason = 'connection_lost' })
   end
 end
 if returned > 0 then redis.call('ZADD', KEYS[4], 0, 'work') end

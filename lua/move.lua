@@ -3,7 +3,8 @@
 -- KEYS  1 source: dying or dead (zset)  2 message (prefix of a hash)  3 meta (hash), then per target queue: meta (hash),
 --       queue (zset), delayed (zset), message (prefix of a hash), bell (zset), timer (zset), expiry (zset)
 -- ARGV  1 tag  2 payload as it goes on  3 counter of the source's record that counts it  4 keep the tag (0/1)
---       5 its life in the targets, as publishers send it
+--       5 its life in the targets, as publishers send it  6 its description in the targets' events
+--       then the names of the targets, packed for events
 -- Returns the number of targets that took it; -1 where the message is no longer there; -2 where no target has a record, and
 -- nothing has changed then.
 -- @include enqueue
@@ -13,7 +14,8 @@ local source = KEYS[2] .. tag
 if not redis.call('ZSCORE', KEYS[1], tag) then return -1 end
 local records = {}
 for base = 3, #KEYS - TARGET, TARGET do
-  local record = redis.call('HMGET', KEYS[base + 1], 'id', 'ttl', 'next', 'message_ttl', 'limited')
+  local record = redis.call('HMGET', KEYS[base + 1], 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive')
+  record.description = ARGV[6]
   if record[1] then records[base] = record end
 end
 if next(records) == nil then return -2 end
@@ -22,14 +24,16 @@ redis.call('ZREM', KEYS[1], tag)
 redis.call('HDEL', source, 'score', 'claim', 'by', 'failed', 'seen', 'expires', 'lives', 'reason', 'died')
 local staged = KEYS[2] .. 'moving.' .. tag
 redis.call('RENAME', source, staged)
-local taken = 0
+local taken, moved_to = 0, {}
 for base, record in pairs(records) do
   local copy = staged .. '.' .. base
   redis.call('COPY', staged, copy)
   enqueue(KEYS[base + 1], KEYS[base + 2], KEYS[base + 3], KEYS[base + 4], KEYS[base + 5], KEYS[base + 6], record,
     ARGV[2], rank, '0', copy, KEYS[base + 7], ARGV[5], ARGV[4] == '1' and tag)
   taken = taken + 1
+  if ARGV[4] ~= '1' then moved_to[#moved_to + 1] = ARGV[6 + (base - 3) / TARGET + 1] end
 end
 redis.call('UNLINK', staged)
 redis.call('HINCRBY', KEYS[3], ARGV[3], 1)
+if ARGV[4] == '1' then tell(KEYS[3], tag, 'replayed', {}) else tell(KEYS[3], tag, 'moved', { target = table.concat(moved_to, ',') }) end
 return taken

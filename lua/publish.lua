@@ -5,18 +5,22 @@
 -- ARGV  1 payload  2 rank (0-255, 0 first)  3 eta (ms since the epoch, '+ms' from now, 0 = now)  4 number of the message on its connection
 --       5 retry (0/1)  6 dedup window (ms)
 --       7 life of the message: '' = its queue's, else 'ms since the epoch', '+ms from when it becomes deliverable', or both
+--       8 its description, for queues whose events are written ('' = not made)
 -- Returns the tag; '' for a duplicate; 'NOQUEUE' where the queue has no record, 'MANAGED' where it has limits, which only
--- `publish_managed` heeds (nothing is written then).
+-- `publish_managed` heeds, 'DESCRIBE' where it wants a description (nothing is written then).
 -- No allow-oom: a full server refuses it before it writes anything.
 -- @include enqueue
 -- @include once
 
-local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'next', 'message_ttl', 'limited')
+local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive')
 if not record[1] then return 'NOQUEUE' end
 if record[5] then
   if KEYS[9] then redis.call('UNLINK', KEYS[9]) end
   return 'MANAGED'
 end
+-- A retry may just have staged the body anew: it is left to expire.
+if record[6] and ARGV[8] == '' then return 'DESCRIBE' end
+record.description = ARGV[8]
 if KEYS[9] and redis.call('EXISTS', KEYS[9]) == 0 then
   -- Another try has used it up; or it was evicted, and nothing must be remembered of a message that is not stored.
   if seen_before(KEYS[8], ARGV[4]) then return '' end

@@ -7,7 +7,8 @@
 --       5 retry (0/1)  6 dedup window (ms)  7 life of the message, as `publish` has it
 --       8 limits that the publisher knows of ('' = none yet), with '!' before them where it refuses the message by its type
 --       9 share of free room under which it slows down, unless the queue says  10 most that it slows down (us; 0 = it has, or will not)  11 waiter  12 ticket ('' = it has not waited)
--- Returns the tag; '' for a duplicate; 'NOQUEUE' without a record; 'PLAIN' where the queue has no limits; 'REFUSED' where the
+--       13 its description, for queues whose events are written ('' = not made)
+-- Returns the tag; '' for a duplicate; 'NOQUEUE' without a record; 'PLAIN' where the queue has no limits; 'DESCRIBE' where it wants a description; 'REFUSED' where the
 -- publisher refuses and the limits are as it knows them, counted. Or a list:
 -- { 'CHANGED', limits, arguments of the queue }; { 'THROTTLE', us to sleep first }; { 'WAIT', ticket, live consumers... };
 -- { 'FULL', limit, its size, what it has, dead-lettered (0/1) }; { 'DROPPED', tag, how many died for it, were they kept (0/1) }.
@@ -17,9 +18,11 @@
 -- @include die
 
 local queue, room, producer, staged = places(0), KEYS[12], KEYS[14], KEYS[15]
-local record = redis.call('HMGET', queue.meta, 'id', 'ttl', 'next', 'message_ttl', 'limited')
+local record = redis.call('HMGET', queue.meta, 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive')
 if not record[1] then return 'NOQUEUE' end
 if not record[5] then return 'PLAIN' end
+if record[6] and ARGV[13] == '' then return 'DESCRIBE' end
+record.description = ARGV[13]
 if ARGV[8] == '!' .. record[5] then
   if KEYS[15] then redis.call('UNLINK', KEYS[15]) end
   redis.call('HINCRBY', KEYS[6], 'rejected', 1)
@@ -100,7 +103,7 @@ local function drop(tag, score)
   rules = rules or redis.call('HMGET', queue.meta, 'ttl', 'dlx')
   redis.call('ZREM', queue.expiry, tag)
   -- A hash that vanished (eviction) leaves nothing to keep.
-  if redis.call('EXISTS', queue.message .. tag) == 0 then return end
+  if redis.call('EXISTS', queue.message .. tag) == 0 then return tell(queue.meta, tag, 'vanished', {}) end
   die(queue, rules, tag, score, 'maxlen', now_ms())
 end
 

@@ -18,7 +18,7 @@ for i = 3, #ARGV, 2 do
   local fields = redis.call('HMGET', hash, 'claim', 'score', 'expires')
   if fields[1] == ARGV[i + 1] and fields[2] and redis.call('ZREM', queue.index, tag) == 1 then
     redis.call('HSET', hash, 'seen', 1)
-    local place = put_back_failed(queue, rules, ARGV[1], tag, fields[2], fields[3], now)
+    local place = put_back_failed(queue, rules, ARGV[1], tag, fields[2], fields[3], now, 'requeued', 'rejected')
     went[place] = went[place] + 1
   end
 end

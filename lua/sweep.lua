@@ -9,12 +9,14 @@
 --       8 delivery limit of queues without their own (-1 = none)  9 how many dead letters a queue keeps at most
 --       10 for how long (ms)
 -- Returns per queue: ms until the next pass (0 = at once, more is due), was it swept (0 = another has the lease), promoted,
--- recovered, how many of these died at the delivery limit, expired, how many messages were dropped for want of a store, waiting for the dead-letter exchange, old dead letters removed
+-- recovered, how many of these died at the delivery limit, expired, how many messages were dropped for want of a store, waiting for the dead-letter exchange, old dead letters removed,
+-- events that a registered reader has not read and that the hard bound took, events that were not written for want of memory
 -- @include now
 -- @include places
 -- @include put_back
 -- @include lifetime
 -- @include trash
+-- @include trim_events
 
 local now = now_ms()
 local lease, interval, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -42,6 +44,9 @@ local function promote(queue)
         redis.call('HSET', hash, 'expires', text(expires))
         redis.call('HDEL', hash, 'lives')
       end
+      tell(queue.meta, tag, 'promoted', {})
+    else
+      tell(queue.meta, tag, 'vanished', {})
     end
   end
   if #due > 0 then redis.call('ZREM', queue.delayed, unpack(due)) end
@@ -59,7 +64,11 @@ local function expire(queue, rules)
     if score then
       redis.call('ZREM', queue.ready, tag)
       -- A hash that vanished (flush, eviction) leaves nothing to keep.
-      if redis.call('EXISTS', queue.message .. tag) == 1 then die(queue, rules, tag, score, 'expired', now) end
+      if redis.call('EXISTS', queue.message .. tag) == 1 then
+        die(queue, rules, tag, score, 'expired', now)
+      else
+        tell(queue.meta, tag, 'vanished', {})
+      end
       expired = expired + 1
     end
   end
@@ -74,7 +83,11 @@ local function recover(queue, rules)
   if #overdue > 0 then redis.call('ZREM', queue.index, unpack(overdue)) end
   for _, tag in ipairs(overdue) do
     local fields = redis.call('HMGET', queue.message .. tag, 'score', 'expires')
-    if fields[1] and put_back_failed(queue, rules, ARGV[8], tag, fields[1], fields[2], now) == 'dead' then died = died + 1 end
+    if not fields[1] then
+      tell(queue.meta, tag, 'vanished', {})
+    elseif put_back_failed(queue, rules, ARGV[8], tag, fields[1], fields[2], now, 'recovered', 'heartbeat_lost') == 'dead' then
+      died = died + 1
+    end
   end
   return #overdue, died
 end
@@ -109,11 +122,11 @@ end
 local function sweep(queue)
   if redis.call('EXISTS', queue.ready, queue.delayed, queue.index, queue.dying, queue.dead, queue.trash) == 0 then
     redis.call('DEL', queue.expiry)
-    return answer(interval, 0, 0, 0, 0, 0, 0, 0, 0)
+    return answer(interval, 0, 0, 0, 0, 0, 0, 0, 0, trim_events(queue.meta))
   end
   local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace', 'id', 'bell')
   if not take_over and record[1] and record[1] ~= ARGV[1] and tonumber(record[2] or 0) > now then
-    return answer(record[2] - now + 1, 0, 0, 0, 0, 0, 0, 0, 0)
+    return answer(record[2] - now + 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
   end
   local grace_until = tonumber(record[4] or 0)
   local swept = tonumber(record[3] or 0)
@@ -129,7 +142,7 @@ local function sweep(queue)
   local looked_at, expired = expire(queue, rules)
   local dying = sort_dying(queue, rules)
   local evicted = trim_dead(queue, tonumber(ARGV[9]), now - ARGV[10])
-  local trashed = empty_trash(queue.trash, queue.message, queue.meta, limit, now)
+  local trashed = empty_trash(queue.trash, queue.message, queue.meta, limit, now, '')
   local wait = interval
   if math.max(promoted, recovered, looked_at, evicted, trashed) == limit then
     wait = 0
@@ -148,7 +161,7 @@ local function sweep(queue)
   end
   if redis.call('EXISTS', queue.ready) == 1 then redis.call('ZADD', record[6] or queue.bell, 0, 'work') end
   local dropped = tonumber(redis.call('HGET', queue.meta, 'dropped') or 0) - dropped_before
-  answer(wait, 1, promoted, recovered, died, expired, dropped, dying, evicted)
+  answer(wait, 1, promoted, recovered, died, expired, dropped, dying, evicted, trim_events(queue.meta))
 end
 
 for base = 0, #KEYS - PLACES, PLACES do sweep(places(base)) end

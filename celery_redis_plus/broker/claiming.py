@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.events import pack_text, unpack_text
 from celery_redis_plus.message import Claimed, split_payload
 from celery_redis_plus.scripts import script
 
@@ -40,6 +41,16 @@ class Claimer:
         self._holder = holder
         self._visibility_timeout_ms = int(visibility_timeout_s * 1000)
         self._claim = script("claim")
+        self._worker = ""
+
+    @property
+    def worker(self) -> str:
+        """What the messages' lifecycle events call the one who claims."""
+        return unpack_text(self._worker)
+
+    @worker.setter
+    def worker(self, name: str) -> None:
+        self._worker = pack_text(name)
 
     def claim(self, queues: Sequence[str], credit: int, *, share: bool) -> Batch:
         """Take up to `credit` messages of `queues` (at most `MAX_QUEUES` of them).
@@ -59,7 +70,14 @@ class Claimer:
             of = self._keys.queue(name)
             keys += (of.ready, of.index, of.message, of.bell, of.meta, of.expiry, of.dying)
         reply: list[bytes] = self._wire.run(
-            self._claim, keys, credit, self._visibility_timeout_ms, self._holder, MAX_BATCH_BYTES, int(share and len(names) > 1)
+            self._claim,
+            keys,
+            credit,
+            self._visibility_timeout_ms,
+            self._holder,
+            MAX_BATCH_BYTES,
+            int(share and len(names) > 1),
+            self._worker,
         )
         messages = []
         for at in range(1, len(reply), 2):

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.deaths import Death, record_death
+from celery_redis_plus.broker.describing import describe
 from celery_redis_plus.broker.eta import MAX_ETA_MS
 from celery_redis_plus.broker.lifetime import lifetime
 from celery_redis_plus.errors import InvalidEta, QueueNotFound
+from celery_redis_plus.events import pack_text
 from celery_redis_plus.message import SEPARATOR, split_payload
 from celery_redis_plus.scripts import script
 
@@ -136,7 +138,7 @@ class DeadLetters:
         """Delete all dead letters of the queue for good; return how many there were."""
         of = self._keys.queue(queue)
         purged = int(self._wire.run(script("delete_dead"), [of.dead, of.trash, of.message, of.meta]))
-        while self._wire.run(script("empty_trash"), [of.trash, of.message, of.meta], PAGE):
+        while self._wire.run(script("empty_trash"), [of.trash, of.message, of.meta], PAGE, ""):
             pass
         return purged
 
@@ -170,7 +172,9 @@ class DeadLetters:
         for name in targets:
             keys += self._keys.queue(name).publish
         payload, life = _goes_on(letter, routing)
-        return int(self._wire.run(script("move"), keys, letter.tag, payload, counter, int(keep_tag), life))
+        description = describe(letter.headers, letter.properties, body_size=len(letter.body or b""), source_id=letter.tag)
+        names = [pack_text(name) for name in targets]
+        return int(self._wire.run(script("move"), keys, letter.tag, payload, counter, int(keep_tag), life, description, *names))
 
     def _read(self, queue: str, key: bytes, first: int, limit: int) -> list[DeadLetter]:
         letters: list[DeadLetter] = []

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from celery_redis_plus.events import is_told, pack_text
+
 if TYPE_CHECKING:
     from celery_redis_plus.message import Claimed
 
@@ -61,6 +63,8 @@ class Held:
     lost: bool = False
     #: It is being settled, and not by an ack.
     given_back: bool = False
+    #: How the work ended, for the event of its ack: reason, TAB, class name of the error. Empty is success.
+    outcome: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,12 @@ class Register:
         held = self._held.get(tag)
         if held is not None:
             held.stage = Stage.DELIVERED
+
+    def note_outcome(self, tag: str, reason: str, error: str = "") -> None:
+        """Note how the work on a message ended, where its events are written; its ack will tell."""
+        held = self._held.get(tag)
+        if held is not None and is_told(tag):
+            held.outcome = f"{pack_text(reason)}\t{pack_text(error)}"
 
     def settle(self, tag: str, settlement: Settlement) -> Held | None:
         """Take `tag` for settling; None where it is not held or is being settled already."""

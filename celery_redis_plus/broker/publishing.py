@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_redis_plus.broker.queue_arguments import check_queue_name
 from celery_redis_plus.errors import MessageTooLarge, NotReplicated, OutcomeUnknown, PublishRefused, QueueNotFound
+from celery_redis_plus.events import pack_description
 from celery_redis_plus.message import LARGE_BODY, MAX_BODY, Outgoing
 from celery_redis_plus.scripts import script
 from celery_redis_plus.topology.packing import CallTemplate, pack_call
@@ -27,10 +28,14 @@ if TYPE_CHECKING:
 NO_QUEUE = b"NOQUEUE"
 #: What it answers for a queue that has limits, which another script heeds.
 MANAGED = b"MANAGED"
+#: What both answer where the queue's events are written and they were given no description.
+DESCRIBE = b"DESCRIBE"
 #: What the other script answers where the queue has none any more, and where older messages had to make room.
 PLAIN, DROPPED = b"PLAIN", b"DROPPED"
 #: Arguments of the publish script, and those that the one for queues with limits has besides.
-ARGUMENTS, MANAGED_ARGUMENTS = 7, 5
+ARGUMENTS, MANAGED_ARGUMENTS = 8, 5
+#: The description of a message of which nothing is known.
+NO_DESCRIPTION = pack_description().encode()
 #: A staged body whose publisher died vanishes after this time. Milliseconds.
 STAGED_TTL_MS = 300_000
 #: Queues, those published to last, whose packed call is kept.
@@ -144,6 +149,8 @@ class Publisher:
         #: How many replicas confirmed the last call's message, which is stored; None: enough, or it is not stored.
         self._confirmed: int | None = None
         self._bounded = bounded
+        #: Queues whose events are written, as far as this publisher knows.
+        self.archived: set[str] = set()
         self._publish = script("publish")
         self._publish_managed = script("publish_managed")
         self._publish_fanout = script("publish_fanout")
@@ -190,6 +197,7 @@ class Publisher:
     def _send(self, queue: str, message: Outgoing, attempt: Attempt, more: tuple[bytes, ...] | None = None) -> Any:
         """Run the publish script; the one for queues with limits where there are `more` arguments."""
         script = self._publish if more is None else self._publish_managed
+        description = _description(message) if queue in self.archived else b""
         with self._wire.exclusive():
             producer, number, retry = self._number(queue, attempt)
             if len(message.body) > LARGE_BODY:
@@ -202,7 +210,7 @@ class Publisher:
             run = self._run_and_wait if self._replication.replicas else self._wire.run_packed
             packed = call.fill(
                 message.payload, b"%d" % message.rank, eta, b"%d" % number, b"%d" % retry, self._window, message.life.encode(),
-                *(more or ()),
+                *(more or ()), description,
             )  # fmt: skip
             try:
                 reply = run(script, packed)
@@ -211,6 +219,9 @@ class Publisher:
                 raise
             if self._replication.replicas and _is_stored(reply):
                 self._compare(queue, producer, number, attempt)
+        if reply == DESCRIBE:
+            self.archived.add(queue)
+            return self._send(queue, message, attempt, more)
         return reply
 
     def _call(self, queue: str, producer: bytes, *staged: bytes) -> CallTemplate:
@@ -325,7 +336,7 @@ def _is_stored(reply: Any) -> bool:
     """Return whether a publish script's answer says that the message is in the queue."""
     if isinstance(reply, list):
         return bool(reply[0] == DROPPED)
-    return reply not in {NO_QUEUE, MANAGED, PLAIN}
+    return reply not in {NO_QUEUE, MANAGED, DESCRIBE, PLAIN}
 
 
 def check_size(message: Outgoing) -> None:
@@ -336,3 +347,7 @@ def check_size(message: Outgoing) -> None:
     """
     if len(message.body) > MAX_BODY:
         raise MessageTooLarge(f"body of {len(message.body)} bytes: at most {MAX_BODY} bytes (Redis' limit of a string)")
+
+
+def _description(message: Outgoing) -> bytes:
+    return NO_DESCRIPTION if message.describe is None else message.describe().encode("utf-8", "surrogateescape")

@@ -116,7 +116,13 @@ class QueueArguments:
                 f"argument 'x-durable-subscriber' of queue {queue!r} is True beside {flag}=True, which deletes the queue with "
                 f"its consumer; allowed only with {flag}=False"
             )
-        return cls(bool(durable), bool(exclusive), bool(auto_delete), checked)
+        parsed = cls(bool(durable), bool(exclusive), bool(auto_delete), checked)
+        if parsed.transient and parsed.archive:
+            raise InvalidArgument(
+                f"argument 'x-archive' of queue {queue!r} is True beside exclusive, auto_delete or x-expires; "
+                "allowed only in a lasting queue, because its events outlive it"
+            )
+        return parsed
 
     @property
     def transient(self) -> bool:
@@ -159,6 +165,12 @@ class QueueArguments:
     def tended(self) -> bool:
         """Whether messages leave the queue without a consumer, so that somebody has to sweep it all the same."""
         return "x-message-ttl" in self.arguments or "x-dead-letter-exchange" in self.arguments
+
+    @property
+    def archive(self) -> bool | None:
+        """`x-archive`: whether its messages' lifecycle events are written; None: as the option `archive` says."""
+        value = self.arguments.get("x-archive")
+        return value if isinstance(value, bool) else None
 
     def rules(self) -> list[tuple[str, int | str]]:
         """Return the fields of the queue's record that the scripts read: name, value."""
@@ -279,6 +291,7 @@ _RULES: dict[str, _Rule] = {
     "x-single-active-consumer": _BOOLEAN,
     # Ours: see docs/broadcasts.md.
     "x-durable-subscriber": _BOOLEAN,
+    "x-archive": _BOOLEAN,
 }
 
 

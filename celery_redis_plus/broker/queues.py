@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.broker.archive import Archive
 from celery_redis_plus.broker.limits import Limits
 from celery_redis_plus.broker.queue_arguments import QueueArguments, check_queue_name
 from celery_redis_plus.errors import PreconditionFailed
@@ -42,8 +43,13 @@ class Sizes:
 class Queues:
     """Queue records over one wire."""
 
-    def __init__(self, wire: Wire, keys: Keys, *, transient_ttl_s: float) -> None:
-        """Use `wire`; without `x-expires` an unused auto-delete or exclusive queue vanishes after `transient_ttl_s` seconds."""
+    def __init__(self, wire: Wire, keys: Keys, *, transient_ttl_s: float, archive: Archive | None = None) -> None:
+        """Use `wire`.
+
+        Without `x-expires` an unused auto-delete or exclusive queue vanishes after `transient_ttl_s` seconds. `archive` says how
+        the events of the queues that are declared here are written.
+        """
+        self._archive = archive or Archive()
         self._wire = wire
         self._keys = keys
         self._transient_ttl_ms = int(transient_ttl_s * 1000)
@@ -73,10 +79,19 @@ class Queues:
             if difference is not None:
                 raise PreconditionFailed(difference)
         self.enlist(name, "" if ttl_ms is None else ttl_ms)
-        if arguments.tended:
+        archived = not arguments.transient and self._set_archive(name, arguments.archive)
+        if arguments.tended or archived:
             self.tend(name)
         self._arguments[name] = arguments
         return sizes
+
+    def _set_archive(self, name: str, wanted: bool | None) -> bool | None:
+        """Set whether the queue's events are written; return that, None where it stays as it is."""
+        wanted = self._archive.wanted if wanted is None else wanted
+        if wanted is not None:
+            keys = self._keys.queue(name)
+            self._wire.run(script("set_archive"), [keys.meta], self._archive.record(keys) if wanted else "")
+        return wanted
 
     def _write(
         self,
@@ -177,7 +192,7 @@ class Queues:
         keys = self._keys.queue(name)
         places = [keys.trash, keys.meta, keys.bell, keys.expiry, keys.ready, keys.delayed]
         purged = int(self._wire.run(script("purge"), places))
-        self._empty_trash(name)
+        self.empty_trash(name)
         return purged
 
     def delete(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> int | None:
@@ -188,14 +203,14 @@ class Queues:
         self._arguments.pop(name, None)
         keys = self._keys.queue(name)
         sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
-        deleted, ready, transient = self._wire.run(
+        deleted, ready, transient, archive = self._wire.run(
             script("delete"),
             [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, *sets],
             int(if_unused), int(if_empty), 0,
         )  # fmt: skip
         if not deleted:
             return None
-        self._empty_trash(name)
+        self.empty_trash(name, archive)
         if transient:
             self._remember([name])
         else:
@@ -207,9 +222,10 @@ class Queues:
         encoded = [name.encode("utf-8", "surrogateescape") for name in names]
         self._wire.run(script("bury"), [self._keys.queues], TOMBSTONE_S * 1000, *encoded)
 
-    def _empty_trash(self, name: str) -> None:
+    def empty_trash(self, name: str, archive: bytes | str = "") -> None:
+        """Free the messages of a queue that was purged or deleted; `archive` is the record of the events of a deleted one."""
         keys = self._keys.queue(name)
-        while self._wire.run(script("empty_trash"), [keys.trash, keys.message, keys.meta], PAGE):
+        while self._wire.run(script("empty_trash"), [keys.trash, keys.message, keys.meta], PAGE, archive):
             pass
 
     def touch(self, name: str, ttl_ms: int) -> bool:
@@ -250,11 +266,11 @@ class Queues:
         """Remove what a queue without a record has left; return False where it has one."""
         keys = self._keys.queue(name)
         sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
-        deleted, _, _ = self._wire.run(
+        deleted, _, _, _ = self._wire.run(
             script("delete"), [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, *sets], 0, 0, 1
         )
         if deleted:
-            self._empty_trash(name)
+            self.empty_trash(name)
         return bool(deleted)
 
 

@@ -126,7 +126,7 @@ class Settler:
     def _call(self, messages: list[Held], settlement: Settlement) -> tuple[Sequence[bytes], list[Argument]]:
         keys = self._keys.queue(messages[0].queue)
         if settlement is Settlement.ACK:
-            return self._ack_keys(messages[0].queue), [held.tag for held in messages]
+            return self._ack_keys(messages[0].queue), [_with_outcome(held) for held in messages]
         pairs: list[Argument] = []
         for held in messages:
             pairs += (held.tag, held.claim)
@@ -135,4 +135,9 @@ class Settler:
         if settlement is Settlement.REQUEUE:
             return keys.places, [self._delivery_limit, self._dead_letter_max, *pairs]
         seen = settlement is not Settlement.HAND_BACK
-        return [keys.ready, keys.index, keys.message, keys.bell, keys.expiry, keys.timer], [int(seen), *pairs]
+        return [keys.ready, keys.index, keys.message, keys.bell, keys.expiry, keys.timer, keys.meta], [int(seen), *pairs]
+
+
+def _with_outcome(held: Held) -> str:
+    """Return what the ack script takes for a message; only the events of an archived one tell how the work ended."""
+    return f"{held.tag}\t{held.outcome}" if held.outcome else held.tag

@@ -96,7 +96,7 @@ class Aftermath:
             while page >= 0:
                 returned, page = self._wire.run(
                     script("hand_back_session"),
-                    [of.ready, of.index, of.message, of.bell, of.expiry, of.timer],
+                    [of.ready, of.index, of.message, of.bell, of.expiry, of.timer, of.meta],
                     session,
                     page,
                     PAGE,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from redis.exceptions import RedisError
 
+from celery_redis_plus.broker.archive import Archive
 from celery_redis_plus.broker.bindings import Bindings
 from celery_redis_plus.broker.consumers import Consumers
 from celery_redis_plus.broker.dead_letters import DeadLetters
@@ -97,7 +98,7 @@ class Service:
         )
         self._aftermath = Aftermath(wire, keys, self.register, settler)
         self._heartbeat = Heartbeat(wire, keys, self.register, visibility_timeout_s=options.visibility_timeout)
-        queues = Queues(wire, keys, transient_ttl_s=options.transient_queue_ttl)
+        queues = Queues(wire, keys, transient_ttl_s=options.transient_queue_ttl, archive=Archive.of(options))
         bindings = Bindings(wire, keys)
         undertaker = Undertaker(DeadLetters(wire, keys), queues, bindings)
         limits = Limits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)

@@ -135,9 +135,11 @@ class Swept:
     dropped: int
     dying: int
     evicted: int
+    overrun: int
+    skipped: int
 
 
-COLUMNS = 9
+COLUMNS = 11
 
 
 def _report(queue: str, swept: Swept) -> None:
@@ -156,6 +158,13 @@ def _report(queue: str, swept: Swept) -> None:
         logger.warning(
             "%d old dead letter(s) of queue %r are removed (options dead_letter_max, dead_letter_ttl)", swept.evicted, queue
         )
+    if swept.overrun:
+        logger.warning(
+            "%d event(s) of queue %r are removed that a registered reader has not read (option archive_hard_maxlen)",
+            swept.overrun, queue,
+        )  # fmt: skip
+    if swept.skipped:
+        logger.warning("%d event(s) of queue %r were not written: the server's memory is full", swept.skipped, queue)
 
 
 def _ms(seconds: float) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from celery_redis_plus.broker.describing import describe
 from celery_redis_plus.broker.eta import delay_to_ms, eta_to_ms
 from celery_redis_plus.broker.lifetime import lifetime
 from celery_redis_plus.broker.priority import check_priority, rank
@@ -154,13 +156,16 @@ class Publishing:
             priority = check_priority(priority, declared.max_priority if declared else None)
             properties["priority"] = priority
         order = self.session.options.priority_order or "high-first"
+        headers, body = message["headers"], _body(message["body"])
+        eta = _eta(properties, headers)
         return Outgoing(
             envelope=self._envelope(message),
-            body=_body(message["body"]),
+            body=body,
             rank=rank(priority, order),
-            eta=_eta(properties, message["headers"]),
-            life=self._life(queue, properties, message["headers"]),
+            eta=eta,
+            life=self._life(queue, properties, headers),
             origin=message,
+            describe=partial(describe, headers, properties, eta_ms=eta, body_size=len(body)),
         )
 
     def _life(self, queue: str, properties: Mapping[str, Any], headers: Mapping[str, Any]) -> str:

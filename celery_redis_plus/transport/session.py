@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import secrets
+import socket
 import weakref
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from celery_redis_plus import notices
+from celery_redis_plus.broker.archive import Archive
 from celery_redis_plus.broker.bindings import Bindings
 from celery_redis_plus.broker.bounded import LOOK_S, Bounded, Patience
 from celery_redis_plus.broker.claiming import Claimer
@@ -64,7 +67,7 @@ class Session:
         self.stream_wire = BlockingWire(self.connector, "streams", timeout=options.socket_timeout)
         self.waker = Waker()
         self.bindings = Bindings(self.wire, self.keys)
-        self.queues = Queues(self.wire, self.keys, transient_ttl_s=options.transient_queue_ttl)
+        self.queues = Queues(self.wire, self.keys, transient_ttl_s=options.transient_queue_ttl, archive=Archive.of(options))
         self.acceptance = Acceptance(options.accept)
         self.waiting_room = WaitingRoom(self.wire, self.keys, self._room_wire)
         bounded = Bounded(
@@ -84,6 +87,7 @@ class Session:
         self.consumers = Consumers(self.wire, self.keys, timeout_s=options.consumer_heartbeat_timeout)
         self._numbers = itertools.count(1)
         self.claimer = Claimer(self.wire, self.keys, holder=self.id, visibility_timeout_s=options.visibility_timeout)
+        self.claimer.worker = options.client_name or f"{os.getpid()}@{socket.gethostname()}"
         self.waiter = BellWaiter(
             self.bell_wire, self.wire, wake=self.keys.wake(self.id), polling_interval_s=options.polling_interval
         )

@@ -1,5 +1,6 @@
 -- @include room
 -- @include text
+-- @include event
 
 -- Ends a message's life in its queue; the caller has taken it out of its place. It goes on to the dead-letter exchange (`dying`,
 -- which the sweeper's process empties), or into the queue's own store (`dead`), or away: a transient queue has no store.
@@ -21,6 +22,7 @@ local function die(queue, record, tag, score, reason, now)
   redis.call('ZADD', place, text(now), tag)
   if ttl then redis.call('PEXPIRE', place, ttl) end
   if exchange then redis.call('ZADD', queue.timer, 0, 'due') end
+  tell(queue.meta, tag, 'dead_lettered', { reason = reason })
 end
 
 -- Removes dead letters beyond the `most` youngest, and those that died before `before` (ms); at most 500. Returns how many.
@@ -34,7 +36,10 @@ local function trim_dead(queue, most, before)
     local popped = redis.call('ZPOPMIN', queue.dead, over)
     for i = 1, #popped, 2 do evicted[#evicted + 1] = popped[i] end
   end
-  for _, tag in ipairs(evicted) do redis.call('UNLINK', queue.message .. tag) end
+  for _, tag in ipairs(evicted) do
+    redis.call('UNLINK', queue.message .. tag)
+    tell(queue.meta, tag, 'dropped', { reason = 'retention' })
+  end
   redis.call('HINCRBY', queue.meta, 'dead_evicted', #evicted)
   return #evicted
 end

@@ -2,6 +2,7 @@
 -- @include text
 -- @include lifetime
 -- @include room
+-- @include event
 
 -- One priority level spans 10^13 ms, so that no age of a message ever crosses into the next level.
 local LEVEL = 1e13
@@ -16,13 +17,15 @@ end
 
 -- Gives the message its tag and its place: ready, or delayed until `eta` (ms since the epoch; '+ms' counts from now). Returns
 -- the tag.
--- `record` is HMGET meta id ttl next message_ttl limited. `staged` is false, or the key of a hash that already holds the body.
--- `life` is as publishers send it. `tag` is false, or a tag that the message has already.
+-- `record` is HMGET meta id ttl next message_ttl limited archive; `record.description` is what the event `published` says of the
+-- message. `staged` is false, or the key of a hash that already holds the body.
+-- `life` is as publishers send it. `tag` is false, or a tag that the message has already: its event is left to the caller.
 local function enqueue(meta, ready, delayed, message, bell, timer, record, payload, rank, eta, staged, expiry, life, tag)
   local now = now_ms()
   eta = string.sub(eta, 1, 1) == '+' and now + tonumber(eta) or tonumber(eta)
   local published = redis.call('HINCRBY', meta, 'published', 1)
-  tag = tag or string.format('%011x%08x%s%s', now, published % 4294967296, record[5] and '~' or '.', record[1])
+  local told = not tag and record[6] and is_sampled(log_of(meta, record[6]), published)
+  tag = tag or string.format('%011x%08x%s%s', now, published % 4294967296, mark_of(record[5], told), record[1])
   local hash = message .. tag
   if staged then
     redis.call('RENAME', staged, hash)
@@ -56,5 +59,6 @@ local function enqueue(meta, ready, delayed, message, bell, timer, record, paylo
   end
   if ttl then redis.call('PEXPIRE', hash, ttl) end
   if record[5] and limits_bytes(record[5]) then redis.call('HINCRBY', meta, 'bytes', size_of(hash)) end
+  if told then tell_published(meta, tag, record.description, payload, eta - now) end
   return tag
 end

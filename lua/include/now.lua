@@ -3,3 +3,9 @@ local function now_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
+
+-- The same in microseconds, as text.
+local function now_us()
+  local time = redis.call('TIME')
+  return time[1] .. string.format('%06d', time[2])
+end

@@ -18,7 +18,8 @@ local FAILURE_RULES = { 'ttl', 'dlx', 'limit', 'retry_min', 'retry_max' }
 -- Puts back a message whose delivery failed: it counts, and at the limit the message dies. `rules` is HMGET meta of
 -- FAILURE_RULES, `limit` holds for queues without one of their own (-1 = none). With a back-off the message waits in `delayed`:
 -- min(retry_min * failures, retry_max) ms, as RabbitMQ's x-delayed-retry-min and -max have it. Returns 'ready', 'delayed', 'dead'.
-local function put_back_failed(queue, rules, limit, tag, score, expires, now)
+-- `event` and `reason` are what its log says where it is ready again.
+local function put_back_failed(queue, rules, limit, tag, score, expires, now, event, reason)
   local hash = queue.message .. tag
   local failures = redis.call('HINCRBY', hash, 'failed', 1)
   limit = tonumber(rules[3] or limit)
@@ -30,6 +31,7 @@ local function put_back_failed(queue, rules, limit, tag, score, expires, now)
   if not rules[4] then
     redis.call('HDEL', hash, 'score')
     put_back(queue, tag, score, expires)
+    tell(queue.meta, tag, event, { reason = reason })
     return 'ready'
   end
   local delay = rules[4] * failures
@@ -37,5 +39,6 @@ local function put_back_failed(queue, rules, limit, tag, score, expires, now)
   redis.call('HSET', hash, 'score', score)
   redis.call('ZADD', queue.delayed, text(now + delay), tag)
   redis.call('ZADD', queue.timer, 0, 'due')
+  tell(queue.meta, tag, 'retried', { reason = reason, delay = text(delay) })
   return 'delayed'
 end

@@ -1,11 +1,11 @@
 -- @include text
+-- @include marks
 
 -- A tag has this character in place of the dot before its queue's id where the queue has limits: whoever settles or claims a
 -- message sees from its tag alone whether publishers may wait for the room that it leaves. Others pay nothing.
-local LIMITED = 126
-
 local function is_limited(tag)
-  return string.byte(tag, 20) == LIMITED
+  local mark = string.byte(tag, 20)
+  return mark == LIMITED or mark == LIMITED_AND_TOLD
 end
 
 -- Milliseconds after which a waiting publisher that has not come back counts as gone; one that was rung has RUNG_MS. It comes

@@ -174,7 +174,7 @@ class Consuming(World):
         while first >= 0:
             returned, first = self.wire.run(
                 script("hand_back_session"),
-                [keys.ready, keys.index, keys.message, keys.bell, keys.expiry, keys.timer],
+                [keys.ready, keys.index, keys.message, keys.bell, keys.expiry, keys.timer, keys.meta],
                 holder,
                 first,
                 page,

@@ -16,6 +16,7 @@ from tests.property.maintenance import Maintenance
 from tests.property.publishing import Publishing
 from tests.property.world import GRACE_MS, INTERVAL_MS, LASTING, QUEUES, VISIBILITY_MS, holders, queues
 from tests.support.checking import found
+from tests.support.events import event_violations
 from tests.support.invariants import violations
 
 
@@ -71,6 +72,8 @@ class Broker(Publishing, Consuming, Maintenance):
             self.clock.advance(INTERVAL_MS)
         assert violations(self.client, self.keys, swept=True) == []
         assert found(self.client, self.keys) == []
+        for queue in LASTING:
+            assert event_violations(self.client, self.keys, queue) == []
         waiting = [m for m in self.messages.values() if m.place != "dead"]
         for queue in QUEUES:
             batch = self.claimers["h1"].claim([queue], 500, share=False)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
+from celery_redis_plus.broker.archive import Archive
 from celery_redis_plus.broker.claiming import Claimer
 from celery_redis_plus.broker.holding import Held, Register
 from celery_redis_plus.broker.publishing import Attempt, Publisher
@@ -139,7 +140,9 @@ class World(RuleBasedStateMachine):
         self.wire = LossyWire(Connector(self.address, Options()))
         self.register = Register()
         self.settler = Settler(self.wire, self.keys, self.register, dead_letter_max=DEAD_MAX, delivery_limit=DELIVERY_LIMIT)
-        self.queues = Queues(self.wire, self.keys, transient_ttl_s=3600)
+        self.queues = Queues(
+            self.wire, self.keys, transient_ttl_s=3600, archive=Archive(wanted=True, maxlen=10**9, hard_maxlen=10**9)
+        )
         self.publisher = Publisher(self.wire, self.keys, dedup_window_s=900, on_missing=self.queues.revive)
         self.claimers = {
             name: Claimer(self.wire, self.keys, holder=name, visibility_timeout_s=VISIBILITY_MS / 1000) for name in HOLDERS

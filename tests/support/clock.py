@@ -17,6 +17,9 @@ READS_KEY = f"""\
 local function now_ms()
   return tonumber(redis.call('GET', '{KEY}'))
 end
+local function now_us()
+  return redis.call('GET', '{KEY}') .. '000'
+end
 """
 
 

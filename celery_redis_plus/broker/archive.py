@@ -1,0 +1,56 @@
+"""Whether and how the lifecycle events of a queue's messages are written: the field `archive` of the queue's record.
+
+The scripts read it (`lua/include/event.lua`), so what one process sets holds for all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from celery_redis_plus.keys import QueueKeys
+    from celery_redis_plus.options import Options
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """How events are written; see the options `archive_*`."""
+
+    #: Whether queues are archived that do not say so themselves (`x-archive`); None leaves those as they are.
+    wanted: bool | None = None
+    #: The share of messages whose events are written, in thousandths.
+    permille: int = 1000
+    #: The events that are written; empty is all.
+    events: tuple[str, ...] = ()
+    payload: bool = False
+    index: bool = False
+    maxlen: int = 100_000
+    hard_maxlen: int = 1_000_000
+    max_age_ms: int = 604_800_000
+
+    @classmethod
+    def of(cls, options: Options) -> Archive:
+        """Return what the options say."""
+        return cls(
+            options.archive,
+            round(options.archive_sample * 1000),
+            options.archive_events or (),
+            options.archive_payload,
+            options.archive_index,
+            options.archive_maxlen,
+            max(options.archive_hard_maxlen, options.archive_maxlen),
+            int(options.archive_max_age * 1000),
+        )
+
+    def record(self, keys: QueueKeys) -> bytes:
+        """Return the record's field for one queue.
+
+        Numbers: permille, index, payload, maxlen, hard maxlen, age in ms, the lengths of five keys; then the events as
+        `,one,two,` or `*`; then the keys, of which no script has to spell one.
+        """
+        named = (keys.events, keys.events_meta, keys.events_readers, keys.trail, keys.task)
+        bounds = (self.maxlen, self.hard_maxlen, self.max_age_ms)
+        numbers = (self.permille, int(self.index), int(self.payload), *bounds, *map(len, named))
+        chosen = f",{','.join(self.events)}," if self.events else "*"
+        return f"{' '.join(map(str, numbers))} {chosen} ".encode() + b"".join(named)

@@ -1,0 +1,125 @@
+-- @include now
+-- @include text
+-- @include marks
+
+-- Lifecycle events: what an entry holds stands in celery_redis_plus/events.py. A script that changes a message's state tells of
+-- it in the same step. Whether a message's events are written is decided once, when it is published, and stands in its tag: so
+-- each message is told of as a whole, and the others cost one comparison.
+local NO_DESCRIPTION = '\t\t\t\t\t\t\t\t\t\t'
+-- Milliseconds between two looks at the server's memory and identity, which cost 30 µs.
+local LOOK_MS = 50
+
+local function is_told(tag)
+  local mark = string.byte(tag, 20)
+  return mark == TOLD or mark == LIMITED_AND_TOLD
+end
+
+-- The queue's record of its events (`archive`, written by broker/archive.py) as a table.
+local function read_archive(archive)
+  local permille, index, payload, maxlen, hardest, age, events, meta, readers, trail, task, chosen, at =
+    string.match(archive, '^(%d+) (%d) (%d) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) ()')
+  local log = { permille = tonumber(permille), index = index == '1', payload = payload == '1', age = age,
+    maxlen = tonumber(maxlen), hardest = tonumber(hardest), chosen = chosen }
+  for _, key in ipairs({ { 'events', events }, { 'meta', meta }, { 'readers', readers }, { 'trail', trail }, { 'task', task } }) do
+    log[key[1]] = string.sub(archive, at, at + key[2] - 1)
+    at = at + key[2]
+  end
+  return log
+end
+
+-- Whether memory is full is known to INFO only: these scripts may go on then, and what acks free must not fill up with events.
+-- Another `run_id` is a server that was restarted, or another primary: its numbers may be behind those that readers have seen.
+local function look_at_server(log, state, now)
+  local info = redis.pcall('INFO', 'memory', 'server')
+  local full, run = '0', state[4]
+  if type(info) == 'string' then
+    local most = tonumber(string.match(info, '\nmaxmemory:(%d+)'))
+    local used = string.match(info, '\nused_memory:(%d+)') - (string.match(info, 'mem_not_counted_for_evict:(%d+)') or 0)
+    full = most > 0 and used >= most and '1' or '0'
+    run = string.match(info, '\nrun_id:(%x+)')
+  end
+  if state[1] and state[4] and run ~= state[4] then
+    local ended = redis.pcall('XINFO', 'STREAM', log.events)
+    for i = 1, #ended, 2 do
+      local epoch, last = string.match(tostring(ended[i + 1]), '^(%d+)%-(%d+)$')
+      if ended[i] == 'last-generated-id' and epoch == state[1] then
+        local so_far = redis.call('HGET', log.meta, 'ended') or ''
+        redis.call('HSET', log.meta, 'ended', so_far .. epoch .. ':' .. last .. ' ')
+        state[1] = false
+        now = math.max(now, epoch + 1)
+      end
+    end
+  end
+  redis.call('HSET', log.meta, 'checked', text(now), 'full', full)
+  if run then redis.call('HSET', log.meta, 'run', run) end
+  log.full = full == '1'
+  return state[1], now
+end
+
+local _logs = {}
+
+-- The queue's log by the key of its record, opened once a script call; false where its events are not written. `archive` is the
+-- record's field where the caller has read it.
+local function log_of(meta, archive)
+  if _logs[meta] ~= nil then return _logs[meta] end
+  if archive == nil then archive = redis.call('HGET', meta, 'archive') end
+  local log = archive and read_archive(archive)
+  _logs[meta] = log or false
+  if not log then return false end
+  local state = redis.call('HMGET', log.meta, 'epoch', 'checked', 'full', 'run')
+  local now = now_ms()
+  log.ts = now_us()
+  log.epoch, log.now, log.full = state[1], now, state[3] == '1'
+  if math.abs(now - (state[2] or 0)) >= LOOK_MS then log.epoch, log.now = look_at_server(log, state, now) end
+  return log
+end
+
+-- The id of the next entry. Redis would begin an epoch at 0.
+local function next_id(log)
+  if log.epoch then return log.epoch .. '-*' end
+  log.epoch = text(log.now)
+  redis.call('HSET', log.meta, 'epoch', log.epoch, 'version', 1)
+  return log.epoch .. '-1'
+end
+
+-- Writes the event `what` of a message whose tag says so; `meta` is the key of its queue's record. `facts` has some of: claim,
+-- worker, reason, error, delay, target, description, payload; worker and error are packed by Python.
+local function tell(meta, tag, what, facts)
+  if not is_told(tag) then return end
+  local log = log_of(meta)
+  if not log or (log.chosen ~= '*' and not string.find(log.chosen, ',' .. what .. ',', 1, true)) then return end
+  if log.full then
+    redis.call('HINCRBY', log.meta, 'skipped', 1)
+    return
+  end
+  local value = what .. '\t' .. log.ts .. '\t' .. tag .. '\t' .. (facts.claim or '') .. '\t' .. (facts.worker or '') .. '\t'
+    .. (facts.reason or '') .. '\t' .. (facts.error or '') .. '\t' .. (facts.delay or '') .. '\t' .. (facts.target or '') .. '\t'
+    .. (facts.description or NO_DESCRIPTION)
+  local id = next_id(log)
+  if facts.payload and log.payload then
+    id = redis.call('XADD', log.events, id, 'v', value, 'p', facts.payload)
+  else
+    id = redis.call('XADD', log.events, id, 'v', value)
+  end
+  if log.index then
+    redis.call('APPEND', log.trail .. tag, id .. ' ')
+    redis.call('PEXPIRE', log.trail .. tag, log.age)
+  end
+end
+
+-- Whether the events of the queue's message number `published` are to be written: `events.sampled`.
+local function is_sampled(log, published)
+  return log and published % 4294967296 * 919 % 1000 < log.permille
+end
+
+-- Writes `published`, and `delayed` where the message waits `delay` ms; lets its task id be looked up.
+local function tell_published(meta, tag, description, payload, delay)
+  tell(meta, tag, 'published', { description = description, payload = payload })
+  if delay > 0 then tell(meta, tag, 'delayed', { delay = text(delay) }) end
+  local log = is_told(tag) and log_of(meta)
+  local task_id = log and log.index and not log.full and description and string.match(description, '^[^\t]+')
+  if task_id then
+    redis.call('APPEND', log.task .. task_id, tag .. ' ')
+    redis.call('PEXPIRE', log.task .. task_id, log.age)
+  end
+end

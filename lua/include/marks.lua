@@ -1,0 +1,7 @@
+-- The character of a tag before its queue's id: '.' plain, '~' the queue has limits, '-' the message's events are written, '=' both.
+local LIMITED, TOLD, LIMITED_AND_TOLD = 126, 45, 61
+
+local function mark_of(limited, told)
+  if limited then return told and '=' or '~' end
+  return told and '-' or '.'
+end
