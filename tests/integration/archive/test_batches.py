@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+pytest.importorskip("numpy", reason="needs the extra `parquet`")
 pytest.importorskip("pyarrow", reason="needs the extra `parquet`")
 
 from celery_redis_plus import events
