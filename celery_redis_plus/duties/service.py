@@ -176,15 +176,28 @@ class Service:
     @contextmanager
     def delivering(self, session: str) -> Iterator[None]:
         """Note that this thread delivers messages of `session`: what it publishes meanwhile, it cannot consume meanwhile."""
-        thread = threading.get_ident()
-        sessions = self._delivering.setdefault(thread, [])
-        sessions.append(session)
+        self.begin_delivery(session)
         try:
             yield
         finally:
-            sessions.pop()
-            if not sessions:
-                del self._delivering[thread]
+            self.end_delivery()
+
+    def begin_delivery(self, session: str) -> None:
+        """Do what `delivering` does at its beginning; a context manager a message would cost as much as a message."""
+        thread = threading.get_ident()
+        sessions = self._delivering.get(thread)
+        if sessions is None:
+            self._delivering[thread] = [session]
+        else:
+            sessions.append(session)
+
+    def end_delivery(self) -> None:
+        """Do what `delivering` does at its end."""
+        thread = threading.get_ident()
+        sessions = self._delivering[thread]
+        sessions.pop()
+        if not sessions:
+            del self._delivering[thread]
 
     def delivers_here(self, sessions: Collection[str]) -> bool:
         """Return whether all of `sessions` are being delivered by the thread that asks, now."""

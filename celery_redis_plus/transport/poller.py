@@ -236,20 +236,24 @@ class Poller:
             redis.exceptions.RedisError: as `errors.translate` names it; the connection is of no use any more.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        session = self._session
+        service = session.service
         while True:
-            self._session.check()
-            with self._session.service.delivering(self._session.id):
+            if session.broken:
+                session.check()
+            service.begin_delivery(session.id)
+            try:
                 if self._deliver_one():
                     return True
-            self._take_bell()
-            if self._take_broadcasts() or self._claim():
+            finally:
+                service.end_delivery()
+            if session.reader.look_around() or self._claim():
                 continue
             self._arm()
-            left = HEALTH_S if deadline is None else min(deadline - time.monotonic(), HEALTH_S)
-            left = min(left, self._session.reader.rest_s() or left)
-            if left <= 0 and not wait_readable(self._descriptors().values(), 0):
+            left = HEALTH_S if deadline is None else deadline - time.monotonic()
+            wait_s = max(min(left, HEALTH_S, session.reader.rest_s() or HEALTH_S), 0.0)
+            if not self._wait(wait_s) and left <= 0:
                 return False
-            self._wait(max(left, 0.0))
 
     def _descriptors(self) -> dict[str, int]:
         """Return what to wait for, by name."""
@@ -263,14 +267,26 @@ class Poller:
             found["commands"] = session.wire.fileno()
         return found
 
-    def _wait(self, timeout_s: float) -> None:
+    def _wait(self, timeout_s: float) -> bool:
+        """Wait for any of the descriptors and read what has come; return whether something has."""
         session = self._session
         descriptors = self._descriptors()
         readable = wait_readable(descriptors.values(), timeout_s)
+        if not readable:
+            # What should have answered may be overdue: a peer that went silent sends no end of file.
+            self._take_bell()
+            self._take_broadcasts()
+            return False
         if descriptors["waker"] in readable:
             session.waker.clear()
         if descriptors.get("commands") in readable:
             session.wire.collect()
+        # Asking each wire again whether it has something would cost two more system calls.
+        if descriptors.get("bells") in readable:
+            self._take_bell(wait=True)
+        if descriptors.get("streams") in readable and session.reader.armed:
+            session.reader.take()
+        return True
 
     # -- under Celery's event loop ----------------------------------------------------------------------------------------
 

@@ -59,6 +59,7 @@ class Session:
         self.id = secrets.token_hex(6)
         self.address = address
         self.options = options
+        self._service: tuple[int, Service] | None = None
         self._origin = None if origin is None else weakref.ref(origin)
         self.keys = Keys(options.global_keyprefix)
         self.connector = Connector(address, options)
@@ -149,8 +150,11 @@ class Session:
 
     @property
     def service(self) -> Service:
-        """This process's service for the broker; looked up each time, because a fork leaves it behind."""
-        return service_for(self.connector, self.keys, self.options)
+        """This process's service for the broker; looked up again in each process, because a fork leaves it behind."""
+        pid = os.getpid()
+        if self._service is None or self._service[0] != pid:
+            self._service = pid, service_for(self.connector, self.keys, self.options)
+        return self._service[1]
 
     def fanout_keys(self, exchange: str) -> FanoutKeys:
         """Return the keys of a fanout exchange."""

@@ -32,8 +32,9 @@ FIRST_PAGE = 100
 BUFFER = 500
 #: Entries in its buffer from which on more is read for it again, though a read for others is out.
 LOW = 50
-#: A read that brings something within so many seconds is one of a burst; the next one waits for `REST_S` seconds.
-BURST_S, REST_S = 0.005, 0.010
+#: A read that brings something within so many seconds is one of a burst. The next one waits, so that it brings more at once: first
+#: for a moment, which nobody notices after a single answer, then twice as long each time, because a read costs as much as 20 entries.
+BURST_S, FIRST_REST_S, LONGEST_REST_S = 0.002, 0.002, 0.020
 #: Seconds by which an answer may be late.
 OVERDUE_S = 5.0
 
@@ -164,7 +165,7 @@ class FanoutReader:
         self._page = FIRST_PAGE
         self._armed = False
         self._armed_at = 0.0
-        self._rest_until = 0.0
+        self._rest_s = self._rest_until = 0.0
 
     # -- subscriptions --------------------------------------------------------------------------------------------------
 
@@ -214,7 +215,9 @@ class FanoutReader:
 
     def rest_s(self) -> float:
         """Return for how many seconds the next read had better wait, so that it brings several entries; 0: for none."""
-        return max(0.0, self._rest_until - time.monotonic()) if self._rest_until else 0.0
+        if not self._rest_until:
+            return 0.0
+        return max(0.0, self._rest_until - time.monotonic())
 
     def _wanting(self) -> dict[bytes, list[Subscription]]:
         """Return whom to read for: everybody whose buffer has room."""
@@ -279,7 +282,11 @@ class FanoutReader:
                     self._ready.append(subscription)
         now = time.monotonic()
         # A read that ended as soon as it began is one of a burst: the entries of some milliseconds come in one read then.
-        self._rest_until = now + REST_S if 0 < most < self._page and now - self._armed_at < BURST_S else 0.0
+        if 0 < most < self._page and now - self._armed_at < BURST_S:
+            self._rest_s = min(max(2 * self._rest_s, FIRST_REST_S), LONGEST_REST_S)
+            self._rest_until = now + self._rest_s
+        else:
+            self._rest_s = self._rest_until = 0.0
 
     # -- deliveries -------------------------------------------------------------------------------------------------------
 
