@@ -33,7 +33,7 @@ AMQP_QUEUES = (
     *("bench.publish", "bench.ping", "bench.close"),
     *(f"bench.consume.{prefetch}" for prefetch in (1, 10, 100)),
     *(f"bench.many.{number}" for number in range(100)),
-    *(f"bench.fanout.{number}" for number in range(10)),
+    *(f"bench.fanout.{number}" for number in range(50)),
 )
 
 PACKAGE = "celery_redis_plus"

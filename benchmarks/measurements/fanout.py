@@ -1,4 +1,7 @@
-"""A fanout exchange with 10 subscribers, each a process of its own: messages delivered in all per second."""
+"""A fanout exchange with 1, 10 and 50 subscribers, each a process with a connection of its own: deliveries in all per second.
+
+Processes and not channels, because that is what users have: a broadcast goes to workers.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,33 @@ from benchmarks.bench import BODY, Bench, Figures, MeasurementError, consuming
 from benchmarks.journal import READY
 from benchmarks.meters import cpu_of
 
-SUBSCRIBERS = 10
 TIMEOUT_S = 120.0
 EXCHANGE = Exchange("bench.fanout", type="fanout", durable=False, auto_delete=True)
 
 
-def run(bench: Bench) -> Figures:
-    """From the first publish until the last subscriber has everything."""
-    count = bench.size(500, 2_000)
+def one(bench: Bench) -> Figures:
+    """One subscriber."""
+    return _measure(bench, "fanout1", 1, bench.size(3_000, 10_000))
+
+
+def ten(bench: Bench) -> Figures:
+    """Ten subscribers."""
+    return _measure(bench, "fanout", 10, bench.size(1_000, 5_000))
+
+
+def fifty(bench: Bench) -> Figures:
+    """Fifty subscribers."""
+    return _measure(bench, "fanout50", 50, bench.size(400, 2_000))
+
+
+def _measure(bench: Bench, name: str, size: int, count: int) -> Figures:
+    """From the first publish until the last of `size` subscribers has all of `count` messages."""
     journal = bench.journal()
     context = multiprocessing.get_context("fork")
-    subscribers = [context.Process(target=_subscribe, args=(bench, number, count), daemon=True) for number in range(SUBSCRIBERS)]
+    subscribers = [context.Process(target=_subscribe, args=(bench, number, count), daemon=True) for number in range(size)]
     for subscriber in subscribers:
         subscriber.start()
-    if not journal.wait(SUBSCRIBERS, 60):
+    if not journal.wait(size, 60):
         raise MeasurementError("not all subscribers started")
     time.sleep(1.5)  # kombu's redis transport subscribes in its first drain_events
     meter = bench.meter()
@@ -37,22 +53,25 @@ def run(bench: Bench) -> Figures:
         cpu_before = sum(map(cpu_of, pids))
         began = time.time()
         meter.start()
+        cpu_publishing = time.process_time()
         for _ in range(count):
             publish(BODY, routing_key="")
-        complete = journal.wait(2 * SUBSCRIBERS, TIMEOUT_S)
+        cpu_publishing = time.process_time() - cpu_publishing
+        complete = journal.wait(2 * size, TIMEOUT_S)
         meter.stop()
-    ended = journal.entries()[SUBSCRIBERS:]
+    ended = journal.entries()[size:]
     for subscriber in subscribers:
         subscriber.join(10)
     delivered = sum(entry.seq for entry in ended)
-    if not complete or delivered != count * SUBSCRIBERS:
-        raise MeasurementError(f"{delivered} of {count * SUBSCRIBERS} deliveries within {TIMEOUT_S:g} s")
+    if not complete or delivered != count * size:
+        raise MeasurementError(f"{delivered} of {count * size} deliveries within {TIMEOUT_S:g} s")
     figures = {
-        "fanout.rate": delivered / (max(entry.at for entry in ended) - began),
-        "fanout.client_us": (sum(entry.cpu_s for entry in ended) - cpu_before) / delivered * 1e6,
+        f"{name}.rate": delivered / (max(entry.at for entry in ended) - began),
+        f"{name}.publish_us": cpu_publishing / count * 1e6,
+        f"{name}.client_us": (sum(entry.cpu_s for entry in ended) - cpu_before) / delivered * 1e6,
     }
     if meter.server_s is not None:
-        figures["fanout.server_us"] = meter.server_s / delivered * 1e6
+        figures[f"{name}.server_us"] = meter.server_s / delivered * 1e6
     return figures
 
 

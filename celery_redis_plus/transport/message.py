@@ -19,19 +19,11 @@ class Message(base.Message):
 
     def __init__(self, payload: dict[str, Any], channel: Any = None, **kwargs: Any) -> None:
         """Build the message of a payload: kombu's wire format as a dict, the body in it unencoded."""
-        properties = payload["properties"]
-        super().__init__(
-            body=payload.get("body"),
-            channel=channel,
-            delivery_tag=properties["delivery_tag"],
-            content_type=payload.get("content-type"),
-            content_encoding=payload.get("content-encoding"),
-            headers=payload.get("headers"),
-            properties=properties,
-            delivery_info=properties.get("delivery_info"),
-            postencode="utf-8",
-            **kwargs,
-        )
+        properties, get = payload["properties"], payload.get
+        base.Message.__init__(
+            self, get("body"), properties["delivery_tag"], get("content-type"), get("content-encoding"),
+            properties.get("delivery_info"), properties, get("headers"), "utf-8", None, channel, **kwargs,
+        )  # fmt: skip
 
     def serializable(self) -> dict[str, Any]:
         """Return the payload again, as plain data."""

@@ -99,7 +99,7 @@ class Poller:
         if delivery is None:
             return False
         self._broadcasts_in_a_row += 1
-        consumer = delivery.subscription.consumer
+        consumer = delivery[0].consumer
         consumer.deliver_broadcast(delivery)
         self._count_timers(consumer)
         return True

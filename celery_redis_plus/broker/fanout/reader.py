@@ -11,7 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from celery_redis_plus.broker.fanout.entries import Entry, Mark, is_ours, number_of, parse_id, routing_key_of
 from celery_redis_plus.broker.topics import matches_topic
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: One broadcast for one subscriber: who reads for it, the entry, where it was before (None where it settles nothing), and whether
+#: the entry may have been delivered before.
+Delivery: TypeAlias = "tuple[Subscription, Entry, Mark | None, bool]"
 #: Entries of one stream that one read brings at most, and the bytes that it should not exceed by much.
 PAGE, PAGE_BYTES = 500, 1_000_000
 #: The first read knows nothing of sizes.
@@ -32,21 +35,14 @@ FIRST_PAGE = 100
 BUFFER = 500
 #: Entries in its buffer from which on more is read for it again, though a read for others is out.
 LOW = 50
-#: A read that brings something within so many seconds is one of a burst. The next one waits, so that it brings more at once: first
-#: for a moment, which nobody notices after a single answer, then twice as long each time, because a read costs as much as 20 entries.
-BURST_S, FIRST_REST_S, LONGEST_REST_S = 0.002, 0.002, 0.020
+#: A read that brings something within so many seconds, or several entries, is one of a burst. The next one waits, so that it
+#: brings more at once: first for a moment, then twice as long each time, because a read costs as much as 20 entries.
+BURST_S, FIRST_REST_S, LONGEST_REST_S = 0.002, 0.004, 0.020
+#: On a machine that is overloaded, it waits longer by twice as long as it was woken late: 50 subscribers that wake for every
+#: single broadcast leave no time to its publisher. Seconds of lateness that count at most.
+LATEST_S = 0.050
 #: Seconds by which an answer may be late.
 OVERDUE_S = 5.0
-
-
-class Delivery(NamedTuple):
-    """One broadcast for one subscriber."""
-
-    subscription: Subscription
-    entry: Entry
-    #: Where the subscriber was before it; None where it settles nothing.
-    before: Mark | None
-    redelivered: bool
 
 
 class Subscription:
@@ -134,19 +130,20 @@ class Subscription:
 
     def take(self) -> Delivery:
         """Take the next delivery, what comes again first."""
-        position = self.position
-        opened = position.take_again() if position.again else None
-        if opened is not None:
-            return Delivery(self, opened.entry, opened.before, True)
-        entry = self.buffer.popleft()
+        position, buffer = self.position, self.buffer
+        if position.again:
+            opened = position.take_again()
+            if opened is not None:
+                return self, opened.entry, opened.before, True
+        entry = buffer.popleft()
         before = None if self.may is None else position.reached
         redelivered = position.doubt is not None and parse_id(entry[0]) <= position.doubt
-        if self.buffer:
+        if buffer:
             position.pass_to(entry)
         else:
             # What its patterns passed over behind this one is processed as well.
             position.skip_to(self.fetched)
-        return Delivery(self, entry, before, redelivered)
+        return self, entry, before, redelivered
 
 
 class FanoutReader:
@@ -165,7 +162,7 @@ class FanoutReader:
         self._page = FIRST_PAGE
         self._armed = False
         self._armed_at = 0.0
-        self._rest_s = self._rest_until = 0.0
+        self._rest_s = self._rest_until = self._late_s = 0.0
 
     # -- subscriptions --------------------------------------------------------------------------------------------------
 
@@ -249,6 +246,8 @@ class FanoutReader:
         self._wire.start("XREAD", "COUNT", self._page, "BLOCK", block_ms, "STREAMS", *self._asked, *ids)
         self._armed = True
         self._armed_at = time.monotonic()
+        if self._rest_until:
+            self._late_s = min(self._armed_at - self._rest_until, LATEST_S)
 
     def arrived(self) -> bool:
         """Tell, without waiting, whether the read has ended.
@@ -282,11 +281,11 @@ class FanoutReader:
                     self._ready.append(subscription)
         now = time.monotonic()
         # A read that ended as soon as it began is one of a burst: the entries of some milliseconds come in one read then.
-        if 0 < most < self._page and now - self._armed_at < BURST_S:
+        if 0 < most < self._page and (most > 1 or now - self._armed_at < BURST_S):
             self._rest_s = min(max(2 * self._rest_s, FIRST_REST_S), LONGEST_REST_S)
-            self._rest_until = now + self._rest_s
+            self._rest_until = now + self._rest_s + 2 * self._late_s
         else:
-            self._rest_s = self._rest_until = 0.0
+            self._rest_s = self._rest_until = self._late_s = 0.0
 
     # -- deliveries -------------------------------------------------------------------------------------------------------
 
@@ -300,7 +299,8 @@ class FanoutReader:
                 continue
             if len(ready) > 1:
                 ready.rotate(-1)
-            if subscription.may is None or subscription.may():
+            may = subscription.may
+            if may is None or may():
                 return subscription.take()
         return None
 
