@@ -196,7 +196,8 @@ REASONS = {
     "failure": "`acked`: the task raised.",
     "retry": "`acked`: the task raised Retry; a new message stands for it.",
     "ignored": "`acked`: the task raised Ignore.",
-    "revoked": "`acked`: the task was revoked.",
+    "revoked": "`acked`: the task was revoked, or had expired.",
+    "early": "`acked`: before the work began (`acks_late` off, ack policy `ack_first`), so nobody knows how it ended.",
     "heartbeat_lost": "`recovered`, `dead_lettered`: nobody moved its deadline on.",
     "connection_lost": "`recovered`: its session broke.",
     "handed_back": "`requeued`: claimed and not started.",
@@ -228,7 +229,7 @@ def shown_state(state: str, *, event: str, reason: str, tried: bool) -> str:
         return "MOVED"
     if event == "acked" and reason == "retry":
         return "RETRIED"
-    return COMPLETED if event == "acked" and reason in {"", "ignored"} else FAILED
+    return COMPLETED if event == "acked" and reason in {"", "ignored", "early"} else FAILED
 
 
 def illegal_steps(events: Iterable[str]) -> list[str]:

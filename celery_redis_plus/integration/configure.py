@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from celery import Celery
 
+from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.connections import Connections
 from celery_redis_plus.integration.publishing import set_eta_for
 from celery_redis_plus.integration.worker import BrokerStep
@@ -18,7 +19,14 @@ App = TypeVar("App", bound=Celery)
 FIXUP = "celery_redis_plus.integration.configure:configure_app"
 
 
-def configure_app(app: App, *, accept: Mapping[str, Any] | None = None) -> App:
+def configure_app(
+    app: App,
+    *,
+    accept: Mapping[str, Any] | None = None,
+    archive: bool | None = None,
+    ack_policy: str | None = None,
+    queue_ack_policies: Mapping[str, str] | None = None,
+) -> App:
     """Let `app` use Redis or Valkey through this package, and return it.
 
     - Broker URLs `redis://`, `rediss://`, `valkey://`, `valkeys://`, `celery_redis_plus.transport:Transport://` and the setting
@@ -31,6 +39,11 @@ def configure_app(app: App, *, accept: Mapping[str, Any] | None = None) -> App:
       Struct, a dataclass, or a list of these. A model reads a task's only argument, or its keyword arguments; a callable gets
       the `Publication`, and refuses by returning False or by raising ValueError or TypeError. What is refused raises
       MessageNotAccepted. Queues may be restricted for all publishers by the argument `x-accept-types` as well.
+    - `archive=True` writes the lifecycle events of all messages in lasting queues: the transport option of that name, which
+      goes first where `broker_transport_options` has it.
+    - `ack_policy` and `queue_ack_policies` (by queue) say what becomes of a message when its task has ended: `ack_first`,
+      `ack_after`, `reject_on_error`, `nack_on_error` or `manual`. A task's own `ack_policy` goes first, then its queue's; where
+      there is none, Celery's settings hold.
     - One warning tells an app with `priority_steps` or `sep` in its `broker_transport_options` to choose `priority_order`.
 
     It may be called more than once, and before or after `config_from_object`: settings are read when a connection is made, and
@@ -40,7 +53,7 @@ def configure_app(app: App, *, accept: Mapping[str, Any] | None = None) -> App:
         app = configure_app(Celery("shop", broker="redis://localhost:6379/0"), accept={"orders": Order})
 
     Raises:
-        OptionError: with the first connection, where `accept` has something that is none of these.
+        OptionError: an ack policy does not exist; with the first connection, where `accept` has something that is none of these.
     """
     if not isinstance(app.__dict__.get("_connection"), Connections):
         app._connection = Connections(app)  # noqa: SLF001 - see Connections
@@ -48,6 +61,11 @@ def configure_app(app: App, *, accept: Mapping[str, Any] | None = None) -> App:
     if accept is not None:
         app._connection.accept = dict(accept)  # noqa: SLF001 - as above
         _forget_connections(app)
+    if archive is not None:
+        app._connection.archive = archive  # noqa: SLF001 - as above
+        _forget_connections(app)
+    if ack_policy is not None or queue_ack_policies is not None:
+        app._connection.ack_policies = AckPolicies(ack_policy, dict(queue_ack_policies or {}))  # noqa: SLF001 - as above
     app.steps["consumer"].add(BrokerStep)
     set_eta_for(app)
     if FIXUP not in app.fixups:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.addresses import has_dotted_url, our_transport, our_urls, scheme_of
 from celery_redis_plus.transport.aliases import OWN_SCHEMES
 
@@ -31,6 +32,9 @@ class Connections:
         self._warned = False
         #: The option of this name, for connections to our broker.
         self.accept: dict[str, Any] | None = None
+        #: The same; the app's own `broker_transport_options` go first.
+        self.archive: bool | None = None
+        self.ack_policies = AckPolicies()
 
     def __call__(self, url: Any, *args: Any, **options: Any) -> Any:
         """Return a kombu Connection; the arguments are those of `Celery._connection`."""
@@ -40,8 +44,11 @@ class Connections:
             if not self._warned:
                 self._warned = True
                 warn_about_priorities(self._app)
-            if self.accept is not None:
-                options["transport_options"] = {"accept": self.accept, **(options.get("transport_options") or {})}
+            added: dict[str, Any] = {} if self.accept is None else {"accept": self.accept}
+            if self.archive is not None and (self._app.conf.broker_transport_options or {}).get("archive") is None:
+                added["archive"] = self.archive
+            if added:
+                options["transport_options"] = {**added, **(options.get("transport_options") or {})}
         return self._connection(urls, *args, transport=transport, **options)
 
     def _make_readable(self) -> None:

@@ -11,9 +11,11 @@ from redis.exceptions import RedisError
 
 from celery_redis_plus import __version__
 from celery_redis_plus.duties.service import set_keeper
+from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.acks import settle_at_once
-from celery_redis_plus.integration.connections import warn_about_priorities
+from celery_redis_plus.integration.connections import Connections, warn_about_priorities
 from celery_redis_plus.integration.prefork import keep_running_jobs
+from celery_redis_plus.integration.requests import understand_requests
 from celery_redis_plus.integration.running import RunningTasks
 from celery_redis_plus.integration.scheduled import extend_inspect
 from celery_redis_plus.topology.server_check import parse_info
@@ -39,6 +41,12 @@ class BrokerStep(bootsteps.StartStopStep):
         """Return whether the worker's broker is ours."""
         return isinstance(parent.conninfo.transport, Transport)
 
+    def create(self, parent: Any) -> None:
+        """Take part in how tasks' messages are settled; the consumer has not looked at its tasks yet."""
+        connections = parent.app.__dict__.get("_connection")
+        policies = connections.ack_policies if isinstance(connections, Connections) else AckPolicies()
+        understand_requests(parent.app, policies)
+
     def start(self, parent: Any) -> None:
         """Tell the transport's duties what runs here, extend `inspect`, and say which broker this is."""
         self._running.started()
@@ -49,6 +57,7 @@ class BrokerStep(bootsteps.StartStopStep):
         set_keeper(self._running)
         keep_running_jobs(parent.pool)
         settle_at_once(parent)
+        transport.session.claimer.worker = parent.hostname
         extend_inspect()
         if transport.supports_native_delayed_delivery:
             transport.setup_native_delayed_delivery(parent.connection, list(parent.app.amqp.queues.consume_from))

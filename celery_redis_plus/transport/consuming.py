@@ -77,6 +77,7 @@ class Consuming(Broadcasting):
 
         def deliver(payload: dict[str, Any]) -> Any:
             message = Message(payload, channel=self)
+            message.queue = queue
             if not no_ack:
                 self.qos.append(message, message.delivery_tag)
             return callback(message) if callback is not None else None

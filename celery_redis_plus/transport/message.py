@@ -25,6 +25,14 @@ class Message(base.Message):
             properties.get("delivery_info"), properties, get("headers"), "utf-8", None, channel, **kwargs,
         )  # fmt: skip
 
+    #: The queue it came by; None outside deliveries of a consumer.
+    queue: str | None = None
+
+    def note_outcome(self, reason: str, error: str = "") -> None:
+        """Note how the work on it ended, for the event of its ack: a reason of `events.REASONS`, an exception's name."""
+        if self.channel is not None:
+            self.channel.session.service.register.note_outcome(self.delivery_tag, reason, error)
+
     def serializable(self) -> dict[str, Any]:
         """Return the payload again, as plain data."""
         headers = dict(self.headers)

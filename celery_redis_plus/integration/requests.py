@@ -1,0 +1,158 @@
+"""Celery's requests, with what our broker wants to know: how the work ended, and which ack policy decides.
+
+Celery settles through `Request.acknowledge` and `Request.reject` (5.6, 5.7); everything it does besides (results, signals,
+events) stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from billiard.einfo import ExceptionWithTraceback
+from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded, WorkerLostError
+from kombu.utils.imports import symbol_by_name
+
+from celery_redis_plus.integration.ack_policies import ACK, POLICIES, REQUEUE, AckPolicies
+from celery_redis_plus.transport.message import Message
+
+#: Ending -> reason of the event `acked`, where it is another word.
+REASONS = {"success": "", "time_limit": "failure", "worker_lost": "failure", "rejected": "", "requeue": ""}
+#: Exceptions whose class says nothing: the ending has said it.
+SILENT = (Retry, Ignore, Reject)
+
+#: How Celery settles by its own settings once everything is acked late: by the names of the settings, 5.6 and 5.7.
+LATE = {
+    "acks_late": True,
+    "acks_on_failure_or_timeout": True,
+    "acks_on_failure": True,
+    "acks_on_timeout": True,
+    "reject_on_worker_lost": True,
+}
+
+
+class BrokerRequest:
+    """Mixed into a task's own class of requests."""
+
+    #: Whether policies may decide; set by `understand_requests`.
+    crp_policies: AckPolicies | None = None
+    #: What the task's settings were before.
+    crp_settings: Mapping[str, Any] | None = None
+    _crp_ending = "success"
+
+    # -- what Celery calls ------------------------------------------------------------------------------------------------
+
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        """Ack before the work begins, where that is wanted."""
+        super().on_accepted(pid, time_accepted)  # type: ignore[misc]
+        if self.crp_policies is not None and self._crp_table() is None:
+            self._crp_settle(ACK, early=True)
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        """Note that the hard time limit ended the task."""
+        if not soft:
+            self._crp_end("time_limit", TimeLimitExceeded(timeout))
+        super().on_timeout(soft, timeout)  # type: ignore[misc]
+
+    def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+        """Note what the task raised."""
+        error = exc_info.exception
+        if isinstance(error, ExceptionWithTraceback):
+            error = error.exc
+        self._crp_end(_ending(error), error)
+        return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]
+
+    def _announce_revoked(self, *args: Any, **kwargs: Any) -> None:
+        self._crp_end("revoked")
+        super()._announce_revoked(*args, **kwargs)  # type: ignore[misc]
+
+    def acknowledge(self) -> None:
+        """Settle as the policy says; without one, ack."""
+        self._crp_settle(self._crp_action(ACK), early=not self.task.acks_late)  # type: ignore[attr-defined]
+
+    def reject(self, requeue: bool = False) -> None:
+        """Settle as the policy says; without one, reject."""
+        self._crp_settle(self._crp_action(REQUEUE if requeue else "reject"))
+
+    # -- ours -------------------------------------------------------------------------------------------------------------
+
+    def _crp_end(self, ending: str, error: BaseException | None = None) -> None:
+        self._crp_ending = ending
+        name = "" if error is None or isinstance(error, SILENT) else getattr(error, "exc_cls_name", type(error).__name__)
+        self._crp_note(REASONS.get(ending, ending), name)
+
+    def _crp_note(self, reason: str, error: str = "") -> None:
+        message = self.message  # type: ignore[attr-defined]
+        if isinstance(message, Message):
+            message.note_outcome(reason, error)
+
+    def _crp_action(self, asked: str) -> str:
+        if self.crp_policies is None:
+            return asked
+        table = self._crp_table()
+        return ACK if table is None else table.get(self._crp_ending, asked)
+
+    def _crp_table(self) -> Mapping[str, str] | None:
+        """Return what is done by ending; None: everything was acked first."""
+        assert self.crp_policies is not None  # noqa: S101 - for mypy: the callers have looked
+        policy = self.crp_policies.of(self.task, getattr(self.message, "queue", None))  # type: ignore[attr-defined]
+        if policy is not None:
+            return POLICIES[policy] or None
+        settings = self.crp_settings or {}
+        if not settings.get("acks_late"):
+            return None
+        on_failure = settings.get("acks_on_failure", settings.get("acks_on_failure_or_timeout", True))
+        on_timeout = settings.get("acks_on_timeout", settings.get("acks_on_failure_or_timeout", True))
+        failure = ACK if on_failure else "reject"
+        return {
+            **POLICIES["ack_after"],
+            "failure": failure,
+            "time_limit": ACK if on_timeout else REQUEUE,
+            "worker_lost": REQUEUE if settings.get("reject_on_worker_lost") else failure,
+        }
+
+    def _crp_settle(self, action: str, *, early: bool = False) -> None:
+        if action == ACK:
+            if early and self._crp_ending == "success":
+                self._crp_note("early")
+            super().acknowledge()  # type: ignore[misc]
+        else:
+            super().reject(requeue=action == REQUEUE)  # type: ignore[misc]
+
+
+def _ending(error: BaseException) -> str:
+    if isinstance(error, Reject):
+        return "requeue" if error.requeue else "rejected"
+    for kind, ending in (
+        (Ignore, "ignored"),
+        (Retry, "retry"),
+        (TimeLimitExceeded, "time_limit"),
+        (WorkerLostError, "worker_lost"),
+    ):
+        if isinstance(error, kind):
+            return ending
+    # What leaves a pool process by SystemExit has ended the process (`Request.on_failure`).
+    return "worker_lost" if isinstance(error, SystemExit | KeyboardInterrupt) else "failure"
+
+
+def understand_requests(app: Any, policies: AckPolicies) -> None:
+    """Let the requests of all of the app's tasks settle through `BrokerRequest`; idempotent.
+
+    Has to be called before the consumer builds its strategies, which is when Celery looks at the tasks' settings.
+
+    Raises:
+        OptionError: a task's `ack_policy` does not exist.
+    """
+    for task in app.tasks.values():
+        base = symbol_by_name(task.Request)
+        if issubclass(base, BrokerRequest):
+            continue
+        names: dict[str, Any] = {}
+        if policies.governs(task):
+            policies.of(task, None)
+            names["crp_policies"] = policies
+            names["crp_settings"] = {name: getattr(task, name) for name in LATE if hasattr(task, name)}
+            for name, value in LATE.items():
+                if hasattr(task, name):
+                    setattr(task, name, value)
+        task.Request = type(base.__name__, (BrokerRequest, base), names)

@@ -1,0 +1,72 @@
+"""The app of these tests' workers: `celery -A tests.integration.lifecycle.app`. Its task ends as it is told."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, Task, shared_task
+from celery.exceptions import Ignore, Reject
+
+from celery_redis_plus import configure_app
+
+URL_VARIABLE = "CRP_LIFE_URL"
+CONFIG_VARIABLE = "CRP_LIFE_CONFIG"
+
+
+@shared_task(name="life.end", bind=True, max_retries=None)
+def end(self: Task, how: str, path: str = "") -> None:
+    """End in one way when delivered first, and with success when redelivered."""
+    if self.request.delivery_info["redelivered"]:
+        if self.request.delivery_info["routing_key"] == "manual":
+            raise Ignore
+        return
+    if how == "retry" and self.request.retries:
+        return
+    {
+        "retry": lambda: self.retry(countdown=0),
+        "ignored": lambda: _raise(Ignore()),
+        "rejected": lambda: _raise(Reject("as asked")),
+        "requeue": lambda: _raise(Reject("as asked", requeue=True)),
+        "failure": lambda: _raise(ValueError("as asked")),
+        "soft": lambda: time.sleep(60),
+        "time_limit": lambda: time.sleep(60),
+        "worker_lost": lambda: os.kill(os.getpid(), signal.SIGKILL),
+        "wait": lambda: _wait_for(path),
+    }.get(how, lambda: None)()
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _wait_for(path: str) -> None:
+    while not Path(path).exists():
+        time.sleep(0.02)
+
+
+@shared_task(name="life.own", bind=True, ack_policy="nack_on_error")
+def own(self: Task) -> None:
+    """Fail when delivered first."""
+    if not self.request.delivery_info["redelivered"]:
+        raise ValueError("as asked")
+
+
+def make_app(url: str, configured: dict[str, Any], settings: dict[str, Any]) -> Celery:
+    """Return an app; `configured` are arguments of configure_app."""
+    app = Celery("life", broker=url, set_as_current=False)
+    app.conf.update(task_ignore_result=True, broker_connection_retry_on_startup=True, **settings)
+    return configure_app(app, **configured)
+
+
+def _app_of_worker() -> Celery | None:
+    if URL_VARIABLE not in os.environ:
+        return None
+    return make_app(os.environ[URL_VARIABLE], *ast.literal_eval(os.environ[CONFIG_VARIABLE]))
+
+
+app = _app_of_worker()
