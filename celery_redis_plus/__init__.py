@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 from celery_redis_plus.transport import aliases
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.retry_policy import RetryPolicy
     from celery_redis_plus.integration.configure import configure_app
     from celery_redis_plus.transport.transport import Transport
 
-__all__ = ["Transport", "__version__", "configure_app"]
+__all__ = ["RetryPolicy", "Transport", "__version__", "configure_app"]
 
 __version__ = "0.1.0.dev0"
 
 _LAZY = {
+    "RetryPolicy": "celery_redis_plus.broker.retry_policy",
     "Transport": "celery_redis_plus.transport.transport",
     "configure_app": "celery_redis_plus.integration.configure",
 }

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.broker.retry_policy import KINDS, RetryPolicy
 from celery_redis_plus.broker.tables import first_difference, inequivalent, pack_table, to_text, unpack_table
 from celery_redis_plus.errors import InvalidArgument, InvalidQueueName
 
@@ -28,8 +29,6 @@ MAX_PRIORITY = 255
 _RULE_FIELDS = {
     "message_ttl": "x-message-ttl",
     "limit": "x-delivery-limit",
-    "retry_min": "x-delayed-retry-min",
-    "retry_max": "x-delayed-retry-max",
 }
 
 _FLAGS = ("durable", "exclusive", "auto_delete")
@@ -105,6 +104,11 @@ class QueueArguments:
                 f"argument 'x-delayed-retry-max' of queue {queue!r} is {longest!r} beside 'x-delayed-retry-min' {shortest!r}; "
                 "allowed is at least 'x-delayed-retry-min', which has to be given"
             )
+        if "x-retry-policy" in checked and shortest is not None:
+            raise InvalidArgument(
+                f"argument 'x-retry-policy' of queue {queue!r} is {checked['x-retry-policy']!r} beside 'x-delayed-retry-min'; "
+                "allowed is one of the two"
+            )
         if checked.get("x-throttle") and not checked.keys() & {"x-max-length", "x-max-pending"}:
             raise InvalidArgument(
                 f"argument 'x-throttle' of queue {queue!r} is {checked['x-throttle']!r} without a limit to slow down before; "
@@ -167,6 +171,14 @@ class QueueArguments:
         return "x-message-ttl" in self.arguments or "x-dead-letter-exchange" in self.arguments
 
     @property
+    def retry_policy(self) -> RetryPolicy | None:
+        """`x-retry-policy`, or the linear one of `x-delayed-retry-min` and `-max`; None: a failed message is ready at once."""
+        policy, first = self._text("x-retry-policy"), self._whole("x-delayed-retry-min")
+        if policy is not None:
+            return RetryPolicy.parse(policy)
+        return None if first is None else RetryPolicy("linear", first, max=self._whole("x-delayed-retry-max") or 0)
+
+    @property
     def archive(self) -> bool | None:
         """`x-archive`: whether its messages' lifecycle events are written; None: as the option `archive` says."""
         value = self.arguments.get("x-archive")
@@ -181,6 +193,8 @@ class QueueArguments:
                 rules.append((field_name, value))
         if self.dead_letter_exchange is not None:
             rules.append(("dlx", 1))
+        if self.retry_policy is not None:
+            rules.append(("retry", self.retry_policy.record))
         return rules
 
     def encode(self) -> str:
@@ -267,6 +281,16 @@ def _patterns(value: object) -> bool:
     return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(item, str) and item for item in value)
 
 
+def _retry_policy() -> _Rule:
+    def fits(value: object) -> bool:
+        try:
+            return bool(RetryPolicy.parse(str(value)))
+        except ValueError:
+            return False
+
+    return _Rule(f"a policy such as 'exponential first=1000 max=60000', of the kinds {', '.join(KINDS)}", fits)
+
+
 _STRING = _Rule("a str", lambda value: isinstance(value, str))
 _BOOLEAN = _Rule("true or false", lambda value: isinstance(value, bool))
 
@@ -285,6 +309,7 @@ _RULES: dict[str, _Rule] = {
     "x-max-pending": _whole_number(1, inf),
     "x-throttle": _Rule("true, false, or a share of free room over 0 and up to 1", _throttle),
     "x-accept-types": _Rule("a list of patterns, each a str that is not empty", _patterns),
+    "x-retry-policy": _retry_policy(),
     "x-overflow": _one_of("drop-head", "reject-publish", "reject-publish-dlx", "block"),
     "x-dead-letter-exchange": _STRING,
     "x-dead-letter-routing-key": _STRING,

@@ -1,5 +1,6 @@
 -- @include text
 -- @include die
+-- @include retry_delay
 
 -- Makes a message ready again that was claimed or delayed, where it stood before; the caller has taken it out of its place.
 -- `expires` is its expiry (ms) or false.
@@ -13,17 +14,18 @@ local function put_back(queue, tag, score, expires)
 end
 
 -- What `put_back_failed` needs of a queue's record.
-local FAILURE_RULES = { 'ttl', 'dlx', 'limit', 'retry_min', 'retry_max' }
+local FAILURE_RULES = { 'ttl', 'dlx', 'limit', 'retry' }
 
--- Puts back a message whose delivery failed: it counts, and at the limit the message dies. `rules` is HMGET meta of
--- FAILURE_RULES, `limit` holds for queues without one of their own (-1 = none). With a back-off the message waits in `delayed`:
--- min(retry_min * failures, retry_max) ms, as RabbitMQ's x-delayed-retry-min and -max have it. Returns 'ready', 'delayed', 'dead'.
+-- Puts back a message whose delivery failed: it counts, and at the limit the message dies, or where the retry policy is at its end.
+-- `rules` is HMGET meta of FAILURE_RULES, `limit` holds for queues without one of their own (-1 = none). With a policy the
+-- message waits in `delayed`. Returns 'ready', 'delayed', 'dead'.
 -- `event` and `reason` are what its log says where it is ready again.
 local function put_back_failed(queue, rules, limit, tag, score, expires, now, event, reason)
   local hash = queue.message .. tag
   local failures = redis.call('HINCRBY', hash, 'failed', 1)
   limit = tonumber(rules[3] or limit)
-  if limit >= 0 and failures >= limit then
+  local delay = rules[4] and retry_delay(rules[4], failures, tag)
+  if (limit >= 0 and failures >= limit) or delay == false and rules[4] then
     die(queue, rules, tag, score, 'delivery_limit', now)
     return 'dead'
   end
@@ -34,8 +36,6 @@ local function put_back_failed(queue, rules, limit, tag, score, expires, now, ev
     tell(queue.meta, tag, event, { reason = reason })
     return 'ready'
   end
-  local delay = rules[4] * failures
-  if rules[5] then delay = math.min(delay, tonumber(rules[5])) end
   redis.call('HSET', hash, 'score', score)
   redis.call('ZADD', queue.delayed, text(now + delay), tag)
   redis.call('ZADD', queue.timer, 0, 'due')

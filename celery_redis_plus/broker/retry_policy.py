@@ -1,0 +1,131 @@
+"""How long a message waits after a failed delivery: one function of the attempt, here and in `lua/include/retry_delay.lua`.
+
+A queue has a policy by its argument `x-retry-policy`, which is the text of a `RetryPolicy`; RabbitMQ's `x-delayed-retry-min` and
+`-max` (https://www.rabbitmq.com/docs/quorum-queues#delayed-retry) are the linear one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, fields
+
+#: Attempts after which the delay grows no more: far beyond any delivery limit.
+MOST_ATTEMPTS = 1000
+#: Milliseconds, a hundred years: an eta stays below the 10^13 that a score keeps for the time.
+LONGEST_MS = 100 * 31_557_600_000
+KINDS = ("none", "constant", "linear", "exponential", "fibonacci", "list")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """When a message whose delivery failed comes back, and when it does not. Times are milliseconds.
+
+    `str(policy)` is what the queue argument `x-retry-policy` takes, such as `exponential first=1000 max=60000 jitter=0.2`.
+
+    Attributes:
+        kind: `none` (a failed message is not tried again), `constant`, `linear` (`first`, then `step` more each time),
+            `exponential` (each time `multiplier` as long), `fibonacci` (`first` times 1, 1, 2, 3, 5 ...) or `list`.
+        first: the first delay.
+        step: what `linear` adds; 0 is `first`.
+        multiplier: of `exponential`.
+        max: the longest delay; 0 is no limit.
+        jitter: share of each delay, 0-1, that is taken off at random: by message id and attempt, so always the same.
+        total: a message that would have waited longer than this in all is not tried again; 0 is no limit.
+        delays: of `list`; after the last one the message is not tried again.
+    """
+
+    kind: str
+    first: int = 0
+    step: int = 0
+    multiplier: float = 2.0
+    max: int = 0
+    jitter: float = 0.0
+    total: int = 0
+    delays: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where a value is not allowed."""
+        if self.kind not in KINDS:
+            raise ValueError(f"kind {self.kind!r}; allowed: {', '.join(KINDS)}")
+        for name in ("first", "step", "max", "total"):
+            if not 0 <= getattr(self, name) <= LONGEST_MS:
+                raise ValueError(f"{name}={getattr(self, name)}; allowed: 0 to {LONGEST_MS} ms")
+        if self.kind not in ("none", "list") and self.first < 1:
+            raise ValueError(f"first={self.first}; allowed: 1 to {LONGEST_MS} ms")
+        if not 1 <= self.multiplier <= 1000:
+            raise ValueError(f"multiplier={self.multiplier:g}; allowed: 1 to 1000")
+        if not 0 <= self.jitter <= 1:
+            raise ValueError(f"jitter={self.jitter:g}; allowed: 0 to 1")
+        if (self.kind == "list") != bool(self.delays) or not all(0 <= delay <= LONGEST_MS for delay in self.delays):
+            raise ValueError("delays are for the kind list, which needs some: list delays=1000,5000")
+
+    @classmethod
+    def parse(cls, text: str) -> RetryPolicy:
+        """Return the policy that `text` names.
+
+        Raises:
+            ValueError: there is no such policy; the error says what is allowed.
+        """
+        kind, *settings = text.split() or [""]
+        known = {field.name: field.type for field in fields(cls) if field.name != "kind"}
+        values: dict[str, int | float | tuple[int, ...]] = {}
+        for setting in settings:
+            name, _, value = setting.partition("=")
+            if name not in known:
+                raise ValueError(f"setting {setting!r}; allowed: {', '.join(known)}, each as name=value")
+            if name == "delays":
+                values[name] = tuple(int(delay) for delay in value.split(","))
+            else:
+                values[name] = float(value) if known[name] == "float" else int(value)
+        return cls(kind, **values)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        """Return the text that `parse` understands."""
+        texts = [self.kind]
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "delays" and value:
+                texts.append("delays=" + ",".join(map(str, value)))
+            elif field.name not in ("kind", "delays") and value != field.default:
+                texts.append(f"{field.name}={value:g}" if isinstance(value, float) else f"{field.name}={value}")
+        return " ".join(texts)
+
+    @property
+    def record(self) -> str:
+        """The field `retry` of a queue's record, as `retry_delay.lua` reads it."""
+        step = self.step or self.first
+        delays = ",".join(map(str, self.delays)) or "-"
+        return f"{self.kind} {self.first} {step} {self.multiplier!r} {self.max} {self.jitter!r} {self.total} {delays}"
+
+    def delay_ms(self, attempt: int, message_id: str = "") -> int | None:
+        """Return how long a message waits after its failed delivery number `attempt` (from 1); None: it is not tried again."""
+        if self.kind == "none" or (self.kind == "list" and attempt > len(self.delays)):
+            return None
+        waited = 0
+        if self.total:
+            waited = sum(self._delay(number, message_id) for number in range(1, min(attempt, MOST_ATTEMPTS) + 1))
+        return None if self.total and waited > self.total else self._delay(attempt, message_id)
+
+    def _delay(self, attempt: int, message_id: str) -> int:
+        attempt = min(attempt, MOST_ATTEMPTS)
+        longest = self.max or LONGEST_MS
+        if self.kind == "list":
+            delay = float(self.delays[attempt - 1])
+        elif self.kind == "linear":
+            delay = float(self.first + (self.step or self.first) * (attempt - 1))
+        elif self.kind == "exponential":
+            delay = float(self.first)
+            for _ in range(attempt - 1):
+                delay = min(delay * self.multiplier, longest)
+        elif self.kind == "fibonacci":
+            last, delay = 0.0, float(self.first)
+            for _ in range(attempt - 1):
+                last, delay = delay, min(last + delay, longest)
+        else:
+            delay = float(self.first)
+        delay = min(delay, longest)
+        if self.jitter:
+            # 32 bits of a hash: the same here and in Lua, and no state.
+            chance = int(hashlib.sha1(f"{message_id} {attempt}".encode(), usedforsecurity=False).hexdigest()[:8], 16) / 2**32
+            delay *= 1 - self.jitter * chance
+        return int(delay)

@@ -1,0 +1,40 @@
+-- How long a message waits after a failed delivery: RetryPolicy in broker/retry_policy.py, which has the same function.
+local MOST_ATTEMPTS, LONGEST_MS = 1000, 3155760000000
+
+local function nth_delay(policy, attempt, tag)
+  attempt = math.min(attempt, MOST_ATTEMPTS)
+  local delay = policy.first
+  if policy.kind == 'list' then
+    delay = policy.delays[attempt]
+  elseif policy.kind == 'linear' then
+    delay = policy.first + policy.step * (attempt - 1)
+  elseif policy.kind == 'exponential' then
+    for _ = 2, attempt do delay = math.min(delay * policy.multiplier, policy.max) end
+  elseif policy.kind == 'fibonacci' then
+    local last = 0
+    for _ = 2, attempt do last, delay = delay, math.min(last + delay, policy.max) end
+  end
+  delay = math.min(delay, policy.max)
+  if policy.jitter > 0 then
+    delay = delay * (1 - policy.jitter * (tonumber(string.sub(redis.sha1hex(tag .. ' ' .. attempt), 1, 8), 16) / 4294967296))
+  end
+  return math.floor(delay)
+end
+
+-- The delay (ms) after failed delivery number `attempt` (from 1) under the policy in `record`; false: it is not tried again.
+local function retry_delay(record, attempt, tag)
+  local kind, first, step, multiplier, max, jitter, total, list =
+    string.match(record, '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
+  if kind == 'none' then return false end
+  local policy = { kind = kind, first = tonumber(first), step = tonumber(step), multiplier = tonumber(multiplier),
+    max = max == '0' and LONGEST_MS or tonumber(max), jitter = tonumber(jitter), delays = {} }
+  for delay in string.gmatch(list, '%d+') do policy.delays[#policy.delays + 1] = tonumber(delay) end
+  if kind == 'list' and attempt > #policy.delays then return false end
+  total = tonumber(total)
+  if total > 0 then
+    local waited = 0
+    for number = 1, math.min(attempt, MOST_ATTEMPTS) do waited = waited + nth_delay(policy, number, tag) end
+    if waited > total then return false end
+  end
+  return nth_delay(policy, attempt, tag)
+end

@@ -1,0 +1,65 @@
+"""The function of the attempt is the same on the server as in Python."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redis_plus.broker.holding import Settlement
+from celery_redis_plus.broker.retry_policy import RetryPolicy
+from celery_redis_plus.scripts import compose
+
+CALL = """\
+-- @include retry_delay
+local delay = retry_delay(ARGV[1], tonumber(ARGV[2]), ARGV[3])
+return delay == false and -1 or delay
+"""
+POLICIES = [
+    "none",
+    "constant first=700",
+    "linear first=100 step=33 max=900",
+    "exponential first=7 multiplier=1.7 max=100000 jitter=0.33",
+    "exponential first=1000",
+    "fibonacci first=13 max=500000 jitter=1",
+    "list delays=3,200,0,9",
+    "list delays=300,200 jitter=0.5",
+    "exponential first=10 total=5000 jitter=0.1",
+]
+
+
+@pytest.mark.parametrize("text", POLICIES)
+def test_lua_and_python_agree(text, redis_client):
+    policy = RetryPolicy.parse(text)
+    script = redis_client.register_script(compose(CALL))
+    for attempt in (1, 2, 3, 4, 5, 9, 20, 60, 1000, 1001, 5000):
+        for tag in ("0198abcdef0000000a.1", "x"):
+            expected = policy.delay_ms(attempt, tag)
+            assert script(args=[policy.record, attempt, tag]) == (-1 if expected is None else expected), (attempt, tag)
+
+
+def test_a_failed_message_waits_as_its_queues_policy_says_and_dies_at_its_end(broker):
+    policy = RetryPolicy("list", delays=(5000, 70_000))
+    broker.declare("q", arguments={"x-retry-policy": str(policy)})
+    broker.publish("q", b"x", rank=3)
+    score = broker.client.zrange("queue:{q}", 0, 0, withscores=True)[0][1]
+    for attempt in (1, 2):
+        (message,) = broker.claim("q")
+        before = int(float(".".join(map(str, broker.client.time()))) * 1000)
+        broker.settle(Settlement.REQUEUE, message)
+        ((_, due),) = broker.client.zrange("delayed:{q}", 0, -1, withscores=True)
+        assert abs(due - before - policy.delay_ms(attempt)) <= 50
+        assert float(broker.client.hget("message:{q}:" + message.tag, "score")) == score
+        # Its time comes.
+        broker.client.zrem("delayed:{q}", message.tag)
+        broker.client.zadd("queue:{q}", {message.tag: score})
+        broker.client.hdel("message:{q}:" + message.tag, "score")
+    broker.settle(Settlement.REQUEUE, *broker.claim("q"))
+    assert broker.client.zcard("dead:{q}") == 1
+
+
+def test_none_does_not_try_again(broker):
+    broker.declare("q", arguments={"x-retry-policy": "none"})
+    broker.publish("q", b"x")
+    broker.settle(Settlement.HAND_BACK, *broker.claim("q"))
+    assert broker.queues.sizes("q").ready == 1
+    broker.settle(Settlement.REQUEUE, *broker.claim("q"))
+    assert broker.client.zcard("dead:{q}") == 1
