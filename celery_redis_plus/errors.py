@@ -222,6 +222,12 @@ class NoEvents(CeleryRedisPlusError):
     """
 
 
+class TablesUnusable(CeleryRedisPlusError):
+    """A folder of tables has not what was asked for: no such table yet, a damaged or newer manifest, or another
+    process that is folding it. The message names the folder and what to run.
+    """
+
+
 class SparkUnavailable(CeleryRedisPlusError):
     """PySpark or Java is missing or too old. Install what the message names; everything that does not use Spark
     works without them.

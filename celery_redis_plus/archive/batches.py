@@ -14,12 +14,14 @@ from pyarrow import csv
 from celery_redis_plus import events
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from celery_redis_plus.archive.log import Entry
 
 _FIELD, _PAYLOAD_FIELD = events.FIELD, events.PAYLOAD_FIELD
-_HEX: Any = np.full(256, 255, dtype=np.uint8)
+_HEX: NDArray[np.uint8] = np.full(256, 255, dtype=np.uint8)
 _HEX[np.frombuffer(b"0123456789abcdef", dtype=np.uint8)] = np.arange(16, dtype=np.uint8)
-_WEIGHTS: Any = 16 ** np.arange(events.ID_TIME_DIGITS - 1, -1, -1, dtype=np.int64)
+_WEIGHTS: NDArray[np.int64] = 16 ** np.arange(events.ID_TIME_DIGITS - 1, -1, -1, dtype=np.int64)
 
 
 def arrow_type(kind: str) -> pa.DataType:

@@ -25,6 +25,8 @@ HOME = Path(__file__).parents[2]
 _CONFIG = {
     # Dates of partitions must not depend on the machine.
     "spark.sql.session.timeZone": "UTC",
+    # What other readers of Parquet understand; Spark's default is a type of its own age.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
 }

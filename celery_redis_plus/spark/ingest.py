@@ -1,0 +1,96 @@
+"""Streams events into the table `events`: each event once, whatever is killed.
+
+A micro-batch becomes a directory of its own, named after the checkpoint and the batch. It counts once its `_committed.json` is
+there. A batch that Spark runs again, after a crash between that file and its own log, finds the file and does nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as sf
+
+from celery_redis_plus.spark.manifest import COMMITTED, write_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+#: Events a micro-batch: each costs about a second however few it has.
+EVENTS_A_BATCH = 500_000
+
+
+def start(
+    spark: SparkSession,
+    root: Path,
+    source: Mapping[str, Any],
+    *,
+    once: bool = False,
+    interval_s: float = 10.0,
+    on_batch: Callable[[int, int], None] = lambda _batch, _rows: None,
+) -> StreamingQuery:
+    """Begin to stream events into `root`, where the last run stopped.
+
+    Args:
+        spark: the session.
+        root: the folder of tables; on a cluster, one that all nodes see under the same name.
+        source: options of `celery_redis`.
+        once: read what is there now, and stop.
+        interval_s: seconds between micro-batches.
+        on_batch: called with (batch number, its rows) after each micro-batch.
+    """
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": EVENTS_A_BATCH, **source}
+    frame = spark.readStream.format("celery_redis").options(**options).load()
+    checkpoint = root / "checkpoint" / "events"
+
+    def write(batch: DataFrame, number: int) -> None:
+        on_batch(number, store(batch, root, run_id(checkpoint), number))
+
+    writer = (
+        frame.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint)).queryName("celery-redis-plus ingest")
+    )
+    return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{interval_s} seconds")).start()
+
+
+def store(batch: DataFrame, root: Path, run: str, number: int) -> int:
+    """Write a micro-batch, once; return how many events it has."""
+    directory = root / "incoming" / run / f"{number:08}"
+    marker = directory / COMMITTED
+    if marker.exists():
+        rows: int = json.loads(marker.read_text(encoding="utf-8"))["rows"]
+        return rows
+    # An earlier attempt may have left files.
+    shutil.rmtree(directory, ignore_errors=True)
+    dated = batch.withColumn("date", sf.to_date(sf.coalesce("published_at", "ts")))
+    write_by_day(dated, directory)
+    files: dict[str, list[str]] = {}
+    rows = 0
+    for path in sorted(directory.glob("day=*/*.parquet")):
+        files.setdefault(path.parent.name.removeprefix("day="), []).append(path.relative_to(root).as_posix())
+        rows += parquet_rows(path)
+    write_json(marker, {"rows": rows, "files": files})
+    return rows
+
+
+def write_by_day(rows: DataFrame, directory: Path) -> None:
+    """Write `rows` into `directory`, one folder a `date`. The column stays in the files: they are read one by one."""
+    rows.withColumn("day", sf.col("date")).write.partitionBy("day").parquet(str(directory))
+
+
+def run_id(checkpoint: Path) -> str:
+    """Return what names the checkpoint: batches of a new checkpoint begin at 0 again, and must not be taken for the old ones."""
+    identity: str = json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"]
+    return identity
+
+
+def parquet_rows(path: Path) -> int:
+    """Return how many rows a Parquet file has, from its footer."""
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:
+        rows: int = file.metadata.num_rows
+    return rows

@@ -1,0 +1,208 @@
+"""What a folder of tables holds: the one file that says which directories count. No Spark is needed to read it.
+
+    ROOT/manifest.json           which directories are current, replaced in one step
+    ROOT/incoming/RUN/BATCH/     events as they were streamed, with `_committed.json` once the batch is whole
+    ROOT/events/vN/day=D/        the same, compacted
+    ROOT/TABLE/vN/day=D/         messages, queues, tasks, workers
+    ROOT/checkpoint/             Spark's offsets
+
+A directory that the manifest (or a `_committed.json`) does not name was left by a process that died, or is superseded: it is
+never read, and removed by the next fold. The column `date`, by whose value the directories are named, is the UTC day on which a
+message was published, in `events` and `messages`, and the day of the minute in the others.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from celery_redis_plus.errors import TablesUnusable
+
+#: Layout of the folder and columns of the tables. A fold rebuilds tables of an older version from `events`.
+TABLES_VERSION = 1
+
+TABLES = ("messages", "queues", "tasks", "workers")
+COMMITTED = "_committed.json"
+
+
+@dataclass
+class Manifest:
+    """The current state of a folder of tables.
+
+    Attributes:
+        version: counts the changes; new directories are named after it.
+        events: date -> directory of compacted events.
+        absorbed: names (`RUN/BATCH`) of the incoming batches that the compacted events contain.
+        folded: date -> the sources of that date's events that the tables contain.
+        days: date of publishing -> days on which those messages had events.
+        tables: table -> date -> directory.
+    """
+
+    version: int = 0
+    events: dict[str, str] = field(default_factory=dict)
+    absorbed: list[str] = field(default_factory=list)
+    folded: dict[str, list[str]] = field(default_factory=dict)
+    days: dict[str, list[str]] = field(default_factory=dict)
+    tables: dict[str, dict[str, str]] = field(default_factory=lambda: {table: {} for table in TABLES})
+
+    @classmethod
+    def read(cls, root: Path) -> Manifest:
+        """Return the manifest of `root`; an empty one for a new folder.
+
+        Raises:
+            TablesUnusable: it is damaged, or of a later release.
+        """
+        path = root / "manifest.json"
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            tables_version = found.pop("tables_version")
+        except FileNotFoundError:
+            return cls()
+        except (ValueError, KeyError, AttributeError) as error:
+            raise TablesUnusable(
+                f"{path} is no manifest ({error}); remove it and fold again: tables are made from events"
+            ) from None
+        if tables_version > TABLES_VERSION:
+            raise TablesUnusable(
+                f"{path}: tables of version {tables_version}; this release has version {TABLES_VERSION}. Upgrade celery-redis-plus"
+            )
+        manifest = cls(**found)
+        if tables_version < TABLES_VERSION:
+            manifest.folded, manifest.days, manifest.tables = {}, {}, {table: {} for table in TABLES}
+        return manifest
+
+    def write(self, root: Path) -> None:
+        """Replace the manifest in one step: a reader sees the old state or the new one."""
+        write_json(root / "manifest.json", {"tables_version": TABLES_VERSION, **self.__dict__})
+
+    def referenced(self) -> set[str]:
+        """Return the directories that count, relative to the root."""
+        return {*self.events.values(), *(directory for dates in self.tables.values() for directory in dates.values())}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A whole incoming batch of events.
+
+    Attributes:
+        name: `RUN/BATCH`.
+        rows: how many events.
+        files: date -> paths relative to the root.
+    """
+
+    name: str
+    rows: int
+    files: dict[str, list[str]]
+
+
+def batches(root: Path) -> list[Batch]:
+    """Return the whole incoming batches, absorbed ones without files."""
+    found = []
+    for marker in sorted((root / "incoming").glob(f"*/*/{COMMITTED}")):
+        content: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
+        found.append(Batch("/".join(marker.parts[-3:-1]), content["rows"], content["files"]))
+    return found
+
+
+def sources(root: Path, manifest: Manifest) -> dict[str, dict[str, list[str]]]:
+    """Return the events there are: date -> source (an incoming batch, or a compacted directory) -> files relative to the root."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for date, directory in manifest.events.items():
+        files = sorted(path.relative_to(root).as_posix() for path in (root / directory).glob("*.parquet"))
+        found.setdefault(date, {})[directory] = files
+    absorbed = set(manifest.absorbed)
+    for batch in batches(root):
+        if batch.name not in absorbed:
+            for date, files in batch.files.items():
+                found.setdefault(date, {})[batch.name] = files
+    return found
+
+
+def files(root: str | Path, table: str) -> list[str]:
+    """Return the Parquet files of `table` (`events`, `messages`, `queues`, `tasks`, `workers`) as they are now.
+
+    For readers without Spark: `duckdb.read_parquet(files(root, "messages"))`, `pyarrow.dataset.dataset(files(...))`. A fold
+    keeps the files of the version before it, so a reader that has the list may take its time until the fold after the next.
+
+    Raises:
+        TablesUnusable: there is no such table in `root`.
+    """
+    root = Path(root)
+    manifest = Manifest.read(root)
+    if table == "events":
+        found = [root / file for by_source in sources(root, manifest).values() for names in by_source.values() for file in names]
+    elif table in TABLES:
+        found = [path for directory in manifest.tables[table].values() for path in (root / directory).glob("*.parquet")]
+    else:
+        raise TablesUnusable(f"there is no table {table!r}; tables: events, {', '.join(TABLES)}")
+    if not found:
+        raise TablesUnusable(f"{root} has no table {table!r} yet: run `celery-redis-plus spark ingest` and then `fold`")
+    return sorted(str(path) for path in found)
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Keep other folds and compactions out of `root`; a killed process leaves no lock behind.
+
+    Raises:
+        TablesUnusable: another one is at work.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(root / ".lock", os.O_RDWR | os.O_CREAT)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise TablesUnusable(f"another fold or compaction works in {root}; wait until it is done") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def remove_unreferenced(root: Path, *manifests: Manifest) -> int:
+    """Remove the versioned directories that none of `manifests` names, and the incoming ones that all of them have absorbed.
+
+    Returns how many directories went.
+    """
+    kept = set().union(*(manifest.referenced() for manifest in manifests))
+    removed = 0
+    for table in ("events", *TABLES):
+        for directory in (root / table).glob("v*/day=*"):
+            if directory.relative_to(root).as_posix() not in kept:
+                shutil.rmtree(directory)
+                removed += 1
+        for version in (root / table).glob("v*"):
+            if not any(version.glob("day=*")):
+                shutil.rmtree(version)
+    for name in set.intersection(*(set(manifest.absorbed) for manifest in manifests)):
+        removed += _empty(root / "incoming" / name)
+    return removed
+
+
+def _empty(batch: Path) -> int:
+    """Remove an absorbed batch's files. Its marker stays: Spark may run the batch again, and must find that it is done."""
+    directories = list(batch.glob("day=*"))
+    for directory in directories:
+        shutil.rmtree(directory)
+    marker = batch / COMMITTED
+    if directories and marker.exists():
+        write_json(marker, json.loads(marker.read_text(encoding="utf-8")) | {"files": {}})
+    return len(directories)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file whole or not at all, also where the machine stops."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(content, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

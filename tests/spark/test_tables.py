@@ -1,0 +1,103 @@
+"""Folded tables equal a plain-Python model of the same events, whatever order and portions they come in."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra `spark`")
+
+from celery_redis_plus.spark import ingest, tables
+from celery_redis_plus.spark.manifest import Manifest
+from tests.spark.model import fold_in_python
+from tests.support.event_streams import START_MS, add_events, lives
+
+#: Begins ten minutes before midnight UTC, so that messages live on two days.
+LATE_MS = START_MS + (8 * 3600 - 600) * 1000
+KEYS = {"messages": ("queue", "id"), "queues": ("queue", "minute"), "tasks": ("task", "minute"), "workers": ("worker", "minute")}
+LIVES = lives(3000, start_ms=LATE_MS, spacing_us=300_000)
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "tables"
+
+
+@pytest.fixture
+def run_ingest(spark, root, broker_url):
+    def run(**options):
+        query = ingest.start(spark, root, {"url": broker_url, **options}, once=True)
+        query.awaitTermination()
+
+    return run
+
+
+def same(found, wanted, tolerance=0.01):
+    assert found.keys() == wanted.keys()
+    for key, row in wanted.items():
+        for name, value in row.items():
+            got = found[key][name]
+            if isinstance(value, float):
+                assert got == pytest.approx(value, rel=tolerance, abs=1e-6), (key, name)
+            else:
+                assert got == value, (key, name, got, value)
+
+
+def aware(row):
+    """Return the row with UTC times: Spark hands them to Python in the machine's zone, without saying so."""
+    return {name: value.astimezone(UTC) if isinstance(value, datetime) else value for name, value in row.items()}
+
+
+def check(spark, root, events_by_queue):
+    """Compare every table with the model."""
+    model = fold_in_python(events_by_queue)
+    for table, key in KEYS.items():
+        rows = [aware(row.asDict()) for row in tables.read(spark, root, table).collect()]
+        found = {tuple(row[name] for name in key): row for row in rows}
+        assert len(found) == len(rows), f"{table} has a row twice"
+        same(found, model[table])
+
+
+def test_tables_equal_the_model_and_stay_so_when_events_come_in_portions(spark, root, run_ingest, redis_client):
+    add_events(redis_client, "celery", LIVES[:4000])
+    run_ingest()
+    first = tables.fold(spark, root)
+    check(spark, root, {"celery": LIVES[:4000]})
+
+    add_events(redis_client, "celery", LIVES[4000:])
+    add_events(redis_client, "mail", LIVES[:500])
+    run_ingest()
+    second = tables.fold(spark, root)
+
+    check(spark, root, {"celery": LIVES, "mail": LIVES[:500]})
+    assert len(second.dates) == 2
+    assert second.version == first.version + 1
+    assert tables.fold(spark, root).version == second.version, "nothing new: nothing is done"
+
+
+def test_events_are_stored_once_although_a_batch_is_run_again(spark, root, run_ingest, redis_client):
+    count = add_events(redis_client, "celery", LIVES[:2000])
+    run_ingest()
+    for commit in (root / "checkpoint" / "events" / "commits").iterdir():
+        commit.unlink()
+
+    run_ingest()
+
+    assert tables.read(spark, root, "events").count() == count
+
+
+def test_a_fold_that_died_leaves_the_tables_as_they_were(spark, root, run_ingest, redis_client, monkeypatch):
+    add_events(redis_client, "celery", LIVES[:2000])
+    run_ingest()
+    tables.fold(spark, root)
+    add_events(redis_client, "celery", LIVES[2000:])
+    run_ingest()
+    monkeypatch.setattr(Manifest, "write", lambda self, root: (_ for _ in ()).throw(RuntimeError("killed")))
+    with pytest.raises(RuntimeError, match="killed"):
+        tables.fold(spark, root)
+    monkeypatch.undo()
+
+    check(spark, root, {"celery": LIVES[:2000]})
+    tables.fold(spark, root)
+    check(spark, root, {"celery": LIVES})
