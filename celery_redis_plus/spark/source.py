@@ -165,9 +165,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(self.options, partition)
 
     def commit(self, end: Offset) -> None:
-        """Note what is safe, and let go of the events that every registered reader has."""
+        """Note what is safe; with `trimOnCommit`, let go of the events that every registered reader has."""
         self._committed = end
-        self._commit(end, trim=True)
+        self._commit(end, trim=self.options.trim_on_commit)
 
     def stop(self) -> None:
         """Close the connection."""

@@ -107,6 +107,12 @@ class SourceOptions:
         "",
         "Register under this name: events stay until every registered reader has committed them, within the hard bounds.",
     )
+    trim_on_commit: bool = _option(
+        kinds.flag(),
+        False,
+        "Remove events as soon as every registered reader has committed them, instead of at `archive_maxlen` and "
+        "`archive_max_age`. `message()` then no longer finds finished messages.",
+    )
     push_filters: bool = _option(
         kinds.flag(),
         False,

@@ -147,10 +147,10 @@ def test_events_that_were_trimmed_before_they_were_read_stop_the_query(stream, s
 def test_two_readers_of_different_speed_keep_what_the_slower_needs(stream, stored, redis_client, broker_url, spark, tmp_path):
     with EventLog(broker_url) as log:
         readers.commit(log, "slow", {"celery": (START_MS, 0), "mail": (START_MS, 0)}, trim=False)
-        stream(sink="fast", readerName="fast", maxOffsetsPerTrigger=2500)
+        stream(sink="fast", readerName="fast", trimOnCommit=True, maxOffsetsPerTrigger=2500)
         assert redis_client.xlen(log.keys.queue("celery").events) + redis_client.xlen(log.keys.queue("mail").events) == stored
 
-        stream(sink="slow", readerName="slow")
+        stream(sink="slow", readerName="slow", trimOnCommit=True)
 
         assert spark.read.parquet(str(tmp_path / "slow")).count() == spark.read.parquet(str(tmp_path / "fast")).count() == stored
         assert {reader.behind for reader in readers.readers(log, ["celery", "mail"])} == {0}
