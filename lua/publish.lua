@@ -9,11 +9,22 @@
 -- Returns the tag; '' for a duplicate; 'NOQUEUE' where the queue has no record, 'MANAGED' where it has limits, which only
 -- `publish_managed` heeds, 'DESCRIBE' where it wants a description (nothing is written then).
 -- No allow-oom: a full server refuses it before it writes anything.
--- @include enqueue
--- @include once
+-- @include now
+-- @include ready
+-- @include original
 
 local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive')
 if not record[1] then return 'NOQUEUE' end
+local special = KEYS[9] or record[2] or record[4] or record[5] or record[6]
+if ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and not special then
+  -- An original, due at once and for ever, as nearly all are: it does without the functions below, which each call has to make
+  -- anew.
+  if not is_new(KEYS[8], ARGV[4], ARGV[6]) then return '' end
+  local now = now_ms()
+  local tag = new_tag(now, redis.call('HINCRBY', KEYS[1], 'published', 1), '.', record[1])
+  make_ready(KEYS[2], KEYS[5], KEYS[4] .. tag, tag, ARGV[1], tonumber(ARGV[2]), now)
+  return tag
+end
 if record[5] then
   if KEYS[9] then redis.call('UNLINK', KEYS[9]) end
   return 'MANAGED'
@@ -21,6 +32,10 @@ end
 -- A retry may just have staged the body anew: it is left to expire.
 if record[6] and ARGV[8] == '' then return 'DESCRIBE' end
 record.description = ARGV[8]
+
+-- @include enqueue
+-- @include once
+
 if KEYS[9] and redis.call('EXISTS', KEYS[9]) == 0 then
   -- Another try has used it up; or it was evicted, and nothing must be remembered of a message that is not stored.
   if seen_before(KEYS[8], ARGV[4]) then return '' end

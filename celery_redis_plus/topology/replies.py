@@ -36,17 +36,16 @@ def reply_reader(connection: Connection) -> Callable[[], Any]:
     receive = sock.recv_into
 
     def read() -> Any:
-        if reader.has_data():
-            return slow()
-        try:
-            size = receive(buffer)
-        except TimeoutError as error:
-            raise RedisTimeoutError("Timeout reading from socket") from error
-        except OSError as error:
-            raise RedisConnectionError(f"Error while reading from socket: {error.args}") from error
-        if size == 0:
-            raise RedisConnectionError("Connection closed by server.")
-        reader.feed(buffer, 0, size)
+        if not reader.has_data():
+            try:
+                size = receive(buffer)
+            except TimeoutError as error:
+                raise RedisTimeoutError("Timeout reading from socket") from error
+            except OSError as error:
+                raise RedisConnectionError(f"Error while reading from socket: {error.args}") from error
+            if size == 0:
+                raise RedisConnectionError("Connection closed by server.")
+            reader.feed(buffer, 0, size)
         reply = reader.gets(False)
         if type(reply) in PLAIN:
             return reply

@@ -1,11 +1,8 @@
 -- @include now
--- @include text
+-- @include ready
 -- @include lifetime
 -- @include room
 -- @include event
-
--- One priority level spans 10^13 ms, so that no age of a message ever crosses into the next level.
-local LEVEL = 1e13
 
 -- Rings the timer for a sweeper that does not know of what is due at `due`: a `next` in the past belongs to one that is gone.
 local function announce(timer, ttl, next_due, due, now)
@@ -25,7 +22,7 @@ local function enqueue(meta, ready, delayed, message, bell, timer, record, paylo
   eta = string.sub(eta, 1, 1) == '+' and now + tonumber(eta) or tonumber(eta)
   local published = redis.call('HINCRBY', meta, 'published', 1)
   local told = not tag and record[6] and is_sampled(log_of(meta, record[6]), published)
-  tag = tag or string.format('%011x%08x%s%s', now, published % 4294967296, mark_of(record[5], told), record[1])
+  tag = tag or new_tag(now, published, mark_of(record[5], told), record[1])
   local hash = message .. tag
   if staged then
     redis.call('RENAME', staged, hash)
@@ -42,9 +39,7 @@ local function enqueue(meta, ready, delayed, message, bell, timer, record, paylo
     if ttl then redis.call('PEXPIRE', delayed, ttl) end
     announce(timer, ttl, record[3], eta, now)
   else
-    redis.call('HSET', hash, 'payload', payload)
-    redis.call('ZADD', ready, text(rank * LEVEL + now), tag)
-    redis.call('ZADD', bell, 0, 'work')
+    make_ready(ready, bell, hash, tag, payload, rank, now)
     expires = expiry_of(lives, expires, now)
     if expires then
       redis.call('HSET', hash, 'expires', text(expires))

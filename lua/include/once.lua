@@ -1,14 +1,8 @@
--- Whether the producer's message number `n` is new here; remembers it. See docs/design/0003-idempotent-publish.md.
--- `producer` holds the last number, or `F` and the last number once a retry has fenced it.
--- An original comes in the order of its connection; a retry may come in any order, on any connection.
+-- @include original
+
+-- As `is_new`, also for a retry, which may come in any order, on any connection.
 local function first_time(producer, n, retry, window_ms)
-  if not retry then
-    local last = redis.call('SET', producer, n, 'PX', window_ms, 'GET')
-    if not last then return true end
-    if string.sub(last, 1, 1) ~= 'F' and tonumber(last) < tonumber(n) then return true end
-    redis.call('SET', producer, last, 'PX', window_ms)
-    return false
-  end
+  if not retry then return is_new(producer, n, window_ms) end
   local last = redis.call('GET', producer) or '0'
   if string.sub(last, 1, 1) ~= 'F' then last = 'F' .. last end
   redis.call('SET', producer, last, 'PX', window_ms)
