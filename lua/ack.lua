@@ -4,26 +4,43 @@
 --       7 meta (hash)
 -- ARGV  tags; one whose events are written may be followed by TAB, the reason of its event, TAB, the error's class name
 -- Returns how many were still there.
+-- @include marks
+
+-- Removes a message that is there; returns the number of its place, false where it is gone.
+local function remove(tag)
+  if redis.call('UNLINK', KEYS[6] .. tag) == 0 then return false end
+  local place = 1
+  while place <= 5 and redis.call('ZREM', KEYS[place], tag) == 0 do place = place + 1 end
+  return place
+end
+
+local removed = 0
+local marked = {}
+for _, tag in ipairs(ARGV) do
+  if not is_plain(tag) then
+    marked[#marked + 1] = tag
+  elseif remove(tag) then
+    removed = removed + 1
+  end
+end
+if #marked == 0 then return removed end
+
+-- Only here, because each call makes the functions anew that it comes by.
 -- @include now
 -- @include room
 -- @include event
 local DEAD = 4
-local removed = 0
 local room, bytes = 0, 0
-for _, tag in ipairs(ARGV) do
+for _, tag in ipairs(marked) do
   local reason, err
   if is_told(tag) then tag, reason, err = string.match(tag, '^([^\t]+)\t?([^\t]*)\t?(.*)$') end
   local size = is_limited(tag) and size_of(KEYS[6] .. tag) or 0
-  if redis.call('UNLINK', KEYS[6] .. tag) == 1 then
+  local place = remove(tag)
+  if place then
     removed = removed + 1
-    for place = 1, 5 do
-      if redis.call('ZREM', KEYS[place], tag) == 1 then
-        if size > 0 and place < DEAD then
-          room = room + 1
-          bytes = bytes + size
-        end
-        break
-      end
+    if size > 0 and place < DEAD then
+      room = room + 1
+      bytes = bytes + size
     end
     if reason then tell(KEYS[7], tag, 'acked', { reason = reason, error = err }) end
   end

@@ -8,8 +8,7 @@
 -- that still have ready messages; a header is 'queue-number tag claim failures seen'.
 -- @include now
 -- @include text
--- @include room
--- @include event
+-- @include marks
 
 local WIDTH = 7
 local queues = #KEYS / WIDTH
@@ -21,6 +20,18 @@ local reply = { '' }
 local more = {}
 -- Queues that gave less than was asked for: nothing is left there.
 local drained = {}
+
+local _for_marked
+-- The functions for messages of queues with limits or events, made when the first one is met: each call makes the functions anew
+-- that it comes by, and these are many.
+local function for_marked()
+  if not _for_marked then
+-- @include room
+-- @include event
+    _for_marked = { is_limited = is_limited, size_of = size_of, make_room = make_room, tell = tell }
+  end
+  return _for_marked
+end
 
 -- Takes up to `count` from queue `q`; returns how many it took.
 local function take(q, count)
@@ -46,13 +57,16 @@ local function take(q, count)
       if expires then redis.call('ZREM', KEYS[base + 6], tag) end
       if expires and tonumber(expires) <= now then
         -- The sweep decides where it goes: at this very moment it is due there.
-        if is_limited(tag) then make_room(KEYS[base + 5], 1, size_of(hash), 'gone', now) end
+        local marked = not is_plain(tag) and for_marked()
+        if marked and marked.is_limited(tag) then
+          marked.make_room(KEYS[base + 5], 1, marked.size_of(hash), 'gone', now)
+        end
         redis.call('HSET', hash, 'score', score, 'reason', 'expired', 'died', text(now))
         redis.call('HDEL', hash, 'expires')
         redis.call('ZADD', KEYS[base + 7], text(now), tag)
         redis.call('HINCRBY', KEYS[base + 5], 'expired', 1)
         redis.call('HINCRBY', KEYS[base + 5], 'dead_lettered', 1)
-        tell(KEYS[base + 5], tag, 'dead_lettered', { reason = 'expired' })
+        if marked then marked.tell(KEYS[base + 5], tag, 'dead_lettered', { reason = 'expired' }) end
       elseif fields[1] then
         local claim = (tonumber(fields[2]) or 0) + 1
         redis.call('HSET', hash, 'score', score, 'claim', claim, 'by', ARGV[3])
@@ -62,15 +76,17 @@ local function take(q, count)
         bytes = bytes - #fields[1]
         reply[#reply + 1] = q .. ' ' .. tag .. ' ' .. claim .. ' ' .. (fields[3] or '0') .. ' ' .. (fields[4] or '0')
         reply[#reply + 1] = fields[1]
-        if is_told(tag) then tell(KEYS[base + 5], tag, 'claimed', { claim = claim, worker = ARGV[6] }) end
+        if not is_plain(tag) then for_marked().tell(KEYS[base + 5], tag, 'claimed', { claim = claim, worker = ARGV[6] }) end
       else
         redis.call('HINCRBY', KEYS[base + 5], 'vanished', 1)
-        tell(KEYS[base + 5], tag, 'vanished', {})
+        if not is_plain(tag) then for_marked().tell(KEYS[base + 5], tag, 'vanished', {}) end
       end
     end
   end
   if #index > 0 then redis.call('ZADD', KEYS[base + 2], unpack(index)) end
-  if popped[1] and is_limited(popped[1]) then make_room(KEYS[base + 5], #popped / 2, 0, 'claimed', now) end
+  if popped[1] and not is_plain(popped[1]) and for_marked().is_limited(popped[1]) then
+    for_marked().make_room(KEYS[base + 5], #popped / 2, 0, 'claimed', now)
+  end
   return taken
 end
 

@@ -1,5 +1,9 @@
 -- The character of a tag before its queue's id: '.' plain, '~' the queue has limits, '-' the message's events are written, '=' both.
-local LIMITED, TOLD, LIMITED_AND_TOLD = 126, 45, 61
+local PLAIN, LIMITED, TOLD, LIMITED_AND_TOLD = 46, 126, 45, 61
+
+local function is_plain(tag)
+  return string.byte(tag, 20) == PLAIN
+end
 
 local function mark_of(limited, told)
   if limited then return told and '=' or '~' end
