@@ -156,6 +156,8 @@ class Keys:
         self.queue = lru_cache(maxsize=4096)(self._queue)
         self.queues = self._key("queues")
         self.queue_ids = self._key("queue_ids")
+        #: Tells one life of the database from the next.
+        self.epoch = self._key("epoch")
         #: Queues with work for the sweep even where nobody consumes them, and the bell that tells of a new one.
         self.tended = self._key("tended")
         self.tended_bell = self._key("bell_tended")

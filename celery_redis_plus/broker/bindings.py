@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.exchange_record import ExchangeRecord, decode_exchange, encode_exchange
+from celery_redis_plus.broker.knowledge import Knowledge
 from celery_redis_plus.broker.routing import Binding, RoutingTable, check_binding, decode_binding, encode_binding
 from celery_redis_plus.errors import PreconditionFailed
 from celery_redis_plus.scripts import script
@@ -17,22 +20,33 @@ if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys
     from celery_redis_plus.topology.wire import Wire
 
+logger = logging.getLogger(__name__)
+
 VERSION = b"version"
+#: Seconds for which bindings that were seen on the server count as known; the mark that the last one's removal leaves there
+#: lasts longer (`lua/bind.lua`).
+FRESH_S = 1800.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Cached:
     version: int
     table: RoutingTable
+    #: When the server last confirmed it, on the monotonic clock, in seconds.
+    confirmed_at: float = field(default_factory=time.monotonic)
 
 
 class Bindings:
     """The shared topology over one wire."""
 
-    def __init__(self, wire: Wire, keys: Keys) -> None:
-        """Read and write over `wire`."""
+    def __init__(self, wire: Wire, keys: Keys, knowledge: Knowledge | None = None) -> None:
+        """Read and write over `wire`. What is declared goes into `knowledge`, and is declared again should it vanish."""
         self._wire = wire
         self._keys = keys
+        self._knowledge = Knowledge() if knowledge is None else knowledge
+        self._first_flush = self._knowledge.flushes
+        #: Exchange -> the flush after which its bindings were declared again.
+        self._flushes: dict[str, int] = {}
         self._records: dict[str, ExchangeRecord] = {}
         self._tables: dict[str, _Cached] = {}
 
@@ -52,6 +66,7 @@ class Bindings:
         difference = record.difference(current, exchange)
         if difference is not None:
             raise PreconditionFailed(difference)
+        self._knowledge.declared_exchange(exchange, record)
 
     def record(self, exchange: str) -> ExchangeRecord | None:
         """Return the exchange's record, None where nobody declared it."""
@@ -78,8 +93,9 @@ class Bindings:
 
     def delete(self, exchange: str) -> None:
         """Remove the exchange and its bindings; its queues stay."""
+        self._knowledge.deleted_exchange(exchange)
         self._wire.command("HDEL", self._keys.exchanges, _bytes(exchange))
-        self._wire.command("DEL", self._keys.binding(exchange))
+        self._wire.run(script("bind"), [self._keys.binding(exchange)], "clear")
         self._records.pop(exchange, None)
         self._tables.pop(exchange, None)
 
@@ -95,10 +111,12 @@ class Bindings:
         if record is not None:
             check_binding(record.type, binding)
         self._wire.run(script("bind"), [self._keys.binding(exchange)], "bind", encode_binding(binding))
+        self._knowledge.bound(exchange, binding)
         self._tables.pop(exchange, None)
 
     def unbind(self, exchange: str, *bindings: Binding) -> None:
         """Remove bindings; those that do not exist are passed over."""
+        self._knowledge.unbound(exchange, bindings)
         self._wire.run(script("bind"), [self._keys.binding(exchange)], "unbind", *map(encode_binding, bindings))
         self._tables.pop(exchange, None)
 
@@ -127,15 +145,57 @@ class Bindings:
 
     def check(self, exchange: str) -> Check:
         """Ask for the exchange's version beside the next call; the answer tells whether `route` used old bindings."""
-        return Check(self._wire, self._keys.binding(exchange), self._tables[exchange].version)
+        return Check(self._wire, self._keys.binding(exchange), self._tables[exchange])
 
     def refresh(self, exchange: str) -> RoutingTable:
-        """Read the exchange's bindings anew."""
+        """Read the exchange's bindings anew. Where the server has lost them, declare again those that are known here."""
         record = self.record(exchange)
         version, bindings = self._read(exchange)
+        if self._is_lost(exchange, version) and self._restore(exchange, bindings):
+            version, bindings = self._read(exchange)
         table = RoutingTable("direct" if record is None else record.type, bindings)
         self._tables[exchange] = _Cached(version, table)
         return table
+
+    # -- what the server has lost -----------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Notice a flush. Raises as `Wire.run` does."""
+        self._knowledge.look(self._wire, self._keys)
+
+    def look_after(self, exchange: str) -> None:
+        """Declare again what this process has bound to the exchange, where the server has lost it."""
+        version = int(self._wire.command("HGET", self._keys.binding(exchange), VERSION) or 0)
+        if not version or self._flushes.get(exchange, self._first_flush) != self._knowledge.flushes:
+            self.refresh(exchange)
+
+    def _is_lost(self, exchange: str, version: int) -> bool:
+        """Tell whether bindings were lost: what somebody removed leaves a version, and a flush another mark."""
+        if not self._knowledge.bindings(exchange) and exchange not in self._tables:
+            return False
+        self._knowledge.look(self._wire, self._keys)
+        return not version or self._flushes.get(exchange, self._first_flush) != self._knowledge.flushes
+
+    def _restore(self, exchange: str, stand: list[Binding]) -> bool:
+        """Declare the exchange and its bindings again; return whether any was missing."""
+        self._flushes[exchange] = self._knowledge.flushes
+        known = dict.fromkeys(self._knowledge.bindings(exchange))
+        cached = self._tables.get(exchange)
+        if cached is not None and time.monotonic() - cached.confirmed_at < FRESH_S:
+            known |= dict.fromkeys(cached.table.bindings)
+        missing = [binding for binding in known if binding not in stand]
+        record = self._knowledge.exchange(exchange) or self._records.get(exchange)
+        if record is not None and known:
+            text = encode_exchange(record, exchange)
+            self._wire.run(script("declare_exchange"), [self._keys.exchanges], _bytes(exchange), text)
+        if not missing:
+            return False
+        logger.warning(
+            "bindings of exchange %r have vanished from the server (flushed or evicted): the %d known here are declared again",
+            exchange, len(missing),
+        )  # fmt: skip
+        self._wire.run(script("bind"), [self._keys.binding(exchange)], "bind", *map(encode_binding, missing))
+        return True
 
     def _read(self, exchange: str) -> tuple[int, list[Binding]]:
         flat = self._wire.command("HGETALL", self._keys.binding(exchange))
@@ -147,14 +207,16 @@ class Bindings:
 class Check:
     """The question whether an exchange's bindings have moved on, sent along with a publish."""
 
-    def __init__(self, wire: Wire, key: bytes, known: int) -> None:
+    def __init__(self, wire: Wire, key: bytes, known: _Cached) -> None:
         """Post the question over `wire`."""
         self._known = known
         self.moved = False
         wire.ask("HGET", key, VERSION, done=self._answered)
 
     def _answered(self, reply: bytes | None, error: Exception | None) -> None:
-        self.moved = error is None and int(reply or 0) != self._known
+        self.moved = error is None and int(reply or 0) != self._known.version
+        if error is None and not self.moved:
+            self._known.confirmed_at = time.monotonic()
 
 
 def _bytes(name: str) -> bytes:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.archive import Archive
+from celery_redis_plus.broker.knowledge import Knowledge
 from celery_redis_plus.broker.limits import Limits
 from celery_redis_plus.broker.queue_arguments import QueueArguments, check_queue_name
 from celery_redis_plus.errors import PreconditionFailed
@@ -43,14 +45,23 @@ class Sizes:
 class Queues:
     """Queue records over one wire."""
 
-    def __init__(self, wire: Wire, keys: Keys, *, transient_ttl_s: float, archive: Archive | None = None) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        keys: Keys,
+        *,
+        transient_ttl_s: float,
+        archive: Archive | None = None,
+        knowledge: Knowledge | None = None,
+    ) -> None:
         """Use `wire`.
 
         Without `x-expires` an unused auto-delete or exclusive queue vanishes after `transient_ttl_s` seconds. `archive` says how
-        the events of the queues that are declared here are written.
+        the events of the queues that are declared here are written. What is declared goes into `knowledge`.
         """
         self._archive = archive or Archive()
         self._wire = wire
+        self._knowledge = Knowledge() if knowledge is None else knowledge
         self._keys = keys
         self._transient_ttl_ms = int(transient_ttl_s * 1000)
         self._arguments: dict[str, QueueArguments] = {}
@@ -66,8 +77,10 @@ class Queues:
             InvalidQueueName: the name is empty or too long.
             PreconditionFailed: the queue exists with other arguments; the text names the first that differs.
         """
-        ttl_ms = self.ttl_ms(arguments)
         name = check_queue_name(name)
+        if self._knowledge.blank:
+            self._knowledge.look(self._wire, self._keys)
+        ttl_ms = self.ttl_ms(arguments)
         fields: list[tuple[str, Argument]] = [*arguments.rules()]
         limited = Limits.of(arguments).encode()
         if limited:
@@ -83,6 +96,7 @@ class Queues:
         if arguments.tended or archived:
             self.tend(name)
         self._arguments[name] = arguments
+        self._knowledge.declared(name, arguments)
         return sizes
 
     def _set_archive(self, name: str, wanted: bool | None) -> bool | None:
@@ -118,6 +132,8 @@ class Queues:
         """Give a lasting queue a record whose arguments nobody here knows: those who do replace it with their declaration."""
         self._write(name, QueueArguments(durable=True), None, [("assumed", 1)], queue_id.decode())
         self.enlist(name, "")
+        if self._set_archive(name, None):
+            self.tend(name)
 
     def renumber(self, name: str) -> None:
         """Give a queue a new id, which goes into the tags of its messages from now on."""
@@ -161,7 +177,9 @@ class Queues:
         return bool(self._wire.command("HEXISTS", self._keys.queue(name).meta, "id"))
 
     def revive(self, name: str) -> bool:
-        """Give a queue without a record one, as a lasting queue, unless it was transient and is gone; return whether it has one.
+        """Give a queue without a record one, unless it was transient and is gone; return whether it has one.
+
+        Its arguments are those that this process knows of; else it is a lasting queue, until somebody declares it who knows.
 
         A publisher that never declared its queue must not lose messages; a reply to a client that has left must not make a
         queue that nobody will ever read.
@@ -170,9 +188,34 @@ class Queues:
         if deadline is not None and float(deadline) != float("inf"):
             logger.debug("a message for %r is unroutable: the queue was transient and is gone", name)
             return False
-        logger.info("queue %r has no record on the server; declaring it as a lasting queue", name)
-        self.restore(name)
+        known = self._arguments.get(name) or self._knowledge.queue(name)
+        if known is None:
+            logger.info("queue %r has no record on the server; declaring it as a lasting queue", name)
+            self.restore(name)
+            return True
+        logger.warning("the record of queue %r has vanished from the server; it is declared again", name)
+        # Should it have been declared otherwise meanwhile, it has a record.
+        with suppress(PreconditionFailed):
+            self.declare(name, known)
         return True
+
+    def missing(self, names: Sequence[str]) -> dict[str, float | None]:
+        """Return the queues without a record, with their place in the list of queues; None for those that are in no list.
+
+        Queues that were deleted are left out, where they left a tombstone.
+        """
+        commands: list[tuple[Argument, ...]] = []
+        for name in names:
+            commands.append(("HEXISTS", self._keys.queue(name).meta, "id"))
+            commands.append(("ZSCORE", self._keys.queues, name.encode("utf-8", "surrogateescape")))
+        replies = self._wire.pipeline(commands)
+        found: dict[str, float | None] = {}
+        for number, name in enumerate(names):
+            exists, listed = replies[2 * number : 2 * number + 2]
+            place = None if listed is None else float(listed)
+            if not exists and (place is None or place >= 0):
+                found[name] = place
+        return found
 
     def sizes(self, name: str) -> Sizes:
         """Return how many messages the queue has: ready, delayed, unacked."""
@@ -201,6 +244,7 @@ class Queues:
         The caller removes its bindings.
         """
         self._arguments.pop(name, None)
+        self._knowledge.deleted(name)
         keys = self._keys.queue(name)
         sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
         deleted, ready, transient, archive = self._wire.run(

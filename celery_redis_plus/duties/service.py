@@ -26,6 +26,7 @@ from celery_redis_plus.broker.dead_letters import DeadLetters
 from celery_redis_plus.broker.fanout.positions import Positions
 from celery_redis_plus.broker.fanout.registry import Registry
 from celery_redis_plus.broker.holding import Keeper, Register
+from celery_redis_plus.broker.knowledge import Knowledge
 from celery_redis_plus.broker.queues import Queues
 from celery_redis_plus.broker.settling import Settler
 from celery_redis_plus.broker.waiting import BellWaiter
@@ -33,6 +34,7 @@ from celery_redis_plus.duties.aftermath import Aftermath
 from celery_redis_plus.duties.dead_letters import Undertaker
 from celery_redis_plus.duties.heartbeat import Heartbeat
 from celery_redis_plus.duties.janitor import Janitor
+from celery_redis_plus.duties.restorer import Restorer
 from celery_redis_plus.duties.roster import Roster
 from celery_redis_plus.duties.subscriptions import Subscriptions
 from celery_redis_plus.duties.sweeper import Limits, Sweeper
@@ -77,6 +79,8 @@ class Service:
         """Prepare; `start` starts the thread."""
         self.register = Register()
         self.watched = WatchList()
+        #: What this process has declared.
+        self.knowledge = Knowledge()
         self.positions = Positions(options.subscriber_timeout)
         self.name = secrets.token_hex(6)
         self._keys = keys
@@ -98,13 +102,20 @@ class Service:
         )
         self._aftermath = Aftermath(wire, keys, self.register, settler)
         self._heartbeat = Heartbeat(wire, keys, self.register, visibility_timeout_s=options.visibility_timeout)
-        queues = Queues(wire, keys, transient_ttl_s=options.transient_queue_ttl, archive=Archive.of(options))
-        bindings = Bindings(wire, keys)
+        queues = Queues(
+            wire,
+            keys,
+            transient_ttl_s=options.transient_queue_ttl,
+            archive=Archive.of(options),
+            knowledge=self.knowledge,
+        )
+        bindings = Bindings(wire, keys, self.knowledge)
         undertaker = Undertaker(DeadLetters(wire, keys), queues, bindings)
         limits = Limits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
         self._sweeper = Sweeper(wire, keys, name=self.name, limits=limits, see_off=undertaker.see_off)
         self._janitor = Janitor(queues, bindings, self.watched)
         self._tending = Tending(queues)
+        self._restorer = Restorer(queues, bindings, self.watched, self.knowledge)
         timeout_s = options.consumer_heartbeat_timeout
         self.roster = Roster(Consumers(wire, keys, timeout_s=timeout_s), self.watched, timeout_s=timeout_s)
         self._subscriptions = Subscriptions(
@@ -120,6 +131,7 @@ class Service:
             self._heartbeat,
             self._sweeper,
             self.roster,
+            self._restorer,
             self._janitor,
             self._subscriptions,
         )
@@ -296,6 +308,7 @@ class Service:
         self.roster.hurry()
         self._janitor.hurry()
         self._tending.hurry()
+        self._restorer.hurry()
         self._subscriptions.hurry()
 
     def _back(self) -> None:

@@ -67,8 +67,15 @@ class Session:
         self.bell_wire = BlockingWire(self.connector, "bells", timeout=options.socket_timeout)
         self.stream_wire = BlockingWire(self.connector, "streams", timeout=options.socket_timeout)
         self.waker = Waker()
-        self.bindings = Bindings(self.wire, self.keys)
-        self.queues = Queues(self.wire, self.keys, transient_ttl_s=options.transient_queue_ttl, archive=Archive.of(options))
+        knowledge = self.service.knowledge
+        self.bindings = Bindings(self.wire, self.keys, knowledge)
+        self.queues = Queues(
+            self.wire,
+            self.keys,
+            transient_ttl_s=options.transient_queue_ttl,
+            archive=Archive.of(options),
+            knowledge=knowledge,
+        )
         self.acceptance = Acceptance(options.accept)
         self.waiting_room = WaitingRoom(self.wire, self.keys, self._room_wire)
         bounded = Bounded(

@@ -1,0 +1,102 @@
+"""What this process has declared on a broker, so that it can declare it again should the server lose it (flush, eviction).
+
+Whoever declared a queue or a binding meant it to be there. What somebody deleted on purpose is not brought back: a deleted
+queue leaves the list of queues or a tombstone there, an exchange's last binding a version (`lua/bind.lua`). Only a flush takes
+these marks, too; it is known by the database's own mark (`lua/epoch.lua`), which goes with it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.routing import encode_binding
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.exchange_record import ExchangeRecord
+    from celery_redis_plus.broker.queue_arguments import QueueArguments
+    from celery_redis_plus.broker.routing import Binding
+    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.topology.wire import Wire
+
+
+class Knowledge:
+    """Shared by all channels of a process and its duties."""
+
+    def __init__(self) -> None:
+        """Know nothing."""
+        self._lock = threading.Lock()
+        self._queues: dict[str, QueueArguments] = {}
+        self._exchanges: dict[str, ExchangeRecord] = {}
+        self._bindings: dict[str, dict[str, Binding]] = {}
+        self._epoch = b""
+        #: How often the database was found flushed.
+        self.flushes = 0
+
+    @property
+    def blank(self) -> bool:
+        """Whether nobody has looked at the database's mark yet."""
+        return not self._epoch
+
+    def look(self, wire: Wire, keys: Keys) -> None:
+        """Look at the database's mark: where it is another one than before, the database was flushed. Raises as `Wire.run`."""
+        epoch = bytes(wire.run(script("epoch"), [keys.epoch], secrets.token_hex(8)))
+        with self._lock:
+            if self._epoch not in {b"", epoch}:
+                self.flushes += 1
+            self._epoch = epoch
+
+    # -- queues -----------------------------------------------------------------------------------------------------------
+
+    def queue(self, name: str) -> QueueArguments | None:
+        """Return what this process declared the queue with."""
+        return self._queues.get(name)
+
+    def declared(self, name: str, arguments: QueueArguments) -> None:
+        """Note a queue."""
+        self._queues[name] = arguments
+
+    def deleted(self, name: str) -> None:
+        """Forget a queue."""
+        self._queues.pop(name, None)
+
+    # -- exchanges and bindings -------------------------------------------------------------------------------------------
+
+    def exchange(self, name: str) -> ExchangeRecord | None:
+        """Return what this process declared the exchange as."""
+        return self._exchanges.get(name)
+
+    def declared_exchange(self, name: str, record: ExchangeRecord) -> None:
+        """Note an exchange."""
+        self._exchanges[name] = record
+
+    def deleted_exchange(self, name: str) -> None:
+        """Forget an exchange and its bindings."""
+        with self._lock:
+            self._exchanges.pop(name, None)
+            self._bindings.pop(name, None)
+
+    def bindings(self, exchange: str) -> list[Binding]:
+        """Return the bindings that this process made and did not remove."""
+        with self._lock:
+            return list(self._bindings.get(exchange, {}).values())
+
+    def bound_exchanges(self) -> list[str]:
+        """Return the exchanges to which this process has bound a queue."""
+        with self._lock:
+            return [name for name, bindings in self._bindings.items() if bindings]
+
+    def bound(self, exchange: str, binding: Binding) -> None:
+        """Note a binding."""
+        with self._lock:
+            self._bindings.setdefault(exchange, {})[encode_binding(binding)] = binding
+
+    def unbound(self, exchange: str, bindings: Iterable[Binding]) -> None:
+        """Forget bindings."""
+        with self._lock:
+            known = self._bindings.get(exchange, {})
+            for binding in bindings:
+                known.pop(encode_binding(binding), None)

@@ -1,0 +1,72 @@
+"""Declares again what this process consumes, should the server lose it: a flush, or an eviction policy that takes our keys."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.queue_arguments import QueueArguments
+from celery_redis_plus.errors import PreconditionFailed
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.bindings import Bindings
+    from celery_redis_plus.broker.knowledge import Knowledge
+    from celery_redis_plus.broker.queues import Queues
+    from celery_redis_plus.duties.watched import WatchList
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks; spread, so that a hundred workers do not look together.
+LOOK_S = 5.0
+
+
+class Restorer:
+    """The duty that keeps consumed queues, and the bindings that this process made, on the server."""
+
+    def __init__(self, queues: Queues, bindings: Bindings, watched: WatchList, knowledge: Knowledge) -> None:
+        """Look after the queues in `watched`, by what is in `knowledge`."""
+        self._queues = queues
+        self._bindings = bindings
+        self._watched = watched
+        self._knowledge = knowledge
+        self._flushes = knowledge.flushes
+        self._look_at = 0.0
+
+    @property
+    def due_at(self) -> float:
+        """When to run next, on the monotonic clock, in seconds."""
+        return self._look_at
+
+    def hurry(self) -> None:
+        """Run next at once: the connection was away, and the server may have lost its data."""
+        self._look_at = 0.0
+
+    def run(self) -> None:
+        """Look, and declare again what is missing. Raises as `Wire.run` does."""
+        self._look_at = time.monotonic() + random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
+        watched = [queue.name for queue in self._watched.all()]
+        if not watched:
+            return
+        missing = self._queues.missing(watched)
+        self._bindings.look()
+        flushes = self._knowledge.flushes
+        for name, listed in missing.items():
+            # Neither listed nor flushed: somebody has deleted it.
+            if listed is not None or flushes != self._flushes:
+                self._declare(name)
+        for exchange in self._knowledge.bound_exchanges():
+            self._bindings.look_after(exchange)
+        self._flushes = flushes
+
+    def _declare(self, name: str) -> None:
+        arguments = self._knowledge.queue(name) or QueueArguments(durable=True)
+        logger.warning(
+            "queue %r is consumed here, and its record has vanished from the server (flushed or evicted): it is declared again",
+            name,
+        )
+        try:
+            self._queues.declare(name, arguments)
+        except PreconditionFailed as error:
+            logger.warning("queue %r was declared otherwise meanwhile: %s", name, error)
