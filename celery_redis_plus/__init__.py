@@ -15,14 +15,19 @@ from celery_redis_plus.transport import aliases
 if TYPE_CHECKING:
     from celery_redis_plus.broker.retry_policy import RetryPolicy
     from celery_redis_plus.integration.configure import configure_app
+    from celery_redis_plus.transport.deliveries import Delivery, broadcast, delivery, publish
     from celery_redis_plus.transport.transport import Transport
 
-__all__ = ["RetryPolicy", "Transport", "__version__", "configure_app"]
+__all__ = ["Delivery", "RetryPolicy", "Transport", "__version__", "broadcast", "configure_app", "delivery", "publish"]
 
 __version__ = "0.1.0.dev0"
 
 _LAZY = {
     "RetryPolicy": "celery_redis_plus.broker.retry_policy",
+    "Delivery": "celery_redis_plus.transport.deliveries",
+    "broadcast": "celery_redis_plus.transport.deliveries",
+    "delivery": "celery_redis_plus.transport.deliveries",
+    "publish": "celery_redis_plus.transport.deliveries",
     "Transport": "celery_redis_plus.transport.transport",
     "configure_app": "celery_redis_plus.integration.configure",
 }

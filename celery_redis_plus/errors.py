@@ -264,6 +264,12 @@ class Unroutable(BrokerError):
     reply_code = 312
 
 
+class DeliveryNotFound(BrokerError):
+    """Nothing is known of a tracked delivery of this id: it never existed, or its state was kept long enough. Ask sooner."""
+
+    reply_code = 404
+
+
 class PreconditionFailed(BrokerError):
     """A queue or exchange exists already with other arguments. Declare it with the same ones, or delete it
     first.

@@ -162,6 +162,8 @@ class Keys:
         self.tended = self._key("tended")
         self.tended_bell = self._key("bell_tended")
         self.exchanges = self._key("exchanges")
+        #: A zset: tracked deliveries that are not resolved -> when they should be.
+        self.tracks = self._key("tracks")
         #: A set: the queues that have lifecycle events, also those that are deleted by now.
         self.archives = self._key("archives")
 
@@ -222,6 +224,10 @@ class Keys:
     def binding(self, exchange: str) -> bytes:
         """Return the hash of the bindings of `exchange`."""
         return self._key(f"binding:{{{hash_tag(exchange)}}}")
+
+    def track(self, track: str) -> tuple[bytes, bytes]:
+        """Return the state (hash) and the answers (stream) of one tracked delivery."""
+        return self._key(f"track:{{{track}}}"), self._key(f"track_events:{{{track}}}")
 
     def wake(self, client: str) -> bytes:
         """Return the private bell of one blocked client."""

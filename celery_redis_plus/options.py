@@ -157,6 +157,12 @@ class Options:
         "How long a publish waits for its replicas; only with `wait_replicas`.",
         unit="s",
     )
+    unheard_exchanges: str = _option(
+        kinds.text("names of exchanges, separated by commas, with * and ?"),
+        "celeryev,*.pidbox",
+        "Fanout exchanges to which nobody may listen: a broadcast without subscribers is only counted there. Elsewhere it "
+        "becomes a dead letter, or an error if it is `mandatory`.",
+    )
     publish_timeout: float = _option(
         kinds.number(0),
         30,

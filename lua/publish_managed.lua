@@ -21,7 +21,10 @@ local queue, room, producer, staged = places(0), KEYS[12], KEYS[14], KEYS[15]
 local record = redis.call('HMGET', queue.meta, 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive')
 if not record[1] then return 'NOQUEUE' end
 if not record[5] then return 'PLAIN' end
-if record[6] and ARGV[13] == '' then return 'DESCRIBE' end
+if record[6] and ARGV[13] == '' then
+  if KEYS[15] then redis.call('UNLINK', KEYS[15]) end
+  return 'DESCRIBE'
+end
 record.description = ARGV[13]
 if ARGV[8] == '!' .. record[5] then
   if KEYS[15] then redis.call('UNLINK', KEYS[15]) end

@@ -8,16 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from celery_redis_plus.broker.queue_arguments import check_queue_name
+from celery_redis_plus.broker.publish_calls import PublishCall
 from celery_redis_plus.errors import MessageTooLarge, NotReplicated, OutcomeUnknown, PublishRefused, QueueNotFound
 from celery_redis_plus.events import pack_description
 from celery_redis_plus.message import LARGE_BODY, MAX_BODY, Outgoing
 from celery_redis_plus.scripts import script
-from celery_redis_plus.topology.packing import CallTemplate, pack_call
+from celery_redis_plus.topology.packing import pack_call
 
 if TYPE_CHECKING:
     from celery_redis_plus.keys import FanoutKeys, Keys
@@ -32,14 +31,14 @@ MANAGED = b"MANAGED"
 DESCRIBE = b"DESCRIBE"
 #: What the other script answers where the queue has none any more, and where older messages had to make room.
 PLAIN, DROPPED = b"PLAIN", b"DROPPED"
-#: Arguments of the publish script, and those that the one for queues with limits has besides.
-ARGUMENTS, MANAGED_ARGUMENTS = 8, 5
 #: The description of a message of which nothing is known.
 NO_DESCRIPTION = pack_description().encode()
+#: What a broadcast is answered that nobody would get.
+NOBODY = b"NOBODY"
+#: Tells the script of broadcasts that such a one is an error.
+MANDATORY = 2
 #: A staged body whose publisher died vanishes after this time. Milliseconds.
 STAGED_TTL_MS = 300_000
-#: Queues, those published to last, whose packed call is kept.
-KNOWN_CALLS = 1024
 
 
 @dataclass(slots=True)
@@ -63,6 +62,8 @@ class Attempt:
     pending: Mapping[str, _Number] = MappingProxyType({})
     #: Targets that have confirmed.
     done: tuple[str, ...] = ()
+    #: Queue -> its message's tag, for a publisher who asks for it by an empty dict.
+    tags: dict[str, str] | None = None
 
     def confirm(self, target: str) -> None:
         """Note that the target has confirmed."""
@@ -97,6 +98,8 @@ class Target:
     maxlen: int
     #: Milliseconds for which it keeps them; 0: without a limit.
     max_age_ms: int
+    #: Whether a broadcast that nobody subscribes to is only counted.
+    may_be_unheard: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +154,10 @@ class Publisher:
         self._bounded = bounded
         #: Queues whose events are written, as far as this publisher knows.
         self.archived: set[str] = set()
-        self._publish = script("publish")
-        self._publish_managed = script("publish_managed")
+        self._publish = PublishCall("publish", keys, lambda of: of.publish)
+        self._publish_managed = PublishCall("publish_managed", keys, lambda of: (*of.places, of.room, of.consumers), more=5)
+        self._publish_dead = PublishCall("publish_dead", keys, lambda of: of.places, more=2)
         self._publish_fanout = script("publish_fanout")
-        self._known_call = lru_cache(maxsize=KNOWN_CALLS)(self._call)
-        self._known_managed_call = lru_cache(maxsize=KNOWN_CALLS)(self._managed_call)
 
     def to_queue(
         self, queue: str, message: Outgoing, attempt: Attempt, on_missing: Callable[[str], bool] | None = None
@@ -181,39 +183,51 @@ class Publisher:
             if reply == NO_QUEUE:
                 raise QueueNotFound(f"queue {queue!r} vanished while a message was published to it; nothing was stored")
         attempt.confirm(queue)
+        if attempt.tags is not None:
+            attempt.tags[queue] = reply.decode()
         return True
+
+    def to_dead_letters(self, queue: str, message: Outgoing, attempt: Attempt, reason: str, keep: int) -> None:
+        """Put a message that nobody can have straight among the dead letters of `queue`, which keeps `keep` at most.
+
+        Raises as `to_queue` does; a queue without a record gets one.
+        """
+        more = (reason.encode(), b"%d" % keep)
+        while self._send(queue, message, attempt, self._publish_dead, more) == NO_QUEUE:
+            if not self._on_missing(queue):
+                raise QueueNotFound(f"queue {queue!r}, for messages that nobody takes, was transient and is gone")
 
     def _put(self, queue: str, message: Outgoing, attempt: Attempt) -> bytes:
         bounded = self._bounded
         if bounded is None or not bounded.knows(queue):
-            reply: bytes = self._send(queue, message, attempt)
+            reply: bytes = self._send(queue, message, attempt, self._publish)
             if reply != MANAGED:
                 return reply
         if bounded is None:
             raise PublishRefused(f"queue {queue!r} has limits, which this publisher was not made for; nothing is stored")
-        managed = bounded.put(queue, message, lambda *more: self._send(queue, message, attempt, more))
+        managed = bounded.put(queue, message, lambda *more: self._send(queue, message, attempt, self._publish_managed, more))
         return self._put(queue, message, attempt) if managed is None else managed
 
-    def _send(self, queue: str, message: Outgoing, attempt: Attempt, more: tuple[bytes, ...] | None = None) -> Any:
-        """Run the publish script; the one for queues with limits where there are `more` arguments."""
-        script = self._publish if more is None else self._publish_managed
+    def _send(
+        self, queue: str, message: Outgoing, attempt: Attempt, publish: PublishCall, more: tuple[bytes, ...] = ()
+    ) -> Any:  # fmt: skip
+        """Run a script that publishes, with `more` than the common arguments."""
         description = _description(message) if queue in self.archived else b""
         with self._wire.exclusive():
             producer, number, retry = self._number(queue, attempt)
             if len(message.body) > LARGE_BODY:
                 check_size(message)
-                staged = self._stage(queue, message, producer, number)
-                call = self._call(queue, producer, staged) if more is None else self._managed_call(queue, producer, staged)
+                call = publish.template(queue, producer, self._stage(queue, message, producer, number))
             else:
-                call = self._known_call(queue, producer) if more is None else self._known_managed_call(queue, producer)
+                call = publish.known(queue, producer)
             eta = str(message.eta).encode() if message.eta else b"0"
             run = self._run_and_wait if self._replication.replicas else self._wire.run_packed
             packed = call.fill(
                 message.payload, b"%d" % message.rank, eta, b"%d" % number, b"%d" % retry, self._window, message.life.encode(),
-                *(more or ()), description,
+                *more, description,
             )  # fmt: skip
             try:
-                reply = run(script, packed)
+                reply = run(publish.script, packed)
             except BaseException:
                 self._remember(queue, producer, number, attempt)
                 raise
@@ -221,22 +235,8 @@ class Publisher:
                 self._compare(queue, producer, number, attempt)
         if reply == DESCRIBE:
             self.archived.add(queue)
-            return self._send(queue, message, attempt, more)
+            return self._send(queue, message, attempt, publish, more)
         return reply
-
-    def _call(self, queue: str, producer: bytes, *staged: bytes) -> CallTemplate:
-        """Return the publish script's call with its keys.
-
-        Raises:
-            InvalidQueueName: no queue can be called so.
-        """
-        keys = self._keys.queue(check_queue_name(queue))
-        return CallTemplate(self._publish.sha, (*keys.publish, keys.producer + producer, *staged), ARGUMENTS)
-
-    def _managed_call(self, queue: str, producer: bytes, *staged: bytes) -> CallTemplate:
-        keys = self._keys.queue(queue)
-        all_keys = (*keys.places, keys.room, keys.consumers, keys.producer + producer, *staged)
-        return CallTemplate(self._publish_managed.sha, all_keys, ARGUMENTS + MANAGED_ARGUMENTS)
 
     def _compare(self, target: str, producer: bytes, number: int, attempt: Attempt) -> None:
         """Note whether enough replicas have the message of the last call."""
@@ -287,27 +287,41 @@ class Publisher:
             wanted=wanted,
         )
 
-    def to_stream(self, target: Target, payload: bytes, routing_key: str, attempt: Attempt) -> None:
-        """Append a broadcast to a fanout exchange's stream. Raises as `to_queue` does."""
+    def to_stream(
+        self, target: Target, payload: bytes, routing_key: str, attempt: Attempt, *, mandatory: bool = False
+    ) -> bool:  # fmt: skip
+        """Append a broadcast to a fanout exchange's stream; return False where nobody subscribes, and it may not go unheard.
+
+        Then the caller keeps it elsewhere, and confirms the attempt; a `mandatory` one is not appended.
+        Raises as `to_queue` does.
+        """
         keys, exchange = target.keys, target.keys.exchange
         if exchange in attempt.done:
-            return
+            return True
         if len(payload) > MAX_BODY:
             raise MessageTooLarge(f"broadcast of {len(payload)} bytes to {exchange!r}: at most {MAX_BODY} bytes")
         with self._wire.exclusive():
             producer, number, retry = self._number(exchange, attempt)
             identity = b"%b.%d" % (producer, number)
-            arguments = (payload, routing_key, identity, target.maxlen, number, retry, self._window, target.max_age_ms)
+            arguments = (
+                payload, routing_key, identity, target.maxlen, number, retry, self._window, target.max_age_ms,
+                MANDATORY if mandatory else int(target.may_be_unheard),
+            )  # fmt: skip
             run = self._run_and_wait if self._replication.replicas else self._wire.run_packed
-            packed = pack_call(self._publish_fanout.sha, (keys.stream, keys.meta, keys.producer + producer), arguments)
+            packed = pack_call(
+                self._publish_fanout.sha, (keys.stream, keys.meta, keys.producer + producer, keys.cursors), arguments
+            )
             try:
-                run(self._publish_fanout, packed)
+                reply = run(self._publish_fanout, packed)
             except BaseException:
                 self._remember(exchange, producer, number, attempt)
                 raise
-            if self._replication.replicas:
+            if self._replication.replicas and _is_stored(reply):
                 self._compare(exchange, producer, number, attempt)
+        if reply == NOBODY:
+            return False
         attempt.confirm(exchange)
+        return True
 
     def _number(self, target: str, attempt: Attempt) -> tuple[bytes, int, int]:
         """Return the producer and the number to send under, and 1 where they went out before."""

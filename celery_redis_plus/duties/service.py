@@ -32,6 +32,7 @@ from celery_redis_plus.broker.settling import Settler
 from celery_redis_plus.broker.waiting import BellWaiter
 from celery_redis_plus.duties.aftermath import Aftermath
 from celery_redis_plus.duties.dead_letters import Undertaker
+from celery_redis_plus.duties.deliveries import Deliveries, Forgotten, Overdue
 from celery_redis_plus.duties.heartbeat import Heartbeat
 from celery_redis_plus.duties.janitor import Janitor
 from celery_redis_plus.duties.restorer import Restorer
@@ -124,6 +125,8 @@ class Service:
             bindings,
             lambda exchange: keys.fanout(exchange, options.stream_prefix(connector.address.db)),
         )
+        #: What this process waits for; its thread runs while there is something.
+        self.deliveries = Deliveries(connector, keys, options)
         self._janitor.on_unbound = self._subscriptions.forget
         self._duties: tuple[Duty, ...] = (
             self._tending,
@@ -134,6 +137,7 @@ class Service:
             self._restorer,
             self._janitor,
             self._subscriptions,
+            Forgotten(Overdue(wire, keys, options)),
         )
         self._watched_version = -1
         self._reachable = True
@@ -177,6 +181,7 @@ class Service:
         self._waker.wake()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5)
+        self.deliveries.stop()
 
     @property
     def running(self) -> bool:

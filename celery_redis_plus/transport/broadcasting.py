@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from celery_redis_plus.broker.holding import Settlement
 from celery_redis_plus.transport.failures import as_channel_errors, channel_error
 from celery_redis_plus.transport.message import broadcast_payload
+from celery_redis_plus.transport.tracking import HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.positions import Position
     from celery_redis_plus.broker.fanout.reader import Delivery
     from celery_redis_plus.broker.fanout.registry import Death, Subscriber
-    from celery_redis_plus.broker.holding import Settlement
     from celery_redis_plus.keys import FanoutKeys
     from celery_redis_plus.transport.poller import Poller
     from celery_redis_plus.transport.qos import QoS
@@ -136,6 +137,10 @@ class Broadcasting:
         if before is not None:
             position.deliver(tag, entry, before)
             self._open_broadcasts[tag] = position
+        if HEADER in payload["headers"]:
+            self.session.tracking.delivered(payload["headers"], tag, position.id, entry[1][3])
+            if before is None:
+                self.session.tracking.settled(tag, Settlement.ACK)
         if payload["headers"].get("eta"):
             self.timers_filled += 1
         deliver(payload)

@@ -15,6 +15,7 @@ from celery_redis_plus.message import Claimed
 from celery_redis_plus.transport.broadcasting import UNREADABLE, Broadcasting
 from celery_redis_plus.transport.failures import as_channel_errors, channel_error
 from celery_redis_plus.transport.message import Message, payload_of
+from celery_redis_plus.transport.tracking import HEADER
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.claiming import Batch
@@ -207,6 +208,8 @@ class Consuming(Broadcasting):
                 self.session.settler.post(held, Settlement.HAND_BACK)
             return
         register.deliver(claimed.tag)
+        if HEADER in payload["headers"]:
+            self.session.tracking.delivered(payload["headers"], claimed.tag, claimed.queue)
         if claimed.queue in self._no_ack:
             self.qos.ack(claimed.tag)
         # Celery sends a task with an eta through its timer even when the eta has passed.
@@ -250,6 +253,7 @@ class Consuming(Broadcasting):
                 return None
             claimed = next(iter(session.service.register.admit(batch.messages, session.id)), None)
         session.service.register.deliver(claimed.tag)
+        session.tracking.delivered(payload["headers"], claimed.tag, queue)
         message = Message(payload, channel=self)
         if no_ack:
             self.qos.ack(claimed.tag)

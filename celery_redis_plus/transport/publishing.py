@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,15 @@ from celery_redis_plus.broker.eta import delay_to_ms, eta_to_ms
 from celery_redis_plus.broker.lifetime import lifetime
 from celery_redis_plus.broker.priority import check_priority, rank
 from celery_redis_plus.broker.publishing import Attempt
+from celery_redis_plus.broker.undelivered import NO_SUBSCRIBERS, UNDELIVERED
 from celery_redis_plus.errors import BrokerError, PublishRefused, Unroutable
 from celery_redis_plus.message import SEPARATOR, Outgoing
 from celery_redis_plus.transport import codec
 from celery_redis_plus.transport.failures import as_channel_error
+from celery_redis_plus.transport.tracking import TRACK
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.exchange_record import ExchangeRecord
     from celery_redis_plus.transport.session import Session
 
 logger = logging.getLogger(__name__)
@@ -26,7 +29,7 @@ logger = logging.getLogger(__name__)
 #: same dict to each (kombu 5.7, `messaging.py`). It never goes over the wire.
 ATTEMPT = "celery_redis_plus.attempt"
 #: Properties that belong to one delivery or to this process.
-LOCAL_PROPERTIES = frozenset({ATTEMPT, "delivery_tag", "body_encoding", "eta"})
+LOCAL_PROPERTIES = frozenset({ATTEMPT, TRACK, "delivery_tag", "body_encoding", "eta"})
 
 
 class Publishing:
@@ -81,8 +84,13 @@ class Publishing:
         publisher = self.session.publisher
         try:
             record = self.session.bindings.record(exchange) if exchange else None
+            if TRACK in properties:
+                recipients = self._recipients(record, exchange, routing_key, message["headers"])
+                broadcast = record is not None and record.type == "fanout"
+                payload = self._envelope(message) + SEPARATOR + _body(message["body"]) if broadcast else b""
+                self.session.tracking.begin(message, attempt, recipients, payload)
             if record is not None and record.type == "fanout":
-                self._broadcast(message, exchange, routing_key, attempt)
+                self._broadcast(message, exchange, routing_key, attempt, mandatory=mandatory)
             elif exchange:
                 self._route(message, exchange, routing_key, attempt, mandatory=mandatory)
             elif not publisher.to_queue(routing_key, self._outgoing(message, routing_key), attempt):
@@ -90,6 +98,8 @@ class Publishing:
             publisher.check_replicas(attempt)
         except PublishRefused:
             # The outcome is known, too.
+            if not exchange:
+                self.session.tracking.refused(properties, routing_key)
             raise
         except BrokerError as error:
             properties[ATTEMPT] = attempt
@@ -97,6 +107,18 @@ class Publishing:
         except BaseException:
             properties[ATTEMPT] = attempt
             raise
+        if attempt.tags is not None:
+            self.session.tracking.queued(properties, attempt.tags)
+
+    def _recipients(
+        self, record: ExchangeRecord | None, exchange: str, routing_key: str, headers: Mapping[str, Any]
+    ) -> Sequence[str]:  # fmt: skip
+        """Return who gets a message: queues, or subscribers of a fanout exchange by their ids in the register."""
+        session = self.session
+        if record is not None and record.type == "fanout":
+            subscribers = session.registry.subscribers(session.fanout_keys(exchange))
+            return [subscriber.id for subscriber in subscribers if subscriber.state != "left"]
+        return session.bindings.refresh(exchange).route(routing_key, headers) if exchange else [routing_key]
 
     def _route(
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: Attempt, *, mandatory: bool
@@ -118,11 +140,12 @@ class Publishing:
             except PublishRefused as error:
                 # As in AMQP: each queue decides for itself, and the publisher hears of a refusal.
                 refused = error
+                self.session.tracking.refused(message["properties"], queue)
         if check is not None and check.moved:
             for queue in bindings.refresh(exchange).route(routing_key, headers):
                 if queue not in queues:
                     routed = publisher.to_queue(queue, self._outgoing(message, queue), attempt) or routed
-        if refused is not None:
+        if refused is not None and not (routed and TRACK in message["properties"]):
             raise refused
         if not routed:
             fallback = self.session.options.deadletter_queue
@@ -140,9 +163,19 @@ class Publishing:
             raise Unroutable(f"{text}; it was not stored (mandatory)")
         logger.warning("%s: it is dropped, as AMQP does with unroutable messages (mandatory=True makes it an error)", text)
 
-    def _broadcast(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: Attempt) -> None:
-        payload = self._envelope(message) + SEPARATOR + _body(message["body"])
-        self.session.publisher.to_stream(self.session.target(exchange), payload, routing_key or "", attempt)
+    def _broadcast(
+        self, message: dict[str, Any], exchange: str, routing_key: str, attempt: Attempt, *, mandatory: bool
+    ) -> None:  # fmt: skip
+        envelope, body = self._envelope(message), _body(message["body"])
+        target = self.session.target(exchange)
+        if self.session.publisher.to_stream(target, envelope + SEPARATOR + body, routing_key or "", attempt, mandatory=mandatory):
+            return
+        text = f"nobody subscribes to exchange {exchange!r}"
+        if mandatory:
+            raise Unroutable(f"{text}; the broadcast was not stored (mandatory)")
+        self.session.undelivered.keep(Outgoing(envelope, body, rank=255), attempt, NO_SUBSCRIBERS)
+        attempt.confirm(exchange)
+        logger.warning("%s: the broadcast is a dead letter of %r now (reason %s)", text, UNDELIVERED, NO_SUBSCRIBERS)
 
     def _outgoing(self, message: dict[str, Any], queue: str) -> Outgoing:
         properties = message["properties"]

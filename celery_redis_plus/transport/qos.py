@@ -66,6 +66,8 @@ class QoS(virtual.QoS):
     def _settle(self, tag: str, settlement: Settlement) -> None:
         self._delivered.pop(tag, None)
         session = self._session
+        if session.tracking.open:
+            session.tracking.settled(tag, settlement)
         if self.channel.settle_broadcast(tag, settlement):
             if threading.get_ident() != session.loop_thread:
                 session.waker.wake()

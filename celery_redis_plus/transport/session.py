@@ -9,6 +9,7 @@ import secrets
 import socket
 import weakref
 from collections.abc import Collection
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -26,6 +27,8 @@ from celery_redis_plus.broker.publishing import Publisher, Replication, Target
 from celery_redis_plus.broker.queues import Queues
 from celery_redis_plus.broker.room import WaitingRoom
 from celery_redis_plus.broker.settling import Settler
+from celery_redis_plus.broker.tracking import Tracks
+from celery_redis_plus.broker.undelivered import Undelivered
 from celery_redis_plus.broker.waiting import OVERDUE_S, BellWaiter
 from celery_redis_plus.duties.service import Service, service_for
 from celery_redis_plus.errors import ServerUnreachable
@@ -35,6 +38,7 @@ from celery_redis_plus.topology.connector import Connector
 from celery_redis_plus.topology.waker import Waker
 from celery_redis_plus.topology.wire import Wire
 from celery_redis_plus.transport.accepting import Acceptance
+from celery_redis_plus.transport.tracking import Tracking
 
 if TYPE_CHECKING:
     from celery_redis_plus.keys import FanoutKeys
@@ -94,6 +98,8 @@ class Session:
         )
         self.consumers = Consumers(self.wire, self.keys, timeout_s=options.consumer_heartbeat_timeout)
         self._numbers = itertools.count(1)
+        self.undelivered = Undelivered(self.publisher, keep=options.dead_letter_max)
+        self.tracking = Tracking(Tracks(self.wire, self.keys), self.undelivered)
         self.claimer = Claimer(self.wire, self.keys, holder=self.id, visibility_timeout_s=options.visibility_timeout)
         self.claimer.worker = options.client_name or f"{os.getpid()}@{socket.gethostname()}"
         self.waiter = BellWaiter(
@@ -172,7 +178,9 @@ class Session:
         known = self.targets.get(exchange)
         if known is None:
             max_age_ms = int((self.options.stream_max_age or 0) * 1000)
-            known = self.targets[exchange] = Target(self.fanout_keys(exchange), self.options.stream_maxlen, max_age_ms)
+            unheard = any(fnmatchcase(exchange, name.strip()) for name in self.options.unheard_exchanges.split(","))
+            known = Target(self.fanout_keys(exchange), self.options.stream_maxlen, max_age_ms, may_be_unheard=unheard)
+            self.targets[exchange] = known
         return known
 
     def close(self) -> None:

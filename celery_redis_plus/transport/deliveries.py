@@ -1,0 +1,215 @@
+"""`publish`, `broadcast` and `delivery`: messages of which the publisher wants to know what became of them."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from kombu import Connection, Producer
+
+from celery_redis_plus.errors import DeliveryNotFound, InvalidArgument
+from celery_redis_plus.transport.channel import Channel
+from celery_redis_plus.transport.failures import as_channel_errors
+from celery_redis_plus.transport.tracking import TRACK, Wanted
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.tracking import Tracked
+    from celery_redis_plus.transport.session import Session
+
+#: Seconds for which a recipient may take to answer, unless the publisher says.
+ACK_TIMEOUT_S = 30.0
+
+Callback = Callable[["Delivery"], object]
+
+
+class Delivery:
+    """A message, or a broadcast, on its way to all its recipients.
+
+    Recipients are the queues that the message was routed to, by name, or the subscribers that a fanout exchange had, by their
+    ids (the part behind the first dot is the queue). Each ends `acked`, `rejected`, `timed_out` (no answer within
+    `ack_timeout`: it counts as nacked, and its message is a dead letter), `refused` (its queue was full, or accepts other
+    types) or `gone` (deleted, purged or expired unseen); until then it is `pending` or `delivered`. The state is on the
+    server, for an hour after the timeout, so that any process can ask by `id`.
+    """
+
+    def __init__(self, track: str, session: Session, state: Tracked) -> None:
+        """Follow the delivery `track`, which `state` is known of."""
+        #: What another process finds it by: `celery_redis_plus.delivery(id, connection=…)`.
+        self.id = track
+        self._session = session
+        self._state = state
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._watching = False
+        self._complete: list[Callback] = []
+        self._resolved: list[Callback] = []
+
+    def outcomes(self) -> Mapping[str, str]:
+        """Return what is known of each recipient now.
+
+        Raises:
+            redis.exceptions.RedisError: as `errors.translate` names it.
+        """
+        if not self._over.is_set():
+            state = self._session.tracking.tracks.state(self.id)
+            if state is not None:
+                self._state = state
+        return dict(self._state.outcomes)
+
+    @property
+    def resolved(self) -> bool:
+        """Whether every recipient has answered, or was too late."""
+        self.outcomes()
+        return self._state.resolved_ms is not None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every recipient has acked; never with no recipient at all."""
+        return self.resolved and self._state.complete
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until every recipient has answered or was too late, at most `timeout` seconds; return whether it came to that."""
+        self._watch()
+        return self._over.wait(timeout)
+
+    def on_complete(self, callback: Callback) -> None:
+        """Call `callback(delivery)` once, from another thread, when all have acked; at once if they have."""
+        self._on(self._complete, callback)
+
+    def on_resolved(self, callback: Callback) -> None:
+        """Call `callback(delivery)` once, from another thread, when all have answered or were too late, whatever they said.
+
+        It comes after `on_complete`, too: clean up here.
+        """
+        self._on(self._resolved, callback)
+
+    def _on(self, callbacks: list[Callback], callback: Callback) -> None:
+        with self._lock:
+            over = self._over.is_set()
+            if not over:
+                callbacks.append(callback)
+        if not over:
+            self._watch()
+        elif callbacks is self._resolved or self._state.complete:
+            callback(self)
+
+    def _watch(self) -> None:
+        with self._lock:
+            if self._watching or self._over.is_set():
+                return
+            self._watching = True
+        self._session.service.deliveries.watch(self.id, self._end)
+
+    def _end(self, state: Tracked | None) -> None:
+        with self._lock:
+            if state is not None:
+                self._state = state
+            self._over.set()
+            callbacks = [*(self._complete if self._state.complete else ()), *self._resolved]
+        for callback in callbacks:
+            callback(self)
+
+    def __repr__(self) -> str:
+        """Show the id and what was known last."""
+        return f"<Delivery {self.id}: {dict(self._state.outcomes)}>"
+
+
+def publish(
+    body: Any, *, connection: Any, exchange: str = "", routing_key: str = "", track: bool = False,
+    ack_timeout: float = ACK_TIMEOUT_S, **properties: Any,
+) -> Delivery | None:  # fmt: skip
+    """Publish a message; with `track`, return a handle that tells what becomes of it in every queue that it is routed to.
+
+    Args:
+        body: what kombu's serializer takes.
+        connection: a kombu Connection or channel over our transport, or a Celery app.
+        exchange: the default exchange is '', where `routing_key` names the queue.
+        routing_key: by which the exchange routes.
+        track: whether to wait for answers.
+        ack_timeout: seconds within which each recipient has to ack or reject.
+        properties: further arguments of `kombu.Producer.publish`: headers, priority, serializer, retry, …
+
+    Raises:
+        PublishRefused: no queue takes it; of a tracked one that some do take, the others' outcome is `refused`.
+        kombu.exceptions.ChannelError: as `Channel.basic_publish`.
+        redis.exceptions.RedisError: as `errors.translate` names it.
+    """
+    with _channel(connection) as channel:
+        if not track:
+            Producer(channel).publish(body, exchange=exchange, routing_key=routing_key, **properties)
+            return None
+        return _tracked(channel, body, exchange, routing_key, ack_timeout, properties)
+
+
+@as_channel_errors
+def broadcast(
+    body: Any, exchange: str, *, connection: Any, routing_key: str = "", ack_timeout: float = ACK_TIMEOUT_S, **properties: Any
+) -> Delivery:  # fmt: skip
+    """Broadcast over a fanout exchange; return a handle that tells what becomes of it with every subscriber of this moment.
+
+    A subscriber acks or rejects as it would any message. One that rejects, or does not answer within `ack_timeout` seconds,
+    leaves a dead letter, with its id in the header `x-recipient`, in the queue `celery_redis_plus.undelivered`. Without
+    subscribers the broadcast itself becomes one, and the handle is resolved and not complete.
+
+    Raises:
+        InvalidArgument: the exchange is no fanout exchange.
+        kombu.exceptions.ChannelError: as `Channel.basic_publish`.
+        redis.exceptions.RedisError: as `errors.translate` names it.
+    """
+    with _channel(connection) as channel:
+        record = channel.session.bindings.record(exchange)
+        if record is None or record.type != "fanout":
+            kind = "does not exist" if record is None else f"is of type {record.type!r}"
+            raise InvalidArgument(f"exchange {exchange!r} {kind}; allowed is a fanout exchange that was declared")
+        return _tracked(channel, body, exchange, routing_key, ack_timeout, properties)
+
+
+def delivery(track: str, *, connection: Any) -> Delivery:
+    """Return the handle of a tracked delivery by its id, in whichever process it was published.
+
+    Raises:
+        DeliveryNotFound: nothing is known of it, or not any more.
+        redis.exceptions.RedisError: as `errors.translate` names it.
+    """
+    with _channel(connection) as channel:
+        return _handle(channel.session, track)
+
+
+def _tracked(
+    channel: Channel, body: Any, exchange: str, routing_key: str, ack_timeout: float, properties: Mapping[str, Any]
+) -> Delivery:  # fmt: skip
+    if not 0 < ack_timeout < 1e9:
+        raise InvalidArgument(f"ack_timeout is {ack_timeout!r}; allowed is a number of seconds over 0")
+    wanted = Wanted(uuid.uuid4().hex, ack_timeout)
+    Producer(channel).publish(body, exchange=exchange, routing_key=routing_key, **{**properties, TRACK: wanted})
+    return _handle(channel.session, wanted.id)
+
+
+def _handle(session: Session, track: str) -> Delivery:
+    state = session.tracking.tracks.state(track)
+    if state is None:
+        raise DeliveryNotFound(f"no tracked delivery {track!r} is known: none was published under this id, or long ago")
+    return Delivery(track, session, state)
+
+
+@contextmanager
+def _channel(source: Any) -> Iterator[Channel]:
+    """Give a channel of ours on a connection, a channel, or a Celery app."""
+    if isinstance(source, Channel):
+        yield source
+    elif isinstance(source, Connection):
+        yield _ours(source.default_channel)
+    elif hasattr(source, "producer_or_acquire"):
+        with source.producer_or_acquire() as producer:
+            yield _ours(producer.channel)
+    else:
+        raise InvalidArgument(f"connection is {source!r}; allowed are a kombu Connection, a channel, or a Celery app")
+
+
+def _ours(channel: Any) -> Channel:
+    if not isinstance(channel, Channel):
+        raise InvalidArgument(f"connection leads to {channel!r}; allowed is one over the transport of celery_redis_plus")
+    return channel

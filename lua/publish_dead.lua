@@ -1,0 +1,39 @@
+#!lua
+-- Puts one message that nobody can have straight into a queue's dead letters, once, however often its publisher retries.
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
+--       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)
+--       12 pub of this producer (string)  [13 staged body (hash)]
+-- ARGV  1 payload  2 rank (0-255, 0 first)  3 eta: not heeded  4 number of the message on its connection  5 retry (0/1)
+--       6 dedup window (ms)  7 life: not heeded  8 reason  9 how many dead letters the queue keeps at most
+--       10 description of the message for events ('' = none was made)
+-- Returns the tag; '' for a duplicate; 'NOQUEUE' where the queue has no record, 'DESCRIBE' where its events are written and there
+-- is no description (nothing is written then).
+-- @include enqueue
+-- @include once
+-- @include places
+-- @include die
+local queue, producer, staged = places(0), KEYS[12], KEYS[13]
+local record = redis.call('HMGET', queue.meta, 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'dlx')
+if not record[1] then return 'NOQUEUE' end
+if record[6] and ARGV[10] == '' then
+  if KEYS[13] then redis.call('UNLINK', KEYS[13]) end
+  return 'DESCRIBE'
+end
+record.description = ARGV[10]
+if staged and redis.call('EXISTS', staged) == 0 then
+  if seen_before(producer, ARGV[4]) then return '' end
+  return redis.error_reply('ERR the staged body is gone')
+end
+if not first_time(producer, ARGV[4], ARGV[5] == '1', ARGV[6]) then
+  if staged and ARGV[5] == '1' then redis.call('UNLINK', staged) end
+  return ''
+end
+local tag = enqueue(queue.meta, queue.ready, queue.delayed, queue.message, queue.bell, queue.timer, record,
+  ARGV[1], tonumber(ARGV[2]), '0', staged, queue.expiry, '')
+local score = redis.call('ZSCORE', queue.ready, tag)
+redis.call('ZREM', queue.ready, tag)
+redis.call('ZREM', queue.expiry, tag)
+if redis.call('EXISTS', queue.ready) == 0 then redis.call('DEL', queue.bell) end
+die(queue, { record[2], record[7] }, tag, text(tonumber(score)), ARGV[8], now_ms())
+trim_dead(queue, tonumber(ARGV[9]), 0)
+return tag
