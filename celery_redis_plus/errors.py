@@ -270,6 +270,22 @@ class DeliveryNotFound(BrokerError):
     reply_code = 404
 
 
+class AccessRefused(BrokerError):
+    """A consumer cannot have the queue: another one consumes it exclusively, or this one wants to while others consume it. Cancel
+    the other consumer first, or consume without `exclusive`.
+    """
+
+    reply_code = 403
+
+
+class ResourceLocked(BrokerError):
+    """The queue belongs to another connection (`exclusive`), or it has a single active consumer and cannot be asked for one
+    message at a time. Use a queue of your own, or consume it.
+    """
+
+    reply_code = 405
+
+
 class PreconditionFailed(BrokerError):
     """A queue or exchange exists already with other arguments. Declare it with the same ones, or delete it
     first.

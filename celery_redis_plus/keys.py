@@ -101,6 +101,10 @@ class QueueKeys:
     #: What the scripts take that deal with consumers; `lua/include/crew.lua` has the same order.
     crew: tuple[bytes, ...]
 
+    def bell_of(self, own: str) -> bytes:
+        """Return the bell of some of the queue's consumers: a priority's, or one consumer's; of nobody in particular for ''."""
+        return self.bell + b":" + own.encode() if own else self.bell
+
     def structure(self) -> tuple[bytes, ...]:
         """Return the keys that hold the queue itself, without the messages' hashes."""
         return (

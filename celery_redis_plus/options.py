@@ -76,6 +76,12 @@ class Options:
         "every third of this time.",
         unit="s",
     )
+    consumer_priority: int = _option(
+        kinds.number(-1_000_000, 1_000_000, integer=True),
+        0,
+        "The priority of this connection's consumers where a queue's consumer arguments have no `x-priority`: consumers of a "
+        "higher priority get every message while they have credit. `celery worker --consumer-priority` sets it for one worker.",
+    )
     queue_order_strategy: str = _option(
         kinds.choice("round_robin", "sorted", "priority"),
         "round_robin",

@@ -4,7 +4,9 @@
 --       timer (zset), expiry (zset), dying (zset), dead (zset), trash (zset), consumers (zset), consumer (prefix of a hash),
 --       interested (zset)
 -- ARGV  1 for how long a consumer counts as alive without being heard of (ms), then per queue: consumer, state
--- Returns per queue: known (0 = it is not on the list any more and has to join again), how many others were found dead.
+-- Returns per queue: known (0 = it is not on the list any more and has to join again), ms until the next consumer of a queue
+-- with rules counts as dead if it is not heard of (-1 = the queue has none, nobody has to look), why the queue is paused ('' = it
+-- is not), until when (ms since the epoch, 0 = for good).
 -- @include now
 -- @include crew
 local now = now_ms()
@@ -13,12 +15,20 @@ local reply = {}
 for i = 0, #KEYS / CREW - 1 do
   local crew = crew_of(i * CREW)
   local id, state = ARGV[2 * i + 2], ARGV[2 * i + 3]
-  local known = redis.call('EXISTS', crew.consumer .. id)
+  local known = redis.call('ZSCORE', crew.consumers, id) and redis.call('EXISTS', crew.consumer .. id) or 0
   if known == 1 then
     redis.call('HSET', crew.consumer .. id, 'state', state, 'heard', text(now))
     alive(crew, id, life, now)
   end
-  reply[#reply + 1] = known
-  reply[#reply + 1] = bury(crew, now)
+  bury(crew, now)
+  local record = redis.call('HMGET', crew.meta, 'managed', 'paused', 'paused_until')
+  local next_death = -1
+  if record[1] then
+    local first = redis.call('ZRANGE', crew.consumers, 0, 0, 'WITHSCORES')
+    if first[2] then next_death = tonumber(first[2]) - now end
+  end
+  local until_ms = tonumber(record[3] or 0)
+  local paused = record[2] and (until_ms == 0 or until_ms > now)
+  for _, value in ipairs({ known, next_death, paused and record[2] or '', text(until_ms) }) do reply[#reply + 1] = value end
 end
 return reply

@@ -7,6 +7,7 @@
 -- Returns how many went back.
 -- @include put_back
 -- @include event
+-- @include ring
 local queue = { ready = KEYS[1], expiry = KEYS[5], timer = KEYS[6] }
 local returned = 0
 for i = 2, #ARGV, 2 do
@@ -21,5 +22,5 @@ for i = 2, #ARGV, 2 do
     tell(KEYS[7], tag, 'requeued', { claim = ARGV[i + 1], reason = 'handed_back' })
   end
 end
-if returned > 0 then redis.call('ZADD', KEYS[4], 0, 'work') end
+if returned > 0 then ring(KEYS[4], KEYS[7]) end
 return returned

@@ -6,6 +6,7 @@
 -- Returns { how many went back, first entry of the next page (-1 = done) }.
 -- @include put_back
 -- @include event
+-- @include ring
 local queue = { ready = KEYS[1], expiry = KEYS[5], timer = KEYS[6] }
 local known = {}
 for i = 4, #ARGV do known[ARGV[i]] = true end
@@ -23,5 +24,5 @@ for _, tag in ipairs(tags) do
     tell(KEYS[7], tag, 'recovered', { reason = 'connection_lost' })
   end
 end
-if returned > 0 then redis.call('ZADD', KEYS[4], 0, 'work') end
+if returned > 0 then ring(KEYS[4], KEYS[7]) end
 return { returned, #tags == count and first + count - returned or -1 }

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Takes a consumer off its queue's list: it was cancelled, or its connection is gone.
+-- Takes a consumer off its queue's list: it was cancelled, or its connection is gone. What it held alone passes on.
 -- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
 --       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)  12 consumers (zset)
 --       13 consumer (prefix of a hash)  14 interested (zset)
@@ -7,5 +7,6 @@
 -- Returns how many consumers are left.
 -- @include crew
 local crew = crew_of(0)
-forget(crew, ARGV[1])
+forget(crew, ARGV[1], false)
+if redis.call('HEXISTS', crew.meta, 'managed') == 1 then wake(crew) end
 return redis.call('ZCARD', crew.consumers)

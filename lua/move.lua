@@ -14,14 +14,15 @@ local source = KEYS[2] .. tag
 if not redis.call('ZSCORE', KEYS[1], tag) then return -1 end
 local records = {}
 for base = 3, #KEYS - TARGET, TARGET do
-  local record = redis.call('HMGET', KEYS[base + 1], 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive')
+  local record = redis.call('HMGET', KEYS[base + 1], unpack(RECORD))
   record.description = ARGV[6]
   if record[1] then records[base] = record end
 end
 if next(records) == nil then return -2 end
-local rank = math.floor(tonumber(redis.call('HGET', source, 'score')) / LEVEL)
+local place = redis.call('HMGET', source, 'score', 'rank')
+local rank = tonumber(place[2]) or math.floor(tonumber(place[1]) / LEVEL)
 redis.call('ZREM', KEYS[1], tag)
-redis.call('HDEL', source, 'score', 'claim', 'by', 'failed', 'seen', 'expires', 'lives', 'reason', 'died')
+redis.call('HDEL', source, 'score', 'rank', 'claim', 'by', 'failed', 'seen', 'expires', 'lives', 'reason', 'died')
 local staged = KEYS[2] .. 'moving.' .. tag
 redis.call('RENAME', source, staged)
 local taken, moved_to = 0, {}

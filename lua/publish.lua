@@ -13,16 +13,16 @@
 -- @include ready
 -- @include original
 
-local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive')
+local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing')
 if not record[1] then return 'NOQUEUE' end
-local special = KEYS[9] or record[2] or record[4] or record[5] or record[6]
+local special = KEYS[9] or record[2] or record[4] or record[5] or record[6] or record[7] or record[8] or record[9]
 if ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and not special then
   -- An original, due at once and for ever, as nearly all are: it does without the functions below, which each call has to make
   -- anew.
   if not is_new(KEYS[8], ARGV[4], ARGV[6]) then return '' end
   local now = now_ms()
   local tag = new_tag(now, redis.call('HINCRBY', KEYS[1], 'published', 1), '.', record[1])
-  make_ready(KEYS[2], KEYS[5], KEYS[4] .. tag, tag, ARGV[1], tonumber(ARGV[2]), now)
+  make_ready(KEYS[2], KEYS[5], KEYS[4] .. tag, tag, ARGV[1], tonumber(ARGV[2]), now, LEVEL)
   return tag
 end
 if record[5] then

@@ -18,7 +18,7 @@
 -- @include die
 
 local queue, room, producer, staged = places(0), KEYS[12], KEYS[14], KEYS[15]
-local record = redis.call('HMGET', queue.meta, 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive')
+local record = redis.call('HMGET', queue.meta, unpack(RECORD))
 if not record[1] then return 'NOQUEUE' end
 if not record[5] then return 'PLAIN' end
 if record[6] and ARGV[13] == '' then
@@ -156,7 +156,7 @@ if not fits or free <= ahead then
     if not new_here() then return '' end
     local tag = put()
     if redis.call('ZREM', queue.ready, tag) == 0 then redis.call('ZREM', queue.delayed, tag) end
-    drop(tag, text(tonumber(ARGV[2]) * LEVEL + now_ms()))
+    drop(tag, text(tonumber(ARGV[2]) * level_of(record[9]) + now_ms()))
     return full((rules[2] or not rules[1]) and 1 or 0)
   end
   if overflow ~= 'block' or tight[2] < 1 or (max_bytes and size > max_bytes) then

@@ -8,6 +8,7 @@
 -- @include now
 -- @include places
 -- @include put_back
+-- @include ring
 local queue = places(0)
 local now = now_ms()
 local rules = redis.call('HMGET', queue.meta, unpack(FAILURE_RULES))
@@ -22,6 +23,6 @@ for i = 3, #ARGV, 2 do
     went[place] = went[place] + 1
   end
 end
-if went.ready > 0 then redis.call('ZADD', queue.bell, 0, 'work') end
+if went.ready > 0 then ring(queue.bell, queue.meta) end
 local evicted = went.dead > 0 and trim_dead(queue, tonumber(ARGV[2]), 0) or 0
 return { went.ready + went.delayed + went.dead, went.dead, evicted }

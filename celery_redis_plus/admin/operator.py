@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from celery_redis_plus.broker.consistency import BATCH, Checker
 from celery_redis_plus.broker.consumers import ConsumerRecord, Consumers
 from celery_redis_plus.broker.dead_letters import DeadLetters
+from celery_redis_plus.broker.pausing import Pause, Pausing
 from celery_redis_plus.broker.queues import Queues
 from celery_redis_plus.errors import QueueNotFound
 from celery_redis_plus.keys import Keys
@@ -44,6 +45,7 @@ class Operator:
         self._queues = Queues(self._wire, self._keys, transient_ttl_s=parsed.transient_queue_ttl)
         #: Lists, replays and deletes dead letters.
         self.dead_letters = DeadLetters(self._wire, self._keys)
+        self._pausing = Pausing(self._wire, self._keys)
         self._consumers = Consumers(self._wire, self._keys, timeout_s=parsed.consumer_heartbeat_timeout)
 
     def __enter__(self) -> Self:
@@ -65,6 +67,33 @@ class Operator:
         """
         self.check_queue(queue)
         return self._consumers.list(queue)
+
+    def pause(self, queue: str, reason: str, for_s: float | None = None) -> None:
+        """Give the consumers of `queue` nothing more, for `for_s` seconds or until it is resumed; publishing goes on.
+
+        Raises:
+            InvalidArgument: no reason is given, or `for_s` is not above 0.
+            QueueNotFound: there is no such queue.
+        """
+        self._pausing.pause(queue, reason, for_s)
+
+    def resume(self, queue: str) -> bool:
+        """Let the consumers of `queue` go on; return whether it was paused.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+        """
+        self.check_queue(queue)
+        return self._pausing.resume(queue)
+
+    def paused(self, queue: str) -> Pause | None:
+        """Return why and since when `queue` is paused; None: it is not.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+        """
+        self.check_queue(queue)
+        return self._pausing.paused(queue)
 
     def check_queue(self, queue: str) -> None:
         """Raise QueueNotFound where there is no such queue."""

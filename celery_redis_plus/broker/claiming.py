@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.events import pack_text, unpack_text
@@ -29,18 +30,68 @@ class Batch:
     messages: list[Claimed]
     #: Queues that still had ready messages afterwards.
     more: list[str]
+    #: Queues with rules for their consumers, which only the script `claim_managed` may take from; none was looked at.
+    managed: list[str] = field(default_factory=list)
+
+
+class State(Enum):
+    """How a queue that has rules for its consumers stands to one of them."""
+
+    OK = "ok"
+    #: It has no rules any more.
+    PLAIN = "plain"
+    PAUSED = "paused"
+    #: Another consumer is the active one, or has the queue alone.
+    STANDBY = "standby"
+    #: One of a higher priority has credit.
+    OUTRANKED = "outranked"
+    #: A takeover takes more calls.
+    AGAIN = "again"
+    #: The consumer is off the list, and has to join again.
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedBatch:
+    """What a claim from a queue with rules brought."""
+
+    messages: list[Claimed]
+    state: State
+    #: Seconds after which the consumer has to claim again, because nobody will wake it; None: somebody will.
+    wait_s: float | None
+    #: Counts the changes of the single active consumer.
+    epoch: bytes
+    #: There is more to take, or the consumer has to claim as soon as it has credit.
+    more: bool
+    #: Its consumers have priorities.
+    ranked: bool
 
 
 class Claimer:
     """Claims over one wire for one session."""
 
-    def __init__(self, wire: Wire, keys: Keys, *, holder: str, visibility_timeout_s: float) -> None:
-        """Claim over `wire` in the name of `holder`; a claim lasts `visibility_timeout_s` seconds without heartbeat."""
+    def __init__(
+        self,
+        wire: Wire,
+        keys: Keys,
+        *,
+        holder: str,
+        visibility_timeout_s: float,
+        delivery_limit: int | None = None,
+        dead_letter_max: int = 10_000,
+    ) -> None:
+        """Claim over `wire` in the name of `holder`; a claim lasts `visibility_timeout_s` seconds without heartbeat.
+
+        The limits are for what a dead single active consumer held: see `Settler`.
+        """
         self._wire = wire
         self._keys = keys
         self._holder = holder
         self._visibility_timeout_ms = int(visibility_timeout_s * 1000)
+        self._delivery_limit = -1 if delivery_limit is None else delivery_limit
+        self._dead_letter_max = dead_letter_max
         self._claim = script("claim")
+        self._claim_managed = script("claim_managed")
         self._worker = ""
 
     @property
@@ -52,13 +103,15 @@ class Claimer:
     def worker(self, name: str) -> None:
         self._worker = pack_text(name)
 
-    def claim(self, queues: Sequence[str], credit: int, *, share: bool) -> Batch:
+    def claim(self, queues: Sequence[str], credit: int, *, share: bool, held: Sequence[int] = ()) -> Batch:
         """Take up to `credit` messages of `queues` (at most `MAX_QUEUES` of them).
 
         Args:
             queues: names, in the order in which they are looked at.
             credit: how many messages at most.
             share: split the credit among the queues, instead of emptying the first one first.
+            held: how many messages of each queue the consumer has in work, so that it leaves their parts of a burst to others;
+                empty: it takes as many as it can.
 
         Raises:
             redis.exceptions.RedisError: as `errors.translate` names it. What a lost reply held is handed back when the
@@ -68,7 +121,7 @@ class Claimer:
         keys: list[bytes] = []
         for name in names:
             of = self._keys.queue(name)
-            keys += (of.ready, of.index, of.message, of.bell, of.meta, of.expiry, of.dying)
+            keys += (of.ready, of.index, of.message, of.bell, of.meta, of.expiry, of.dying, of.consumers)
         reply: list[bytes] = self._wire.run(
             self._claim,
             keys,
@@ -78,26 +131,71 @@ class Claimer:
             MAX_BATCH_BYTES,
             int(share and len(names) > 1),
             self._worker,
+            *(held or (-1,) * len(names)),
         )
-        messages = []
-        for at in range(1, len(reply), 2):
-            number, tag, claim, failures, seen = reply[at].split()
-            envelope, body = split_payload(reply[at + 1])
-            messages.append(
-                Claimed(
-                    tag=tag.decode(),
-                    queue=names[int(number) - 1],
-                    claim=int(claim),
-                    failures=int(failures),
-                    redelivered=seen != b"0" or failures != b"0",
-                    envelope=envelope,
-                    body=body,
-                )
-            )
-        return Batch(messages, [names[int(number) - 1] for number in reply[0].split()])
+        numbers = [int(number) for number in reply[0].split()]
+        return Batch(
+            claimed_messages(reply, names),
+            [names[number - 1] for number in numbers if number > 0],
+            [names[-number - 1] for number in numbers if number < 0],
+        )
+
+    def claim_managed(self, queue: str, count: int, consumer: str, *, credit: int, epoch: bytes) -> ManagedBatch:
+        """Take up to `count` messages of a queue that has rules for its consumers.
+
+        Args:
+            queue: its name.
+            count: how many messages at most.
+            consumer: the consumer's id; empty for one that gets messages one at a time.
+            credit: what the consumer could take in all.
+            epoch: what the last claim of this consumer from this queue brought as `epoch`; empty at first.
+
+        Raises:
+            redis.exceptions.RedisError: as `errors.translate` names it.
+        """
+        reply: list[bytes] = self._wire.run(
+            self._claim_managed, self._keys.queue(queue).crew,
+            count, self._visibility_timeout_ms, self._holder, MAX_BATCH_BYTES, consumer, credit, epoch,
+            self._delivery_limit, self._dead_letter_max, self._worker,
+        )  # fmt: skip
+        state, wait_ms, now_epoch, more, ranked = reply[0].split()
+        wait_s = int(wait_ms) / 1000
+        return ManagedBatch(
+            claimed_messages(reply, [queue]),
+            State(state.decode()),
+            None if wait_s < 0 else wait_s,
+            now_epoch,
+            more=more == b"1",
+            ranked=ranked == b"1",
+        )
 
     def fetch_body(self, message: Claimed) -> bytes | None:
         """Return the body of a large message, which the claim left out; None where the message is gone by now."""
         key = self._keys.queue(message.queue).message + message.tag.encode()
         body: bytes | None = self._wire.command("HGET", key, "body")
         return body
+
+
+def claimed_messages(reply: Sequence[bytes], names: Sequence[str]) -> list[Claimed]:
+    """Return the messages in a claim script's reply: a first entry of the script's own, then header, payload, header, payload.
+
+    Args:
+        reply: as the server sent it.
+        names: the queues, as the headers number them from 1.
+    """
+    messages = []
+    for at in range(1, len(reply), 2):
+        number, tag, claim, failures, seen = reply[at].split()
+        envelope, body = split_payload(reply[at + 1])
+        messages.append(
+            Claimed(
+                tag=tag.decode(),
+                queue=names[int(number) - 1],
+                claim=int(claim),
+                failures=int(failures),
+                redelivered=seen != b"0" or failures != b"0",
+                envelope=envelope,
+                body=body,
+            )
+        )
+    return messages

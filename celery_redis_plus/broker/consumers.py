@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from celery_redis_plus.errors import AccessRefused
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ PAGE = 500
 INTERESTED, NOTIFIED, NOT_INTERESTED = "interested", "notified", "not interested"
 #: Stands between a session and the number of its consumer in a consumer's id.
 SEPARATOR = "."
+#: What the join script answers -> what that means.
+REFUSALS = {
+    b"exclusive": "has an exclusive consumer",
+    b"in use": "has consumers, so that nobody can consume it exclusively",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +43,27 @@ class Consumer:
     queue: str
     #: What AMQP calls it; unique on its channel only.
     tag: str
+    #: `x-priority` of AMQP: whoever has a higher one gets every message while it has credit.
+    priority: int = 0
+    #: It wants the queue alone.
+    exclusive: bool = False
     #: Tells its state; asked from another thread.
     state: Callable[[], str] = field(default=lambda: INTERESTED, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """What the server answered a consumer's sign of life."""
+
+    consumer: Consumer
+    #: False: it is off the list, and has to join again.
+    known: bool
+    #: Seconds until the next consumer counts as dead, if it is not heard of before; None where nobody has to know in time.
+    next_death_s: float | None
+    #: Why the queue is paused; None: it is not.
+    paused: str | None
+    #: Until when, in seconds since the epoch; 0: until it is resumed.
+    paused_until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,26 +95,49 @@ class Consumers:
         self._keys = keys
         self._timeout_ms = int(timeout_s * 1000)
 
-    def join(self, consumer: Consumer) -> None:
-        """List `consumer`. Raises as `Wire.run` does."""
+    def join(self, consumer: Consumer) -> bool:
+        """List `consumer`; return whether its queue has rules for its consumers.
+
+        Raises:
+            AccessRefused: another consumer has the queue alone, or it wants to and there are others.
+            redis.exceptions.RedisError: as `errors.translate` names it.
+        """
         fields: tuple[Argument, ...] = (
             *("tag", consumer.tag, "host", socket.gethostname(), "pid", os.getpid()),
             *("state", consumer.state()),
         )
-        self._wire.run(script("join"), self._keys.queue(consumer.queue).crew, consumer.id, self._timeout_ms, *fields)
+        answer: bytes = self._wire.run(
+            script("join"), self._keys.queue(consumer.queue).crew,
+            consumer.id, self._timeout_ms, consumer.priority, int(consumer.exclusive), *fields,
+        )  # fmt: skip
+        if answer in REFUSALS:
+            raise AccessRefused(f"queue {consumer.queue!r} {REFUSALS[answer]}")
+        return answer == b"managed"
 
-    def beat(self, consumers: Sequence[Consumer]) -> list[Consumer]:
-        """Give a sign of life of each; return those that the server had taken off its list, which have to join again.
-
-        Also takes others off that gave none in time. Raises as `Wire.run` does.
-        """
+    def beat(self, consumers: Sequence[Consumer]) -> list[Sign]:
+        """Give a sign of life of each. Also takes others off the lists that gave none in time. Raises as `Wire.run` does."""
         keys: list[bytes] = []
         arguments: list[Argument] = [self._timeout_ms]
         for consumer in consumers:
             keys += self._keys.queue(consumer.queue).crew
             arguments += (consumer.id, consumer.state())
-        reply: list[int] = self._wire.run(script("beat"), keys, *arguments) if consumers else []
-        return [consumer for consumer, known in zip(consumers, reply[::2], strict=True) if not known]
+        reply: list[Any] = self._wire.run(script("beat"), keys, *arguments) if consumers else []
+        return [
+            Sign(
+                consumer,
+                known=bool(known),
+                next_death_s=None if next_death < 0 else next_death / 1000,
+                paused=reason.decode("utf-8", "replace") or None,
+                paused_until=int(until) / 1000,
+            )
+            for consumer, known, next_death, reason, until in zip(
+                consumers, reply[::4], reply[1::4], reply[2::4], reply[3::4], strict=True
+            )
+        ]
+
+    def suspend(self, consumer: Consumer) -> None:
+        """Note that a consumer has no credit, so that those of lower priorities get what comes. Does not wait for the reply."""
+        self._wire.post(script("suspend"), self._keys.queue(consumer.queue).crew, consumer.id)
 
     def leave(self, queue: str, consumer: str) -> None:
         """Take a consumer off the list. Raises as `Wire.run` does."""

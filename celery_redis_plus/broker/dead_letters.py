@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.deaths import Death, record_death
 from celery_redis_plus.broker.describing import describe
-from celery_redis_plus.broker.eta import MAX_ETA_MS
 from celery_redis_plus.broker.lifetime import lifetime
 from celery_redis_plus.errors import InvalidEta, QueueNotFound
 from celery_redis_plus.events import pack_text
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
 #: Messages that one script call reads or deletes, and bytes of payload after which it reads no further one.
 PAGE, PAGE_BYTES = 100, 1_000_000
-#: One priority's span of scores.
-LEVEL = MAX_ETA_MS + 1
 #: What the move script answers for a message that is no longer there, and for targets of which none has a record.
 GONE, NO_TARGET = -1, -2
 
@@ -191,11 +188,11 @@ class DeadLetters:
 
 
 def _letter(queue: str, fields: Sequence[bytes]) -> DeadLetter:
-    tag, died, payload, reason, failures, claims, score = fields
+    tag, died, payload, reason, failures, claims, rank = fields
     envelope, body = split_payload(payload)
     data = json.loads(envelope)
     return DeadLetter(
-        tag.decode(), queue, reason.decode(), int(float(died)), int(failures), int(claims), int(float(score)) // LEVEL,
+        tag.decode(), queue, reason.decode(), int(float(died)), int(failures), int(claims), int(rank),
         data.get("headers") or {}, data.get("properties") or {}, data.get("content-type"), data.get("content-encoding"), body,
     )  # fmt: skip
 

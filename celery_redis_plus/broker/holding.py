@@ -103,6 +103,8 @@ class Register:
         self._orders: deque[Order] = deque()
         #: Sessions that broke -> the queues they consumed.
         self._broken: dict[str, frozenset[str]] = {}
+        #: Queues with a limit of messages in work: a settlement there makes room, and wakes who may take the next one.
+        self.limited: set[str] = set()
         #: Called, from any thread, when there is something for the duties to do.
         self.on_work: Callable[[], None] = lambda: None
 
@@ -226,6 +228,10 @@ class Register:
             if not held.lost:
                 queues.setdefault(held.queue, []).append(held)
         return queues
+
+    def queues_of(self, tags: Iterable[str]) -> list[str]:
+        """Return the queues of those of the messages that are held."""
+        return [held.queue for tag in tags if (held := self._held.get(tag)) is not None]
 
     def tags(self) -> list[str]:
         """Return the tags held."""

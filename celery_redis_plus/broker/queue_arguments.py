@@ -29,6 +29,8 @@ MAX_PRIORITY = 255
 _RULE_FIELDS = {
     "message_ttl": "x-message-ttl",
     "limit": "x-delivery-limit",
+    "max_unacked": "x-max-unacked",
+    "ageing": "x-priority-ageing",
 }
 
 _FLAGS = ("durable", "exclusive", "auto_delete")
@@ -195,7 +197,35 @@ class QueueArguments:
             rules.append(("dlx", 1))
         if self.retry_policy is not None:
             rules.append(("retry", self.retry_policy.record))
+        rules += self._consumer_rules()
         return rules
+
+    def _consumer_rules(self) -> list[tuple[str, int | str]]:
+        rules: list[tuple[str, int | str]] = []
+        if self.single_active:
+            rules.append(("sac", 1))
+        rate = self.rate_per_s
+        if rate is not None:
+            rules += [("rate", repr(rate)), ("burst", repr(max(1.0, rate / BURST_SHARE)))]
+        if rules or self.max_unacked is not None:
+            rules.append(("managed", "declared"))
+        return rules
+
+    @property
+    def single_active(self) -> bool:
+        """`x-single-active-consumer`: of all consumers one gets the messages."""
+        return self.arguments.get("x-single-active-consumer") is True
+
+    @property
+    def max_unacked(self) -> int | None:
+        """`x-max-unacked`: how many messages may be in work at once, over all consumers; None: no limit."""
+        return self._whole("x-max-unacked")
+
+    @property
+    def rate_per_s(self) -> float | None:
+        """`x-rate-limit`: how many messages a second go to consumers, over all of them; None: no limit."""
+        value = self.arguments.get("x-rate-limit")
+        return None if value is None else _rate(value)
 
     def encode(self) -> str:
         """Return canonical ASCII JSON for the queue's record `meta:{Q}`, which holds the format's version."""
@@ -294,6 +324,25 @@ def _retry_policy() -> _Rule:
 _STRING = _Rule("a str", lambda value: isinstance(value, str))
 _BOOLEAN = _Rule("true or false", lambda value: isinstance(value, bool))
 
+#: Seconds in the units of Celery's `rate_limit`.
+_RATE_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+#: A queue with a rate limit that was idle may give this part of a second's messages at once.
+BURST_SHARE = 10
+
+
+def _rate(value: object) -> float | None:
+    """Return messages a second of a number or of Celery's `100/m`; None for what is neither."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str):
+        number, _, unit = value.partition("/")
+        try:
+            value = float(number) / _RATE_UNITS[unit.strip()]
+        except (ValueError, KeyError):
+            return None
+    return float(value) if isinstance(value, int | float) and 1e-4 <= value <= 1e6 else None
+
+
 _RULES: dict[str, _Rule] = {
     "x-expires": _whole_number(1, MAX_TTL_MS, " of ms"),
     "x-message-ttl": _whole_number(0, MAX_TTL_MS, " of ms"),
@@ -314,6 +363,13 @@ _RULES: dict[str, _Rule] = {
     "x-dead-letter-exchange": _STRING,
     "x-dead-letter-routing-key": _STRING,
     "x-single-active-consumer": _BOOLEAN,
+    # Ours, too.
+    "x-max-unacked": _whole_number(1, inf),
+    "x-rate-limit": _Rule(
+        "a number of messages a second, or one with its unit such as '100/m' (s, m, h), from 0.0001 to 1000000 a second",
+        lambda value: _rate(value) is not None,
+    ),
+    "x-priority-ageing": _whole_number(1, MAX_TTL_MS // 1000, " of ms"),
     # Ours: see docs/broadcasts.md.
     "x-durable-subscriber": _BOOLEAN,
     "x-archive": _BOOLEAN,

@@ -47,6 +47,7 @@ class Settler:
         self._requeue = script("requeue")
         self._hand_back = script("hand_back")
         self._reject = script("reject")
+        self._wake = script("wake")
 
     def post(self, held: Held, settlement: Settlement) -> None:
         """Send a settlement without waiting for the reply. Never raises: what the connection loses, the duties send again.
@@ -94,6 +95,8 @@ class Settler:
         with suppress(RedisError, OSError):
             # `done` has been told of the failure, and the session's owner meets it with its next call.
             self._wire.post(self._script(settlement), keys, *arguments, done=done, hold=hold)
+            if messages[0].queue in self._register.limited:
+                self._wire.post(self._wake, self._wake_keys(messages[0].queue), hold=hold)
 
     def ack_now(self, queue: str, tags: Iterable[str]) -> int:
         """Remove messages and wait for the reply; return how many were there. Raises as `Wire.run` does."""
@@ -111,6 +114,12 @@ class Settler:
                 self._wire.run(self._script(settlement), keys, *arguments)
                 for held in part:
                     self._register.confirm(held)
+            if batch[0].queue in self._register.limited:
+                self._wire.run(self._wake, self._wake_keys(batch[0].queue))
+
+    def _wake_keys(self, queue: str) -> list[bytes]:
+        keys = self._keys.queue(queue)
+        return [keys.ready, keys.bell, keys.meta]
 
     def _script(self, settlement: Settlement) -> Any:
         if settlement is Settlement.ACK:

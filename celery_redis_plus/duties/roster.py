@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.errors import AccessRefused
+
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers import Consumer, Consumers
+    from celery_redis_plus.broker.consumers import Consumer, Consumers, Sign
     from celery_redis_plus.duties.watched import WatchList
+
+logger = logging.getLogger(__name__)
 
 #: Consumers in one script call.
 BATCH = 50
 #: Seconds until a consumer that is not on its list is looked at once more.
 LOOK_AGAIN_S = 0.2
+#: Seconds after which a consumer's end is looked for beyond the moment at which it is due.
+DEATH_MARGIN_S = 0.02
+#: Seconds between two looks whether a paused queue goes on.
+PAUSE_LOOK_S = 5.0
 
 
 class Roster:
@@ -27,6 +37,8 @@ class Roster:
         self._due_at = 0.0
         #: Consumers that were not on their lists when we last looked.
         self._missed: set[str] = set()
+        #: Paused queues, with the reasons that were logged.
+        self._paused: dict[str, str] = {}
         #: (queue, consumer) of connections that broke: nobody else takes them off the lists.
         self._left_behind: deque[tuple[str, str]] = deque()
 
@@ -56,16 +68,41 @@ class Roster:
 
     def _beat(self, consumers: list[Consumer]) -> None:
         for at in range(0, len(consumers), BATCH):
-            for unknown in self._consumers.beat(consumers[at : at + BATCH]):
-                if unknown.id not in self._missed:
-                    # Taken for dead; or cancelled at this very moment, and then it must not be listed again.
-                    self._missed.add(unknown.id)
-                    self._due_at = time.monotonic() + LOOK_AGAIN_S
-                    continue
-                self._missed.discard(unknown.id)
-                self._consumers.join(unknown)
-                if unknown not in self._present():
-                    self._consumers.leave(unknown.queue, unknown.id)
+            for sign in self._consumers.beat(consumers[at : at + BATCH]):
+                if not sign.known:
+                    self._join_again(sign.consumer)
+                if sign.next_death_s is not None:
+                    # What the dead one had alone passes on in time.
+                    self._due_at = min(self._due_at, time.monotonic() + sign.next_death_s + DEATH_MARGIN_S)
+                self._note_pause(sign)
+
+    def _join_again(self, consumer: Consumer) -> None:
+        if consumer.id not in self._missed:
+            # Taken for dead; or cancelled at this very moment, and then it must not be listed again.
+            self._missed.add(consumer.id)
+            self._due_at = time.monotonic() + LOOK_AGAIN_S
+            return
+        self._missed.discard(consumer.id)
+        try:
+            self._consumers.join(consumer)
+        except AccessRefused as error:
+            logger.warning("consumer %s was taken for dead meanwhile: %s", consumer.tag, error)
+            return
+        if consumer not in self._present():
+            self._consumers.leave(consumer.queue, consumer.id)
+
+    def _note_pause(self, sign: Sign) -> None:
+        queue = sign.consumer.queue
+        if sign.paused != self._paused.get(queue):
+            if sign.paused is None:
+                del self._paused[queue]
+                logger.info("queue %r is resumed", queue)
+            else:
+                self._paused[queue] = sign.paused
+                end = datetime.fromtimestamp(sign.paused_until, UTC).isoformat() if sign.paused_until else "it is resumed"
+                logger.warning("queue %r is paused until %s: %s", queue, end, sign.paused)
+        if sign.paused is not None:
+            self._due_at = min(self._due_at, time.monotonic() + PAUSE_LOOK_S)
 
     def _present(self) -> list[Consumer]:
         return [consumer for queue in self._watched.all() for consumer in queue.consumers]

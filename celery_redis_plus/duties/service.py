@@ -163,6 +163,10 @@ class Service:
                 self._thread.start()
         self._waker.wake()
 
+    def wake(self) -> None:
+        """Have the thread look at what is due."""
+        self._waker.wake()
+
     def flush(self, timeout_s: float) -> bool:
         """Wait until nothing is left to settle, at most `timeout_s` seconds; return whether that was reached."""
         deadline = time.monotonic() + timeout_s

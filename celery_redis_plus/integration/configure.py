@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from celery import Celery
 
+from celery_redis_plus.integration import consumer_priority
 from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.connections import Connections
 from celery_redis_plus.integration.publishing import set_eta_for
@@ -34,6 +35,7 @@ def configure_app(
       `broker_read_url` and in `broker_write_url`. Result backends are left alone.
     - Workers log which broker they use, and `inspect scheduled` shows the delayed tasks that the broker holds for their
       queues, beside those in the worker's own timer.
+    - `celery worker --consumer-priority N` sets the priority of the worker's consumers.
     - A naive `eta` means what `enable_utc` and `timezone` say.
     - `accept` names what queues accept, checked when this app publishes: queue name to a callable, a pydantic model, a msgspec
       Struct, a dataclass, or a list of these. A model reads a task's only argument, or its keyword arguments; a callable gets
@@ -67,6 +69,7 @@ def configure_app(
     if ack_policy is not None or queue_ack_policies is not None:
         app._connection.ack_policies = AckPolicies(ack_policy, dict(queue_ack_policies or {}))  # noqa: SLF001 - as above
     app.steps["consumer"].add(BrokerStep)
+    consumer_priority.add_to(app)
     set_eta_for(app)
     if FIXUP not in app.fixups:
         app.fixups = {*app.fixups, FIXUP}

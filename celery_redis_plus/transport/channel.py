@@ -90,17 +90,18 @@ class Channel(Publishing, Consuming, Declaring, virtual.Channel):
 
     def _leave(self) -> None:
         """Close in order, while the server answers."""
+        keeper = self.session.service.keeper
+        delivered = self.qos.unsettled()
+        # Before others may claim: what goes back comes before what is newer.
+        if keeper is None:
+            self.qos.give_back(list(delivered))
+        elif keeper.stopping():
+            self.qos.give_back([tag for tag, message in delivered.items() if not keeper.keeps(message, 0.0)])
         for tag in list(self._consumer_queues):
             self.basic_cancel(tag)
         for queue in self._getting:
             self.session.service.watched.remove(queue, self.session.id)
             self._unused_here(queue)
-        keeper = self.session.service.keeper
-        delivered = self.qos.unsettled()
-        if keeper is None:
-            self.qos.give_back(list(delivered))
-        elif keeper.stopping():
-            self.qos.give_back([tag for tag, message in delivered.items() if not keeper.keeps(message, 0.0)])
         self._abandon()
 
     def _abandon(self) -> None:

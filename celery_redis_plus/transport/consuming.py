@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kombu.utils.uuid import uuid
 
 from celery_redis_plus.broker.consumers import INTERESTED, NOT_INTERESTED, NOTIFIED, Consumer
 from celery_redis_plus.broker.holding import Settlement
+from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.message import Claimed
 from celery_redis_plus.transport.broadcasting import UNREADABLE, Broadcasting
 from celery_redis_plus.transport.failures import as_channel_errors, channel_error
@@ -28,6 +30,10 @@ logger = logging.getLogger(__name__)
 
 #: Queues without a known reason to look that each claim looks at all the same: their bells are not heard while others have work.
 COLD_QUEUES = 4
+#: A channel that has more messages in work does not count them for each claim.
+COUNTED = 100
+#: Consumer priorities go from minus this to this.
+MAX_CONSUMER_PRIORITY = 1_000_000
 
 
 class Consuming(Broadcasting):
@@ -45,6 +51,10 @@ class Consuming(Broadcasting):
         self.consumed: dict[str, Callable[[dict[str, Any]], Any]] = {}
         #: queue -> the consumer as the server knows it.
         self.consumers: dict[str, Consumer] = {}
+        #: queue -> the bell that wakes this channel's consumer of it.
+        self.bells: dict[str, bytes] = {}
+        #: queue -> when to look at it again by ourselves, on the monotonic clock, in seconds: nobody rings then.
+        self.later: dict[str, float] = {}
         #: Claimed and not delivered.
         self.buffer: deque[Claimed] = deque()
         #: Queues with a reason to claim from; a dict for its order.
@@ -68,12 +78,30 @@ class Consuming(Broadcasting):
         no_ack: bool = False,
         callback: Callable[[Any], Any] | None = None,
         consumer_tag: str | None = None,
+        exclusive: bool = False,
+        arguments: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> str:
-        """Deliver the messages of `queue` to `callback` from now on; return the consumer's tag."""
+        """Deliver the messages of `queue` to `callback` from now on; return the consumer's tag.
+
+        Args:
+            queue: its name.
+            no_ack: a delivered message counts as settled.
+            callback: called with each message.
+            consumer_tag: a name for the consumer; None makes one.
+            exclusive: consume the queue alone.
+            arguments: `x-priority`, a whole number, says which consumers get messages first (0 where it is missing): those with
+                a higher one get every message while they have credit, as in RabbitMQ
+                (https://www.rabbitmq.com/docs/consumer-priority).
+            kwargs: what kombu passes to other transports.
+
+        Raises:
+            InvalidArgument: `x-priority` is no whole number.
+            ChannelError: 403: another consumer has the queue alone, or this one wants to and there are others.
+        """
         self._check_open()
         tag = consumer_tag or uuid()
-        self._join(queue, tag)
+        self._join(queue, tag, self._priority(queue, arguments), exclusive=exclusive)
         self._consumer_queues[tag] = queue
 
         def deliver(payload: dict[str, Any]) -> Any:
@@ -95,12 +123,32 @@ class Consuming(Broadcasting):
         self.session.waker.wake()
         return tag
 
-    def _join(self, queue: str, tag: str) -> None:
-        if queue not in self.consumers:
-            consumer = Consumer(self.session.new_consumer_id(), queue, tag, lambda: self._state(queue))
-            self.session.consumers.join(consumer)
-            self.consumers[queue] = consumer
-            self._watch(queue, consumer)
+    def _priority(self, queue: str, arguments: Mapping[str, Any] | None) -> int:
+        priority = (arguments or {}).get("x-priority")
+        if priority is None:
+            return self.session.options.consumer_priority
+        if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > MAX_CONSUMER_PRIORITY:
+            raise InvalidArgument(
+                f"argument 'x-priority' of a consumer of queue {queue!r} is {priority!r}; allowed is a whole number from "
+                f"{-MAX_CONSUMER_PRIORITY} to {MAX_CONSUMER_PRIORITY}"
+            )
+        return priority
+
+    def _join(self, queue: str, tag: str, priority: int, *, exclusive: bool) -> None:
+        if queue in self.consumers:
+            return
+        session = self.session
+        consumer = Consumer(
+            session.new_consumer_id(), queue, tag, priority=priority, exclusive=exclusive, state=lambda: self._state(queue)
+        )
+        declared = session.queues.arguments(queue)
+        session.claims.note(queue, managed=session.consumers.join(consumer))
+        self.consumers[queue] = consumer
+        alone = declared is not None and declared.single_active
+        self.bells[queue] = session.keys.queue(queue).bell_of(consumer.id if alone else str(priority or ""))
+        if declared is not None and declared.max_unacked is not None:
+            session.service.register.limited.add(queue)
+        self._watch(queue, consumer)
 
     def _watch(self, queue: str, consumer: Consumer | None = None) -> None:
         queues = self.session.queues
@@ -122,6 +170,7 @@ class Consuming(Broadcasting):
             return
         self.consumed.pop(queue, None)
         self.hot.pop(queue, None)
+        self.later.pop(queue, None)
         self._no_ack.discard(queue)
         self.session.reader.unsubscribe(queue)
         if self.session.broken:
@@ -158,6 +207,10 @@ class Consuming(Broadcasting):
                 register.order(one, Settlement.HAND_BACK)
             raise
 
+    def forfeit(self, queue: str) -> None:
+        """Give what is claimed from a queue and not delivered back: another consumer is the active one by now."""
+        self._hand_back([message for message in self.buffer if message.queue == queue])
+
     # -- what the poller asks ---------------------------------------------------------------------------------------------
 
     @property
@@ -179,6 +232,14 @@ class Consuming(Broadcasting):
         self._cold_at += room
         return hot + chosen
 
+    def held(self, queues: Sequence[str]) -> Sequence[int]:
+        """Return how many messages of each queue this channel has in work; nothing where it has too many to count."""
+        delivered = self.qos.unsettled()
+        if len(delivered) > COUNTED:
+            return ()
+        counts = Counter(self.session.service.register.queues_of(delivered))
+        return [counts[queue] for queue in queues]
+
     def claimed(self, queues: Iterable[str], batch: Batch) -> None:
         """Take a claim's result: into the buffer, and what still has messages stays hot, at the end of the line."""
         for queue in queues:
@@ -188,6 +249,19 @@ class Consuming(Broadcasting):
                 self.hot[queue] = None
         self.buffer.extend(self.session.service.register.admit(batch.messages, self.session.id))
 
+    def warm_up(self) -> None:
+        """Look at the queues with the next claim for which the time has come."""
+        if not self.later:
+            return
+        now = time.monotonic()
+        for queue in [queue for queue, at in self.later.items() if at <= now]:
+            del self.later[queue]
+            if queue in self.consumed:
+                self.hot[queue] = None
+                if not self.qos.credit(len(self.buffer), 1):
+                    # Somebody else shall look.
+                    self.session.waiter.ring(self.bells[queue])
+
     def all_hot(self) -> None:
         """Look at every queue with the next claims."""
         self.hot.update(dict.fromkeys(self.consumed))
@@ -195,6 +269,8 @@ class Consuming(Broadcasting):
     def deliver_next(self) -> None:
         """Deliver the first buffered message."""
         claimed = self.buffer[0]
+        if not self.session.claims.may_deliver(self, claimed.queue):
+            return
         deliver = self.consumed.get(claimed.queue)
         payload = self._payload(claimed)
         # Only now: until it is delivered or gone, the buffer is what its hand-back looks at.
@@ -238,7 +314,7 @@ class Consuming(Broadcasting):
         """Return the queue's first message, or None.
 
         Raises:
-            ChannelError: the channel is closed.
+            ChannelError: the channel is closed; 403: another consumer has the queue alone; 405: it has a single active consumer.
         """
         self._check_open()
         if queue not in self._getting and queue not in self.consumed:
@@ -248,10 +324,10 @@ class Consuming(Broadcasting):
         session = self.session
         claimed = self._from_buffer(queue)
         while claimed is None or (payload := self._payload(claimed)) is None:
-            batch = session.claimer.claim([queue], 1, share=False)
-            if not batch.messages:
+            found = session.claims.get(queue)
+            if not found:
                 return None
-            claimed = next(iter(session.service.register.admit(batch.messages, session.id)), None)
+            claimed = next(iter(session.service.register.admit(found, session.id)), None)
         session.service.register.deliver(claimed.tag)
         session.tracking.delivered(payload["headers"], claimed.tag, queue)
         message = Message(payload, channel=self)

@@ -6,6 +6,7 @@ and blocks on the bells when there is none. It is the only owner of the connecti
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,8 @@ GATHER_S = 0.002
 UNLIMITED = min(100, MAX_BATCH)
 #: Seconds between two looks at connections that should have answered.
 HEALTH_S = 5.0
+#: Seconds; what a channel looks at later than this waits for a turn that comes anyway.
+LATER_S = 1.5
 
 
 class Poller:
@@ -49,8 +52,8 @@ class Poller:
         self._timers_ahead = 0
         #: Until when a claim waits for more credit; 0: it does not.
         self._claim_at = 0.0
-        #: A timer of the loop is set that ends its sleep.
-        self._waking = False
+        #: When a timer of the loop ends its sleep, on the monotonic clock, in seconds.
+        self._wakes_at = math.inf
         self._turn_number = 0
         self._in_turn = False
         self._broadcasts_in_a_row = 0
@@ -124,6 +127,7 @@ class Poller:
     def _claim(self) -> bool:
         """Claim for one channel that has credit and reason to; return whether any channel did."""
         for channel in self._channels:
+            channel.warm_up()
             if channel.buffer or not channel.hot:
                 continue
             credit = channel.qos.credit(0, UNLIMITED)
@@ -131,7 +135,7 @@ class Poller:
                 self._claim_at = 0.0
                 self._session.settler.release(hold=True)
                 queues = channel.hot_queues(MAX_QUEUES)
-                batch = self._session.claimer.claim(queues, credit, share=channel.shares_credit)
+                batch = self._session.claims.claim(channel, queues, credit)
                 channel.claimed(queues, batch)
                 return True
         return False
@@ -153,22 +157,27 @@ class Poller:
 
     def _wake_in(self, seconds: float) -> None:
         """Have the event loop turn again in `seconds`. It has taken its timeout for this turn, so one more comes at once."""
-        if not self._waking:
-            self._waking = True
+        at = time.monotonic() + seconds
+        if at < self._wakes_at:
+            self._wakes_at = at
             self._loop.call_later(seconds, self._woken)
             self._session.waker.wake()
 
     def _woken(self) -> None:
-        self._waking = False
+        self._wakes_at = math.inf
 
     def _open_bells(self) -> tuple[bytes, ...]:
         """Return the bells of the queues for which there is credit."""
-        queues: dict[str, None] = {}
+        bells: dict[bytes, None] = {}
         for channel in self._channels:
             if channel.consumed and channel.qos.credit(len(channel.buffer), UNLIMITED) > 0:
-                queues.update(dict.fromkeys(channel.consumed))
-        keys = self._session.keys
-        return tuple(keys.queue(queue).bell for queue in queues)
+                bells.update(dict.fromkeys(channel.bells[queue] for queue in channel.consumed))
+        return tuple(bells)
+
+    def _later_s(self) -> float:
+        """Return the seconds until a channel has to look at a queue by itself; infinity where none has to."""
+        at = min((at for channel in self._channels for at in channel.later.values()), default=math.inf)
+        return max(0.0, at - time.monotonic())
 
     def _arm(self, *, bells: bool = True) -> None:
         """Block on the streams, and on the bells if wanted, unless a call that covers them is out already."""
@@ -205,14 +214,13 @@ class Poller:
         if not waiter.armed or not (wait or waiter.arrived()):
             return
         bell = waiter.take()
-        keys = self._session.keys
         used = False
         for channel in self._channels:
             if bell is None:
                 channel.all_hot()
                 used = True
             for queue in channel.consumed:
-                if bell is not None and keys.queue(queue).bell == bell:
+                if bell is not None and channel.bells[queue] == bell:
                     channel.hot[queue] = None
                     used = used or channel.qos.credit(len(channel.buffer), UNLIMITED) > 0
         if not used and bell is not None:
@@ -251,7 +259,7 @@ class Poller:
                 continue
             self._arm()
             left = HEALTH_S if deadline is None else deadline - time.monotonic()
-            wait_s = max(min(left, HEALTH_S, session.reader.rest_s() or HEALTH_S), 0.0)
+            wait_s = max(min(left, HEALTH_S, session.reader.rest_s() or HEALTH_S, self._later_s()), 0.0)
             if not self._wait(wait_s) and left <= 0:
                 return False
 
@@ -296,7 +304,7 @@ class Poller:
         self._loop = loop
         self._timers_ahead = 0
         self._session.loop_thread = threading.get_ident()
-        self._waking = False
+        self._wakes_at = math.inf
         loop.on_tick.add(self.on_tick)
         loop.add_reader(self._session.waker.fileno(), self._on_waker)
         self._timer = loop.call_repeatedly(1.0, self._on_timer)
@@ -372,6 +380,9 @@ class Poller:
             if self._claim_at < time.monotonic():
                 self._claim_at = 0.0
             self._arm(bells=not self._claim_at)
+            later_s = self._later_s()
+            if later_s < LATER_S:
+                self._wake_in(later_s)
         session.settler.release(hold=False)
         session.wire.push()
         self._listen("bells", session.bell_wire, self._on_bells, wanted=bool(session.waiter.armed))

@@ -38,6 +38,7 @@ from celery_redis_plus.topology.connector import Connector
 from celery_redis_plus.topology.waker import Waker
 from celery_redis_plus.topology.wire import Wire
 from celery_redis_plus.transport.accepting import Acceptance
+from celery_redis_plus.transport.managed import Claims
 from celery_redis_plus.transport.tracking import Tracking
 
 if TYPE_CHECKING:
@@ -100,8 +101,16 @@ class Session:
         self._numbers = itertools.count(1)
         self.undelivered = Undelivered(self.publisher, keep=options.dead_letter_max)
         self.tracking = Tracking(Tracks(self.wire, self.keys), self.undelivered)
-        self.claimer = Claimer(self.wire, self.keys, holder=self.id, visibility_timeout_s=options.visibility_timeout)
+        self.claimer = Claimer(
+            self.wire,
+            self.keys,
+            holder=self.id,
+            visibility_timeout_s=options.visibility_timeout,
+            delivery_limit=options.delivery_limit,
+            dead_letter_max=options.dead_letter_max,
+        )
         self.claimer.worker = options.client_name or f"{os.getpid()}@{socket.gethostname()}"
+        self.claims = Claims(self)
         self.waiter = BellWaiter(
             self.bell_wire, self.wire, wake=self.keys.wake(self.id), polling_interval_s=options.polling_interval
         )

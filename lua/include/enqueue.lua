@@ -4,6 +4,14 @@
 -- @include room
 -- @include event
 
+-- What of a queue's record whoever enqueues reads.
+local RECORD = { 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing' }
+
+-- How many ms of waiting weigh as much as one level of priority: with `ageing` a message gains a level in so many.
+local function level_of(ageing)
+  return tonumber(ageing) or LEVEL
+end
+
 -- Rings the timer for a sweeper that does not know of what is due at `due`: a `next` in the past belongs to one that is gone.
 local function announce(timer, ttl, next_due, due, now)
   next_due = tonumber(next_due or 0)
@@ -14,7 +22,7 @@ end
 
 -- Gives the message its tag and its place: ready, or delayed until `eta` (ms since the epoch; '+ms' counts from now). Returns
 -- the tag.
--- `record` is HMGET meta id ttl next message_ttl limited archive; `record.description` is what the event `published` says of the
+-- `record` is HMGET meta of RECORD; `record.description` is what the event `published` says of the
 -- message. `staged` is false, or the key of a hash that already holds the body.
 -- `life` is as publishers send it. `tag` is false, or a tag that the message has already: its event is left to the caller.
 local function enqueue(meta, ready, delayed, message, bell, timer, record, payload, rank, eta, staged, expiry, life, tag)
@@ -28,18 +36,19 @@ local function enqueue(meta, ready, delayed, message, bell, timer, record, paylo
     redis.call('RENAME', staged, hash)
     redis.call('PERSIST', hash)
   end
-  local ttl = record[2]
+  local ttl, level = record[2], level_of(record[9])
   local lives, expires = false, false
   if life ~= '' or record[4] then lives, expires = lifetime(life, record[4]) end
   if eta > now then
-    redis.call('HSET', hash, 'payload', payload, 'score', text(rank * LEVEL + eta))
+    redis.call('HSET', hash, 'payload', payload, 'score', text(rank * level + eta))
     if lives then redis.call('HSET', hash, 'lives', text(lives)) end
     if expires then redis.call('HSET', hash, 'expires', text(expires)) end
     redis.call('ZADD', delayed, text(eta), tag)
     if ttl then redis.call('PEXPIRE', delayed, ttl) end
     announce(timer, ttl, record[3], eta, now)
   else
-    make_ready(ready, bell, hash, tag, payload, rank, now)
+    -- Nobody may take it now (paused, limits): who lifts that rings.
+    make_ready(ready, record[7] or bell, hash, tag, payload, rank, now, level, record[8])
     expires = expiry_of(lives, expires, now)
     if expires then
       redis.call('HSET', hash, 'expires', text(expires))
@@ -49,9 +58,11 @@ local function enqueue(meta, ready, delayed, message, bell, timer, record, paylo
     end
     if ttl then
       redis.call('PEXPIRE', ready, ttl)
-      redis.call('PEXPIRE', bell, ttl)
+      redis.call('PEXPIRE', record[7] or bell, ttl)
     end
   end
+  -- The score of a queue with ageing does not tell the priority.
+  if record[9] then redis.call('HSET', hash, 'rank', rank) end
   if ttl then redis.call('PEXPIRE', hash, ttl) end
   if record[5] and limits_bytes(record[5]) then redis.call('HINCRBY', meta, 'bytes', size_of(hash)) end
   if told then tell_published(meta, tag, record.description, payload, eta - now) end

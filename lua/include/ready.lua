@@ -8,9 +8,9 @@ local function new_tag(now, published, mark, id)
   return string.format('%011x%08x%s%s', now, published % 4294967296, mark, id)
 end
 
--- Stores a message that is deliverable from `now` on, and rings.
-local function make_ready(ready, bell, hash, tag, payload, rank, now)
+-- Stores a message that is deliverable from `now` on, and rings unless `quiet`. `level` is one priority level's span of scores.
+local function make_ready(ready, bell, hash, tag, payload, rank, now, level, quiet)
   redis.call('HSET', hash, 'payload', payload)
-  redis.call('ZADD', ready, text(rank * LEVEL + now), tag)
-  redis.call('ZADD', bell, 0, 'work')
+  redis.call('ZADD', ready, text(rank * level + now), tag)
+  if not quiet then redis.call('ZADD', bell, 0, 'work') end
 end

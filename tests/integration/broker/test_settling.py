@@ -112,7 +112,12 @@ def test_a_session_is_handed_back_in_pages_without_what_the_process_holds(broker
     page, total = 0, 0
     while page >= 0:
         returned, page = broker.wire.run(
-            script("hand_back_session"), [keys.ready, keys.index, keys.message, keys.bell], "holder", page, 100, *known
+            script("hand_back_session"),
+            [keys.ready, keys.index, keys.message, keys.bell, keys.expiry, keys.timer, keys.meta],
+            "holder",
+            page,
+            100,
+            *known,
         )
         total += returned
     assert total == 800

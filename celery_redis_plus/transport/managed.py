@@ -1,0 +1,159 @@
+"""Claims for channels from queues of both kinds: plain ones together in one call, each one that has rules by itself.
+
+Rules are a pause, a single active consumer, consumer priorities, limits. Only the server knows which queues have some at the
+moment: a plain claim names those that it left alone, and a claim by the rules says when there are none any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from itertools import groupby
+from math import ceil
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.claiming import Batch, State
+from celery_redis_plus.errors import AccessRefused, ResourceLocked
+
+if TYPE_CHECKING:
+    from celery_redis_plus.message import Claimed
+    from celery_redis_plus.transport.consuming import Consuming
+    from celery_redis_plus.transport.session import Session
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after which a consumer asks again for a queue that another one has alone.
+REFUSED_AGAIN_S = 5.0
+
+
+class Claims:
+    """A session's claims."""
+
+    def __init__(self, session: Session) -> None:
+        """Claim with the claimer of `session`."""
+        self._session = session
+        #: Queues that had rules when they were last asked.
+        self._managed: set[str] = set()
+        #: Of those the ones in which consumers have priorities.
+        self._ranked: set[str] = set()
+        #: Consumer -> how often the active consumer had changed when it last claimed.
+        self._epochs: dict[str, bytes] = {}
+        #: Consumer -> when it last heard that it is the active one, on the monotonic clock, in seconds.
+        self._confirmed_at: dict[str, float] = {}
+
+    def note(self, queue: str, *, managed: bool) -> None:
+        """Remember whether the queue has rules."""
+        if managed:
+            self._managed.add(queue)
+
+    def claim(self, channel: Consuming, queues: Sequence[str], credit: int) -> Batch:
+        """Claim up to `credit` messages of `queues`, in their order. Raises as `Claimer.claim` does."""
+        if self._managed.isdisjoint(queues):
+            batch = self._plain(channel, queues, credit, share=channel.shares_credit)
+        else:
+            batch = Batch([], [])
+            left = len(queues)
+            for managed, group in groupby(queues, self._managed.__contains__):
+                for names in [[name] for name in group] if managed else [list(group)]:
+                    open_credit = credit - len(batch.messages)
+                    if open_credit <= 0:
+                        # Not looked at: they keep their reason to be.
+                        batch.more.extend(name for name in names if name in channel.hot)
+                        continue
+                    share = ceil(open_credit * len(names) / left) if channel.shares_credit else open_credit
+                    left -= len(names)
+                    if managed:
+                        found, more = self._by_the_rules(channel, names[0], share, open_credit)
+                        batch.messages.extend(found)
+                        batch.more.extend(more)
+                    else:
+                        part = self._plain(channel, names, share, share=channel.shares_credit)
+                        batch.messages.extend(part.messages)
+                        batch.more.extend(part.more)
+        if self._ranked and len(batch.messages) >= credit:
+            self._suspend(channel, batch)
+        return batch
+
+    def _plain(self, channel: Consuming, queues: Sequence[str], credit: int, *, share: bool) -> Batch:
+        held = channel.held(queues) if credit > 1 else ()
+        batch = self._session.claimer.claim(queues, credit, share=share, held=held)
+        if batch.managed:
+            self._managed.update(batch.managed)
+            batch.more.extend(batch.managed)
+        return batch
+
+    def _by_the_rules(self, channel: Consuming, queue: str, count: int, credit: int) -> tuple[list[Claimed], list[str]]:
+        """Claim from one queue; return the messages, and the queue's name where it has to be looked at again."""
+        consumer = channel.consumers[queue]
+        asked_at = time.monotonic()
+        known = self._epochs.get(consumer.id, b"")
+        reply = self._session.claimer.claim_managed(queue, count, consumer.id, credit=credit, epoch=known)
+        if reply.epoch != known or reply.state is State.STANDBY:
+            # What it claimed as the active consumer belongs to another by now.
+            self._epochs[consumer.id] = reply.epoch
+            channel.forfeit(queue)
+        if reply.state is State.OK:
+            self._confirmed_at[consumer.id] = asked_at
+        elif reply.state is State.PLAIN:
+            self._managed.discard(queue)
+        elif reply.state is State.PAUSED:
+            # The duties log it.
+            self._session.service.roster.hurry()
+            self._session.service.wake()
+        elif reply.state is State.UNKNOWN:
+            try:
+                self._session.consumers.join(consumer)
+            except AccessRefused as error:
+                logger.warning("consumer %s gets nothing: %s", consumer.tag, error)
+                channel.later[queue] = asked_at + REFUSED_AGAIN_S
+                return [], []
+        (self._ranked.add if reply.ranked else self._ranked.discard)(queue)
+        if reply.wait_s is not None and not reply.more:
+            channel.later[queue] = time.monotonic() + reply.wait_s
+        return reply.messages, [queue] if reply.more else []
+
+    def _suspend(self, channel: Consuming, batch: Batch) -> None:
+        """Tell the queues with consumer priorities that the channel's credit is gone: by what came from others, perhaps."""
+        for queue in self._ranked.intersection(channel.consumers).difference(batch.more):
+            self._session.consumers.suspend(channel.consumers[queue])
+            # The claim that comes when there is credit again says so.
+            batch.more.append(queue)
+
+    def may_deliver(self, channel: Consuming, queue: str) -> bool:
+        """Return whether the channel may deliver what it has claimed from `queue`; if not, that has been handed back.
+
+        A single active consumer asks once more when it has not heard for long that it is the one: while it was frozen, another
+        may have taken its place, and begun with the same messages.
+        """
+        if queue not in self._managed:
+            return True
+        declared = self._session.queues.arguments(queue)
+        if declared is None or not declared.single_active:
+            return True
+        heard_at = self._confirmed_at.get(channel.consumers[queue].id, 0.0)
+        if time.monotonic() - heard_at < self._session.options.consumer_heartbeat_timeout / 2:
+            return True
+        before = len(channel.buffer)
+        _, more = self._by_the_rules(channel, queue, 0, 1)
+        channel.hot.update(dict.fromkeys(more))
+        return len(channel.buffer) == before
+
+    def get(self, queue: str) -> list[Claimed]:
+        """Return the first message of a queue, if there is one and nobody has the queue alone.
+
+        Raises:
+            ResourceLocked: the queue has a single active consumer.
+            AccessRefused: it has an exclusive consumer.
+        """
+        claimer = self._session.claimer
+        batch = claimer.claim([queue], 1, share=False)
+        if not batch.managed:
+            return batch.messages
+        reply = claimer.claim_managed(queue, 1, "", credit=1, epoch=b"")
+        if reply.state is State.STANDBY:
+            declared = self._session.queues.arguments(queue)
+            if declared is not None and declared.single_active:
+                raise ResourceLocked(f"queue {queue!r} has a single active consumer: consume it instead of getting one message")
+            raise AccessRefused(f"queue {queue!r} has an exclusive consumer")
+        return reply.messages

@@ -1,0 +1,141 @@
+#!lua flags=allow-oom
+-- Takes messages of one queue that has rules for its consumers: a pause, a single active consumer, consumer priorities, limits.
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
+--       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)  12 consumers (zset)
+--       13 consumer (prefix of a hash)  14 interested (zset)
+-- ARGV  1 how many messages at most  2 visibility timeout (ms)  3 holder  4 bytes of payload at most
+--       5 consumer ('' = one that gets messages one at a time)  6 credit that it has in all  7 epoch in which it became the active
+--       one, as far as it knows  8 delivery limit of queues without their own (-1 = none)  9 how many dead letters the queue
+--       keeps at most  10 the worker's name, packed for events
+-- Returns { 'state wait epoch more ranked', header, payload, ... }. wait: ms after which the consumer has to claim again (-1 = it is
+-- woken); more: 1 = there is work left, or the consumer has to claim when it has credit again;
+-- ranked: 1 = consumers have priorities. States:
+--   ok; plain (it has no rules any more); paused; standby (another consumer is the active one, or has the queue alone);
+--   outranked (one of a higher priority has credit); again (a takeover takes more calls);
+--   unknown (it is not on the list and has to join again)
+-- @include crew
+-- @include put_back
+-- @include take
+
+local crew = crew_of(0)
+local count, me, credit = math.min(tonumber(ARGV[1]), 500), ARGV[5], tonumber(ARGV[6])
+visibility, holder, bytes, worker = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[10]
+now = now_ms()
+deadline = text(now + visibility)
+bury(crew, now)
+local record = redis.call('HMGET', crew.meta, 'managed', 'paused', 'paused_until', 'sac', 'active', 'takeover', 'epoch',
+  'max_unacked', 'rate', 'burst', 'tokens', 'tokens_at', 'pacer', 'pacer_until', 'prioritised', 'exclusive')
+local epoch = record[7] or '0'
+
+local function answer(state, wait, more)
+  reply[1] = state .. ' ' .. text(wait) .. ' ' .. epoch .. ' ' .. (more and 1 or 0) .. ' ' .. (record[15] and 1 or 0)
+  return reply
+end
+
+if record[2] then
+  local left = tonumber(record[3]) - now
+  if left > -now and left <= 0 then
+    redis.call('HDEL', crew.meta, 'paused', 'paused_at', 'paused_until', 'quiet')
+    wake(crew)
+  else
+    redis.call('HSET', crew.meta, 'quiet', 1)
+    return answer('paused', left > 0 and left or -1, false)
+  end
+end
+if record[16] and record[16] ~= me then return answer('standby', -1, false) end
+if me ~= '' and not redis.call('ZSCORE', crew.consumers, me) then return answer('unknown', 0, true) end
+
+-- Puts back what the last active consumer held when it died. Returns whether that was all.
+local function take_over()
+  local rules = redis.call('HMGET', crew.meta, unpack(FAILURE_RULES))
+  local tags = redis.call('ZRANGE', crew.index, 0, 499)
+  local died = 0
+  for _, tag in ipairs(tags) do
+    local fields = redis.call('HMGET', crew.message .. tag, 'score', 'expires')
+    redis.call('ZREM', crew.index, tag)
+    if fields[1] and put_back_failed(crew, rules, ARGV[8], tag, fields[1], fields[2], now, 'recovered', 'heartbeat_lost') == 'dead' then died = died + 1 end
+  end
+  if died > 0 then trim_dead(crew, tonumber(ARGV[9]), 0) end
+  if #tags == 500 then return false end
+  redis.call('HDEL', crew.meta, 'takeover')
+  return true
+end
+
+if record[4] then
+  local active = record[5] or elect(crew)
+  direct(crew)
+  epoch = redis.call('HGET', crew.meta, 'epoch') or '0'
+  if active ~= me then return answer('standby', -1, false) end
+  if record[6] and not take_over() then return answer('again', 0, true) end
+  -- It was deposed and chosen again, and has not heard of either: what it has in its buffer is not its own any more.
+  if epoch ~= ARGV[7] then return answer('ok', 0, true) end
+end
+
+if record[15] and me ~= '' then
+  local mine = tonumber(redis.call('HGET', crew.consumer .. me, 'priority') or 0)
+  redis.call('ZADD', crew.interested, mine, me)
+  local first = redis.call('ZREVRANGE', crew.interested, 0, 0, 'WITHSCORES')
+  if tonumber(first[2]) > mine then
+    local bell = direct(crew)
+    if redis.call('EXISTS', crew.ready) == 0 then return answer('outranked', -1, false) end
+    -- Those of a higher priority have credit. If none of them takes what it was woken for, it is blocked, and we go on.
+    local stalled = tonumber(redis.call('HGET', crew.meta, 'stalled') or 0)
+    local heard = redis.call('ZADD', bell, 0, 'work') == 1
+    if heard or stalled == 0 then
+      redis.call('HSET', crew.meta, 'stalled', text(now))
+      return answer('outranked', 1000, false)
+    elseif now - stalled < 900 then
+      return answer('outranked', 1000 - (now - stalled), false)
+    end
+  else
+    redis.call('HDEL', crew.meta, 'stalled')
+  end
+end
+
+local max_unacked, rate = tonumber(record[8]), tonumber(record[9])
+local unacked = max_unacked and redis.call('ZCARD', crew.index)
+local tokens
+if max_unacked then count = math.min(count, max_unacked - unacked) end
+if rate then
+  local burst = tonumber(record[10])
+  tokens = math.min(burst, (tonumber(record[11]) or burst) + math.max(0, now - (tonumber(record[12]) or now)) * rate / 1000)
+  -- A millionth is what adding up fractions may lose.
+  count = math.min(count, math.floor(tokens + 1e-6))
+end
+local taken = 0
+if count > 0 then
+  taken = take(1, count, crew.ready, crew.index, crew.message, crew.meta, crew.expiry, crew.dying)
+end
+local left = redis.call('EXISTS', crew.ready) == 1
+local full = max_unacked and unacked + taken >= max_unacked
+local exhausted = credit - taken <= 0
+local wait, quiet = -1, full
+if rate then
+  tokens = tokens - taken
+  redis.call('HSET', crew.meta, 'tokens', string.format('%.6f', tokens), 'tokens_at', text(now))
+  if left and tokens < 1 and not full then
+    -- One consumer comes back for the next token; nobody else is woken before.
+    local pacer = record[13]
+    if exhausted or me == '' then
+      if pacer == me then pacer = nil end
+    elseif not pacer or pacer == me or tonumber(record[14]) < now then
+      pacer = me
+      wait = math.ceil((1 - tokens) * 1000 / rate)
+      redis.call('HSET', crew.meta, 'pacer', me, 'pacer_until', text(now + wait + 1000))
+    end
+    quiet = pacer and (pacer == me or tonumber(record[14]) >= now)
+    if not pacer then redis.call('HDEL', crew.meta, 'pacer', 'pacer_until') end
+  elseif record[13] == me then
+    redis.call('HDEL', crew.meta, 'pacer', 'pacer_until')
+  end
+end
+if record[15] and me ~= '' and exhausted then redis.call('ZREM', crew.interested, me) end
+local bell = direct(crew)
+if quiet then redis.call('HSET', crew.meta, 'quiet', 1) else redis.call('HDEL', crew.meta, 'quiet') end
+if left and not quiet then
+  redis.call('ZADD', bell, 0, 'work')
+else
+  redis.call('DEL', bell)
+end
+local state = redis.call('HEXISTS', crew.meta, 'managed') == 1 and 'ok' or 'plain'
+return answer(state, wait, (left and not quiet) or (record[15] and exhausted))

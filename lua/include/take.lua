@@ -1,0 +1,76 @@
+-- @include now
+-- @include text
+-- @include marks
+
+-- What a claim script sets first: who claims, for how long (ms), how many bytes of payload at most, and what events call him.
+local holder, visibility, bytes, worker
+-- The first entry is the script's own; then come header, payload, header, payload, ...
+local reply = { '' }
+local now, deadline
+
+local _for_marked
+-- The functions for messages of queues with limits or events, made when the first one is met: each call makes the functions anew
+-- that it comes by, and these are many.
+local function for_marked()
+  if not _for_marked then
+-- @include room
+-- @include event
+    _for_marked = { is_limited = is_limited, size_of = size_of, make_room = make_room, tell = tell }
+  end
+  return _for_marked
+end
+
+-- Takes up to `count` messages from the queue with these keys, which the reply calls `q`: out of the queue and into the index.
+-- Returns how many it took, and whether the queue gave less than was asked for: nothing is left there.
+local function take(q, count, ready, index, message, meta, expiry, dying)
+  local popped = redis.call('ZPOPMIN', ready, count)
+  local drained = #popped < 2 * count
+  if #popped > 0 and not deadline then
+    now = now_ms()
+    deadline = text(now + visibility)
+  end
+  local claimed = {}
+  local taken = 0
+  for i = 1, #popped, 2 do
+    local tag, score = popped[i], popped[i + 1]
+    if bytes <= 0 then
+      -- The reply is full: what is left goes back to where it was.
+      redis.call('ZADD', ready, score, tag)
+      drained = false
+    else
+      local hash = message .. tag
+      local fields = redis.call('HMGET', hash, 'payload', 'claim', 'failed', 'seen', 'expires')
+      local expires = fields[5]
+      if expires then redis.call('ZREM', expiry, tag) end
+      if expires and tonumber(expires) <= now then
+        -- The sweep decides where it goes: at this very moment it is due there.
+        local marked = not is_plain(tag) and for_marked()
+        if marked and marked.is_limited(tag) then marked.make_room(meta, 1, marked.size_of(hash), 'gone', now) end
+        redis.call('HSET', hash, 'score', score, 'reason', 'expired', 'died', text(now))
+        redis.call('HDEL', hash, 'expires')
+        redis.call('ZADD', dying, text(now), tag)
+        redis.call('HINCRBY', meta, 'expired', 1)
+        redis.call('HINCRBY', meta, 'dead_lettered', 1)
+        if marked then marked.tell(meta, tag, 'dead_lettered', { reason = 'expired' }) end
+      elseif fields[1] then
+        local claim = (tonumber(fields[2]) or 0) + 1
+        redis.call('HSET', hash, 'score', score, 'claim', claim, 'by', holder)
+        claimed[#claimed + 1] = deadline
+        claimed[#claimed + 1] = tag
+        taken = taken + 1
+        bytes = bytes - #fields[1]
+        reply[#reply + 1] = q .. ' ' .. tag .. ' ' .. claim .. ' ' .. (fields[3] or '0') .. ' ' .. (fields[4] or '0')
+        reply[#reply + 1] = fields[1]
+        if not is_plain(tag) then for_marked().tell(meta, tag, 'claimed', { claim = claim, worker = worker }) end
+      else
+        redis.call('HINCRBY', meta, 'vanished', 1)
+        if not is_plain(tag) then for_marked().tell(meta, tag, 'vanished', {}) end
+      end
+    end
+  end
+  if #claimed > 0 then redis.call('ZADD', index, unpack(claimed)) end
+  if popped[1] and not is_plain(popped[1]) and for_marked().is_limited(popped[1]) then
+    for_marked().make_room(meta, #popped / 2, 0, 'claimed', now)
+  end
+  return taken, drained
+end

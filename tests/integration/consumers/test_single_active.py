@@ -1,0 +1,140 @@
+"""A queue with a single active consumer: one gets the messages, the others wait for its end."""
+
+from __future__ import annotations
+
+import time
+
+import kombu
+import pytest
+from kombu.exceptions import ChannelError
+
+from celery_redis_plus.admin.operator import Operator
+from tests.integration.consumers.test_priorities import together
+from tests.support.inbox import Inbox, declare, publish
+from tests.support.waiting import wait_until
+
+SINGLE = {"x-single-active-consumer": True}
+
+
+def single(**options):
+    return kombu.Queue("q", durable=True, queue_arguments=SINGLE, **options)
+
+
+def test_one_gets_everything_and_the_next_takes_over_when_it_cancels(connect, broker_url):
+    first, second = (Inbox(connect(polling_interval=600).channel(), single(), prefetch=2) for _ in range(2))
+    publisher = connect().channel()
+    publish(publisher, "q", *range(10))
+    together(first, second)
+    assert (first.bodies, second.bodies) == (list(range(10)), [])
+    with Operator(broker_url) as operator:
+        assert [record.active for record in operator.consumers("q")] == [True, False]
+    first.cancel()
+    publish(publisher, "q", 10, 11)
+    assert second.drain(2, timeout_s=3) == [10, 11]
+
+
+def test_standbys_are_not_woken(connect, redis_client):
+    active = Inbox(connect(polling_interval=600).channel(), single())
+    standbys = [Inbox(connect(polling_interval=600).channel(), single()) for _ in range(3)]
+    publisher = connect().channel()
+    together(active, *standbys, quiet_s=0.1)
+    redis_client.config_resetstat()
+    for number in range(50):
+        publish(publisher, "q", number)
+        active.drain(number + 1)
+    together(active, *standbys, quiet_s=0.1)
+    # Per message: a publish, a claim, an ack.
+    assert redis_client.info("commandstats")["cmdstat_evalsha"]["calls"] <= 3 * 50 + 10
+
+
+def test_what_the_active_one_has_not_seen_goes_back_before_the_next_one_begins(connect):
+    first, second = (Inbox(connect().channel(), single(), prefetch=5, ack=False) for _ in range(2))
+    publish(connect().channel(), "q", *range(10))
+    first.drain(2)
+    first.cancel()
+    assert second.drain(5) == [2, 3, 4, 5, 6]
+
+
+def test_a_closed_channel_s_messages_come_before_newer_ones(connect):
+    first, second = (Inbox(connect().channel(), single(), prefetch=5, ack=False) for _ in range(2))
+    publish(connect().channel(), "q", *range(10))
+    first.drain(3)
+    first.channel.close()
+    assert second.drain(5) == [0, 1, 2, 3, 4]
+    assert [message.delivery_info["redelivered"] for message in second.messages[:4]] == [True, True, True, False]
+
+
+def test_a_dead_one_is_replaced_within_the_heartbeat_timeout_and_its_messages_come_first(connect):
+    options = {"consumer_heartbeat_timeout": 1, "polling_interval": 600}
+    frozen = connect(**options)
+    first = Inbox(frozen.channel(), single(), prefetch=5, ack=False)
+    second = Inbox(connect(**options, visibility_timeout=200).channel(), single(), prefetch=5, ack=False)
+    publish(connect().channel(), "q", *range(10))
+    first.drain(2)
+    start = time.monotonic()
+    frozen.transport.session.service.stop()
+    assert second.drain(5) == [0, 1, 2, 3, 4]
+    assert time.monotonic() - start < 3
+    # The first one comes back: what is in its buffer is not its own any more.
+    assert first.rest(0.2) == [0, 1]
+    for message in first.messages + second.messages:
+        message.ack()
+    second.ack = True
+    together(first, second)
+    assert sorted(first.bodies + second.bodies) == sorted([*range(10), 0, 1])
+    assert second.bodies == list(range(10))
+
+
+def test_a_lost_connection_passes_the_queue_on_without_waiting_for_the_heartbeat_timeout(connect):
+    lost = connect()
+    Inbox(lost.channel(), single())
+    second = Inbox(connect().channel(), single())
+    lost.transport.session.bell_wire.abandon()
+    lost.transport.session.broken = True
+    lost.collect()
+    publish(connect().channel(), "q", 1)
+    assert second.drain(1, timeout_s=5) == [1]
+
+
+def test_of_the_waiting_ones_the_highest_priority_is_next(connect, broker_url):
+    first = Inbox(connect().channel(), single())
+    Inbox(connect().channel(), single())
+    third = Inbox(connect().channel(), single(consumer_arguments={"x-priority": 3}))
+    first.cancel()
+    publish(connect().channel(), "q", 1)
+    assert third.drain(1, timeout_s=5) == [1]
+
+
+def test_a_message_cannot_be_got_one_at_a_time(connect):
+    channel = connect().channel()
+    declare(channel, "q", arguments=SINGLE)
+    with pytest.raises(ChannelError, match="single active consumer") as caught:
+        channel.basic_get("q")
+    assert caught.value.code == 405
+
+
+def test_each_change_counts_an_epoch(connect, redis_client):
+    inboxes = [Inbox(connect().channel(), single()) for _ in range(3)]
+    for expected, inbox in enumerate(inboxes, start=1):
+        assert int(redis_client.hget("meta:{q}", "epoch")) == expected
+        inbox.cancel()
+    assert redis_client.hget("meta:{q}", "active") is None
+
+
+def test_a_consumer_that_comes_to_an_empty_queue_is_the_active_one_at_once(connect):
+    channel = connect().channel()
+    declare(channel, "q", arguments=SINGLE)
+    publish(channel, "q", 1)
+    inbox = Inbox(channel, single())
+    assert inbox.drain(1, timeout_s=3) == [1]
+    inbox.cancel()
+    publish(channel, "q", 2)
+    later = Inbox(channel, single())
+    assert later.drain(1, timeout_s=3) == [2]
+
+
+def test_two_channels_of_one_connection_are_two_consumers(connection):
+    inboxes = [Inbox(connection.channel(), single()) for _ in range(2)]
+    publish(connection.channel(), "q", *range(4))
+    wait_until(lambda: (inboxes[0].pump(0.05), sum(len(inbox.messages) for inbox in inboxes) == 4)[1])
+    assert inboxes[0].bodies == list(range(4))
