@@ -56,7 +56,7 @@ class Settler:
         has not left this process when it is killed runs again.
         """
         lock = self._wire.lock
-        if not self._wire.connected or not lock.acquire(timeout=PATIENCE_S):
+        if not lock.acquire(timeout=PATIENCE_S):
             self._register.order(held, settlement)
             return
         try:
@@ -75,12 +75,7 @@ class Settler:
         gathered, self._gathered = self._gathered, {}
         for messages in gathered.values():
             for at in range(0, len(messages), MAX_BATCH):
-                part = messages[at : at + MAX_BATCH]
-                if self._wire.connected:
-                    self._post(part, Settlement.ACK, hold=hold)
-                else:
-                    for held in part:
-                        self._register.order(held, Settlement.ACK)
+                self._post(messages[at : at + MAX_BATCH], Settlement.ACK, hold=hold)
 
     def _post(self, messages: list[Held], settlement: Settlement, *, hold: bool) -> None:
         keys, arguments = self._call(messages, settlement)
@@ -92,11 +87,17 @@ class Settler:
                 else:
                     self._register.order(held, settlement)
 
-        with suppress(RedisError, OSError):
-            # `done` has been told of the failure, and the session's owner meets it with its next call.
-            self._wire.post(self._script(settlement), keys, *arguments, done=done, hold=hold)
-            if messages[0].queue in self._register.limited:
-                self._wire.post(self._wake, self._wake_keys(messages[0].queue), hold=hold)
+        # Asked under the lock: a settlement never opens a connection that was lost anew, because nobody would read its reply.
+        with self._wire.lock:
+            if not self._wire.connected:
+                for held in messages:
+                    self._register.order(held, settlement)
+                return
+            with suppress(RedisError, OSError):
+                # `done` has been told of the failure, and the session's owner meets it with its next call.
+                self._wire.post(self._script(settlement), keys, *arguments, done=done, hold=hold)
+                if messages[0].queue in self._register.limited:
+                    self._wire.post(self._wake, self._wake_keys(messages[0].queue), hold=hold)
 
     def ack_now(self, queue: str, tags: Iterable[str]) -> int:
         """Remove messages and wait for the reply; return how many were there. Raises as `Wire.run` does."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
@@ -37,6 +37,7 @@ from celery_redis_plus.duties.heartbeat import Heartbeat
 from celery_redis_plus.duties.janitor import Janitor
 from celery_redis_plus.duties.restorer import Restorer
 from celery_redis_plus.duties.roster import Roster
+from celery_redis_plus.duties.rounds import Rounds
 from celery_redis_plus.duties.subscriptions import Subscriptions
 from celery_redis_plus.duties.sweeper import Limits, Sweeper
 from celery_redis_plus.duties.tending import Tending
@@ -60,17 +61,6 @@ FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 1.0
 TIMER_WAIT_S = 30.0
 #: Seconds without consumers after which the thread ends; a new consumer starts it again.
 IDLE_END_S = 10.0
-
-
-class Duty(Protocol):
-    """One kind of background work."""
-
-    @property
-    def due_at(self) -> float:
-        """When to run next, on the monotonic clock, in seconds."""
-
-    def run(self) -> None:
-        """Do what is due."""
 
 
 class Service:
@@ -128,16 +118,18 @@ class Service:
         #: What this process waits for; its thread runs while there is something.
         self.deliveries = Deliveries(connector, keys, options)
         self._janitor.on_unbound = self._subscriptions.forget
-        self._duties: tuple[Duty, ...] = (
-            self._tending,
-            self._aftermath,
-            self._heartbeat,
-            self._sweeper,
-            self.roster,
-            self._restorer,
-            self._janitor,
-            self._subscriptions,
-            Forgotten(Overdue(wire, keys, options)),
+        self._rounds = Rounds(
+            (
+                self._tending,
+                self._aftermath,
+                self._heartbeat,
+                self._sweeper,
+                self.roster,
+                self._restorer,
+                self._janitor,
+                self._subscriptions,
+                Forgotten(Overdue(wire, keys, options)),
+            )
         )
         self._watched_version = -1
         self._reachable = True
@@ -271,10 +263,7 @@ class Service:
             self.roster.hurry()
             self._subscriptions.hurry()
         self._sweeper.watch(self._swept())
-        now = time.monotonic()
-        for duty in self._duties:
-            if duty.due_at <= now:
-                duty.run()
+        self._rounds.run()
 
     def _swept(self) -> dict[str, None]:
         """The queues that this process sweeps: those it consumes, and those that have to be swept by anybody."""
@@ -288,8 +277,7 @@ class Service:
                 self._timer_rang(self._timers.disarm())
             if bells:
                 self._timers.arm(bells)
-        due_at = min(duty.due_at for duty in self._duties)
-        wait_s = max(0.0, min(due_at - time.monotonic(), LONGEST_REST_S))
+        wait_s = max(0.0, min(self._rounds.due_at - time.monotonic(), LONGEST_REST_S))
         descriptors = [self._waker.fileno()]
         if self._timers.armed:
             descriptors.append(self._bell_wire.fileno())

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery_redis_plus.errors import translate
+from celery_redis_plus.topology import forks
 from celery_redis_plus.topology.replies import reply_reader
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class HeldConnection:
         #: Called when an open connection failed; a close in order, or of an idle connection, does not count.
         self.on_failure: Callable[[], None] = lambda: None
         self._reset()
+        forks.watch(self)
 
     def _reset(self) -> None:
         self.lock = threading.RLock()
@@ -128,6 +130,10 @@ class HeldConnection:
             dead = True
         if dead:
             self._disconnect()
+
+    def forked(self) -> None:
+        """Let go of the parent's connection, in a child. What ran before the hook of `forks` finds out by itself."""
+        self._check_process()
 
     def _check_process(self) -> None:
         """Let a forked child start anew. Called before the lock is taken: the parent may have held it at the fork."""

@@ -5,16 +5,28 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from celery_redis_plus.topology import forks
+
 
 class Waker:
     """A file descriptor that is readable after `wake` and until `clear`."""
 
     def __init__(self) -> None:
         """Open the pipe."""
+        self._open()
+        forks.watch(self)
+
+    def _open(self) -> None:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
         self._awake = False
+
+    def forked(self) -> None:
+        """Have a pipe of its own, in a child: one that it shared would wake the parent, and eat the parent's wake-ups."""
+        if self._reader >= 0:
+            self.close()
+            self._open()
 
     def fileno(self) -> int:
         """Return the readable end."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
 
+from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.transport.consuming import Consuming
 from celery_redis_plus.transport.declaring import Declaring
 from celery_redis_plus.transport.failures import CONNECTION_ERRORS, channel_error
@@ -53,6 +54,9 @@ class Channel(Publishing, Consuming, Declaring, virtual.Channel):
         self.poller.add(self)
 
     def _check_open(self) -> None:
+        if self.closed and not self.session.wire.connected:
+            # As py-amqp: kombu's retry opens a new connection for this, and repeats a channel's error on the same channel.
+            raise ServerUnreachable(f"the channel was closed with its connection to {self.session.address.display()}")
         if self.closed:
             raise channel_error("the channel is closed; open a new one with connection.channel()", 504, "Channel")
 

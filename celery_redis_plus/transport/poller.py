@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError
 
 from celery_redis_plus.broker.claiming import MAX_BATCH, MAX_QUEUES
 from celery_redis_plus.topology.readable import wait_readable
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.holding import Keeper
     from celery_redis_plus.topology.held_connection import HeldConnection
     from celery_redis_plus.transport.channel import Channel
     from celery_redis_plus.transport.session import Session
@@ -309,10 +313,13 @@ class Poller:
         loop.add_reader(self._session.waker.fileno(), self._on_waker)
         self._timer = loop.call_repeatedly(1.0, self._on_timer)
 
-    @property
-    def delivering(self) -> bool:
-        """Whether the loop delivers just now: a solo worker runs its tasks in there."""
-        return self._in_turn
+    def turns_soon(self, keeper: Keeper | None) -> bool:
+        """Return whether the loop, whose thread asks, will take a turn before it sleeps or works for long.
+
+        Not while it delivers: a solo worker runs a task in there, then the next one. Not when the worker was told to end: then
+        the loop stands still while its pool finishes what it has.
+        """
+        return not self._in_turn and (keeper is None or not keeper.ending())
 
     @property
     def attached(self) -> bool:
@@ -416,6 +423,12 @@ class Poller:
 
     def _on_timer(self) -> None:
         """Look at what should have answered: a peer that went silent sends no end of file."""
+        if threading.get_ident() != self._session.loop_thread:
+            # Celery 5.7 fires the loop's timers from another thread while its own waits for a prefork pool to end.
+            self._session.settler.release(hold=False)
+            with suppress(RedisError, OSError):
+                self._session.wire.collect()
+            return
         self._take_bell()
         self._take_broadcasts()
         # Replies to acks are read with the next claim; where none comes, here. So is the end of the connection.

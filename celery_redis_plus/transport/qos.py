@@ -72,16 +72,18 @@ class QoS(virtual.QoS):
             if threading.get_ident() != session.loop_thread:
                 session.waker.wake()
             return
-        held = session.service.register.settle(tag, settlement)
+        service = session.service
+        held = service.register.settle(tag, settlement)
         if held is None:
             return
-        if threading.get_ident() != session.loop_thread:
+        if session.broken:
+            service.register.order(held, settlement)
+        elif threading.get_ident() != session.loop_thread:
             session.settler.post(held, settlement)
             # The consumer sleeps in poll, perhaps for want of the credit that this settlement has freed.
             session.waker.wake()
-        elif settlement is Settlement.ACK and not session.broken and not self.channel.poller.delivering:
-            # The loop's next turn, before it sleeps, sends all that were acked in this one, and claims in the same write. Not
-            # while it delivers: a solo worker acks there, and the next task may take its time, or be this one (early acks).
+        elif settlement is Settlement.ACK and self.channel.poller.turns_soon(service.keeper):
+            # The loop's next turn, before it sleeps, sends all that were acked in this one, and claims in the same write.
             session.settler.gather(held)
         else:
             session.settler.post(held, settlement)

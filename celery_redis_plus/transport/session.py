@@ -12,7 +12,7 @@ from collections.abc import Collection
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from celery_redis_plus import notices
 from celery_redis_plus.broker.archive import Archive
@@ -139,12 +139,25 @@ class Session:
         for wire in (self.wire, self.bell_wire, self.stream_wire):
             wire.on_failure = self._failed
         try:
-            self.wire.connect()
+            self._look()
         except BaseException:
             # Whoever tries again makes a new session; only the collector would find this one's descriptors.
+            self.wire.close()
             self.waker.close()
             raise
         notices.broker_reached(address.display())
+
+    def _look(self) -> None:
+        """Connect, and see that the server does more than to accept: one that loads its data refuses all but the handshake.
+
+        Celery waits between two tries to connect, not between a connection and its first failure: a worker would try, and log,
+        thirty times a second until a large data set is loaded.
+        """
+        self.wire.connect()
+        try:
+            self.wire.command("PING")
+        except NoPermissionError as error:
+            logger.debug("%s: PING is refused: %s", self.address.display(), error)
 
     def _room_wire(self) -> BlockingWire:
         return BlockingWire(self.connector, "room", timeout=LOOK_S + OVERDUE_S)

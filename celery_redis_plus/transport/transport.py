@@ -42,7 +42,10 @@ class Transport(virtual.Transport):
     connection_errors = CONNECTION_ERRORS
     channel_errors = CHANNEL_ERRORS
     recoverable_connection_errors = CONNECTION_ERRORS
-    recoverable_channel_errors = CHANNEL_ERRORS
+    #: None: kombu repeats at once, without a pause and by default for ever, what failed with one of them (`Connection.ensure`,
+    #: 5.6 and 5.7). The server has answered, and says the same again: a worker that started while the server's memory was full
+    #: asked it 12,000 times a second whether its first event is welcome now.
+    recoverable_channel_errors = ()
 
     implements = base.Transport.implements.extend(
         asynchronous=True,

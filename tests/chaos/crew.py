@@ -63,6 +63,11 @@ class Crew:
         self.lives: list[Life] = []
         self.members = [Member(make(proxy.url()), proxy, self.lives) for proxy in proxies]
 
+    def start(self) -> None:
+        """Start all, and wait for none."""
+        for member in self.members:
+            member.start()
+
     @contextmanager
     def one(self, chooser: random.Random) -> Iterator[Member | None]:
         """Give one that no other fault has; None where all are taken."""

@@ -25,6 +25,7 @@ class Publisher(threading.Thread):
         most: how many tasks to send; None is no limit.
         enough: tells that there is enough to do for now.
         delayed: which part of the tasks has a countdown of up to three seconds.
+        pause_s: after each task.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Publisher(threading.Thread):
         most: int | None = None,
         enough: Callable[[], bool] = lambda: False,
         delayed: float = 0.0,
+        pause_s: float = 0.0,
     ) -> None:
         super().__init__(name=f"publisher-{prefix}", daemon=True)
         self.app = app
@@ -43,6 +45,7 @@ class Publisher(threading.Thread):
         self.error: Exception | None = None
         self.stopping = threading.Event()
         self._prefix, self._length, self._most, self._enough, self._delayed = prefix, length, most, enough, delayed
+        self._pause_s = pause_s
         self._random = random.Random(prefix)
 
     def names(self) -> list[str]:
@@ -56,6 +59,7 @@ class Publisher(threading.Thread):
                     time.sleep(PAUSE_S)
                 else:
                     self._send()
+                    time.sleep(self._pause_s)
         except Exception as error:  # noqa: BLE001 - the test fails with it
             self.error = error
 

@@ -1,13 +1,13 @@
 """A server that crashes and comes back under load, with every write on disk before it is confirmed."""
 
 import random
-import threading
 import time
 from collections import Counter
 
 import pytest
 
 from tests.chaos.ledger import repeats
+from tests.chaos.publishers import Publisher
 from tests.chaos.state import check_invariants, empty, places
 from tests.support.waiting import wait_until
 
@@ -15,28 +15,6 @@ QUEUE = "celery"
 VISIBILITY_TIMEOUT_S = 60
 CONCURRENCY = 2
 PREFETCH = CONCURRENCY * 4
-RETRY = {"max_retries": 1000, "interval_start": 0.02, "interval_step": 0.05, "interval_max": 0.2}
-
-
-class Publisher(threading.Thread):
-    """Sends tasks until it is told to stop; each publish is retried until the server has confirmed it."""
-
-    def __init__(self, app):
-        super().__init__(daemon=True)
-        self.app = app
-        self.sent = 0
-        self.error = None
-        self.stopping = threading.Event()
-
-    def run(self):
-        try:
-            while not self.stopping.is_set():
-                self.app.send_task("chaos.run", [f"t{self.sent}", 0.001], retry=True, retry_policy=RETRY)
-                self.sent += 1
-                time.sleep(0.002)
-        except Exception as error:  # noqa: BLE001 - the test fails with it
-            self.error = error
-
 
 FULL_ONLY = pytest.mark.full_only
 
@@ -64,7 +42,7 @@ def test_worker_and_publisher_come_back_by_themselves(*, how, pool, full, start_
         config={"task_acks_late": True},
     )
     worker.start()
-    publisher = Publisher(app)
+    publisher = Publisher(app, "t", length=lambda _: 0.001, pause_s=0.002)
     publisher.start()
     published_after, started_after = [], []
     for _ in range(rounds):
@@ -78,9 +56,7 @@ def test_worker_and_publisher_come_back_by_themselves(*, how, pool, full, start_
         published_after.append(time.monotonic() - up_at)
         wait_until(lambda started=started: len(ledger.started()) > started, 20, worker.tail)
         started_after.append(time.monotonic() - up_at)
-    publisher.stopping.set()
-    publisher.join(20)
-    assert publisher.error is None
+    publisher.finish(20)
     with server.client() as client:
         # No visibility timeout passes: what a lost reply left behind has to come back by itself.
         wait_until(lambda: empty(client, QUEUE), 30, lambda: f"{places(client, QUEUE)} {worker.tail()}")

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 
+from celery_redis_plus.broker import settling
 from celery_redis_plus.broker.holding import Settlement
 from celery_redis_plus.scripts import script
 from tests.integration.broker.conftest import DEAD_MAX
@@ -101,6 +104,39 @@ def test_posted_settlements_of_a_lost_connection_are_left_to_the_duties(broker):
     orders = broker.register.orders()
     assert [order.held.tag for order in orders] == [message.tag for message in claimed]
     assert all(order.settlement is Settlement.ACK for order in orders)
+
+
+def test_a_settlement_never_opens_a_lost_connection_anew(broker, monkeypatch):
+    """Nobody would read its reply there: a refusal (the server loads its data) left a message that was held for ever."""
+    monkeypatch.setattr(settling, "PATIENCE_S", 10)
+    broker.declare("q")
+    broker.publish("q", b"x")
+    (message,) = broker.register.admit(broker.claim("q"), "session")
+    held = broker.register.settle(message.tag, Settlement.ACK)
+    with broker.wire.lock:
+        # It waits for the connection, which breaks meanwhile.
+        thread = threading.Thread(target=broker.settler.post, args=(held, Settlement.ACK))
+        thread.start()
+        thread.join(0.1)
+        assert thread.is_alive()
+        broker.wire.abandon()
+    thread.join(10)
+    assert not broker.wire.connected
+    assert [order.held for order in broker.register.orders()] == [held]
+
+
+def test_a_settlement_does_not_wait_for_a_connection_that_is_busy(broker):
+    """Another thread may wait there for the server's disk; the duties have a connection of their own."""
+    broker.declare("q")
+    broker.publish("q", b"x")
+    (message,) = broker.register.admit(broker.claim("q"), "session")
+    held = broker.register.settle(message.tag, Settlement.ACK)
+    with broker.wire.lock:
+        thread = threading.Thread(target=broker.settler.post, args=(held, Settlement.ACK))
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
+    assert [order.held for order in broker.register.orders()] == [held]
 
 
 def test_a_session_is_handed_back_in_pages_without_what_the_process_holds(broker):

@@ -1,7 +1,7 @@
 """A connection that is closed because it broke."""
 
 import pytest
-from kombu import Connection
+from kombu import Connection, Producer
 
 from celery_redis_plus.duties.service import Service, set_keeper
 from tests.integration.transport.conftest import end_services
@@ -53,3 +53,16 @@ def test_a_worker_that_goes_on_does_not_wait_for_a_server_that_is_away(own_serve
 
 def test_a_worker_that_ends_does(own_server, monkeypatch):
     assert len(close_a_broken_connection(own_server, monkeypatch, ends=True)) == 1
+
+
+def test_a_publish_on_a_channel_that_went_with_its_connection_is_retried_on_a_new_one(own_server):
+    """Its error is a connection's: a channel's would be repeated on the same channel, for ever."""
+    with Connection(own_server.url()) as connection:
+        producer = Producer(connection)
+        assert producer.channel.queue_declare("q", durable=True).message_count == 0
+        connection.collect()
+        with pytest.raises(connection.recoverable_connection_errors):
+            producer.publish("m", routing_key="q", retry=False)
+        producer.publish("m", routing_key="q", retry=True, retry_policy={"max_retries": 3})
+        assert connection.default_channel.queue_sizes("q").ready == 1
+    end_services()

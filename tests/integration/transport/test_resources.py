@@ -203,6 +203,47 @@ def test_a_child_forked_amid_another_threads_publish_is_not_locked_out(broker_ur
     )
 
 
+def test_a_forked_child_keeps_none_of_its_parents_descriptors(broker_url):
+    """Or the server keeps a killed parent's consumers for as long as a child of its pool lives."""
+    shared = run_script(
+        """
+        import json, os, sys, kombu, celery_redis_plus
+        from pathlib import Path
+
+        def descriptors():
+            found = {}
+            for path in Path("/proc/self/fd").iterdir():
+                try:
+                    found[path.name] = str(path.readlink())
+                except OSError:
+                    pass
+            return {name: target for name, target in found.items() if target.startswith(("socket:", "pipe:"))}
+
+        before = set(descriptors().values())
+        connection = kombu.Connection(sys.argv[1])
+        consumer = kombu.Consumer(connection.channel(), [kombu.Queue("q", durable=True)], on_message=print)
+        consumer.consume()
+        try:
+            connection.drain_events(timeout=0.5)
+        except TimeoutError:
+            pass
+        own = set(descriptors().values()) - before
+        assert len(own) >= 6, own
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if not pid:
+            left = sorted(own & set(descriptors().values()))
+            os.write(writer, json.dumps(left).encode())
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        print(os.read(reader, 10_000).decode())
+        connection.release()
+        """,
+        broker_url,
+    )
+    assert shared == []
+
+
 def test_a_fork_of_a_consuming_process_disturbs_neither(broker_url):
     """The child has no duties thread, and must neither settle nor hand back what the parent holds."""
     result = run_script(

@@ -1,0 +1,84 @@
+"""Runs the duties that are due; one that the server refuses does not keep the others from theirs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for which a duty that was refused rests.
+REST_S = 1.0
+
+
+class Duty(Protocol):
+    """One kind of background work."""
+
+    @property
+    def due_at(self) -> float:
+        """When to run next, on the monotonic clock, in seconds."""
+
+    def run(self) -> None:
+        """Do what is due."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    text: str
+    rests_until: float
+
+
+class Rounds:
+    """Takes all duties in turn."""
+
+    def __init__(self, duties: Sequence[Duty]) -> None:
+        """Take `duties` in this order."""
+        self._duties = duties
+        self._refused: dict[Duty, _Refusal] = {}
+
+    @property
+    def due_at(self) -> float:
+        """When to run next, on the monotonic clock, in seconds."""
+        return min(map(self._due_at, self._duties))
+
+    def run(self) -> None:
+        """Run what is due.
+
+        Raises:
+            redis.exceptions.ConnectionError: and its kin, as `errors.translate` names them: the server is away. A refusal (no
+                permission, memory full, a key of another type) is logged when it changes, and tried again.
+        """
+        now = time.monotonic()
+        for duty in self._duties:
+            if self._due_at(duty) > now:
+                continue
+            try:
+                duty.run()
+            except RedisConnectionError:
+                # Some of them are refusals, too: a server that loads its data, a replica.
+                raise
+            except ResponseError as error:
+                self._note(duty, str(error), now)
+            else:
+                if self._refused.pop(duty, None) is not None:
+                    logger.info("%s: the broker takes it again", _name(duty))
+
+    def _due_at(self, duty: Duty) -> float:
+        refusal = self._refused.get(duty)
+        return duty.due_at if refusal is None else max(duty.due_at, refusal.rests_until)
+
+    def _note(self, duty: Duty, text: str, now: float) -> None:
+        known = self._refused.get(duty)
+        self._refused[duty] = _Refusal(text, now + REST_S)
+        if known is None or known.text != text:
+            logger.error("%s: the broker refuses it (%s); trying again", _name(duty), text)
+
+
+def _name(duty: Duty) -> str:
+    return type(duty).__name__.lower()

@@ -1,0 +1,43 @@
+"""Duties that the server refuses: a refusal is no outage, and one duty's is not the others'."""
+
+import logging
+
+import pytest
+
+from tests.support.inbox import Inbox, publish
+from tests.support.waiting import wait_until
+
+VISIBILITY_TIMEOUT_S = 3
+
+
+@pytest.fixture
+def lines(caplog):
+    caplog.set_level(logging.INFO, logger="celery_redis_plus.duties")
+
+    def find(text):
+        return [record.getMessage() for record in caplog.records if text in record.getMessage()]
+
+    return find
+
+
+def test_heartbeats_go_on_while_the_sweeper_is_refused(connect, redis_client, lines):
+    channel = connect(visibility_timeout=VISIBILITY_TIMEOUT_S).channel()
+    inbox = Inbox(channel, "q", ack=False)
+    publish(channel, "q", "m")
+    inbox.drain(1)
+    keys = channel.session.keys.queue("q")
+
+    def deadline():
+        return redis_client.zrange(keys.index, 0, -1, withscores=True)[0][1]
+
+    # As if somebody else had a key of that name.
+    redis_client.set(keys.trash, "no sorted set")
+    wait_until(lambda: lines("sweeper: the broker refuses it"), 10)
+    for _ in range(3):
+        before = deadline()
+        wait_until(lambda before=before: deadline() > before, 10)
+    assert len(lines("sweeper: the broker refuses it")) == 1
+    assert not lines("is away")
+
+    redis_client.delete(keys.trash)
+    wait_until(lambda: lines("sweeper: the broker takes it again"), 10)
