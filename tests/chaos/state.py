@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import redis
 
 #: What stays when a lasting queue is empty: its record and its place in the lists, and the streams of broadcasts.
-RECORDS = (b"meta:", b"queues", b"queue_ids", b"exchanges", b"binding:", b"tended", b"cursors:", b"subscribers", b"/0.")
+RECORDS = (b"meta:", b"queues", b"queue_ids", b"epoch", b"exchanges", b"binding:", b"tended", b"cursors:", b"subscribers", b"/0.")
 PLACES = ("queue", "delayed", "messages_index", "dead")
 
 

@@ -31,6 +31,8 @@ MORTAL_MS = 900_000
 #: Commands in one write.
 PAGE = 500
 VERSION = b"version"
+#: What may stand in a tag before its queue's id (`lua/include/marks.lua`).
+MARKS = {b".", b"~", b"-", b"="}
 LASTING = float("inf")
 
 
@@ -130,8 +132,8 @@ class Lists:
         return any(stay) or messages, messages
 
     def _rewrite(self, name: str, tags: list[bytes]) -> None:
-        """Give a queue a record again, with its own id, which its tags carry behind time, counter and a mark (`enqueue.lua`)."""
-        known = [tag[20:] for tag in tags if tag[19:20] in {b".", b"~"}]
+        """Give a queue a record again, with its own id, which its tags carry behind time, counter and a mark."""
+        known = [tag[20:] for tag in tags if tag[19:20] in MARKS]
         self._queues.restore(name, known[0] if known else b"")
 
     def _with_record(self, queue: _Queue, tended: set[str]) -> Iterator[Suspect]:

@@ -16,7 +16,7 @@ from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
 #: What stays for good: the list of queues (with the tombstone), the counter of queue ids, exchanges.
-LASTING = {b"queues", b"queue_ids", b"exchanges"}
+LASTING = {b"queues", b"queue_ids", b"exchanges", b"epoch"}
 
 
 def janitor(channel):
