@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import shutil
 import socket
 import ssl
@@ -52,14 +53,15 @@ def certificates(tmp_path_factory):
     return folder
 
 
-def pump(source, target):
-    """Copy bytes until either side ends."""
-    with suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-    for sock in (source, target):
-        with suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
+def relay(inner, outer):
+    """Copy bytes both ways until either side ends; in one thread, because OpenSSL's connections are not for two."""
+    while True:
+        readable = [inner] if inner.pending() else select.select([inner, outer], [], [])[0]
+        for source in readable:
+            data = source.recv(65536)
+            if not data:
+                return
+            (outer if source is inner else inner).sendall(data)
 
 
 @pytest.fixture
@@ -76,10 +78,7 @@ def tls_port(plain_server, certificates):
                 context.wrap_socket(peer, server_side=True) as inner,
                 socket.create_connection(("127.0.0.1", plain_server.port)) as outer,
             ):
-                back = threading.Thread(target=pump, args=(outer, inner))
-                back.start()
-                pump(inner, outer)
-                back.join()
+                relay(inner, outer)
 
     def accept(listener):
         with suppress(OSError):
