@@ -71,7 +71,7 @@ class Manifest:
             ) from None
         if tables_version > TABLES_VERSION:
             raise TablesUnusable(
-                f"{path}: tables of version {tables_version}; this release has version {TABLES_VERSION}. Upgrade celery-redis-plus"
+                f"{path}: tables of version {tables_version}; this release has {TABLES_VERSION}. Upgrade celery-redis-plus"
             )
         manifest = cls(**found)
         if tables_version < TABLES_VERSION:
