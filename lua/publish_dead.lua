@@ -13,7 +13,7 @@
 -- @include places
 -- @include die
 local queue, producer, staged = places(0), KEYS[12], KEYS[13]
-local record = redis.call('HMGET', queue.meta, 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'dlx')
+local record = redis.call('HMGET', queue.meta, unpack(RECORD))
 if not record[1] then return 'NOQUEUE' end
 if record[6] and ARGV[10] == '' then
   if KEYS[13] then redis.call('UNLINK', KEYS[13]) end
@@ -34,6 +34,6 @@ local score = redis.call('ZSCORE', queue.ready, tag)
 redis.call('ZREM', queue.ready, tag)
 redis.call('ZREM', queue.expiry, tag)
 if redis.call('EXISTS', queue.ready) == 0 then redis.call('DEL', queue.bell) end
-die(queue, { record[2], record[7] }, tag, text(tonumber(score)), ARGV[8], now_ms())
+die(queue, redis.call('HMGET', queue.meta, 'ttl', 'dlx'), tag, text(tonumber(score)), ARGV[8], now_ms())
 trim_dead(queue, tonumber(ARGV[9]), 0)
 return tag

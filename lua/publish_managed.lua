@@ -6,21 +6,46 @@
 -- ARGV  1 payload  2 rank (0-255, 0 first)  3 eta (ms since the epoch, '+ms' from now, 0 = now)  4 number of the message on its connection
 --       5 retry (0/1)  6 dedup window (ms)  7 life of the message, as `publish` has it
 --       8 limits that the publisher knows of ('' = none yet), with '!' before them where it refuses the message by its type
---       9 share of free room under which it slows down, unless the queue says  10 most that it slows down (us; 0 = it has, or will not)  11 waiter  12 ticket ('' = it has not waited)
+--       9 share of free room under which it slows down, unless the queue says  10 most that it slows down (us; 0 = it has, or
+--       will not)  11 waiter ('' = it only asks: it is told to wait, and not in the line)  12 ticket ('' = it has not waited)
 --       13 its description, for queues whose events are written ('' = not made)
--- Returns the tag; '' for a duplicate; 'NOQUEUE' without a record; 'PLAIN' where the queue has no limits; 'DESCRIBE' where it wants a description; 'REFUSED' where the
--- publisher refuses and the limits are as it knows them, counted. Or a list:
+-- Returns the tag; '' for a duplicate; 'NOQUEUE' without a record; 'PLAIN' where the queue has no limits; 'DESCRIBE' where it
+-- wants a description; 'REFUSED' where the publisher refuses and the limits are as it knows them, counted. Or a list:
 -- { 'CHANGED', limits, arguments of the queue }; { 'THROTTLE', us to sleep first }; { 'WAIT', ticket, live consumers... };
 -- { 'FULL', limit, its size, what it has, dead-lettered (0/1) }; { 'DROPPED', tag, how many died for it, were they kept (0/1) }.
+-- @include now
+-- @include ready
+-- @include original
+
+local record = redis.call('HMGET', KEYS[6], 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing')
+if not record[1] then return 'NOQUEUE' end
+if not record[5] then return 'PLAIN' end
+local special = KEYS[15] or record[2] or record[4] or record[6] or record[7] or record[8] or record[9]
+if ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and ARGV[12] == '' and record[5] == ARGV[8] and not special then
+  -- As in `publish`: an ordinary message into a queue that is far from its limits does without the functions below.
+  local most, bytes, pending, overflow, slow = string.match(record[5], '^(%S+) (%S+) (%S+) (%S+) (%S+)')
+  if slow == '*' then slow = ARGV[9] end
+  local open = 1 - (tonumber(slow) or 0)
+  local has = redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[2])
+  if bytes == '-' and (most == '-' or (has < tonumber(most) and has <= most * open)) then
+    if pending ~= '-' then has = has + redis.call('ZCARD', KEYS[3]) end
+    if (pending == '-' or (has < tonumber(pending) and has <= pending * open))
+        and (overflow ~= 'block' or redis.call('EXISTS', KEYS[12]) == 0) then
+      if not is_new(KEYS[14], ARGV[4], ARGV[6]) then return '' end
+      local now = now_ms()
+      local tag = new_tag(now, redis.call('HINCRBY', KEYS[6], 'published', 1), '~', record[1])
+      make_ready(KEYS[1], KEYS[5], KEYS[4] .. tag, tag, ARGV[1], tonumber(ARGV[2]), now, LEVEL)
+      return tag
+    end
+  end
+end
+
 -- @include enqueue
 -- @include once
 -- @include places
 -- @include die
 
 local queue, room, producer, staged = places(0), KEYS[12], KEYS[14], KEYS[15]
-local record = redis.call('HMGET', queue.meta, unpack(RECORD))
-if not record[1] then return 'NOQUEUE' end
-if not record[5] then return 'PLAIN' end
 if record[6] and ARGV[13] == '' then
   if KEYS[15] then redis.call('UNLINK', KEYS[15]) end
   return 'DESCRIBE'
@@ -162,6 +187,10 @@ if not fits or free <= ahead then
   if overflow ~= 'block' or tight[2] < 1 or (max_bytes and size > max_bytes) then
     unstage()
     return full(0)
+  end
+  if waiter == '' then
+    unstage()
+    return { 'WAIT', '' }
   end
   if ticket == '' then
     ticket = text(redis.call('HINCRBY', queue.meta, 'tickets', 1))

@@ -85,32 +85,32 @@ class Bounded:
         self._check_type = check_type
         self._consumes_itself = consumes_itself
         self._threshold = b"%.4f" % patience.threshold
+        self._throttle_us = int(patience.timeout_s * 1e6)
+        #: Queue with limits, whatever its messages' types -> the script's arguments for the first try.
+        self.first: dict[str, tuple[bytes, ...]] = {}
         self._known: dict[str, _Known] = {}
         #: Queue -> (when its losses were logged last, how many since).
         self._dropped: dict[str, tuple[float, int]] = {}
 
-    def knows(self, queue: str) -> bool:
-        """Return whether the queue is known to have limits."""
-        return queue in self._known
-
-    def put(self, queue: str, message: Outgoing, send: Send) -> bytes | None:
+    def put(self, queue: str, message: Outgoing, send: Send, answer: Any = None) -> bytes | None:
         """Publish; return the script's answer as for a queue without limits, None where the queue has none any more.
+
+        `answer` is what a first try with `first[queue]` was answered.
 
         Raises:
             MessageNotAccepted: the queue does not accept messages of this type.
             QueueFull: the queue is at a limit, and refuses more; or stayed so for `publish_timeout`.
             redis.exceptions.RedisError: as `errors.translate` names it.
         """
-        turn = _Turn(
-            self._room.new_name().encode(), time.monotonic() + self._patience.timeout_s, int(self._patience.timeout_s * 1e6)
-        )
+        turn = _Turn(b"", time.monotonic() + self._patience.timeout_s, self._throttle_us)
         try:
             while True:
-                answer = self._send(queue, message, send, turn)
+                if answer is None:
+                    answer = self._send(queue, message, send, turn)
                 if isinstance(answer, bytes):
                     turn.ticket = b""
                     if answer == b"PLAIN":
-                        self._known.pop(queue, None)
+                        self._forget(queue)
                         return None
                     return answer
                 kind = bytes(answer[0])
@@ -118,9 +118,21 @@ class Bounded:
                     self._log_dropped(queue, int(answer[2]), kept=bool(answer[3]))
                     return bytes(answer[1])
                 self._bear(kind, answer, queue, turn)
+                answer = None
         finally:
             if turn.ticket:
                 self._room.leave(queue, turn.name.decode())
+
+    def _forget(self, queue: str) -> None:
+        self._known.pop(queue, None)
+        self.first.pop(queue, None)
+
+    def _learn(self, queue: str, text: bytes, arguments: bytes) -> None:
+        limits = Limits.of(QueueArguments.decode(arguments))
+        self._forget(queue)
+        self._known[queue] = _Known(text, limits)
+        if not limits.accepts:
+            self.first[queue] = (text, self._threshold, b"%d" % self._throttle_us, b"", b"")
 
     def _send(self, queue: str, message: Outgoing, send: Send, turn: _Turn) -> Any:
         known = self._known.get(queue)
@@ -139,7 +151,7 @@ class Bounded:
     def _bear(self, kind: bytes, answer: Any, queue: str, turn: _Turn) -> None:
         """Do what has to be done before the next try, or raise."""
         if kind == b"CHANGED":
-            self._known[queue] = _Known(bytes(answer[1]), Limits.of(QueueArguments.decode(answer[2])))
+            self._learn(queue, bytes(answer[1]), answer[2])
         elif kind == b"THROTTLE":
             turn.throttle_us = 0
             time.sleep(int(answer[1]) / 1e6)
@@ -150,6 +162,10 @@ class Bounded:
             raise _full(queue, *answer[1:])
 
     def _wait(self, queue: str, ticket: bytes, consumers: list[str], turn: _Turn) -> None:
+        if not ticket:
+            # It only asked. Now it takes its place in the line.
+            turn.name = self._room.new_name().encode()
+            return
         turn.ticket = ticket
         if consumers and self._consumes_itself(consumers):
             raise PublisherBlocksItself(
@@ -179,6 +195,7 @@ class Bounded:
 class _Turn:
     """One publish on its way."""
 
+    #: By which the line knows it; empty until it has to wait.
     name: bytes
     deadline: float
     #: Most that it may be slowed down, in microseconds; 0 when it was.

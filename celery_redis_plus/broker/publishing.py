@@ -113,11 +113,14 @@ class Replication:
 class Bounded(Protocol):
     """What publishes into queues that have limits: `broker.bounded`."""
 
-    def knows(self, queue: str) -> bool:
-        """Return whether the queue is known to have limits."""
+    #: Queue that is known to have limits -> the script's further arguments for a first try.
+    first: dict[str, tuple[bytes, ...]]
 
-    def put(self, queue: str, message: Outgoing, send: Callable[..., Any]) -> bytes | None:
-        """Publish by `send(*more)`, the script's further arguments; return its answer, None where the queue has no limits."""
+    def put(self, queue: str, message: Outgoing, send: Callable[..., Any], answer: Any = None) -> bytes | None:
+        """Publish by `send(*more)`, the script's further arguments; return its answer, None where the queue has no limits.
+
+        `answer` is what a first try was answered.
+        """
 
 
 class Publisher:
@@ -199,13 +202,22 @@ class Publisher:
 
     def _put(self, queue: str, message: Outgoing, attempt: Attempt) -> bytes:
         bounded = self._bounded
-        if bounded is None or not bounded.knows(queue):
-            reply: bytes = self._send(queue, message, attempt, self._publish)
+        first = None if bounded is None else bounded.first.get(queue)
+        reply: Any
+        if first is None:
+            reply = self._send(queue, message, attempt, self._publish)
             if reply != MANAGED:
+                return bytes(reply)
+            reply = None
+        else:
+            reply = self._send(queue, message, attempt, self._publish_managed, first)
+            if type(reply) is bytes and reply != PLAIN:
                 return reply
         if bounded is None:
             raise PublishRefused(f"queue {queue!r} has limits, which this publisher was not made for; nothing is stored")
-        managed = bounded.put(queue, message, lambda *more: self._send(queue, message, attempt, self._publish_managed, more))
+        managed = bounded.put(
+            queue, message, lambda *more: self._send(queue, message, attempt, self._publish_managed, more), reply
+        )
         return self._put(queue, message, attempt) if managed is None else managed
 
     def _send(
