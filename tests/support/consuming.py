@@ -1,0 +1,122 @@
+"""A consumer in a process of its own, and what such processes noted.
+
+`python -m tests.support.consuming URL NAME OPTIONS`, the options being JSON: those of the transport, and `queue`, `prefetch`,
+`arguments` (the queue's), `priority`, `work_s`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.support.apps import JOURNAL_DB, plain_url
+from tests.support.waiting import wait_until
+from tests.support.workers import ROOT
+
+if TYPE_CHECKING:
+    import redis
+
+#: A list of `name body redelivered`, in the order in which the server heard of the deliveries.
+NOTES = "notes"
+READY = "ready"
+OWN = ("queue", "prefetch", "arguments", "priority", "work_s")
+
+
+class Consumers:
+    """Consumer processes on one server; all are killed at the end."""
+
+    def __init__(self, url: str, journal: redis.Redis, logs: Path) -> None:
+        self._url = url
+        self._journal = journal
+        self._logs = logs
+        self._started = 0
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, name: str, **options: Any) -> None:
+        """Start a consumer; `wait` returns when it consumes."""
+        with (self._logs / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.consuming", self._url, name, json.dumps({"queue": "q", **options})],
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+            )
+        self._started += 1
+
+    def wait(self, timeout_s: float = 60.0) -> None:
+        """Return when all that were started consume."""
+        wait_until(lambda: self._journal.scard(READY) >= self._started, timeout_s, "all consume")
+
+    def kill(self, name: str) -> None:
+        process = self.processes.pop(name)
+        process.kill()
+        process.wait()
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        self.processes[name].send_signal(number)
+
+    def notes(self) -> list[tuple[str, str, bool]]:
+        """Return (name, body, redelivered) of all deliveries."""
+        rows = [row.decode().split(" ") for row in self._journal.lrange(NOTES, 0, -1)]
+        return [(name, body, redelivered == "True") for name, body, redelivered in rows]
+
+    def shares(self) -> Counter[str]:
+        return Counter(name for name, _, _ in self.notes())
+
+    def count(self) -> int:
+        return self._journal.llen(NOTES)
+
+
+@contextmanager
+def consumers(url: str, journal: redis.Redis, logs: Path) -> Iterator[Consumers]:
+    journal.flushdb()
+    crew = Consumers(url, journal, logs)
+    try:
+        yield crew
+    finally:
+        for name in list(crew.processes):
+            crew.kill(name)
+
+
+def main(url: str, name: str, options: dict[str, Any]) -> None:
+    import kombu
+    import redis
+
+    own = {key: options.pop(key, None) for key in OWN}
+    journal = redis.Redis.from_url(plain_url(url, JOURNAL_DB))
+    connection = kombu.Connection(url, transport_options=options)
+    connection.connect()
+    queue = kombu.Queue(
+        own["queue"],
+        durable=True,
+        queue_arguments=own["arguments"],
+        consumer_arguments=None if own["priority"] is None else {"x-priority": own["priority"]},
+    )
+
+    def take(message: Any) -> None:
+        journal.rpush(NOTES, f"{name} {message.payload} {bool(message.delivery_info['redelivered'])}")
+        if own["work_s"]:
+            time.sleep(own["work_s"])
+        message.ack()
+
+    consumer = kombu.Consumer(connection.channel(), [queue], on_message=take)
+    consumer.qos(prefetch_count=own["prefetch"] or 1)
+    consumer.consume()
+    journal.sadd(READY, f"{name} {time.monotonic_ns()}")
+    while True:
+        try:
+            connection.drain_events(timeout=5)
+        except TimeoutError:
+            continue
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
