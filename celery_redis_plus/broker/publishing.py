@@ -16,7 +16,7 @@ from celery_redis_plus.errors import MessageTooLarge, NotReplicated, OutcomeUnkn
 from celery_redis_plus.events import pack_description
 from celery_redis_plus.message import LARGE_BODY, MAX_BODY, Outgoing
 from celery_redis_plus.scripts import script
-from celery_redis_plus.topology.packing import pack_call
+from celery_redis_plus.topology.packing import pack_arguments, pack_call
 
 if TYPE_CHECKING:
     from celery_redis_plus.keys import FanoutKeys, Keys
@@ -150,6 +150,8 @@ class Publisher:
         self._keys = keys
         self._window_s = dedup_window_s
         self._window = b"%d" % int(dedup_window_s * 1000)
+        #: The last arguments for nearly all messages: first tries that live for ever, without events.
+        self._common_rest = pack_arguments((0, self._window, "", b""))
         self._on_missing = on_missing
         self._replication = replication
         #: How many replicas confirmed the last call's message, which is stored; None: enough, or it is not stored.
@@ -234,10 +236,11 @@ class Publisher:
                 call = publish.known(queue, producer)
             eta = str(message.eta).encode() if message.eta else b"0"
             run = self._run_and_wait if self._replication.replicas else self._wire.run_packed
-            packed = call.fill(
-                message.payload, b"%d" % message.rank, eta, b"%d" % number, b"%d" % retry, self._window, message.life.encode(),
-                *more, description,
-            )  # fmt: skip
+            if retry or message.life or more or description:
+                rest = pack_arguments((retry, self._window, message.life, *more, description))
+            else:
+                rest = self._common_rest
+            packed = call.fill(message.payload, b"%d" % message.rank, eta, b"%d" % number, rest)
             try:
                 reply = run(publish.script, packed)
             except BaseException:

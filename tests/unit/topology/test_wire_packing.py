@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.topology.packing import CallTemplate, pack_call, pack_command, pack_in_python
+from celery_redis_plus.topology.packing import CallTemplate, pack_arguments, pack_call, pack_command, pack_in_python
 
 COMMANDS = [
     (b"PING",),
@@ -23,7 +23,7 @@ def test_the_form_is_that_of_the_protocol():
 
 
 def test_a_template_is_filled_to_what_packing_the_whole_gives():
-    keys, arguments = (b"100%d", b"{\r\n}"), (b"%b\x00\r\n", b"", b"12")
-    template = CallTemplate(b"sha", keys, len(arguments))
+    keys, arguments, rest = (b"100%d", b"{\r\n}"), (b"%b\x00\r\n", b"", b"12", b"4"), (7, "ż", b"\xff")
+    template = CallTemplate(b"sha", keys, len(arguments) + len(rest))
     for _ in range(2):
-        assert template.fill(*arguments) == pack_call(b"sha", keys, arguments)
+        assert template.fill(*arguments, pack_arguments(rest)) == pack_call(b"sha", keys, (*arguments, *rest))
