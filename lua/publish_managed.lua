@@ -6,9 +6,9 @@
 -- ARGV  1 payload  2 rank (0-255, 0 first)  3 eta (ms since the epoch, '+ms' from now, 0 = now)  4 number of the message on its connection
 --       5 retry (0/1)  6 dedup window (ms)  7 life of the message, as `publish` has it
 --       8 limits that the publisher knows of ('' = none yet), with '!' before them where it refuses the message by its type
---       9 share of free room under which it slows down, unless the queue says  10 most that it slows down (us; 0 = it has, or
---       will not)  11 waiter ('' = it only asks: it is told to wait, and not in the line)  12 ticket ('' = it has not waited)
---       13 its description, for queues whose events are written ('' = not made)
+--       9 'threshold most waiter ticket': share of free room under which it slows down, unless the queue says; most that it slows
+--       down (us; 0 = it has, or will not); name in the line ('' = it only asks, and is not put there); place in the line ('' =
+--       it has not waited)  10 its description, for queues whose events are written ('' = not made)
 -- Returns the tag; '' for a duplicate; 'NOQUEUE' without a record; 'PLAIN' where the queue has no limits; 'DESCRIBE' where it
 -- wants a description; 'REFUSED' where the publisher refuses and the limits are as it knows them, counted. Or a list:
 -- { 'CHANGED', limits, arguments of the queue }; { 'THROTTLE', us to sleep first }; { 'WAIT', ticket, live consumers... };
@@ -17,26 +17,38 @@
 -- @include ready
 -- @include original
 
-local record = redis.call('HMGET', KEYS[6], 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing')
+-- How many messages a queue must be clear of its limits for, to be worth a note.
+local CLEAR_OF = 8
+local record = redis.call('HMGET', KEYS[6],
+  'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing', 'published', 'clear')
 if not record[1] then return 'NOQUEUE' end
 if not record[5] then return 'PLAIN' end
+local threshold, most_us, waiter, ticket = string.match(ARGV[9], '^(%S*) (%S*) (%S*) (%S*)$')
 local special = KEYS[15] or record[2] or record[4] or record[6] or record[7] or record[8] or record[9]
-if ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and ARGV[12] == '' and record[5] == ARGV[8] and not special then
-  -- As in `publish`: an ordinary message into a queue that is far from its limits does without the functions below.
-  local most, bytes, pending, overflow, slow = string.match(record[5], '^(%S+) (%S+) (%S+) (%S+) (%S+)')
-  if slow == '*' then slow = ARGV[9] end
-  local open = 1 - (tonumber(slow) or 0)
-  local has = redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[2])
-  if bytes == '-' and (most == '-' or (has < tonumber(most) and has <= most * open)) then
-    if pending ~= '-' then has = has + redis.call('ZCARD', KEYS[3]) end
-    if (pending == '-' or (has < tonumber(pending) and has <= pending * open))
-        and (overflow ~= 'block' or redis.call('EXISTS', KEYS[12]) == 0) then
-      if not is_new(KEYS[14], ARGV[4], ARGV[6]) then return '' end
-      local now = now_ms()
-      local tag = new_tag(now, redis.call('HINCRBY', KEYS[6], 'published', 1), '~', record[1])
-      make_ready(KEYS[1], KEYS[5], KEYS[4] .. tag, tag, ARGV[1], tonumber(ARGV[2]), now, LEVEL)
-      return tag
+if ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and ticket == '' and record[5] == ARGV[8] and not special then
+  -- As in `publish`: an ordinary message into a queue that is far from its limits does without the functions below. Up to its
+  -- `clear`-th message a queue cannot come near them: only publishing adds to what it holds, and each message counts.
+  local published = tonumber(record[10] or 0)
+  local clear = tonumber(record[11] or 0)
+  if published >= clear then
+    local length, bytes, pending, _, slow = string.match(record[5], '^(%S+) (%S+) (%S+) (%S+) (%S+)')
+    if bytes == '-' and redis.call('EXISTS', KEYS[12]) == 0 then
+      if slow == '*' then slow = threshold end
+      local most = math.min(tonumber(length) or math.huge, tonumber(pending) or math.huge)
+      local has = redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[2]) + redis.call('ZCARD', KEYS[3])
+      local free = math.min(math.floor(most * (1 - (tonumber(slow) or 0))) - has, 1e9)
+      if free >= CLEAR_OF then
+        clear = published + free
+        redis.call('HSET', KEYS[6], 'clear', string.format('%.0f', clear))
+      end
     end
+  end
+  if published < clear then
+    if not is_new(KEYS[14], ARGV[4], ARGV[6]) then return '' end
+    local now = now_ms()
+    local tag = new_tag(now, redis.call('HINCRBY', KEYS[6], 'published', 1), '~', record[1])
+    make_ready(KEYS[1], KEYS[5], KEYS[4] .. tag, tag, ARGV[1], tonumber(ARGV[2]), now, LEVEL)
+    return tag
   end
 end
 
@@ -46,11 +58,11 @@ end
 -- @include die
 
 local queue, room, producer, staged = places(0), KEYS[12], KEYS[14], KEYS[15]
-if record[6] and ARGV[13] == '' then
+if record[6] and ARGV[10] == '' then
   if KEYS[15] then redis.call('UNLINK', KEYS[15]) end
   return 'DESCRIBE'
 end
-record.description = ARGV[13]
+record.description = ARGV[10]
 if ARGV[8] == '!' .. record[5] then
   if KEYS[15] then redis.call('UNLINK', KEYS[15]) end
   redis.call('HINCRBY', KEYS[6], 'rejected', 1)
@@ -61,7 +73,6 @@ if record[5] ~= ARGV[8] then
   return { 'CHANGED', record[5], redis.call('HGET', queue.meta, 'arguments') }
 end
 local retry, window = ARGV[5] == '1', ARGV[6]
-local waiter, ticket = ARGV[11], ARGV[12]
 if staged and redis.call('EXISTS', staged) == 0 then
   if seen_before(producer, ARGV[4]) then return '' end
   return redis.error_reply('ERR the staged body is gone')
@@ -75,7 +86,7 @@ if retry then
   end
 end
 
-local max_length, max_bytes, max_pending, overflow, threshold = read_limits(record[5])
+local max_length, max_bytes, max_pending, overflow, slow = read_limits(record[5])
 local size = max_bytes and #ARGV[1] + (staged and redis.call('HSTRLEN', staged, 'body') or 0) or 0
 local length = redis.call('ZCARD', queue.ready) + redis.call('ZCARD', queue.delayed)
 local pending = max_pending and length + redis.call('ZCARD', queue.index) or length
@@ -136,11 +147,10 @@ local function drop(tag, score)
 end
 
 -- Who waits for room already has been slow enough.
-if threshold ~= '-' and fits and ticket == '' and ARGV[10] ~= '0' then
-  if threshold == '*' then threshold = ARGV[9] end
-  if share < tonumber(threshold) then
+if slow ~= '-' and fits and ticket == '' and most_us ~= '0' then
+  if share < tonumber(slow == '*' and threshold or slow) then
     unstage()
-    local us = math.min(math.ceil(1e6 / free), tonumber(ARGV[10]))
+    local us = math.min(math.ceil(1e6 / free), tonumber(most_us))
     redis.call('HINCRBY', queue.meta, 'throttled', 1)
     redis.call('HINCRBY', queue.meta, 'throttled_us', text(us))
     return { 'THROTTLE', us }

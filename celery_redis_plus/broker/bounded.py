@@ -132,7 +132,7 @@ class Bounded:
         self._forget(queue)
         self._known[queue] = _Known(text, limits)
         if not limits.accepts:
-            self.first[queue] = (text, self._threshold, b"%d" % self._throttle_us, b"", b"")
+            self.first[queue] = (text, b"%b %d  " % (self._threshold, self._throttle_us))
 
     def _send(self, queue: str, message: Outgoing, send: Send, turn: _Turn) -> Any:
         known = self._known.get(queue)
@@ -143,7 +143,7 @@ class Bounded:
             except MessageNotAccepted as error:
                 # The queue may have been declared anew since: the server confirms, and counts.
                 text, refusal = b"!" + text, error
-        answer = send(text, self._threshold, b"%d" % turn.throttle_us, turn.name, turn.ticket)
+        answer = send(text, b"%b %d %b %b" % (self._threshold, turn.throttle_us, turn.name, turn.ticket))
         if refusal is not None and answer == b"REFUSED":
             raise refusal
         return answer

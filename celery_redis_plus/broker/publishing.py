@@ -160,7 +160,7 @@ class Publisher:
         #: Queues whose events are written, as far as this publisher knows.
         self.archived: set[str] = set()
         self._publish = PublishCall("publish", keys, lambda of: of.publish)
-        self._publish_managed = PublishCall("publish_managed", keys, lambda of: (*of.places, of.room, of.consumers), more=5)
+        self._publish_managed = PublishCall("publish_managed", keys, lambda of: (*of.places, of.room, of.consumers), more=2)
         self._publish_dead = PublishCall("publish_dead", keys, lambda of: of.places, more=2)
         self._publish_fanout = script("publish_fanout")
 
