@@ -1,0 +1,33 @@
+#!lua flags=allow-oom
+-- Removes messages that nobody has yet, ready or delayed: for good, or to the dead letters with the reason 'cancelled'.
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
+--       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)
+-- ARGV  1 to the dead letters (0/1)  2 how many dead letters the queue keeps at most, then tags
+-- Returns the tags that were there.
+-- @include now
+-- @include places
+-- @include die
+-- @include waiting
+local queue = places(0)
+local now = now_ms()
+local record = redis.call('HMGET', queue.meta, 'ttl', 'dlx')
+local removed = {}
+for i = 3, #ARGV do
+  local tag = ARGV[i]
+  local score = take_waiting(queue, tag)
+  if score then
+    removed[#removed + 1] = tag
+    if ARGV[1] == '1' then
+      die(queue, record, tag, score, 'cancelled', now)
+    else
+      let_go(queue, tag, now)
+      redis.call('UNLINK', queue.message .. tag)
+      tell(queue.meta, tag, 'cancelled', {})
+    end
+  end
+end
+if #removed > 0 then
+  redis.call('HINCRBY', queue.meta, 'cancelled', #removed)
+  if ARGV[1] == '1' then trim_dead(queue, tonumber(ARGV[2]), 0) end
+end
+return removed

@@ -1,0 +1,30 @@
+#!lua flags=allow-oom
+-- Moves one message that nobody has yet, ready or delayed, into another queue, where it keeps its priority and its time.
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
+--       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)
+--       12 meta of the target (hash)  13 queue (zset)  14 delayed (zset)  15 message (prefix of a hash)  16 bell (zset)
+--       17 timer (zset)  18 expiry (zset)
+-- ARGV  1 tag  2 its description in the target's events  3 the target's name, packed for events
+-- Returns its tag in the target; '' where it does not wait; 'NOQUEUE' where the target has no record, and nothing has changed.
+-- @include now
+-- @include places
+-- @include waiting
+-- @include enqueue
+local queue, tag = places(0), ARGV[1]
+local record = redis.call('HMGET', KEYS[12], 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive')
+if not record[1] then return 'NOQUEUE' end
+record.description = ARGV[2]
+local score, due = take_waiting(queue, tag)
+if not score then return '' end
+let_go(queue, tag, now_ms())
+local hash = queue.message .. tag
+local fields = redis.call('HMGET', hash, 'payload', 'expires', 'lives')
+redis.call('HDEL', hash, 'score', 'claim', 'by', 'failed', 'seen', 'expires', 'lives')
+local moving = queue.message .. 'moving.' .. tag
+redis.call('RENAME', hash, moving)
+local life = (fields[2] or '') .. (fields[3] and '+' .. fields[3] or '')
+local moved = enqueue(KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17], record, fields[1],
+  math.floor(tonumber(score) / LEVEL), due or '0', moving, KEYS[18], life, false)
+redis.call('HINCRBY', queue.meta, 'moved', 1)
+tell(queue.meta, tag, 'moved', { target = ARGV[3] })
+return moved
