@@ -10,15 +10,34 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# Imported before the function of the same name is defined, which it would take the place of afterwards.
+import celery_redis_plus.message  # noqa: F401
 from celery_redis_plus.transport import aliases
 
 if TYPE_CHECKING:
+    from celery import Celery
+
+    from celery_redis_plus.broker.messages import MessageInfo
     from celery_redis_plus.broker.retry_policy import RetryPolicy
     from celery_redis_plus.integration.configure import configure_app
+    from celery_redis_plus.integration.messages import cancel, move, reschedule
     from celery_redis_plus.transport.deliveries import Delivery, broadcast, delivery, publish
     from celery_redis_plus.transport.transport import Transport
 
-__all__ = ["Delivery", "RetryPolicy", "Transport", "__version__", "broadcast", "configure_app", "delivery", "publish"]
+__all__ = [
+    "Delivery",
+    "RetryPolicy",
+    "Transport",
+    "__version__",
+    "broadcast",
+    "cancel",
+    "configure_app",
+    "delivery",
+    "message",
+    "move",
+    "publish",
+    "reschedule",
+]
 
 __version__ = "0.1.0.dev0"
 
@@ -29,10 +48,20 @@ _LAZY = {
     "delivery": "celery_redis_plus.transport.deliveries",
     "publish": "celery_redis_plus.transport.deliveries",
     "Transport": "celery_redis_plus.transport.transport",
+    "cancel": "celery_redis_plus.integration.messages",
     "configure_app": "celery_redis_plus.integration.configure",
+    "move": "celery_redis_plus.integration.messages",
+    "reschedule": "celery_redis_plus.integration.messages",
 }
 
 aliases.register()
+
+
+def message(app: Celery, id: str, *, queue: str | None = None) -> MessageInfo | None:  # noqa: A002 - what users know it by
+    """Return where a message stands, by its id or Celery's task id: see `integration.messages.message`."""
+    from celery_redis_plus.integration import messages
+
+    return messages.message(app, id, queue=queue)
 
 
 def __getattr__(name: str) -> Any:

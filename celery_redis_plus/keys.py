@@ -90,6 +90,8 @@ class QueueKeys:
     #: Prefixes: the events of one message (and its tag), and the messages of one task (and Celery's task id).
     trail: bytes
     task: bytes
+    #: A prefix: who stands for an `x-deduplication-id` is this and the id.
+    unique: bytes
     #: A prefix: a message's hash is this and its tag.
     message: bytes
     #: A prefix: a producer's record is this and the producer's id.
@@ -206,6 +208,7 @@ class Keys:
             room=self._key(f"room:{{{tag}}}"),
             trail=self._key(f"trail:{{{tag}}}:"),
             task=self._key(f"task:{{{tag}}}:"),
+            unique=self._key(f"unique:{{{tag}}}:"),
             message=message,
             producer=self._key(f"pub:{{{tag}}}:"),
             publish=(meta, ready, delayed, message, bell, timer, expiry),

@@ -34,6 +34,8 @@ class Outgoing:
     life: str = ""
     #: What a typed queue looks at: whatever the publisher's own layer has of the message.
     origin: Any = None
+    #: What `broker.unique` has made of its deduplication headers.
+    unique: bytes | None = None
     #: Makes the description for its lifecycle events; called only where the queue's events are written.
     describe: Callable[[], str] | None = None
 

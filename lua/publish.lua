@@ -5,9 +5,10 @@
 -- ARGV  1 payload  2 rank (0-255, 0 first)  3 eta (ms since the epoch, '+ms' from now, 0 = now)  4 number of the message on its connection
 --       5 retry (0/1)  6 dedup window (ms)
 --       7 life of the message: '' = its queue's, else 'ms since the epoch', '+ms from when it becomes deliverable', or both
---       8 its description, for queues whose events are written ('' = not made)
+--       8 its description, for queues whose events are written ('' = not made)  [9 its deduplication, see include/unique]
 -- Returns the tag; '' for a duplicate; 'NOQUEUE' where the queue has no record, 'MANAGED' where it has limits, which only
--- `publish_managed` heeds, 'DESCRIBE' where it wants a description (nothing is written then).
+-- `publish_managed` heeds, 'DESCRIBE' where it wants a description, 'UNIQUE ' and the tag of the message that stands for it
+-- already (nothing is written then).
 -- No allow-oom: a full server refuses it before it writes anything.
 -- @include now
 -- @include ready
@@ -15,7 +16,7 @@
 
 local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing')
 if not record[1] then return 'NOQUEUE' end
-local special = KEYS[9] or record[2] or record[4] or record[5] or record[6] or record[7] or record[8] or record[9]
+local special = KEYS[9] or ARGV[9] or record[2] or record[4] or record[5] or record[6] or record[7] or record[8] or record[9]
 if ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and not special then
   -- An original, due at once and for ever, as nearly all are: it does without the functions below, which each call has to make
   -- anew.
@@ -35,7 +36,10 @@ record.description = ARGV[8]
 
 -- @include enqueue
 -- @include once
+-- @include unique
 
+local standing = ARGV[9] and standing_for(ARGV[9], KEYS[4])
+if standing then return 'UNIQUE ' .. standing end
 if KEYS[9] and redis.call('EXISTS', KEYS[9]) == 0 then
   -- Another try has used it up; or it was evicted, and nothing must be remembered of a message that is not stored.
   if seen_before(KEYS[8], ARGV[4]) then return '' end
@@ -48,5 +52,7 @@ if not first_time(KEYS[8], ARGV[4], ARGV[5] == '1', ARGV[6]) then
 end
 -- What a transient queue leaves goes with it.
 if record[2] and tonumber(record[2]) < tonumber(ARGV[6]) then redis.call('PEXPIRE', KEYS[8], record[2]) end
-return enqueue(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], record,
+local tag = enqueue(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], record,
   ARGV[1], tonumber(ARGV[2]), ARGV[3], KEYS[9], KEYS[7], ARGV[7])
+if ARGV[9] then stand_for(ARGV[9], tag) end
+return tag

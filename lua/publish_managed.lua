@@ -9,8 +9,10 @@
 --       9 'threshold most waiter ticket': share of free room under which it slows down, unless the queue says; most that it slows
 --       down (us; 0 = it has, or will not); name in the line ('' = it only asks, and is not put there); place in the line ('' =
 --       it has not waited)  10 its description, for queues whose events are written ('' = not made)
+--       [11 its deduplication, see include/unique]
 -- Returns the tag; '' for a duplicate; 'NOQUEUE' without a record; 'PLAIN' where the queue has no limits; 'DESCRIBE' where it
--- wants a description; 'REFUSED' where the publisher refuses and the limits are as it knows them, counted. Or a list:
+-- wants a description; 'UNIQUE ' and the tag of the message that stands for it already; 'REFUSED' where the publisher refuses
+-- and the limits are as it knows them, counted. Or a list:
 -- { 'CHANGED', limits, arguments of the queue }; { 'THROTTLE', us to sleep first }; { 'WAIT', ticket, live consumers... };
 -- { 'FULL', limit, its size, what it has, dead-lettered (0/1) }; { 'DROPPED', tag, how many died for it, were they kept (0/1) }.
 -- @include now
@@ -24,7 +26,7 @@ local record = redis.call('HMGET', KEYS[6],
 if not record[1] then return 'NOQUEUE' end
 if not record[5] then return 'PLAIN' end
 local threshold, most_us, waiter, ticket = string.match(ARGV[9], '^(%S*) (%S*) (%S*) (%S*)$')
-local special = KEYS[15] or record[2] or record[4] or record[6] or record[7] or record[8] or record[9]
+local special = KEYS[15] or ARGV[11] or record[2] or record[4] or record[6] or record[7] or record[8] or record[9]
 if ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and ticket == '' and record[5] == ARGV[8] and not special then
   -- As in `publish`: an ordinary message into a queue that is far from its limits does without the functions below. Up to its
   -- `clear`-th message a queue cannot come near them: only publishing adds to what it holds, and each message counts.
@@ -56,6 +58,7 @@ end
 -- @include once
 -- @include places
 -- @include die
+-- @include unique
 
 local queue, room, producer, staged = places(0), KEYS[12], KEYS[14], KEYS[15]
 if record[6] and ARGV[10] == '' then
@@ -63,6 +66,11 @@ if record[6] and ARGV[10] == '' then
   return 'DESCRIBE'
 end
 record.description = ARGV[10]
+local standing = ARGV[11] and standing_for(ARGV[11], queue.message)
+if standing then
+  if ticket ~= '' then leave_line(room, waiter) end
+  return 'UNIQUE ' .. standing
+end
 if ARGV[8] == '!' .. record[5] then
   if KEYS[15] then redis.call('UNLINK', KEYS[15]) end
   redis.call('HINCRBY', KEYS[6], 'rejected', 1)
@@ -121,8 +129,10 @@ end
 local function put()
   -- What a transient queue leaves goes with it.
   if record[2] and tonumber(record[2]) < tonumber(window) then redis.call('PEXPIRE', producer, record[2]) end
-  return enqueue(queue.meta, queue.ready, queue.delayed, queue.message, queue.bell, queue.timer, record,
+  local tag = enqueue(queue.meta, queue.ready, queue.delayed, queue.message, queue.bell, queue.timer, record,
     ARGV[1], tonumber(ARGV[2]), ARGV[3], staged, queue.expiry, ARGV[7])
+  if ARGV[11] then stand_for(ARGV[11], tag) end
+  return tag
 end
 
 -- A body that is not put into the queue now is sent again with the next try: it must not fill a full server meanwhile.

@@ -9,25 +9,33 @@
 -- @include put_back
 -- @include lifetime
 -- @include waiting
+-- @include enqueue
+-- @include ring
 local queue, tag = places(0), ARGV[1]
 local hash = queue.message .. tag
 local score, due = take_waiting(queue, tag)
 if not score then return 0 end
 local now = now_ms()
-local eta = string.sub(ARGV[2], 1, 1) == '+' and now + tonumber(ARGV[2]) or tonumber(ARGV[2])
-local fields = redis.call('HMGET', hash, 'lives', 'expires')
+local eta = tonumber(ARGV[2])
+if string.sub(ARGV[2], 1, 1) == '+' then eta = now + eta end
+-- Among its priority it stands as one that was published for that time.
+local fields = redis.call('HMGET', hash, 'lives', 'expires', 'rank')
+local rank = tonumber(fields[3]) or math.floor(score / LEVEL)
+score = text(rank * level_of(redis.call('HGET', queue.meta, 'ageing')) + math.max(eta, now))
 if eta > now then
   redis.call('HSET', hash, 'score', score)
   redis.call('ZADD', queue.delayed, text(eta), tag)
   redis.call('ZADD', queue.timer, 0, 'due')
   tell(queue.meta, tag, 'delayed', { reason = 'rescheduled', delay = text(eta - now) })
+elseif not due then
+  put_back(queue, tag, score, fields[2])
 else
   local expires = expiry_of(tonumber(fields[1]), tonumber(fields[2]), now)
   redis.call('HDEL', hash, 'score', 'lives')
   if expires then redis.call('HSET', hash, 'expires', text(expires)) end
   put_back(queue, tag, score, expires and text(expires))
-  redis.call('ZADD', redis.call('HGET', queue.meta, 'bell') or queue.bell, 0, 'work')
-  if due then tell(queue.meta, tag, 'promoted', { reason = 'rescheduled' }) end
+  if redis.call('HEXISTS', queue.meta, 'quiet') == 0 then ring(queue.bell, queue.meta) end
+  tell(queue.meta, tag, 'promoted', { reason = 'rescheduled' })
 end
 local ttl = redis.call('HGET', queue.meta, 'ttl')
 if ttl then

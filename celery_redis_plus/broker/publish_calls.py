@@ -38,11 +38,11 @@ class PublishCall:
         #: As `template`, kept.
         self.known = lru_cache(maxsize=KNOWN_CALLS)(self.template)
 
-    def template(self, queue: str, producer: bytes, *staged: bytes) -> CallTemplate:
-        """Return the call with its keys; `staged` is the key of a body that goes round the script.
+    def template(self, queue: str, producer: bytes, *staged: bytes, more: int = 0) -> CallTemplate:
+        """Return the call with its keys, for `more` arguments; `staged` is the key of a body that goes round the script.
 
         Raises:
             InvalidQueueName: no queue can be called so.
         """
         keys = self._keys.queue(check_queue_name(queue))
-        return CallTemplate(self.script.sha, (*self._of_queue(keys), keys.producer + producer, *staged), self._arguments)
+        return CallTemplate(self.script.sha, (*self._of_queue(keys), keys.producer + producer, *staged), self._arguments + more)

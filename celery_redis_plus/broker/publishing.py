@@ -29,10 +29,14 @@ NO_QUEUE = b"NOQUEUE"
 MANAGED = b"MANAGED"
 #: What both answer where the queue's events are written and they were given no description.
 DESCRIBE = b"DESCRIBE"
+#: How both begin their answer where another message stands for it already.
+UNIQUE = b"UNIQUE "
 #: What the other script answers where the queue has none any more, and where older messages had to make room.
 PLAIN, DROPPED = b"PLAIN", b"DROPPED"
 #: The description of a message of which nothing is known.
 NO_DESCRIPTION = pack_description().encode()
+#: The last argument where none was made.
+UNDESCRIBED = (b"",)
 #: What a broadcast is answered that nobody would get.
 NOBODY = b"NOBODY"
 #: Tells the script of broadcasts that such a one is an error.
@@ -64,6 +68,8 @@ class Attempt:
     done: tuple[str, ...] = ()
     #: Queue -> its message's tag, for a publisher who asks for it by an empty dict.
     tags: dict[str, str] | None = None
+    #: The message that already stood for this one's deduplication id, so that it was not stored.
+    standing: str | None = None
 
     def confirm(self, target: str) -> None:
         """Note that the target has confirmed."""
@@ -188,6 +194,9 @@ class Publisher:
             if reply == NO_QUEUE:
                 raise QueueNotFound(f"queue {queue!r} vanished while a message was published to it; nothing was stored")
         attempt.confirm(queue)
+        if message.unique is not None and reply.startswith(UNIQUE):
+            reply = reply.removeprefix(UNIQUE)
+            attempt.standing = reply.decode()
         if attempt.tags is not None:
             attempt.tags[queue] = reply.decode()
         return True
@@ -226,18 +235,21 @@ class Publisher:
         self, queue: str, message: Outgoing, attempt: Attempt, publish: PublishCall, more: tuple[bytes, ...] = ()
     ) -> Any:  # fmt: skip
         """Run a script that publishes, with `more` than the common arguments."""
-        description = _description(message) if queue in self.archived else b""
+        last: tuple[bytes, ...] = (_description(message),) if queue in self.archived else UNDESCRIBED
+        if message.unique is not None and publish is not self._publish_dead:
+            last = (*last, message.unique)
         with self._wire.exclusive():
             producer, number, retry = self._number(queue, attempt)
-            if len(message.body) > LARGE_BODY:
+            if len(message.body) > LARGE_BODY or message.unique is not None:
                 check_size(message)
-                call = publish.template(queue, producer, self._stage(queue, message, producer, number))
+                staged = (self._stage(queue, message, producer, number),) if len(message.body) > LARGE_BODY else ()
+                call = publish.template(queue, producer, *staged, more=len(last) - 1)
             else:
                 call = publish.known(queue, producer)
             eta = str(message.eta).encode() if message.eta else b"0"
             run = self._run_and_wait if self._replication.replicas else self._wire.run_packed
-            if retry or message.life or more or description:
-                rest = pack_arguments((retry, self._window, message.life, *more, description))
+            if retry or message.life or more or last != UNDESCRIBED:
+                rest = pack_arguments((retry, self._window, message.life, *more, *last))
             else:
                 rest = self._common_rest
             packed = call.fill(message.payload, b"%d" % message.rank, eta, b"%d" % number, rest)
@@ -365,7 +377,7 @@ def _is_stored(reply: Any) -> bool:
     """Return whether a publish script's answer says that the message is in the queue."""
     if isinstance(reply, list):
         return bool(reply[0] == DROPPED)
-    return reply not in {NO_QUEUE, MANAGED, DESCRIBE, PLAIN}
+    return reply not in {NO_QUEUE, MANAGED, DESCRIBE, PLAIN} and not reply.startswith(UNIQUE)
 
 
 def check_size(message: Outgoing) -> None:

@@ -11,6 +11,7 @@ from celery import Celery
 from celery_redis_plus.integration import consumer_priority
 from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.connections import Connections
+from celery_redis_plus.integration.messages import let_revoke_remove
 from celery_redis_plus.integration.publishing import set_eta_for
 from celery_redis_plus.integration.worker import BrokerStep
 
@@ -27,6 +28,7 @@ def configure_app(
     archive: bool | None = None,
     ack_policy: str | None = None,
     queue_ack_policies: Mapping[str, str] | None = None,
+    revoke_removes: bool = False,
 ) -> App:
     """Let `app` use Redis or Valkey through this package, and return it.
 
@@ -46,6 +48,8 @@ def configure_app(
     - `ack_policy` and `queue_ack_policies` (by queue) say what becomes of a message when its task has ended: `ack_first`,
       `ack_after`, `reject_on_error`, `nack_on_error` or `manual`. A task's own `ack_policy` goes first, then its queue's; where
       there is none, Celery's settings hold.
+    - `revoke_removes=True` lets `app.control.revoke` (and `AsyncResult.revoke`) also take the tasks' messages out of the broker
+      that nobody has yet: delayed ones always, ready ones in queues with `archive_index`.
     - One warning tells an app with `priority_steps` or `sep` in its `broker_transport_options` to choose `priority_order`.
 
     It may be called more than once, and before or after `config_from_object`: settings are read when a connection is made, and
@@ -68,6 +72,8 @@ def configure_app(
         _forget_connections(app)
     if ack_policy is not None or queue_ack_policies is not None:
         app._connection.ack_policies = AckPolicies(ack_policy, dict(queue_ack_policies or {}))  # noqa: SLF001 - as above
+    if revoke_removes:
+        let_revoke_remove(app)
     app.steps["consumer"].add(BrokerStep)
     consumer_priority.add_to(app)
     set_eta_for(app)

@@ -13,6 +13,7 @@ from celery_redis_plus.broker.lifetime import lifetime
 from celery_redis_plus.broker.priority import check_priority, rank
 from celery_redis_plus.broker.publishing import Attempt
 from celery_redis_plus.broker.undelivered import NO_SUBSCRIBERS, UNDELIVERED
+from celery_redis_plus.broker.unique import unique
 from celery_redis_plus.errors import BrokerError, PublishRefused, Unroutable
 from celery_redis_plus.message import SEPARATOR, Outgoing
 from celery_redis_plus.transport import codec
@@ -65,8 +66,11 @@ class Publishing:
 
     def basic_publish(
         self, message: dict[str, Any], exchange: str = "", routing_key: str = "", mandatory: bool = False, **kwargs: Any
-    ) -> None:
+    ) -> str | None:
         """Publish a message, and return when the server has confirmed it.
+
+        Returns:
+            None; or, for a message with an `x-deduplication-id`, the id of the one that stands for it already: it was not stored.
 
         Raises:
             InvalidPriority, InvalidEta, InvalidQueueName, MessageTooLarge: the message cannot be published as it is.
@@ -109,6 +113,7 @@ class Publishing:
             raise
         if attempt.tags is not None:
             self.session.tracking.queued(properties, attempt.tags)
+        return attempt.standing
 
     def _recipients(
         self, record: ExchangeRecord | None, exchange: str, routing_key: str, headers: Mapping[str, Any]
@@ -198,6 +203,7 @@ class Publishing:
             eta=eta,
             life=self._life(queue, properties, headers),
             origin=message,
+            unique=unique(headers, self.session.keys.queue(queue)) if "x-deduplication-id" in headers else None,
             describe=partial(describe, headers, properties, eta_ms=eta, body_size=len(body)),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from celery_redis_plus import message
 from celery_redis_plus.broker import publishing
 from celery_redis_plus.topology.address import Address
 from tests.property.machine import Broker
@@ -40,7 +40,8 @@ PROFILE = settings(
 
 @pytest.fixture
 def machine(server: Server, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Broker]]:
-    for module in (message, publishing):
+    # The package has a function of the module's name.
+    for module in (sys.modules["celery_redis_plus.message"], publishing):
         monkeypatch.setattr(module, "LARGE_BODY", LARGE - 1)
     place = redis_client.connection_pool.connection_kwargs
     address = Address.from_parts(hostname=place["host"], port=place["port"], virtual_host=str(place.get("db", 0)))

@@ -1,0 +1,250 @@
+"""One message by its id: where it stands, and what can be done with it while nobody has it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.broker.delayed import list_delayed
+from celery_redis_plus.broker.describing import describe
+from celery_redis_plus.errors import QueueNotFound
+from celery_redis_plus.events import (
+    CLAIMED,
+    DEAD,
+    DELAYED,
+    FIELD,
+    GONE,
+    READY,
+    TRANSITIONS,
+    Event,
+    decode,
+    pack_text,
+    shown_state,
+)
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.topology.wire import Wire
+
+#: What a message's id looks like: time and number in hexadecimal, a mark, the queue's id.
+ID = re.compile(r"[0-9a-f]{19}[^0-9a-z][0-9a-z]+")
+#: Events from the end of a queue's log among which a finished message is looked for without an index, and how many at once.
+TAIL, PAGE = 10_000, 1000
+#: Delayed messages that are looked through for a task without an index.
+MOST_DELAYED = 100_000
+#: Messages in one script call.
+BATCH = 500
+#: Priorities' span of scores.
+_LEVEL = 10**13
+
+
+@dataclass(frozen=True, slots=True)
+class MessageInfo:
+    """What is known of a message. Times are ms since the epoch on the server's clock; None: there is none, or nobody knows."""
+
+    id: str
+    queue: str
+    #: PENDING, DELAYED, RETRYABLE, PROCESSING, DEAD; of one that is gone COMPLETED, FAILED, RETRIED or MOVED.
+    state: str
+    #: How many messages stand before it: among the ready ones, the delayed ones, or the dead letters.
+    position: int | None = None
+    since_ms: int | None = None
+    #: When a delayed message becomes ready; when a claimed one is given to others unless its holder sends a heartbeat.
+    due_ms: int | None = None
+    published_ms: int | None = None
+    #: How often it was delivered, and how many of these deliveries failed.
+    deliveries: int = 0
+    failures: int = 0
+    #: Who has it: the worker's name where the queue is archived with an index, else the holder's session on the server.
+    holder: str | None = None
+    #: Why it is dead or gone, and with which exception.
+    reason: str | None = None
+    error: str | None = None
+    task_id: str | None = None
+    task: str | None = None
+    first_delivery_ms: int | None = None
+    last_delivery_ms: int | None = None
+    #: Milliseconds that it was ready or delayed, and that workers had it; up to its end.
+    queued_ms: int | None = None
+    worked_ms: int | None = None
+    #: Its lifecycle events, where the queue is archived with `archive_index`.
+    events: tuple[Event, ...] = ()
+
+
+class Messages:
+    """Single messages over one wire. All methods raise as `Wire.run` does."""
+
+    def __init__(self, wire: Wire, keys: Keys, *, dead_letter_max: int) -> None:
+        """Use `wire`; a queue keeps `dead_letter_max` dead letters."""
+        self._wire = wire
+        self._keys = keys
+        self._dead_letter_max = dead_letter_max
+
+    def find(self, queue: str, tag: str) -> MessageInfo | None:
+        """Return what is known of a message; None where the queue knows nothing of it.
+
+        One that is gone is known by the queue's events: with `archive_index` at once, else if it is among the last `TAIL`.
+        """
+        of = self._keys.queue(queue)
+        keys = [of.ready, of.delayed, of.index, of.message, of.dying, of.dead]
+        place, *found = self._wire.run(script("locate"), keys, tag)
+        events = self._trail(queue, tag)
+        if place:
+            return _standing(queue, tag, place.decode(), [value.decode("utf-8", "surrogateescape") for value in found], events)
+        events = events or self._tail(queue, tag)
+        return _gone(queue, tag, events) if events and TRANSITIONS[events[-1].event].target == GONE else None
+
+    def of_task(self, queue: str, task_id: str) -> list[str]:
+        """Return the ids of a Celery task's messages in a queue with `archive_index`, the last published last."""
+        found: bytes | None = self._wire.command("GET", self._keys.queue(queue).task + task_id.encode("utf-8", "surrogateescape"))
+        return [] if found is None else found.decode().split()
+
+    def delayed_of_task(self, queue: str, task_id: str) -> list[str]:
+        """Return the ids of a Celery task's delayed messages, looking through up to `MOST_DELAYED`."""
+        wanted = json.dumps(task_id).encode()
+        listing = list_delayed(self._wire, self._keys, queue, MOST_DELAYED)
+        return [
+            message.tag
+            for message in listing.messages
+            if wanted in message.envelope and json.loads(message.envelope).get("headers", {}).get("id") == task_id
+        ]
+
+    def cancel(self, queue: str, tags: Sequence[str], *, dead_letter: bool = False) -> list[str]:
+        """Remove messages that nobody has yet; return the ids of those that were there.
+
+        Args:
+            queue: the queue.
+            tags: the messages' ids.
+            dead_letter: make them dead letters with the reason `cancelled`, instead of removing them for good.
+        """
+        cancelled: list[str] = []
+        for at in range(0, len(tags), BATCH):
+            page = tags[at : at + BATCH]
+            places = self._keys.queue(queue).places
+            removed = self._wire.run(script("cancel"), places, int(dead_letter), self._dead_letter_max, *page)
+            cancelled += [tag.decode() for tag in removed]
+        return cancelled
+
+    def reschedule(self, queue: str, tag: str, eta: int | str) -> bool:
+        """Give a message that nobody has yet another time; return False where it is not there.
+
+        Args:
+            queue: the queue.
+            tag: the message's id.
+            eta: ms since the epoch, `+ms` from the server's now; what is over is now.
+        """
+        return bool(self._wire.run(script("reschedule"), self._keys.queue(queue).places, tag, eta))
+
+    def move(self, queue: str, tag: str, target: str) -> str | None:
+        """Move a message that nobody has yet into another queue, with its priority and its time; return its id there.
+
+        Returns:
+            None where it is not there, or somebody has it.
+
+        Raises:
+            QueueNotFound: there is no queue `target`; the message stays where it is.
+        """
+        of = self._keys.queue(queue)
+        payload: bytes = self._wire.command("HGET", of.message + tag.encode(), "payload") or b""
+        envelope, _, body = payload.partition(b"\n")
+        data: dict[str, Any] = json.loads(envelope) if envelope else {}
+        description = describe(
+            data.get("headers") or {}, data.get("properties") or {}, body_size=len(body), source_id=tag
+        )  # fmt: skip
+        keys = [*of.places, *self._keys.queue(target).publish]
+        moved: bytes = self._wire.run(script("transfer"), keys, tag, description, pack_text(target))
+        if moved == b"NOQUEUE":
+            raise QueueNotFound(f"queue {target!r} does not exist: the message {tag} stays in {queue!r}")
+        return moved.decode() or None
+
+    def _trail(self, queue: str, tag: str) -> list[Event]:
+        of = self._keys.queue(queue)
+        trail: bytes | None = self._wire.command("GET", of.trail + tag.encode())
+        ids = [] if trail is None else trail.split()
+        found = self._wire.pipeline([("XRANGE", of.events, entry, entry) for entry in ids]) if ids else []
+        return [decode(entry[1][1]) for entries in found if not isinstance(entries, Exception) for entry in entries]
+
+    def _tail(self, queue: str, tag: str) -> list[Event]:
+        stream, last = self._keys.queue(queue).events, b"+"
+        events: list[Event] = []
+        for _ in range(TAIL // PAGE):
+            entries = self._wire.command("XREVRANGE", stream, last, "-", "COUNT", PAGE)
+            mine = [decode(fields[fields.index(FIELD) + 1]) for _, fields in entries if tag.encode() in fields[1]]
+            events = [event for event in reversed(mine) if event.id == tag] + events
+            if len(entries) < PAGE or (events and events[0].event == "published"):
+                break
+            last = b"(" + entries[-1][0]
+        return events
+
+
+_PLACES = {"ready": READY, "delayed": DELAYED, "claimed": CLAIMED, "dead": DEAD}
+
+
+def _standing(queue: str, tag: str, place: str, found: list[str], events: list[Event]) -> MessageInfo:
+    score, rank, envelope, claims, failures, by, reason, died, _ = found
+    state = _PLACES[place]
+    moment = int(float(score))
+    headers = json.loads(envelope).get("headers") or {} if envelope else {}
+    since = {READY: moment % _LEVEL, DEAD: int(float(died or 0))}.get(state)
+    claimed = [event for event in events if event.event == "claimed"]
+    queued_ms, worked_ms = _durations(events)
+    return MessageInfo(
+        id=tag,
+        queue=queue,
+        state=shown_state(state, event="", reason="", tried=bool(claims)),
+        position=None if state == CLAIMED else int(rank),
+        since_ms=events[-1].ts // 1000 if events else since,
+        due_ms=moment if state in (DELAYED, CLAIMED) else None,
+        published_ms=int(tag[:11], 16),
+        deliveries=int(claims or 0),
+        failures=int(failures or 0),
+        holder=((claimed[-1].worker if claimed else None) or by) if state == CLAIMED else None,
+        reason=reason or None,
+        task_id=headers.get("id"),
+        task=headers.get("task"),
+        first_delivery_ms=claimed[0].ts // 1000 if claimed else None,
+        last_delivery_ms=claimed[-1].ts // 1000 if claimed else None,
+        queued_ms=queued_ms,
+        worked_ms=worked_ms,
+        events=tuple(events),
+    )
+
+
+def _gone(queue: str, tag: str, events: list[Event]) -> MessageInfo:
+    first, last = events[0], events[-1]
+    claimed = [event for event in events if event.event == "claimed"]
+    queued_ms, worked_ms = _durations(events)
+    return MessageInfo(
+        id=tag,
+        queue=queue,
+        state=shown_state(GONE, event=last.event, reason=last.reason or "", tried=bool(claimed)),
+        since_ms=last.ts // 1000,
+        published_ms=int(tag[:11], 16),
+        deliveries=len(claimed),
+        failures=sum(event.event in ("recovered", "retried") or event.reason == "rejected" for event in events),
+        holder=claimed[-1].worker if claimed else None,
+        reason=last.reason,
+        error=last.error,
+        task_id=first.task_id,
+        task=first.task,
+        first_delivery_ms=claimed[0].ts // 1000 if claimed else None,
+        last_delivery_ms=claimed[-1].ts // 1000 if claimed else None,
+        queued_ms=queued_ms,
+        worked_ms=worked_ms,
+        events=tuple(events),
+    )
+
+
+def _durations(events: list[Event]) -> tuple[int | None, int | None]:
+    """Return how long the message waited and was worked on, in ms, by what its events say."""
+    spent = {READY: 0, DELAYED: 0, CLAIMED: 0, DEAD: 0}
+    for event, following in pairwise(events):
+        spent[TRANSITIONS[event.event].target] += following.ts - event.ts
+    if not events or events[0].event != "published":
+        return None, None
+    return (spent[READY] + spent[DELAYED]) // 1000, spent[CLAIMED] // 1000

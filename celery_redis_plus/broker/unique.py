@@ -1,0 +1,44 @@
+"""Unique messages: of those with the same `x-deduplication-id` a queue keeps one.
+
+The header's name is that of RabbitMQ's deduplication plugins. What is checked, and when, stands in `lua/include/unique.lua`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from celery_redis_plus.keys import QueueKeys
+
+ID, TTL, SCOPE = "x-deduplication-id", "x-deduplication-ttl", "x-deduplication-scope"
+#: For how long a message stands for its id: for the TTL, until it is claimed first, or until it is settled or dead.
+SCOPES = ("ttl", "until-claimed", "until-acked")
+#: Milliseconds: a day; for the other scopes, which end by themselves, how long the server remembers at most.
+DEFAULT_TTL_MS, LONGEST_TTL_MS = 86_400_000, 31_557_600_000
+
+
+def unique(headers: Mapping[str, Any], keys: QueueKeys) -> bytes | None:
+    """Return what the publish script takes of a message's deduplication; None where it has no id.
+
+    Celery's own retry of a task (`retries` in its headers) goes through, and stands for the id from then on: the message that it
+    follows is acked right after.
+
+    Raises:
+        InvalidArgument: a header is not what it may be.
+    """
+    name = headers.get(ID)
+    if name is None:
+        return None
+    scope, ttl = headers.get(SCOPE, "ttl"), headers.get(TTL, DEFAULT_TTL_MS)
+    if not isinstance(name, str) or not name:
+        raise InvalidArgument(f"header {ID!r} is {name!r}; allowed is a str that is not empty")
+    if scope not in SCOPES:
+        raise InvalidArgument(f"header {SCOPE!r} is {scope!r}; allowed: {', '.join(SCOPES)}")
+    if not isinstance(ttl, int) or not 1 <= ttl <= LONGEST_TTL_MS:
+        raise InvalidArgument(f"header {TTL!r} is {ttl!r}; allowed: a whole number of ms from 1 to {LONGEST_TTL_MS} (a year)")
+    if headers.get("retries"):
+        scope = "renew"
+    return f"{scope} {ttl} ".encode() + keys.unique + name.encode("utf-8", "surrogatepass")

@@ -1,0 +1,133 @@
+"""An app's messages by id: `message`, `cancel`, `reschedule`, `move`, and a `revoke` that takes them out of the broker."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.broker.eta import eta_to_ms
+from celery_redis_plus.broker.messages import ID, MessageInfo, Messages
+from celery_redis_plus.errors import OptionError
+from celery_redis_plus.transport.transport import Transport
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+logger = logging.getLogger(__name__)
+
+
+def message(app: Celery, id: str, *, queue: str | None = None) -> MessageInfo | None:  # noqa: A002 - what users know it by
+    """Return where a message stands: its state, place, deliveries and holder; None where nobody knows it.
+
+    It takes a fixed number of commands for each queue that is looked into.
+
+    Args:
+        app: the app; its broker has to be ours.
+        id: a message's id (its delivery tag), or Celery's task id. By task id only messages of queues with `archive_index` are
+            found; the last one that was published.
+        queue: the queue to look into; without one, all that the app or the broker knows.
+
+    Raises:
+        OptionError: the app's broker is none of ours.
+        redis.exceptions.RedisError: as `errors.translate` names it.
+    """
+    with _messages(app) as (messages, queues):
+        for name in [queue] if queue is not None else queues():
+            for tag in [id] if ID.fullmatch(id) else messages.of_task(name, id)[-1:]:
+                found = messages.find(name, tag)
+                if found is not None:
+                    return found
+    return None
+
+
+def cancel(app: Celery, id: str, *, queue: str | None = None, dead_letter: bool = False) -> bool:  # noqa: A002 - as above
+    """Remove a message that nobody has yet, ready or delayed; return whether it was there.
+
+    Args:
+        app: see `message`.
+        id: see `message`. Delayed messages are found by task id also in queues without an index.
+        queue: see `message`.
+        dead_letter: make it a dead letter with the reason `cancelled`, instead of removing it for good.
+    """
+    with _messages(app) as (messages, queues):
+        return any(
+            messages.cancel(name, _tags(messages, name, id), dead_letter=dead_letter)
+            for name in ([queue] if queue is not None else queues())
+        )
+
+
+def reschedule(app: Celery, id: str, when: datetime | timedelta | float, *, queue: str | None = None) -> bool:  # noqa: A002
+    """Give a message that nobody has yet another time; return whether it was there.
+
+    Args:
+        app: see `message`.
+        id: see `cancel`.
+        when: the time, or how long from now (timedelta, or seconds).
+        queue: see `message`.
+    """
+    if isinstance(when, datetime):
+        eta: int | str = eta_to_ms(when, naive_is_utc=bool(app.conf.enable_utc), tz=app.timezone)
+    else:
+        seconds = when.total_seconds() if isinstance(when, timedelta) else when
+        eta = f"+{max(0, round(seconds * 1000))}"
+    with _messages(app) as (messages, queues):
+        names = [queue] if queue is not None else queues()
+        return any(messages.reschedule(name, tag, eta) for name in names for tag in _tags(messages, name, id))
+
+
+def move(app: Celery, id: str, target: str, *, queue: str | None = None) -> str | None:  # noqa: A002 - as above
+    """Move a message that nobody has yet into the queue `target`; return its id there, None where it was not found.
+
+    Raises:
+        QueueNotFound: there is no queue `target`.
+    """
+    with _messages(app) as (messages, queues):
+        for name in [queue] if queue is not None else queues():
+            for tag in _tags(messages, name, id):
+                moved = messages.move(name, tag, target)
+                if moved is not None:
+                    return moved
+    return None
+
+
+def _tags(messages: Messages, queue: str, id: str) -> list[str]:  # noqa: A002 - as above
+    if ID.fullmatch(id):
+        return [id]
+    return messages.of_task(queue, id) or messages.delayed_of_task(queue, id)
+
+
+@contextmanager
+def _messages(app: Celery) -> Iterator[tuple[Messages, Any]]:
+    with app.connection_for_write() as connection:
+        transport = connection.transport
+        if not isinstance(transport, Transport):
+            raise OptionError(f"the broker of app {app.main!r} is {connection.as_uri()}; allowed: one of celery-redis-plus")
+        connection.connect()
+        session = transport.session
+
+        def queues() -> Iterable[str]:
+            known = dict.fromkeys(app.amqp.queues)
+            names = session.wire.command("ZRANGE", session.keys.queues, "0", "+inf", "BYSCORE")
+            return known | dict.fromkeys(name.decode("utf-8", "surrogateescape") for name in names)
+
+        yield Messages(session.wire, session.keys, dead_letter_max=session.options.dead_letter_max), queues
+
+
+def let_revoke_remove(app: Celery) -> None:
+    """Let `app.control.revoke` take what nobody has yet out of the broker, besides telling the workers; idempotent."""
+    control = app.control
+    if not isinstance(control.revoke, functools.partial):
+        control.revoke = functools.partial(_revoke, app, control.revoke)
+
+
+def _revoke(app: Celery, revoke: Any, task_id: Any, *args: Any, **kwargs: Any) -> Any:
+    # The workers first: a message that is claimed between the two is theirs to discard.
+    answer = revoke(task_id, *args, **kwargs)
+    for one in [task_id] if isinstance(task_id, str) else task_id:
+        if cancel(app, one):
+            logger.info("task %s is revoked, and its message removed from the broker", one)
+    return answer

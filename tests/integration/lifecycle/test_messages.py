@@ -1,0 +1,144 @@
+"""Single messages by id: looked up, cancelled, rescheduled, moved."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+import celery_redis_plus as crp
+from celery_redis_plus.errors import QueueNotFound
+from tests.support.waiting import wait_until
+
+INDEXED = {"broker_transport_options": {"archive_index": True}}
+
+
+@pytest.fixture
+def app(life_app):
+    app = life_app(settings=INDEXED)
+    # Declares the queue.
+    with app.connection_for_write() as connection:
+        app.amqp.queues["celery"](connection.default_channel).declare()
+    return app
+
+
+def test_a_message_is_known_in_every_state(app, life_worker, tmp_path, paths, redis_client):
+    flag = tmp_path / "go"
+    app.send_task("life.end", ["success"], task_id="later", countdown=3600)
+    app.send_task("life.end", ["rejected"], task_id="dead")
+    app.send_task("life.end", ["failure"], task_id="failed")
+    app.send_task("life.end", ["wait", str(flag)], task_id="runs")
+    app.send_task("life.end", ["success"], task_id="waits")
+    waiting = crp.message(app, "waits")
+    assert (waiting.state, waiting.position, waiting.queue, waiting.task) == ("PENDING", 3, "celery", "life.end")
+    settings = {**INDEXED, "task_acks_late": True, "worker_prefetch_multiplier": 1}
+    worker = life_worker(pool="threads", concurrency=1, settings=settings)
+    wait_until(lambda: getattr(crp.message(app, "runs"), "state", None) == "PROCESSING", 20, worker.tail)
+    states = {name: crp.message(app, name).state for name in ("later", "dead", "failed", "runs", "waits")}
+    assert states == {"later": "DELAYED", "dead": "DEAD", "failed": "FAILED", "runs": "PROCESSING", "waits": "PENDING"}
+    runs, failed = crp.message(app, "runs"), crp.message(app, "failed")
+    assert runs.deliveries == 1
+    assert runs.holder.startswith(worker.name)
+    assert runs.first_delivery_ms >= runs.published_ms
+    assert (failed.reason, failed.error, failed.deliveries) == ("failure", "ValueError", 1)
+    assert crp.message(app, "dead").reason == "rejected"
+    assert crp.message(app, failed.id) == failed
+    assert crp.message(app, "nobody") is None
+    flag.touch()
+    wait_until(lambda: crp.message(app, "waits").state == "COMPLETED", 20, worker.tail)
+    done = crp.message(app, "runs")
+    assert done.state == "COMPLETED"
+    assert done.worked_ms >= 0
+    assert [event.event for event in done.events] == ["published", "claimed", "acked"]
+
+
+def test_without_an_index_a_finished_message_is_found_among_the_last_events(life_app, life_worker, paths):
+    app = life_app()
+    life_worker(pool="solo", concurrency=1)
+    app.send_task("life.end", ["success"])
+    wait_until(lambda: any(path[-1].event == "acked" for path in paths("celery").values()), 20)
+    (tag,) = paths("celery")
+    assert crp.message(app, tag).state == "COMPLETED"
+    assert crp.message(app, tag[:-1] + "zz") is None
+
+
+def test_lookups_take_a_fixed_number_of_commands(app, redis_client):
+    def commands(name):
+        before = redis_client.info("stats")["total_commands_processed"]
+        crp.message(app, name, queue="celery")
+        return redis_client.info("stats")["total_commands_processed"] - before
+
+    for number in range(3):
+        app.send_task("life.end", ["success"], task_id=f"few {number}")
+    few = commands("few 1")
+    for number in range(500):
+        app.send_task("life.end", ["success"], task_id=f"many {number}")
+    assert commands("many 250") <= few + 5
+
+
+def test_a_ready_or_delayed_message_is_cancelled_and_told(app, paths, redis_client):
+    app.send_task("life.end", ["success"], task_id="ready")
+    app.send_task("life.end", ["success"], task_id="delayed", countdown=3600)
+    app.send_task("life.end", ["success"], task_id="to the dead")
+    assert crp.cancel(app, "ready")
+    assert crp.cancel(app, "delayed")
+    assert crp.cancel(app, "to the dead", dead_letter=True)
+    assert not crp.cancel(app, "ready")
+    assert crp.message(app, "ready").state == "FAILED"
+    assert (crp.message(app, "to the dead").state, crp.message(app, "to the dead").reason) == ("DEAD", "cancelled")
+    ends = sorted(path[-1].event for path in paths("celery").values())
+    assert ends == ["cancelled", "cancelled", "dead_lettered"]
+    assert len(redis_client.keys("message:*")) == 1
+
+
+def test_a_claimed_message_cannot_be_cancelled(app, redis_client):
+    app.send_task("life.end", ["success"], task_id="claimed")
+    with app.connection_for_write() as connection:
+        queue = app.amqp.queues["celery"](connection.default_channel)
+        assert queue.get() is not None
+        assert not crp.cancel(app, "claimed")
+        assert not crp.reschedule(app, "claimed", 5)
+        assert crp.move(app, "claimed", "celery") is None
+
+
+def test_a_message_gets_another_time_both_ways(app, paths, redis_client):
+    app.send_task("life.end", ["success"], task_id="one", priority=3)
+    assert crp.reschedule(app, "one", timedelta(hours=1))
+    later = crp.message(app, "one")
+    assert later.state == "DELAYED"
+    assert crp.reschedule(app, "one", 0)
+    assert crp.message(app, "one").state == "PENDING"
+    (path,) = paths("celery").values()
+    assert [(event.event, event.reason) for event in path] == [
+        ("published", None),
+        ("delayed", "rescheduled"),
+        ("promoted", "rescheduled"),
+    ]
+    assert path[1].delay == 3_600_000
+    ((_, score),) = redis_client.zrange("queue:{celery}", 0, -1, withscores=True)
+    assert score // 10**13 == 252
+
+
+def test_a_message_moves_with_its_time_and_priority(app, paths, redis_client):
+    app.send_task("life.end", ["success"], task_id="one", priority=3, countdown=3600)
+    with pytest.raises(QueueNotFound, match="'nowhere' does not exist"):
+        crp.move(app, "one", "nowhere")
+    app.send_task("life.end", ["success"], queue="other")
+    due = crp.message(app, "one").due_ms
+    moved = crp.move(app, "one", "other")
+    there = crp.message(app, moved)
+    assert (there.queue, there.state, there.due_ms, there.task_id) == ("other", "DELAYED", due, "one")
+    (left,) = paths("celery").values()
+    assert (left[-1].event, left[-1].target) == ("moved", "other")
+    assert paths("other")[moved][0].source_id == left[0].id
+    assert float(redis_client.hget("message:{other}:" + moved, "score")) // 10**13 == 252
+
+
+def test_a_revoke_removes_what_nobody_has(life_app, redis_client):
+    app = life_app(revoke_removes=True)
+    result = app.send_task("life.end", ["success"], countdown=3600)
+    app.send_task("life.end", ["success"], countdown=3600)
+    app.control.revoke(result.id)
+    assert redis_client.zcard("delayed:{celery}") == 1
+    result.revoke()
+    assert redis_client.zcard("delayed:{celery}") == 1

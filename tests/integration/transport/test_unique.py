@@ -1,0 +1,81 @@
+"""Messages with an `x-deduplication-id`."""
+
+from __future__ import annotations
+
+import kombu
+import pytest
+
+from celery_redis_plus.errors import InvalidArgument
+from tests.support.inbox import Inbox
+from tests.support.waiting import wait_until
+
+
+def send(channel, body, queue="q", *, name="one", **headers):
+    headers = {"x-deduplication-id": name, **{f"x-deduplication-{key}": value for key, value in headers.items()}}
+    return kombu.Producer(channel).publish(body, routing_key=queue, headers=headers, retry=True)
+
+
+def test_a_second_message_with_the_same_id_is_not_stored_and_the_first_is_named(connect, redis_client):
+    channel = connect().channel()
+    inbox = Inbox(channel, "q")
+    assert send(channel, 1) is None
+    standing = send(channel, 2)
+    assert send(channel, 3, name="another") is None
+    inbox.drain(2)
+    assert inbox.bodies == [1, 3]
+    assert inbox.messages[0].delivery_tag == standing
+    # For its TTL it stands, also when it is gone.
+    assert send(channel, 4) == standing
+
+
+def test_an_id_is_free_again_when_its_ttl_is_over(connect):
+    channel = connect().channel()
+    Inbox(channel, "q")
+    assert send(channel, 1, ttl=1) is None
+    wait_until(lambda: send(channel, 2, ttl=1) is None)
+
+
+@pytest.mark.parametrize(("scope", "claimed"), [("until-claimed", True), ("until-acked", False)])
+@pytest.mark.parametrize("arguments", [{}, {"x-max-length": 100}])
+def test_an_id_is_free_again_when_its_scope_has_ended(scope, claimed, arguments, connect):
+    channel = connect().channel()
+    queue = kombu.Queue("q", durable=True, queue_arguments=arguments)
+    inbox = Inbox(channel, queue, ack=False)
+    assert send(channel, 1, scope=scope) is None
+    assert send(channel, 2, scope=scope) is not None
+    inbox.drain(1)
+    assert (send(channel, 3, scope=scope) is None) == claimed
+    inbox.messages[0].ack()
+    if not claimed:
+        wait_until(lambda: send(channel, 4, scope=scope) is None)
+
+
+def test_an_id_is_free_again_when_its_message_is_a_dead_letter(connect):
+    channel = connect().channel()
+    inbox = Inbox(channel, "q", ack=False)
+    send(channel, 1, scope="until-acked")
+    inbox.drain(1)
+    inbox.messages[0].reject()
+    wait_until(lambda: send(channel, 2, scope="until-acked") is None)
+
+
+def test_a_large_message_is_deduplicated_too(connect):
+    channel = connect().channel()
+    Inbox(channel, "q")
+    assert send(channel, "x" * 1_100_000) is None
+    assert send(channel, "x" * 1_100_000) is not None
+
+
+def test_ids_belong_to_a_queue(connect):
+    channel = connect().channel()
+    Inbox(channel, "q", "r")
+    assert send(channel, 1) is None
+    assert send(channel, 1, "r") is None
+
+
+@pytest.mark.parametrize(("header", "value"), [("ttl", 0), ("ttl", "soon"), ("scope", "for ever")])
+def test_what_the_headers_cannot_be_is_refused(header, value, connect):
+    channel = connect().channel()
+    Inbox(channel, "q")
+    with pytest.raises(InvalidArgument, match=f"x-deduplication-{header}"):
+        send(channel, 1, **{header: value})
