@@ -141,9 +141,9 @@ class Register:
             held.stage = Stage.DELIVERED
 
     def note_outcome(self, tag: str, reason: str, error: str = "") -> None:
-        """Note how the work on a message ended, where its events are written; its ack will tell."""
+        """Note how the work on a message ended, where its events are written; its ack will tell, unless it is on its way."""
         held = self._held.get(tag)
-        if held is not None and is_told(tag):
+        if held is not None and held.stage is not Stage.SETTLING and is_told(tag):
             held.outcome = f"{pack_text(reason)}\t{pack_text(error)}"
 
     def settle(self, tag: str, settlement: Settlement) -> Held | None:
