@@ -172,7 +172,7 @@ class Broadcasting:
 
     @as_channel_errors
     def fanout_deaths(self, exchange: str, since_ms: int = 0) -> list[Death]:
-        """Return the subscribers of a fanout exchange that were declared dead after `since_ms` and in the last hour.
+        """Return the subscribers of a fanout exchange that were declared dead after `since_ms`, in the last ten minutes.
 
         `since_ms` is ms since the epoch on the server's clock, such as the last death's `at_ms`.
 

@@ -22,7 +22,7 @@ BOUND_S = 60.0
 #: Seconds between two looks for dead subscribers: their second chance.
 SECOND_CHANCE_S = 30.0
 #: Seconds for which a death is remembered, so that every process hears of it.
-DEATH_KEPT_S = 3600.0
+DEATH_KEPT_S = 600.0
 #: Subscribers in one call.
 BATCH = 100
 

@@ -82,3 +82,20 @@ def test_plain_kombu_subscribers_get_tasks_as_messages(app, celery_worker, notes
             send(app, "1")
             connection.drain_events(timeout=5)
     assert got == ["c.note"]
+
+
+def test_a_broadcast_task_that_runs_when_its_connection_breaks_is_not_run_again_and_those_behind_it_are(
+    app, celery_worker, notes, server
+):
+    config = {**settings("cut"), "task_acks_late": True, "worker_prefetch_multiplier": 4}
+    worker = celery_worker("configured", name="cut", pool="threads", concurrency=1, config=config)
+    for entry in ("running", "waiting"):
+        app.send_task("c.wait", ["cut", entry], exchange="all-services", exchange_type="fanout", routing_key="all")
+    wait_until(lambda: notes.started("cut") == ["running"], 10, worker.tail)
+    with server.client() as client:
+        client.client_kill_filter(_type="normal", skipme=True)
+    wait_until(lambda: "Connection to broker lost" in worker.log(), 10, worker.tail)
+    app.send_task("c.wait", ["cut", "new"], exchange="all-services", exchange_type="fanout", routing_key="all", retry=True)
+    notes.go("cut")
+    assert ran(notes, "cut", 3, worker) == {"running": 1, "waiting": 1, "new": 1}
+    assert notes.started("cut")[0] == "running"
