@@ -63,6 +63,9 @@ class Bindings:
             text = encode_exchange(record, exchange)
             stands = self._wire.run(script("declare_exchange"), [self._keys.exchanges], _bytes(exchange), text)
             current = self._records[exchange] = decode_exchange(stands)
+        if record.is_same(current):
+            # kombu declares an exchange that does not last again with every publish.
+            return
         difference = record.difference(current, exchange)
         if difference is not None:
             raise PreconditionFailed(difference)

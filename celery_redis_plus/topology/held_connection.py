@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from celery_redis_plus.errors import translate
 from celery_redis_plus.topology import forks
 from celery_redis_plus.topology.replies import reply_reader
+from celery_redis_plus.topology.this_process import this_process
 
 if TYPE_CHECKING:
     from redis.connection import Connection
@@ -40,7 +41,7 @@ class HeldConnection:
 
     def _reset(self) -> None:
         self.lock = threading.RLock()
-        self._pid = os.getpid()
+        self._pid = this_process.pid
         self._connection: Connection | None = None
         self._used = 0.0
         #: Returns the next reply of the connection; raises what it says, or its failure.
@@ -51,7 +52,7 @@ class HeldConnection:
     @property
     def connected(self) -> bool:
         """Whether there is a connection of this process that has not failed."""
-        return self._connection is not None and self._pid == os.getpid()
+        return self._connection is not None and self._pid == this_process.pid
 
     @property
     def connection(self) -> Connection | None:
@@ -82,7 +83,7 @@ class HeldConnection:
 
     def close(self) -> None:
         """Finish in order, then close. Never raises."""
-        if self._pid != os.getpid():
+        if self._pid != this_process.pid:
             self._after_fork()
             return
         with self.lock:
@@ -94,7 +95,7 @@ class HeldConnection:
 
     def abandon(self, error: Exception | None = None) -> None:
         """Drop the connection without reading anything, as after a failure."""
-        if self._pid != os.getpid():
+        if self._pid != this_process.pid:
             self._after_fork()
             return
         with self.lock:
@@ -137,7 +138,7 @@ class HeldConnection:
 
     def _check_process(self) -> None:
         """Let a forked child start anew. Called before the lock is taken: the parent may have held it at the fork."""
-        if self._pid != os.getpid():
+        if self._pid != this_process.pid:
             self._after_fork()
 
     def _after_fork(self) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport import base
 
-from celery_redis_plus.broker.fanout import entries
+from celery_redis_plus.message import SEPARATOR
 from celery_redis_plus.transport import codec
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Message(base.Message):
 
 def broadcast_payload(entry: Entry, tag: str, *, redelivered: bool) -> dict[str, Any]:
     """Return a broadcast as kombu's payload. Every call makes a new one: each consumer may change its own."""
-    envelope, body = entries.payload_of(entry)
+    envelope, _, body = entry[1][3].partition(SEPARATOR)
     payload = codec.load_often(envelope)
     payload["body"] = body
     properties = payload["properties"]

@@ -35,6 +35,7 @@ from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.topology.blocking_wire import BlockingWire
 from celery_redis_plus.topology.connector import Connector
+from celery_redis_plus.topology.this_process import this_process
 from celery_redis_plus.topology.waker import Waker
 from celery_redis_plus.topology.wire import Wire
 from celery_redis_plus.transport.accepting import Acceptance
@@ -186,7 +187,7 @@ class Session:
     @property
     def service(self) -> Service:
         """This process's service for the broker; looked up again in each process, because a fork leaves it behind."""
-        pid = os.getpid()
+        pid = this_process.pid
         if self._service is None or self._service[0] != pid:
             self._service = pid, service_for(self.connector, self.keys, self.options)
         return self._service[1]
