@@ -111,7 +111,7 @@ def test_remote_control_and_workers_that_come_and_go_leave_no_key(*, full, own_s
 
         [keeper] = visit(1)
         assert app.control.ping(timeout=2, limit=1)
-        wait_until(lambda: not [one for one in keys() if "reply" in one], 30, keys)
+        wait_until(lambda: not [one for one in keys() if "reply" in one], 90, keys)
         before = keys()
         for number in range(visits // at_once):
             workers = visit(at_once)
