@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
+import kombu
 import pytest
 
 from celery_redis_plus.notices import SubscriberDied
@@ -138,3 +139,41 @@ def test_only_fanout_exchanges_have_subscribers(channel, exchange, code):
     with pytest.raises(channel.connection.client.channel_errors) as caught:
         channel.fanout_subscribers(exchange)
     assert caught.value.code == code
+
+
+def test_subscribing_twice_is_one_subscription_and_the_last_of_bind_and_unbind_wins(connect):
+    channel = connect().channel()
+    inbox = Inbox(channel, news())
+    channel.queue_bind("q", "news", "")
+    inbox.consumer.consume()
+    assert len(channel.fanout_subscribers("news")) == 1
+    send(channel, 1)
+    assert inbox.rest() == [1]
+    for _ in range(3):
+        channel.queue_unbind("q", "news", "")
+        channel.queue_bind("q", "news", "")
+    send(channel, 2)
+    assert inbox.rest() == [1, 2]
+    channel.queue_bind("q", "news", "")
+    channel.queue_unbind("q", "news", "")
+    send(channel, 3)
+    assert inbox.rest() == [1, 2]
+    assert channel.fanout_subscribers("news") == []
+
+
+def test_an_idle_subscriber_costs_one_blocked_call_for_all_its_streams(connect, redis_client):
+    channel = connect().channel()
+    other = kombu.Exchange("weather", "fanout", durable=True)
+    inbox = Inbox(channel, news(), kombu.Queue("w", other, durable=True))
+    send(channel, 1)
+    kombu.Producer(channel, other).publish(2)
+    inbox.drain(2)
+    inbox.rest(0.1)
+
+    def reads():
+        return redis_client.info("commandstats").get("cmdstat_xread", {"calls": 0})["calls"]
+
+    before = reads()
+    inbox.rest(1.0)
+    assert reads() - before <= 1
+    assert len([row for row in redis_client.client_list() if row["cmd"] == "xread" and "b" in row["flags"]]) == 1
