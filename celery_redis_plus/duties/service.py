@@ -246,7 +246,11 @@ class Service:
         finally:
             if self._pid == os.getpid():
                 self._commands.close()
-                self._bell_wire.abandon()
+                with self._lock:
+                    if self._thread in {None, threading.current_thread()}:
+                        # Else one that was started meanwhile waits there by now.
+                        self._bell_wire.abandon()
+                        self._timers.forget()
 
     def _retire(self) -> bool:
         with self._lock:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import kombu
 
+from celery_redis_plus.duties import service
 from tests.integration.transport.conftest import end_services
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -50,6 +51,21 @@ def test_closing_leaves_no_connection_but_the_duties_which_end_too(connect, redi
     wait_until(lambda: set(names(redis_client)) <= {"duties", "timers"}, message=lambda: names(redis_client))
     end_services()
     wait_until(lambda: not names(redis_client))
+
+
+def test_the_duties_begin_anew_after_they_ended_for_want_of_work(connect, redis_client, monkeypatch, caplog):
+    monkeypatch.setattr(service, "IDLE_END_S", 0.0)
+    for _ in range(3):
+        connection = connect()
+        duties = connection.default_channel.session.service
+        inbox = Inbox(connection.channel(), "q")
+        wait_until(lambda: names(redis_client)["timers"] == 1, message=lambda: names(redis_client))
+        inbox.rest(0.05)
+        connection.close()
+        duties.wake()
+        wait_until(lambda ended=duties: not ended.running)
+        wait_until(lambda: names(redis_client)["timers"] == 0)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_closing_an_idle_consumer_leaves_no_key(connect, redis_client):
