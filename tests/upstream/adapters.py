@@ -50,10 +50,18 @@ def _outstanding_call(channel: Channel) -> tuple[bytes, ...]:
 
 
 def _clear_away(channel: Channel) -> None:
-    """Do what the janitor of another worker does every half minute."""
+    """Do what the janitor of another worker does every half minute, and let an hour pass.
+
+    So long an exchange without bindings keeps its version, and nothing else, to tell that they were removed and not lost.
+    """
     session = channel.session
+    bindings = Bindings(session.wire, session.keys)
     queues = Queues(session.wire, session.keys, transient_ttl_s=session.options.transient_queue_ttl)
-    Janitor(queues, Bindings(session.wire, session.keys), WatchList()).clear()
+    Janitor(queues, bindings, WatchList()).clear()
+    for exchange in bindings.names():
+        key = session.keys.binding(exchange)
+        if session.wire.command("HKEYS", key) == [b"version"] and session.wire.command("PTTL", key) > 0:
+            session.wire.command("DEL", key)
 
 
 def _keys(connection: Any) -> Keys:
