@@ -13,7 +13,7 @@ LUA = "celery_redis_plus.lua"
 setup(
     packages=[*find_packages(include=["celery_redis_plus", "celery_redis_plus.*"]), LUA],
     # Spark finds data sources in top-level modules of this name.
-    py_modules=["pyspark_celery_redis"],
+    py_modules=["pyspark_celery_redis", "pyspark_celery_task"],
     package_dir={LUA: "lua"},
     package_data={"celery_redis_plus": ["py.typed"], LUA: ["*.lua", "include/*.lua"]},
 )

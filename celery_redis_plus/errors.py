@@ -228,6 +228,12 @@ class TablesUnusable(CeleryRedisPlusError):
     """
 
 
+class SparkJobFailed(CeleryRedisPlusError):
+    """A Spark job failed; the message is what Spark's Python processes said, without the Java traces around it. See
+    them with `--verbose`.
+    """
+
+
 class SparkUnavailable(CeleryRedisPlusError):
     """PySpark or Java is missing or too old. Install what the message names; everything that does not use Spark
     works without them.

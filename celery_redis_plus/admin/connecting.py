@@ -20,5 +20,9 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
 
 def operator_for(arguments: argparse.Namespace) -> Operator:
     """Return an operator for what the command line says. Raises as `Operator` does."""
-    url = arguments.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
-    return Operator(url, {"global_keyprefix": arguments.prefix})
+    return Operator(url_of(arguments), {"global_keyprefix": arguments.prefix})
+
+
+def url_of(arguments: argparse.Namespace) -> str:
+    """Return the broker's URL that the command line means."""
+    return arguments.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL

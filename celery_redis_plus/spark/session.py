@@ -63,7 +63,7 @@ def session(name: str, *, master: str = "local[2]", config: dict[str, Any] | Non
 
     Args:
         name: the application's name in Spark.
-        master: where it runs; `local[2,4]` also retries failed tasks.
+        master: where it runs; `local[2,4]` also retries failed tasks; '' where spark-submit has said it.
         config: Spark settings that go before ours.
 
     Raises:
@@ -74,7 +74,9 @@ def session(name: str, *, master: str = "local[2]", config: dict[str, Any] | Non
 
     _set_environment(local=master.startswith("local"))
     settings = _CONFIG | (_LOCAL_CONFIG if master.startswith("local") else {}) | (config or {})
-    builder = SparkSession.builder.appName(name).master(master)
+    builder = SparkSession.builder.appName(name)
+    if master:
+        builder = builder.master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
     started = builder.getOrCreate()
@@ -84,9 +86,11 @@ def session(name: str, *, master: str = "local[2]", config: dict[str, Any] | Non
 
 def register(spark: SparkSession) -> None:
     """Make the formats known to a session that somebody else started; an installed wheel needs no such call."""
+    from celery_redis_plus.spark.sink import CeleryTaskSink
     from celery_redis_plus.spark.source import CeleryRedisSource
 
     spark.dataSource.register(CeleryRedisSource)
+    spark.dataSource.register(CeleryTaskSink)
 
 
 def _set_environment(*, local: bool) -> None:

@@ -6,18 +6,15 @@ Source: https://spark.apache.org/docs/latest/streaming/structured-streaming-kafk
 
 from __future__ import annotations
 
-import difflib
 import json
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlsplit
 
 from celery_redis_plus import option_types as kinds
-from celery_redis_plus.errors import OptionError
 from celery_redis_plus.events import entry_id
+from celery_redis_plus.spark.declared import parse_options, resolve_url
 
 if TYPE_CHECKING:
     from celery_redis_plus.archive.numbering import Id
@@ -121,70 +118,9 @@ class SourceOptions:
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, str]) -> Self:
-        """Return the options that a query was given; Spark hands their names over in any case."""
-        names = {_public(entry.name).lower(): entry for entry in fields(cls)}
-        values = {}
-        for name, value in given.items():
-            entry = names.get(name.lower())
-            if entry is None:
-                raise OptionError(
-                    f"unknown option {name!r} of celery_redis{_nearest(name, [_public(f.name) for f in fields(cls)])}"
-                )
-            kind = entry.metadata["kind"]
-            try:
-                values[entry.name] = kind.parse(value)
-            except (ValueError, TypeError, AttributeError):
-                raise OptionError(f"option {_public(entry.name)}: {value!r} is not allowed; allowed: {kind.allowed}") from None
-        options = cls(**values)
-        options.check()
-        return options
-
-    def check(self) -> None:
-        """Refuse a missing URL, and one that holds a password."""
-        if bool(self.url) == bool(self.url_env):
-            raise OptionError("give either url or urlEnv (the name of an environment variable that holds the URL)")
-        if self.url and urlsplit(self.url).password:
-            raise OptionError(
-                "option url holds a password, which Spark may show in plans, logs and checkpoints; put the URL into an "
-                "environment variable of the driver and the executors, and give its name as urlEnv"
-            )
+        """Return the options that a query was given."""
+        return parse_options(cls, given, "celery_redis")
 
     def resolved_url(self) -> str:
-        """Return the URL, in the driver or in an executor.
-
-        Raises:
-            OptionError: the environment variable is not set in this process.
-        """
-        if self.url:
-            return self.url
-        url = os.environ.get(self.url_env)
-        if not url:
-            raise OptionError(
-                f"option urlEnv: the environment variable {self.url_env!r} is not set in this process; "
-                f"on a cluster set spark.executorEnv.{self.url_env} too"
-            )
-        return url
-
-
-def table() -> list[tuple[str, str, str, str, str]]:
-    """Return (name, allowed, default, unit, doc) of each option, for the documentation."""
-    return [
-        (
-            _public(f.name),
-            f.metadata["kind"].allowed,
-            "" if f.default is None else str(f.default),
-            f.metadata["unit"],
-            f.metadata["doc"],
-        )
-        for f in fields(SourceOptions)
-    ]
-
-
-def _public(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; known: {', '.join(known)}"
+        """Return the URL, in the driver or in an executor."""
+        return resolve_url(self.url, self.url_env)

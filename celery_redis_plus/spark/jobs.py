@@ -1,0 +1,231 @@
+"""The jobs `ingest`, `fold`, `report`, `compact`, `replay`: their arguments, and what they print."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, SparkJobFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: The environment variable through which a local job hands the URL to Spark's processes, so that it is in no plan or log.
+LOCAL_URL = "CELERY_REDIS_PLUS_SPARK_URL"
+DEFAULT_READER = "spark-ingest"
+
+Say = Callable[[str], None]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the jobs as sub-commands."""
+    jobs = parser.add_subparsers(dest="job", required=True, metavar="JOB", title="jobs")
+    ingest = jobs.add_parser("ingest", help="stream events into the table `events`, where the last run stopped")
+    ingest.add_argument("--queues", default="*", help="names or patterns, separated by commas (default: all)")
+    ingest.add_argument("--once", action="store_true", help="read what is there now, and stop; otherwise go on until Ctrl-C")
+    ingest.add_argument("--interval", type=float, default=10.0, metavar="SECONDS", help="between two micro-batches")
+    ingest.add_argument("--batch", type=int, metavar="N", help="events a micro-batch at most (default: 500000)")
+    ingest.add_argument("--reader", default=DEFAULT_READER, help="name under which events are kept for this job; '' for none")
+    ingest.add_argument("--allow-data-loss", action="store_true", help="go on when events were trimmed before they were read")
+    fold = jobs.add_parser("fold", help="bring messages, queues, tasks and workers up to date with events")
+    fold.add_argument("--rebuild", action="store_true", help="make all of them anew")
+    report = jobs.add_parser("report", help="write one HTML file about a period")
+    report.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE")
+    report.add_argument("--period", default="..", metavar="FROM..TO", help="dates or times in UTC (default: everything)")
+    report.add_argument("--against", metavar="FROM..TO", help="another period to compare with")
+    report.add_argument("--data", type=Path, metavar="DIR", help="write the figures there too, as Parquet and CSV")
+    report.add_argument("--picture", type=Path, metavar="FILE", help="draw the charts into one picture too (.svg, .png)")
+    compact = jobs.add_parser("compact", help="put the many small files of `events` into few")
+    replay = jobs.add_parser("replay", help="send messages again, with their archived payloads")
+    replay.add_argument("--where", default="state = 'DEAD'", metavar="SQL", help="which messages (default: %(default)s)")
+    replay.add_argument("--to", default="", metavar="QUEUE", help="send them there instead of to their own queues")
+    replay.add_argument("--name", default="replay", help="a message is sent once under each name (default: %(default)s)")
+    replay.add_argument("--dry-run", action="store_true", help="count only")
+    for job in (ingest, replay):
+        source = job.add_mutually_exclusive_group(required=True)
+        source.add_argument("--url", help="the broker's URL")
+        source.add_argument("--url-env", metavar="NAME", help="an environment variable that holds the URL, on every node")
+        job.add_argument("--prefix", default="", help="the application's global_keyprefix")
+    for job in (ingest, fold, report, compact, replay):
+        job.add_argument("--root", type=Path, required=True, metavar="DIR", help="the folder of the tables")
+        job.add_argument("--master", default="local[2]", help="where Spark runs (default: %(default)s; '' as spark-submit says)")
+        job.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a Spark setting")
+        job.add_argument("--verbose", action="store_true", help="show Spark's own log")
+
+
+def run(arguments: argparse.Namespace, say: Say = print) -> int:
+    """Run the job that the arguments name; return the exit status.
+
+    Raises:
+        CeleryRedisPlusError: it could not; the message is one line that says what to do.
+    """
+    job = {"ingest": _ingest, "fold": _fold, "report": _report, "compact": _compact, "replay": _replay}[arguments.job]
+    # Before Spark starts, which takes ten seconds.
+    settings = dict(_setting(text) for text in arguments.conf)
+    _check(arguments)
+    spark = _session(arguments, settings)
+    try:
+        return job(spark, arguments, say)
+    except CeleryRedisPlusError:
+        raise
+    except Exception as error:
+        if not type(error).__module__.startswith(("pyspark", "py4j")):
+            raise
+        raise SparkJobFailed(one_line(str(error))) from error
+    finally:
+        spark.stop()
+
+
+def one_line(text: str) -> str:
+    """Return what matters of a Spark error: the last error that one of our Python processes raised, else the first line.
+
+    A failure in a task reaches the driver as a Python traceback inside a Java one, 60 lines and more.
+    """
+    ours = re.findall(r"^\S*celery_redis_plus\.errors\.\w+: (.+)$", text, re.MULTILINE)
+    python = re.findall(r"^(?:\w+\.)*(\w*(?:Error|Exception): .+)$", text, re.MULTILINE)
+    found = ours or python or [line for line in text.splitlines() if line.strip()] or ["Spark failed without a message"]
+    return str(found[-1] if ours or python else found[0]).strip()
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if arguments.job not in {"ingest", "replay"}:
+        return
+    url = arguments.url if arguments.url_env is None else os.environ.get(arguments.url_env, "")
+    if not url:
+        raise InvalidArgument(f"--url-env {arguments.url_env}: this environment variable is not set here")
+    if urlsplit(url).password and arguments.url is not None and not arguments.master.startswith("local"):
+        raise InvalidArgument("--url holds a password, which a cluster would show; use --url-env and spark.executorEnv.NAME")
+    from celery_redis_plus.archive.log import EventLog
+
+    with EventLog(url, arguments.prefix) as log:
+        if arguments.job == "replay":
+            log.ask([("PING",)])
+            return
+        log.numberings(log.queues(arguments.queues), strict=not arguments.allow_data_loss)
+
+
+def _session(arguments: argparse.Namespace, settings: dict[str, str]) -> SparkSession:
+    from celery_redis_plus.spark.session import session
+
+    if getattr(arguments, "url", None):
+        os.environ[LOCAL_URL] = arguments.url
+    level = {} if arguments.verbose else {"spark.log.level": "OFF"}
+    name = f"celery-redis-plus {arguments.job}"
+    return session(name, master=arguments.master, config=level | settings)
+
+
+def _ingest(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
+    from celery_redis_plus.spark import ingest
+
+    source: dict[str, Any] = {"prefix": arguments.prefix, "queues": arguments.queues, "readerName": arguments.reader}
+    url, url_env = _place(arguments)
+    source |= {"urlEnv": url_env} if url_env else {"url": url}
+    if arguments.batch:
+        source["maxOffsetsPerTrigger"] = arguments.batch
+    if arguments.allow_data_loss:
+        source["failOnDataLoss"] = "false"
+    begun, total = time.monotonic(), 0
+
+    def tell(number: int, rows: int) -> None:
+        nonlocal total
+        total += rows
+        say(f"batch {number}: {rows:,} events; {total:,} in {time.monotonic() - begun:.0f} s")
+
+    query = ingest.start(
+        spark, arguments.root.absolute(), source, once=arguments.once, interval_s=arguments.interval, on_batch=tell
+    )
+    try:
+        query.awaitTermination()
+    except KeyboardInterrupt:
+        query.stop()
+        say("stopped; the next run goes on from here")
+    say(f"{total:,} events in {arguments.root}")
+    return 0
+
+
+def _fold(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
+    from celery_redis_plus.spark import tables
+
+    begun = time.monotonic()
+    done = tables.fold(spark, arguments.root, rebuild=arguments.rebuild)
+    if not done.dates:
+        say("nothing new")
+    else:
+        say(f"{done.messages:,} messages of {', '.join(done.dates)} in {time.monotonic() - begun:.1f} s; version {done.version}")
+    return 0
+
+
+def _report(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
+    from celery_redis_plus.spark import report, tables
+    from celery_redis_plus.spark.manifest import TABLES
+    from celery_redis_plus.spark.summaries import Period, summaries
+
+    period = Period.parse(arguments.period)
+    against = Period.parse(arguments.against) if arguments.against else None
+    read = {name: tables.read(spark, arguments.root, name) for name in TABLES}
+    figures = summaries(read, period=period, against=against)
+    note = f"Period {arguments.period}." if arguments.period != ".." else "Everything in the tables."
+    arguments.output.write_text(report.render(figures, note=note), encoding="utf-8")
+    states = ", ".join(
+        f"{state} {count:,}" for state, count in zip(figures["states"]["state"], figures["states"]["count"], strict=True)
+    )
+    say(f"{arguments.output}: {states}")
+    for found in figures["anomalies"].head(5).itertuples():
+        say(f"  {found.kind}: {found.subject} ({found.value:.3g}, usually {found.usual:.3g})")
+    if arguments.data:
+        say(f"{len(report.save_figures(figures, arguments.data))} files in {arguments.data}")
+    if arguments.picture:
+        report.draw(figures, arguments.picture)
+        say(f"{arguments.picture}")
+    return 0
+
+
+def _compact(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
+    from celery_redis_plus.spark.compaction import compact
+
+    before, after = compact(spark, arguments.root)
+    say(f"{before:,} files are {after:,} now" if before else "nothing to compact")
+    return 0
+
+
+def _replay(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
+    from celery_redis_plus.spark.replay import Destination, replay
+
+    url, url_env = _place(arguments)
+    destination = Destination(url=url, url_env=url_env, prefix=arguments.prefix, queue=arguments.to, name=arguments.name)
+    done = replay(spark, arguments.root, arguments.where, destination, dry_run=arguments.dry_run)
+    without = f", {done.without_payload:,} without a payload" if done.without_payload else ""
+    say(f"{done.selected:,} messages selected{without}, {done.sent:,} sent{' (dry run)' if arguments.dry_run else ''}")
+    return 0
+
+
+def _place(arguments: argparse.Namespace) -> tuple[str, str]:
+    """Return (URL, '') or ('', name of the environment variable with it)."""
+    if arguments.url_env or arguments.master.startswith("local"):
+        return "", arguments.url_env or LOCAL_URL
+    return arguments.url, ""
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InvalidArgument(f"--conf {text!r} is not allowed; allowed: NAME=VALUE")
+    return name, value
+
+
+def main() -> int:
+    """Run a job as `spark-submit` starts it; see `submit.py`."""
+    parser = argparse.ArgumentParser(prog="celery-redis-plus spark")
+    add_arguments(parser)
+    try:
+        return run(parser.parse_args(["--help"] if len(sys.argv) < 2 else [*sys.argv[1:], "--master", ""]))
+    except CeleryRedisPlusError as error:
+        sys.stderr.write(f"celery-redis-plus spark: {error}\n")
+        return 1

@@ -1,0 +1,134 @@
+"""Sends messages of the table `messages` again: dead letters, or any selection, with their archived payloads."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.message import split_payload
+from celery_redis_plus.spark import tables
+from celery_redis_plus.spark.sink import NAMESPACE
+from celery_redis_plus.transport.sending import Sender
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Headers that tell of the life that is over.
+_OVER = ("x-death", "x-first-death", "x-last-death", "x-delivery-count", "x-acquired-count")
+_OVER_PROPERTIES = frozenset({"delivery_tag", "delivery_info", "expiration"})
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What a replay did, or would do.
+
+    Attributes:
+        selected: messages that the condition chose.
+        without_payload: of them, those whose payload is not archived; they cannot be sent.
+        sent: messages that were handed to the broker; it stores each once a replay name. 0 in a dry run.
+    """
+
+    selected: int
+    without_payload: int
+    sent: int
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where a replay goes.
+
+    Attributes:
+        url: the broker's URL; `url_env` instead names an environment variable with it, on every node.
+        prefix: the application's `global_keyprefix`.
+        queue: the queue for all of them; '' is each message's own.
+        name: of the replay: a message is sent once under each name.
+        remember_s: how long the broker knows them again, seconds.
+    """
+
+    url: str = ""
+    url_env: str = ""
+    prefix: str = ""
+    queue: str = ""
+    name: str = ""
+    remember_s: float = 604_800
+
+    def resolved_url(self) -> str:
+        """Return the URL, in the driver or in an executor."""
+        from celery_redis_plus.spark.declared import resolve_url
+
+        return resolve_url(self.url, self.url_env)
+
+
+def replay(spark: SparkSession, root: str | Path, where: str, destination: Destination, *, dry_run: bool = False) -> Replayed:
+    """Send the messages that the SQL condition `where` chooses from `messages`.
+
+    Run again, after a crash or by mistake, it sends nothing a second time: the broker knows each message under the replay's name.
+
+    Raises:
+        InvalidArgument: the condition cannot be understood, or none of the chosen messages has a payload.
+        TablesUnusable: there is no such table in `root`.
+    """
+    chosen = _chosen(tables.read(spark, root, "messages"), where).select("queue", "id")
+    payloads = tables.read(spark, root, "events").where("event = 'published'").select("queue", "id", "payload")
+    rows = chosen.join(payloads, ["queue", "id"], "left").cache()
+    try:
+        selected, without = rows.count(), rows.where("payload is null").count()
+        if selected and selected == without:
+            raise InvalidArgument(
+                f"none of the {selected:,} messages has an archived payload; switch archive_payload on, for messages to come"
+            )
+        if dry_run:
+            return Replayed(selected, without, 0)
+        sendable = rows.where("payload is not null")
+        sent = sendable.mapInArrow(_sending(destination), "sent bigint").groupBy().sum("sent").first()
+        return Replayed(selected, without, (sent[0] if sent else 0) or 0)
+    finally:
+        rows.unpersist()
+
+
+def _chosen(messages: DataFrame, where: str) -> DataFrame:
+    from pyspark.errors import AnalysisException, ParseException
+
+    try:
+        return messages.where(where)
+    except (AnalysisException, ParseException) as error:
+        said = str(error).partition("\n")[0]
+        raise InvalidArgument(f"condition {where!r}: {said}; columns: {', '.join(messages.columns)}") from None
+
+
+def _sending(destination: Destination) -> Any:
+    def send(batches: Iterable[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        count = 0
+        with Sender(destination.resolved_url(), prefix=destination.prefix, remember_s=destination.remember_s) as sender:
+            for batch in batches:
+                for row in batch.to_pylist():
+                    _send(sender, row, destination)
+                    count += 1
+        yield pa.record_batch({"sent": pa.array([count], pa.int64())})
+
+    return send
+
+
+def _send(sender: Sender, row: dict[str, Any], destination: Destination) -> None:
+    line, body = split_payload(row["payload"])
+    envelope = json.loads(line)
+    headers = {name: value for name, value in envelope["headers"].items() if not name.startswith(_OVER)}
+    properties = {name: value for name, value in envelope["properties"].items() if name not in _OVER_PROPERTIES}
+    sender.send(
+        destination.queue or row["queue"],
+        str(uuid.uuid5(NAMESPACE, f"replay:{destination.name}:{row['queue']}:{row['id']}")),
+        body or b"",
+        headers=headers,
+        properties=properties,
+        content_type=envelope["content-type"],
+        content_encoding=envelope["content-encoding"],
+    )

@@ -1,0 +1,63 @@
+"""The options of the sink `celery_task`, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from celery_redis_plus import option_types as kinds
+from celery_redis_plus.errors import OptionError
+from celery_redis_plus.spark.declared import parse_options, resolve_url
+
+
+def _option(kind: kinds.OptionType, default: Any, doc: str, *, unit: str = "") -> Any:
+    return field(default=default, metadata={"kind": kind, "doc": doc, "unit": unit})
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """The options of one write or writeStream.
+
+    Raises:
+        OptionError: an option is unknown, missing or not allowed; the message says what is.
+    """
+
+    url: str = _option(kinds.text(), "", "The broker's URL. It may hold no password: see `urlEnv`.")
+    url_env: str = _option(
+        kinds.text(), "", "Name of an environment variable that holds the URL, on the driver and the executors."
+    )
+    prefix: str = _option(kinds.text(), "", "The application's `global_keyprefix`.")
+    task: str = _option(kinds.text(), "", "The task's name.")
+    task_column: str = _option(kinds.text(), "", "A column with the task's name, instead of `task`.")
+    queue: str = _option(kinds.text(), "celery", "The queue.")
+    queue_column: str = _option(kinds.text(), "", "A column with the queue, instead of `queue`.")
+    id_column: str = _option(
+        kinds.text(), "", "Required: a column that identifies the row. The task id follows from it, so that no row is sent twice."
+    )
+    sink_name: str = _option(
+        kinds.text(),
+        "",
+        "What the ids are made with besides; by default the task's name. Another name sends the same rows again.",
+    )
+    args_column: str = _option(kinds.text(), "", "A column with the positional arguments: an array, or JSON text.")
+    kwargs_column: str = _option(kinds.text(), "", "A column with the keyword arguments: a struct, a map, or JSON text.")
+    priority_column: str = _option(kinds.text(), "", "A column with the priority, 0-255.")
+    eta_column: str = _option(kinds.text(), "", "A column with the time at which the task shall run at the earliest.")
+    rate_limit: float | None = _option(kinds.number(0.01), None, "Tasks a second that each Spark task sends at most.", unit="1/s")
+    dedup_ttl: float = _option(kinds.number(1), 604_800.0, "How long the broker knows a row again.", unit="s")
+    patience: float = _option(kinds.number(0), 600.0, "How long to wait for room in a full queue before failing.", unit="s")
+
+    @classmethod
+    def from_mapping(cls, given: Mapping[str, str]) -> Self:
+        """Return the options that a query was given."""
+        options = parse_options(cls, given, "celery_task")
+        if not options.id_column:
+            raise OptionError("option idColumn is missing: name a column that identifies the row, so that no row is sent twice")
+        if bool(options.task) == bool(options.task_column):
+            raise OptionError("give either task (its name) or taskColumn")
+        return options
+
+    def resolved_url(self) -> str:
+        """Return the URL, in the driver or in an executor."""
+        return resolve_url(self.url, self.url_env)

@@ -1,0 +1,127 @@
+"""The jobs as the command line starts them, from a stream to a report; and what bad input is told."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra `spark`")
+
+import pyarrow.dataset
+from pyarrow import parquet
+
+from celery_redis_plus.errors import CeleryRedisPlusError, NoEvents, TablesUnusable
+from celery_redis_plus.spark import jobs, tables
+from celery_redis_plus.spark.manifest import files
+from tests.support.event_streams import add_events, lives
+
+LIVES = lives(1500)
+
+
+@pytest.fixture
+def job(spark, monkeypatch, tmp_path):
+    """Run a job in the tests' own session: `job("fold")`; return what it said."""
+
+    class Lasting:
+        def __getattr__(self, name):
+            return getattr(spark, name)
+
+        def stop(self):
+            """Leave the tests' session alone."""
+
+    monkeypatch.setattr(jobs, "_session", lambda arguments, settings: Lasting())
+
+    def run(*words):
+        parser = argparse.ArgumentParser()
+        jobs.add_arguments(parser)
+        said = []
+        assert jobs.run(parser.parse_args([*words, "--root", str(tmp_path / "tables")]), said.append) == 0
+        return "\n".join(said)
+
+    return run
+
+
+def test_from_the_stream_to_the_report(job, spark, redis_client, broker_url, tmp_path):
+    root = tmp_path / "tables"
+    count = add_events(redis_client, "celery", LIVES[:2000])
+    job("ingest", "--url", broker_url, "--master", "", "--once", "--batch", "700")
+    assert "1,500 messages" not in job("fold")
+    count += add_events(redis_client, "celery", LIVES[2000:])
+    assert f"{count - 2000:,} events" in job("ingest", "--url", broker_url, "--master", "", "--once")
+
+    before = len(files(root, "events"))
+    assert f"{before} files are 1 now" in job("compact")
+    assert job("compact") == "nothing to compact"
+    assert "1,500 messages" in job("fold")
+    assert job("fold") == "nothing new"
+    said = job(
+        "report",
+        "--output",
+        str(tmp_path / "report.html"),
+        "--data",
+        str(tmp_path / "data"),
+        "--against",
+        "2025-11-24..2025-11-24T16:00:05",
+    )
+
+    assert len(files(root, "events")) == 1
+    found = pyarrow.dataset.dataset(files(root, "events")).to_table()
+    assert found.num_rows == count
+    assert pyarrow.compute.count_distinct(found.column("n")).as_py() == count
+    finished = sum(event.event == "acked" and event.reason is None for event in LIVES)
+    assert f"COMPLETED {finished:,}" in said
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == 4
+    assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    )
+    assert f'<td>COMPLETED</td><td class="n">{finished:,}</td>' in page
+    assert parquet.read_table(tmp_path / "data" / "states.parquet").num_rows >= 4
+    assert (tmp_path / "data" / "comparison.csv").exists()
+    assert spark.read.parquet(*tables.files(root, "messages")).count() == 1500
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("report",), "run `celery-redis-plus spark ingest`"),
+        (("report", "--period", "yesterday"), "FROM..TO"),
+        (("fold", "--conf", "x"), "NAME=VALUE"),
+        (("ingest", "--url-env", "NOT_SET_ANYWHERE"), "NOT_SET_ANYWHERE"),
+        (("ingest", "--url", "redis://127.0.0.1:1/0"), "check that the server runs"),
+        (("ingest", "--url", "http://x"), "unknown scheme"),
+        (("ingest", "--url", "redis://:pw@127.0.0.1:1/0", "--master", "spark://x:7077"), "--url-env"),
+    ],
+)
+def test_bad_input_is_one_clear_line(job, words, message):
+    with pytest.raises(CeleryRedisPlusError, match=message) as caught:
+        job(*words)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_broker_without_an_archive_is_told_so(job, broker_url):
+    with pytest.raises(NoEvents, match="archive=True"):
+        job("ingest", "--url", broker_url)
+
+
+def test_tables_of_a_later_release_and_damaged_ones_are_refused(job, tmp_path):
+    manifest = tmp_path / "tables" / "manifest.json"
+    manifest.parent.mkdir()
+    manifest.write_text('{"tables_version": 99}', encoding="utf-8")
+    with pytest.raises(TablesUnusable, match=r"version 99.*Upgrade"):
+        job("fold")
+    manifest.write_text("{", encoding="utf-8")
+    with pytest.raises(TablesUnusable, match="fold again"):
+        job("fold")
+
+
+def test_what_a_java_trace_hides_is_found():
+    trace = (
+        "An exception was raised\n"
+        "  File x.py\n"
+        "celery_redis_plus.errors.EventsLost: queue 'q': 3 events were trimmed\n"
+        "\n\tat org.apache.spark.x(Unknown Source)\n"
+    )
+    assert jobs.one_line(trace) == "queue 'q': 3 events were trimmed"
+    assert jobs.one_line("first\nsecond") == "first"

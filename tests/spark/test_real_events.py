@@ -1,0 +1,66 @@
+"""What the broker's own scripts write goes the whole way: into tables, and back to the broker."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra `spark`")
+
+import kombu
+
+from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.events import illegal_steps
+from celery_redis_plus.spark import ingest, tables
+from celery_redis_plus.spark.replay import Destination, replay
+
+BODIES = [f"body {number}" for number in range(40)]
+
+
+@pytest.fixture
+def consumed(broker_url):
+    """Publish 40 messages into an archived queue; ack 20, reject 10, requeue 5 and leave them, leave 5."""
+    options = {"archive": True, "archive_payload": True}
+    with kombu.Connection(broker_url, transport_options=options) as connection, connection.SimpleQueue("work") as queue:
+        for body in BODIES:
+            queue.put(body, headers={"id": body, "task": "shop.bill"}, serializer="json")
+        for number in range(30):
+            message = queue.get(timeout=10)
+            (message.ack if number < 20 else message.reject)()
+        taken = [queue.get(timeout=10) for _ in range(5)]
+        for message in taken:
+            message.requeue()
+    return broker_url
+
+
+def test_real_events_are_folded_and_dead_letters_replayed_once(spark, consumed, tmp_path):
+    root = tmp_path / "tables"
+    ingest.start(spark, root, {"url": consumed}, once=True).awaitTermination()
+    tables.fold(spark, root)
+
+    states = {row.state: row["count"] for row in tables.read(spark, root, "messages").groupBy("state").count().collect()}
+    assert states == {"COMPLETED": 20, "DEAD": 10, "PENDING": 10}
+    paths = tables.read(spark, root, "events").orderBy("n").groupBy("id").agg({"event": "collect_list"}).collect()
+    assert [illegal_steps(row[1]) for row in paths] == [[]] * 40
+
+    destination = Destination(url=consumed, queue="again", name="first")
+    dry = replay(spark, root, "state = 'DEAD'", destination, dry_run=True)
+    assert (dry.selected, dry.without_payload, dry.sent) == (10, 0, 0)
+    assert replay(spark, root, "state = 'DEAD'", destination).sent == 10
+    assert replay(spark, root, "state = 'DEAD'", destination).sent == 10
+
+    with kombu.Connection(consumed) as connection, connection.SimpleQueue("again") as queue:
+        messages = [queue.get(timeout=10) for _ in range(10)]
+        assert sorted(message.payload for message in messages) == sorted(BODIES[20:30])
+        assert {message.headers["task"] for message in messages} == {"shop.bill"}
+        assert queue.qsize() == 0
+        for message in messages:
+            message.ack()
+
+
+def test_a_condition_that_cannot_be_understood_names_the_columns(spark, consumed, tmp_path):
+    root = tmp_path / "tables"
+    ingest.start(spark, root, {"url": consumed}, once=True).awaitTermination()
+    tables.fold(spark, root)
+
+    with pytest.raises(InvalidArgument, match=r"stat = 'DEAD'.*columns: date, queue"):
+        replay(spark, root, "stat = 'DEAD'", Destination(url=consumed))

@@ -1,0 +1,145 @@
+"""Rows become tasks, each once, whatever is repeated; a real worker honours priority and eta."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra `spark`")
+
+from celery import Celery
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as sf
+
+from celery_redis_plus import configure_app
+
+ROWS = 3000
+
+
+@pytest.fixture
+def app(broker_url):
+    made = configure_app(Celery("sink", broker=broker_url, set_as_current=False))
+    made.conf.worker_prefetch_multiplier = 1
+    return made
+
+
+@pytest.fixture
+def write(broker_url):
+    """Send a frame's rows: `write(frame, task="t", idColumn="id")`."""
+
+    def run(frame, **options):
+        frame.write.format("celery_task").mode("append").options(url=broker_url, **options).save()
+
+    return run
+
+
+@pytest.fixture
+def waiting(app):
+    """Take all messages that wait in a queue; return their headers and decoded bodies."""
+
+    def take(queue="celery"):
+        found = []
+        with app.connection_for_read() as connection, connection.SimpleQueue(queue) as simple:
+            with suppress(simple.Empty):
+                while True:
+                    message = simple.get(timeout=2)
+                    found.append((message.headers, message.decode(), message.properties))
+                    message.ack()
+        return found
+
+    return take
+
+
+def test_rows_are_sent_once_although_tasks_fail_and_batches_come_again(spark, write, waiting, tmp_path):
+    marker = tmp_path / "failed"
+
+    def fail_once(batches):
+        for number, batch in enumerate(batches):
+            yield batch
+            if number == 3 and not marker.exists():
+                marker.touch()
+                raise RuntimeError("this Spark task fails in the middle")
+
+    frame = spark.range(ROWS).selectExpr("id", "array(id, id * 2) as args").repartition(2)
+    failing = frame.mapInPandas(fail_once, "id bigint, args array<bigint>")
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "200")
+    try:
+        write(failing, task="shop.bill", idColumn="id", argsColumn="args")
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    write(frame, task="shop.bill", idColumn="id", argsColumn="args")
+
+    assert marker.exists()
+    found = waiting()
+    assert len(found) == ROWS
+    assert len({headers["id"] for headers, _, _ in found}) == ROWS
+    assert {tuple(body[0]) for _, body, _ in found} == {(n, n * 2) for n in range(ROWS)}
+
+
+def test_another_sink_name_sends_the_same_rows_again(spark, write, waiting):
+    frame = spark.range(10)
+    write(frame, task="t", idColumn="id")
+    write(frame, task="t", idColumn="id", sinkName="second")
+
+    assert len(waiting()) == 20
+
+
+def test_columns_say_task_queue_priority_eta_and_keyword_arguments(spark, write, waiting):
+    eta = datetime.now(UTC) - timedelta(seconds=5)
+    frame = spark.range(1).select(
+        "id",
+        sf.lit("a.b").alias("name"),
+        sf.lit("mail").alias("where"),
+        sf.lit(7).alias("rank"),
+        sf.lit(eta).alias("start"),
+        sf.lit('{"x": 1}').alias("kw"),
+    )
+    write(
+        frame, taskColumn="name", queueColumn="where", priorityColumn="rank", etaColumn="start", kwargsColumn="kw", idColumn="id"
+    )
+
+    ((headers, body, properties),) = waiting("mail")
+    assert (headers["task"], body[1], properties["priority"]) == ("a.b", {"x": 1}, 7)
+    assert abs(datetime.fromisoformat(headers["eta"]) - eta) < timedelta(milliseconds=1)
+
+
+def test_a_worker_runs_them_by_priority_and_not_before_their_eta(spark, write, app, start_worker, broker_url, redis_client):
+    from tests.support.waiting import wait_until
+
+    soon = datetime.now(UTC) + timedelta(seconds=20)
+    frame = spark.range(20).select(
+        sf.concat(sf.lit("sink:"), "id").alias("key"),
+        (sf.col("id") % 10).cast("int").alias("rank"),
+        sf.when(sf.col("id") == 19, sf.lit(soon)).alias("start"),
+    )
+    frame = frame.select("*", sf.array(sf.lit(broker_url), "key").alias("args"))
+    write(frame, task="tests.spark.worker_app.note", idColumn="key", argsColumn="args", priorityColumn="rank", etaColumn="start")
+
+    start_worker("tests.spark.worker_app", broker=broker_url, pool="solo")
+    wait_until(lambda: redis_client.llen("notes") == 20, 60)
+
+    notes = [note.decode().split(" ") for note in redis_client.lrange("notes", 0, -1)]
+    assert len({key for key, _ in notes}) == 20
+    ranks = [int(key.removeprefix("sink:")) % 10 for key, _ in notes[:19]]
+    assert ranks == sorted(ranks, reverse=True)
+    assert notes[-1][0] == "sink:19"
+    assert float(notes[-1][1]) >= soon.timestamp() - 0.001
+    assert time.time() >= soon.timestamp()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"task": "t"}, "idColumn is missing"),
+        ({"idColumn": "id"}, "either task"),
+        ({"task": "t", "idColumn": "key"}, "no column 'key'"),
+        ({"task": "t", "idColumn": "id", "argsColumn": "id"}, "allowed: a list"),
+        ({"task": "t", "idColumn": "id", "queu": "x"}, "did you mean queue"),
+    ],
+)
+def test_bad_input_is_told_in_words(spark, write, options, message):
+    with pytest.raises(PySparkException, match=message):
+        write(spark.range(1), **options)
