@@ -104,6 +104,9 @@ class Queues:
         wanted = self._archive.wanted if wanted is None else wanted
         if wanted is not None:
             keys = self._keys.queue(name)
+            if wanted:
+                # Readers find the queue there, before its first event.
+                self._wire.command("SADD", self._keys.archives, name)
             self._wire.run(script("set_archive"), [keys.meta], self._archive.record(keys) if wanted else "")
         return wanted
 

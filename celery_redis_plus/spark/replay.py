@@ -32,7 +32,7 @@ class Replayed:
     Attributes:
         selected: messages that the condition chose.
         without_payload: of them, those whose payload is not archived; they cannot be sent.
-        sent: messages that were handed to the broker; it stores each once a replay name. 0 in a dry run.
+        sent: messages that the broker has stored; those that it knew under the replay's name are not. 0 in a dry run.
     """
 
     selected: int
@@ -111,19 +111,21 @@ def _sending(destination: Destination) -> Any:
         with Sender(destination.resolved_url(), prefix=destination.prefix, remember_s=destination.remember_s) as sender:
             for batch in batches:
                 for row in batch.to_pylist():
-                    _send(sender, row, destination)
-                    count += 1
+                    count += _send(sender, row, destination)
         yield pa.record_batch({"sent": pa.array([count], pa.int64())})
 
     return send
 
 
-def _send(sender: Sender, row: dict[str, Any], destination: Destination) -> None:
+def _send(sender: Sender, row: dict[str, Any], destination: Destination) -> bool:
     line, body = split_payload(row["payload"])
     envelope = json.loads(line)
     headers = {name: value for name, value in envelope["headers"].items() if not name.startswith(_OVER)}
     properties = {name: value for name, value in envelope["properties"].items() if name not in _OVER_PROPERTIES}
-    sender.send(
+    if "retries" in headers:
+        # It begins anew: a message of a retry would stand beside the one before it.
+        headers["retries"] = 0
+    return sender.send(
         destination.queue or row["queue"],
         str(uuid.uuid5(NAMESPACE, f"replay:{destination.name}:{row['queue']}:{row['id']}")),
         body or b"",

@@ -7,6 +7,7 @@ neither. The broker refuses an id that it knows (`transport/sending.py`), in the
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 import time
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Row
     from pyspark.sql.types import StructType
 
+logger = logging.getLogger(__name__)
+
 #: What task ids are derived under.
 NAMESPACE = uuid.UUID("8c5a2f4e-52c1-5d0e-9c55-4f0f1f1a6c11")
 #: The fourth part of a body in Celery's message protocol 2.
@@ -40,9 +43,10 @@ _EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """How many rows a Spark task has sent."""
+    """How many rows a Spark task has sent, and how many of them the broker knew already."""
 
     rows: int
+    known: int
 
 
 class CeleryTaskSink(DataSource):
@@ -89,19 +93,21 @@ class _Writing:
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         """Send a task for each row of a partition."""
         options = self.options
-        rows, begun = 0, time.monotonic()
+        rows, known, begun = 0, 0, time.monotonic()
         sender = Sender(options.resolved_url(), prefix=options.prefix, remember_s=options.dedup_ttl, patience_s=options.patience)
         with sender:
             for row in iterator:
                 queue, identity, body, headers, properties = task_message(row, options)
-                sender.send(queue, identity, body, headers=headers, properties=properties)
+                known += not sender.send(queue, identity, body, headers=headers, properties=properties)
                 rows += 1
                 if options.rate_limit:
                     time.sleep(max(0.0, begun + rows / options.rate_limit - time.monotonic()))
-        return Sent(rows)
+        return Sent(rows, known)
 
-    def commit(self, messages: Any, *batch: int) -> None:
-        """Do nothing: the tasks are sent."""
+    def commit(self, messages: Any, *batch: int) -> None:  # noqa: ARG002 - Spark gives the signature
+        """Log what was sent; there is nothing to commit."""
+        done = [message for message in messages if message is not None]
+        logger.info("%d rows sent, %d of them known already", sum(m.rows for m in done), sum(m.known for m in done))
 
     def abort(self, messages: Any, *batch: int) -> None:
         """Do nothing: what was sent is known again when it is sent anew."""

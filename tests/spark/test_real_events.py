@@ -46,7 +46,7 @@ def test_real_events_are_folded_and_dead_letters_replayed_once(spark, consumed, 
     dry = replay(spark, root, "state = 'DEAD'", destination, dry_run=True)
     assert (dry.selected, dry.without_payload, dry.sent) == (10, 0, 0)
     assert replay(spark, root, "state = 'DEAD'", destination).sent == 10
-    assert replay(spark, root, "state = 'DEAD'", destination).sent == 10
+    assert replay(spark, root, "state = 'DEAD'", destination).sent == 0
 
     with kombu.Connection(consumed) as connection, connection.SimpleQueue("again") as queue:
         messages = [queue.get(timeout=10) for _ in range(10)]

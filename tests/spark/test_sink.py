@@ -42,12 +42,11 @@ def waiting(app):
 
     def take(queue="celery"):
         found = []
-        with app.connection_for_read() as connection, connection.SimpleQueue(queue) as simple:
-            with suppress(simple.Empty):
-                while True:
-                    message = simple.get(timeout=2)
-                    found.append((message.headers, message.decode(), message.properties))
-                    message.ack()
+        with app.connection_for_read() as connection, connection.SimpleQueue(queue) as simple, suppress(simple.Empty):
+            while True:
+                message = simple.get(timeout=2)
+                found.append((message.headers, message.decode(), message.properties))
+                message.ack()
         return found
 
     return take
