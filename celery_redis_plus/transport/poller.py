@@ -1,7 +1,8 @@
 """Turns bells, claims and broadcasts into deliveries, under Celery's event loop and under `drain_events`.
 
 One poller serves all channels of a connection. A turn delivers what is buffered, claims where there is credit and reason to,
-and blocks on the bells when there is none. It is the only owner of the connection's file descriptors in the loop.
+and blocks on the bells when there is none. Its seat (`looping.py`) is the only owner of the connection's file descriptors in the
+loop.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from redis.exceptions import RedisError
 
 from celery_redis_plus.broker.claiming import MAX_BATCH, MAX_QUEUES
 from celery_redis_plus.topology.readable import wait_readable
+from celery_redis_plus.transport.looping import Seat
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.holding import Keeper
-    from celery_redis_plus.topology.held_connection import HeldConnection
     from celery_redis_plus.transport.channel import Channel
     from celery_redis_plus.transport.session import Session
 
@@ -30,8 +31,6 @@ TURN_S = 0.010
 BROADCASTS_IN_A_ROW = 32
 #: Messages that are delivered in a row while broadcasts may have come.
 MESSAGES_IN_A_ROW = 32
-#: Timers that kombu's loop fires in one turn: ten (`Hub.fire_timers`, kombu 5.7), of which one may be somebody else's.
-TIMERS_A_TURN = 9
 #: Seconds for which a claim waits for more credit while most of the prefetch is being worked on.
 GATHER_S = 0.002
 #: Most messages buffered by a channel without a prefetch limit.
@@ -49,15 +48,9 @@ class Poller:
         """Serve the channels that are added."""
         self._session = session
         self._channels: list[Channel] = []
-        self._loop: Any = None
-        #: name -> (file descriptor, generation of the wire's connection)
-        self._registered: dict[str, tuple[int, int]] = {}
-        #: What deliveries have put into Celery's timer and the loop has not fired yet: ten entries a turn, and it must not sleep.
-        self._timers_ahead = 0
+        self._seat = Seat(session.waker)
         #: Until when a claim waits for more credit; 0: it does not.
         self._claim_at = 0.0
-        #: When a timer of the loop ends its sleep, on the monotonic clock, in seconds.
-        self._wakes_at = math.inf
         self._turn_number = 0
         self._in_turn = False
         self._broadcasts_in_a_row = 0
@@ -125,7 +118,7 @@ class Poller:
 
     def _count_timers(self, channel: Channel) -> None:
         if channel.timers_filled:
-            self._timers_ahead += channel.timers_filled
+            self._seat.fill_timer(channel.timers_filled)
             channel.timers_filled = 0
 
     def _claim(self) -> bool:
@@ -135,7 +128,7 @@ class Poller:
             if channel.buffer or not channel.hot:
                 continue
             credit = channel.qos.credit(0, UNLIMITED)
-            if credit > 0 and not (self._loop is not None and self._gathers_credit(channel, credit)):
+            if credit > 0 and not (self._seat.taken and self._gathers_credit(channel, credit)):
                 self._claim_at = 0.0
                 self._session.settler.release(hold=True)
                 queues = channel.hot_queues(MAX_QUEUES)
@@ -156,19 +149,8 @@ class Poller:
         now = time.monotonic()
         if not self._claim_at:
             self._claim_at = now + GATHER_S
-            self._wake_in(GATHER_S)
+            self._seat.wake_in(GATHER_S)
         return now < self._claim_at
-
-    def _wake_in(self, seconds: float) -> None:
-        """Have the event loop turn again in `seconds`. It has taken its timeout for this turn, so one more comes at once."""
-        at = time.monotonic() + seconds
-        if at < self._wakes_at:
-            self._wakes_at = at
-            self._loop.call_later(seconds, self._woken)
-            self._session.waker.wake()
-
-    def _woken(self) -> None:
-        self._wakes_at = math.inf
 
     def _open_bells(self) -> tuple[bytes, ...]:
         """Return the bells of the queues for which there is credit."""
@@ -195,8 +177,8 @@ class Poller:
             rest_s = reader.rest_s()
             if not rest_s:
                 reader.arm()
-            elif self._loop is not None:
-                self._wake_in(rest_s)
+            elif self._seat.taken:
+                self._seat.wake_in(rest_s)
 
     def _arm_bells(self) -> None:
         waiter = self._session.waiter
@@ -305,13 +287,8 @@ class Poller:
     def attach(self, loop: Any) -> None:
         """Serve from `loop`; calling it again, or with another loop, leaves no trace of before."""
         self.detach()
-        self._loop = loop
-        self._timers_ahead = 0
         self._session.loop_thread = threading.get_ident()
-        self._wakes_at = math.inf
-        loop.on_tick.add(self.on_tick)
-        loop.add_reader(self._session.waker.fileno(), self._on_waker)
-        self._timer = loop.call_repeatedly(1.0, self._on_timer)
+        self._seat.take(loop, self.on_tick, self._on_timer)
 
     def turns_soon(self, keeper: Keeper | None) -> bool:
         """Return whether the loop, whose thread asks, will take a turn before it sleeps or works for long.
@@ -324,45 +301,14 @@ class Poller:
     @property
     def attached(self) -> bool:
         """Whether a loop serves it, and will so tell its consumers when the connection breaks."""
-        return self._loop is not None
+        return self._seat.taken
 
     def detach(self) -> None:
         """Leave the loop."""
-        loop, self._loop = self._loop, None
-        if loop is None:
-            return
-        self._session.loop_thread = None
-        self._session.settler.release(hold=False)
-        loop.on_tick.discard(self.on_tick)
-        for descriptor in {self._session.waker.fileno(), *(descriptor for descriptor, _ in self._registered.values())}:
-            loop.remove(descriptor)
-        self._registered.clear()
-        self._timer.cancel()
-
-    def _listen(self, name: str, wire: HeldConnection, callback: Any, *, wanted: bool) -> None:
-        """Have the wire's present socket registered under `name`, or none.
-
-        A closed socket leaves the system's poll set by itself, and its number may come back with the next socket: so the
-        number alone does not tell whether it is registered.
-        """
-        current = (wire.fileno(), wire.generation) if wanted else None
-        known = self._registered.get(name)
-        if known == current:
-            return
-        if known is not None:
-            del self._registered[name]
-            if current is None or known[0] != current[0]:
-                self._remove(known[0])
-        if current is not None:
-            for other, (descriptor, _) in list(self._registered.items()):
-                if descriptor == current[0]:
-                    del self._registered[other]
-            self._registered[name] = current
-            self._loop.add_reader(current[0], callback)
-
-    def _remove(self, descriptor: int) -> None:
-        if all(descriptor != other for other, _ in self._registered.values()):
-            self._loop.remove(descriptor)
+        if self._seat.taken:
+            self._session.loop_thread = None
+            self._session.settler.release(hold=False)
+            self._seat.leave()
 
     def on_tick(self) -> None:
         """Take one turn before the loop sleeps. Raises what a broken connection raises; Celery then reconnects."""
@@ -371,17 +317,12 @@ class Poller:
         # Before the turn: what another thread settles from now on wakes the loop again.
         session.waker.clear()
         session.reader.look_around()
-        self._timers_ahead = max(0, self._timers_ahead - TIMERS_A_TURN)
+        self._seat.begin_turn()
         delivered_before = self._turn_number
         more = self._turn()
-        if self._loop is None:
+        if not self._seat.taken:
             return
-        # `on_tick` is a set: others, such as the prefork pool, which starts to write a job from there, may have had their turn
-        # before a delivery in this one (Celery 5.7, `AsynPool`).
-        others_look_again = self._turn_number != delivered_before and len(self._loop.on_tick) > 1
-        if more or others_look_again or self._timers_ahead or getattr(self._loop, "_ready", None):
-            # What a delivery left for the loop's next turn (`call_soon`: Celery's acks) does not wake it by itself (kombu 5.7,
-            # `Hub.create_loop`: the timeout was taken before `on_tick`).
+        if more or self._seat.turns_again(delivered=self._turn_number != delivered_before):
             session.waker.wake()
         else:
             if self._claim_at < time.monotonic():
@@ -389,11 +330,11 @@ class Poller:
             self._arm(bells=not self._claim_at)
             later_s = self._later_s()
             if later_s < LATER_S:
-                self._wake_in(later_s)
+                self._seat.wake_in(later_s)
         session.settler.release(hold=False)
         session.wire.push()
-        self._listen("bells", session.bell_wire, self._on_bells, wanted=bool(session.waiter.armed))
-        self._listen("streams", session.stream_wire, self._on_streams, wanted=session.reader.armed)
+        self._seat.listen("bells", session.bell_wire, self._on_bells, wanted=bool(session.waiter.armed))
+        self._seat.listen("streams", session.stream_wire, self._on_streams, wanted=session.reader.armed)
 
     def _turn(self) -> bool:
         """Deliver and claim for `TURN_S` seconds; return whether there is more to do at once."""
@@ -411,9 +352,6 @@ class Poller:
             return False
         finally:
             self._in_turn = False
-
-    def _on_waker(self) -> None:
-        """Do nothing: being awake was the point, and the next tick clears it."""
 
     def _on_bells(self) -> None:
         self._take_bell()
