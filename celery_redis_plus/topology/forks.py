@@ -10,6 +10,8 @@ import os
 import weakref
 from typing import Protocol
 
+from celery_redis_plus.topology.this_process import this_process
+
 
 class Forkable(Protocol):
     """Something with descriptors of one process."""
@@ -27,6 +29,8 @@ def watch(item: Forkable) -> None:
 
 
 def _in_child() -> None:
+    # Hooks run in the order of their registration, and those who are called here ask whether they are in another process.
+    this_process.look()
     for item in list(_watched):
         item.forked()
 

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 class Message(base.Message):
     """A delivered message; `body` is bytes, as it was published."""
 
-    def __init__(self, payload: dict[str, Any], channel: Any = None, **kwargs: Any) -> None:
+    def __init__(self, payload: dict[str, Any], channel: Any = None, accept: Any = None, **kwargs: Any) -> None:
         """Build the message of a payload: kombu's wire format as a dict, the body in it unencoded."""
         properties, get = payload["properties"], payload.get
         base.Message.__init__(
             self, get("body"), properties["delivery_tag"], get("content-type"), get("content-encoding"),
-            properties.get("delivery_info"), properties, get("headers"), "utf-8", None, channel, **kwargs,
+            properties.get("delivery_info"), properties, get("headers"), "utf-8", accept, channel, **kwargs,
         )  # fmt: skip
 
     #: The queue it came by; None outside deliveries of a consumer.

@@ -43,7 +43,8 @@ def test_a_failed_message_waits_as_its_queues_policy_says_and_dies_at_its_end(br
     score = broker.client.zrange("queue:{q}", 0, 0, withscores=True)[0][1]
     for attempt in (1, 2):
         (message,) = broker.claim("q")
-        before = int(float(".".join(map(str, broker.client.time()))) * 1000)
+        seconds, microseconds = broker.client.time()
+        before = seconds * 1000 + microseconds // 1000
         broker.settle(Settlement.REQUEUE, message)
         ((_, due),) = broker.client.zrange("delayed:{q}", 0, -1, withscores=True)
         assert abs(due - before - policy.delay_ms(attempt)) <= 50
