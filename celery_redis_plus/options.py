@@ -165,9 +165,9 @@ class Options:
     )
     unheard_exchanges: str = _option(
         kinds.text("names of exchanges, separated by commas, with * and ?"),
-        "celeryev,*.pidbox",
-        "Fanout exchanges to which nobody may listen: a broadcast without subscribers is only counted there. Elsewhere it "
-        "becomes a dead letter, or an error if it is `mandatory`.",
+        "celeryev,*.pidbox,reply*",
+        "Exchanges to which nobody may listen: a message that nobody takes is only counted there. Elsewhere it becomes a "
+        "dead letter of the queue `celery_redis_plus.undelivered`, or an error if it is `mandatory`.",
     )
     publish_timeout: float = _option(
         kinds.number(0),
@@ -303,8 +303,8 @@ class Options:
     deadletter_queue: str | None = _option(
         kinds.text("the name of a queue", r"(?s:.+)"),
         None,
-        "Queue for messages that no other queue takes.",
-        none="they are unroutable",
+        "Queue for messages that no other queue takes, and no alternate exchange.",
+        none="they become dead letters, see `unheard_exchanges`",
     )
 
     #: Names of the options that the user gave, as opposed to defaults.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -56,15 +56,18 @@ class Bindings:
         """Store the exchange, or check that the one that stands agrees.
 
         Raises:
+            InvalidArgument: an argument is not allowed.
             PreconditionFailed: it exists with another type, durability or other arguments.
         """
         current = self._records.get(exchange)
         if current is None:
+            record.check(exchange)
             text = encode_exchange(record, exchange)
             stands = self._wire.run(script("declare_exchange"), [self._keys.exchanges], _bytes(exchange), text)
             current = self._records[exchange] = decode_exchange(stands)
         if record.is_same(current):
             # kombu declares an exchange that does not last again with every publish.
+            self._knowledge.declared_exchange(exchange, record)
             return
         difference = record.difference(current, exchange)
         if difference is not None:
@@ -80,6 +83,25 @@ class Bindings:
                 return None
             known = self._records[exchange] = decode_exchange(stored)
         return known
+
+    def alternates(self, exchange: str) -> Iterator[str]:
+        """Yield the exchanges that get what `exchange` has nobody for: its `alternate-exchange`, that one's own, and so on.
+
+        Each comes once, so a circle ends; the chain ends as well at an exchange that does not exist, with a warning.
+        Source: https://www.rabbitmq.com/docs/ae
+        """
+        met = {exchange}
+        while True:
+            record = self.record(exchange)
+            alternate = None if record is None else record.alternate_exchange
+            if alternate is None or alternate in met:
+                return
+            if self.record(alternate) is None:
+                logger.warning("the alternate exchange %r of exchange %r does not exist", alternate, exchange)
+                return
+            met.add(alternate)
+            yield alternate
+            exchange = alternate
 
     def names(self) -> list[str]:
         """Return the names of all exchanges."""
@@ -153,9 +175,14 @@ class Bindings:
     def refresh(self, exchange: str) -> RoutingTable:
         """Read the exchange's bindings anew. Where the server has lost them, declare again those that are known here."""
         record = self.record(exchange)
+        # In this order: a flush after the look at the mark is noticed the next time.
+        flushes = self._look_for_flushes(exchange)
         version, bindings = self._read(exchange)
-        if self._is_lost(exchange, version) and self._restore(exchange, bindings):
-            version, bindings = self._read(exchange)
+        if flushes is not None and (not version or flushes != self._flushes.get(exchange, self._first_flush)):
+            restored = self._restore(exchange, bindings)
+            self._flushes[exchange] = flushes
+            if restored:
+                version, bindings = self._read(exchange)
         table = RoutingTable("direct" if record is None else record.type, bindings)
         self._tables[exchange] = _Cached(version, table)
         return table
@@ -172,16 +199,15 @@ class Bindings:
         if not version or self._flushes.get(exchange, self._first_flush) != self._knowledge.flushes:
             self.refresh(exchange)
 
-    def _is_lost(self, exchange: str, version: int) -> bool:
-        """Tell whether bindings were lost: what somebody removed leaves a version, and a flush another mark."""
+    def _look_for_flushes(self, exchange: str) -> int | None:
+        """Return how often the database was flushed; None where nothing is known of the exchange that could be lost."""
         if not self._knowledge.bindings(exchange) and exchange not in self._tables:
-            return False
-        self._knowledge.look(self._wire, self._keys)
-        return not version or self._flushes.get(exchange, self._first_flush) != self._knowledge.flushes
+            return None
+        self.look()
+        return self._knowledge.flushes
 
     def _restore(self, exchange: str, stand: list[Binding]) -> bool:
         """Declare the exchange and its bindings again; return whether any was missing."""
-        self._flushes[exchange] = self._knowledge.flushes
         known = dict.fromkeys(self._knowledge.bindings(exchange))
         cached = self._tables.get(exchange)
         if cached is not None and time.monotonic() - cached.confirmed_at < FRESH_S:

@@ -38,6 +38,27 @@ class ExchangeRecord:
             and self.arguments == other.arguments
         )
 
+    @property
+    def alternate_exchange(self) -> str | None:
+        """`alternate-exchange`: what gets the messages that this exchange has nobody for.
+
+        Source: https://www.rabbitmq.com/docs/ae
+        """
+        name = self.arguments.get("alternate-exchange")
+        return name if isinstance(name, str) and name else None
+
+    def check(self, exchange: str) -> None:
+        """Refuse arguments that are not allowed.
+
+        Raises:
+            InvalidArgument: naming exchange, argument, value and what is allowed.
+        """
+        name = self.arguments.get("alternate-exchange")
+        if name is not None and (not isinstance(name, str) or not name):
+            raise InvalidArgument(
+                f"argument 'alternate-exchange' of exchange {exchange!r} is {name!r}; allowed is the name of an exchange"
+            )
+
     def equivalent(self, other: ExchangeRecord) -> bool:
         """Tell whether one may stand for the other: what kombu's `ExchangeType.equivalent` asks."""
         return self.difference(other, "") is None

@@ -314,6 +314,10 @@ class Publisher:
             wanted=wanted,
         )
 
+    def count(self, queue: str, counter: str) -> None:
+        """Move a counter of the queue's record on. Raises as `Wire.run` does."""
+        self._wire.run(script("count"), [self._keys.queue(queue).meta], counter)
+
     def to_stream(
         self, target: Target, payload: bytes, routing_key: str, attempt: Attempt, *, mandatory: bool = False
     ) -> bool:  # fmt: skip

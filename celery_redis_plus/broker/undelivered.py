@@ -28,6 +28,9 @@ class Store(Protocol):
     def to_dead_letters(self, queue: str, message: Outgoing, attempt: Any, reason: str, keep: int) -> None:
         """Store the message."""
 
+    def count(self, queue: str, counter: str) -> None:
+        """Move a counter of the queue's record on."""
+
 
 class Undelivered:
     """Keeps what nobody could have."""
@@ -40,6 +43,10 @@ class Undelivered:
     def keep(self, message: Outgoing, attempt: Any, reason: str) -> None:
         """Keep a message, once under one `attempt`. Raises as `Publisher.to_dead_letters` does."""
         self._store.to_dead_letters(UNDELIVERED, message, attempt, reason, self._keep)
+
+    def count(self) -> None:
+        """Count a message that is not kept: nobody misses it."""
+        self._store.count(UNDELIVERED, "unroutable")
 
     def keep_for(self, recipient: str, payload: bytes, attempt: Any, reason: str) -> None:
         """Keep a broadcast for one recipient, who stands in the header `x-recipient`; `payload` is as the stream has it."""

@@ -58,7 +58,11 @@ class Undertaker:
     def _targets(self, exchange: str, routing_key: str, letter: DeadLetter) -> list[str]:
         if not exchange:
             return [routing_key] if routing_key else []
-        return list(self._bindings.refresh(exchange).route(routing_key, letter.headers))
+        for name in (exchange, *self._bindings.alternates(exchange)):
+            targets = list(self._bindings.refresh(name).route(routing_key, letter.headers))
+            if targets:
+                return targets
+        return []
 
     def _keep(self, queue: str, exchange: str | None, tags: list[str]) -> None:
         kept, dropped = self._letters.keep(queue, tags)

@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two looks; spread, so that a hundred workers do not look together.
 LOOK_S = 5.0
+#: Seconds after which a missing record is looked for again before it is believed: a deletion takes the record first, and its
+#: place in the list of queues a moment later.
+SECOND_LOOK_S = 0.3
 
 
 class Restorer:
@@ -33,6 +36,8 @@ class Restorer:
         self._knowledge = knowledge
         self._flushes = knowledge.flushes
         self._look_at = 0.0
+        #: What was missing at the last look.
+        self._suspects: set[str] = set()
 
     @property
     def due_at(self) -> float:
@@ -49,13 +54,19 @@ class Restorer:
         watched = [queue.name for queue in self._watched.all()]
         if not watched:
             return
-        missing = self._queues.missing(watched)
+        # In this order: a flush after the look at the mark is noticed the next time.
         self._bindings.look()
         flushes = self._knowledge.flushes
-        for name, listed in missing.items():
-            # Neither listed nor flushed: somebody has deleted it.
-            if listed is not None or flushes != self._flushes:
-                self._declare(name)
+        # Neither listed nor flushed: somebody has deleted it.
+        missing = {
+            name for name, listed in self._queues.missing(watched).items() if listed is not None or flushes != self._flushes
+        }
+        for name in missing & self._suspects:
+            self._declare(name)
+        self._suspects = missing - self._suspects
+        if self._suspects:
+            self._look_at = min(self._look_at, time.monotonic() + SECOND_LOOK_S)
+            return
         for exchange in self._knowledge.bound_exchanges():
             self._bindings.look_after(exchange)
         self._flushes = flushes

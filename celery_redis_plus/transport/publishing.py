@@ -12,7 +12,7 @@ from celery_redis_plus.broker.eta import delay_to_ms, eta_to_ms
 from celery_redis_plus.broker.lifetime import lifetime
 from celery_redis_plus.broker.priority import check_priority, rank
 from celery_redis_plus.broker.publishing import Attempt
-from celery_redis_plus.broker.undelivered import NO_SUBSCRIBERS, UNDELIVERED
+from celery_redis_plus.broker.undelivered import NO_SUBSCRIBERS, UNDELIVERED, UNROUTABLE
 from celery_redis_plus.broker.unique import unique
 from celery_redis_plus.errors import BrokerError, PublishRefused, Unroutable
 from celery_redis_plus.message import SEPARATOR, Outgoing
@@ -93,12 +93,10 @@ class Publishing:
                 broadcast = record is not None and record.type == "fanout"
                 payload = self._envelope(message) + SEPARATOR + _body(message["body"]) if broadcast else b""
                 self.session.tracking.begin(message, attempt, recipients, payload)
-            if record is not None and record.type == "fanout":
-                self._broadcast(message, exchange, routing_key, attempt, mandatory=mandatory)
-            elif exchange:
-                self._route(message, exchange, routing_key, attempt, mandatory=mandatory)
-            elif not publisher.to_queue(routing_key, self._outgoing(message, routing_key), attempt):
-                self._unroutable(exchange, routing_key, mandatory=mandatory)
+            alternate = record is not None and record.alternate_exchange is not None
+            routed = self._take(message, exchange, routing_key, attempt, mandatory=mandatory or alternate)
+            if not routed and not self._take_alternately(message, exchange, routing_key, attempt):
+                self._unrouted(message, exchange, routing_key, attempt, mandatory=mandatory)
             publisher.check_replicas(attempt)
         except PublishRefused:
             # The outcome is known, too.
@@ -125,9 +123,26 @@ class Publishing:
             return [subscriber.id for subscriber in subscribers if subscriber.state != "left"]
         return session.bindings.refresh(exchange).route(routing_key, headers) if exchange else [routing_key]
 
-    def _route(
+    def _take(
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: Attempt, *, mandatory: bool
-    ) -> None:  # fmt: skip
+    ) -> bool:  # fmt: skip
+        """Give a message to one exchange; return False where nobody gets it there, and it is not kept."""
+        session = self.session
+        if not exchange:
+            return session.publisher.to_queue(routing_key, self._outgoing(message, routing_key), attempt)
+        record = session.bindings.record(exchange)
+        if record is None or record.type != "fanout":
+            return self._route(message, exchange, routing_key, attempt)
+        payload = self._envelope(message) + SEPARATOR + _body(message["body"])
+        return session.publisher.to_stream(session.target(exchange), payload, routing_key or "", attempt, mandatory=mandatory)
+
+    def _take_alternately(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: Attempt) -> bool:
+        """Give a message to the alternate exchanges, one after the other, until one has somebody for it."""
+        others = self.session.bindings.alternates(exchange) if exchange else ()
+        return any(self._take(message, other, routing_key, attempt, mandatory=True) for other in others)
+
+    def _route(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: Attempt) -> bool:
+        """Give a message to the queues that are bound to an exchange; return False where none takes it."""
         bindings, publisher = self.session.bindings, self.session.publisher
         headers = message["headers"]
 
@@ -152,35 +167,39 @@ class Publishing:
                     routed = publisher.to_queue(queue, self._outgoing(message, queue), attempt) or routed
         if refused is not None and not (routed and TRACK in message["properties"]):
             raise refused
-        if not routed:
-            fallback = self.session.options.deadletter_queue
-            if fallback:
-                logger.warning(
-                    "no queue takes a message to exchange %r with routing key %r: it goes to %r", exchange, routing_key, fallback
-                )
-                publisher.to_queue(fallback, self._outgoing(message, fallback), attempt)
-            else:
-                self._unroutable(exchange, routing_key, mandatory=mandatory)
+        return routed
 
-    def _unroutable(self, exchange: str, routing_key: str, *, mandatory: bool) -> None:
-        text = f"no queue takes a message to exchange {exchange!r} with routing key {routing_key!r}"
-        if mandatory:
-            raise Unroutable(f"{text}; it was not stored (mandatory)")
-        logger.warning("%s: it is dropped, as AMQP does with unroutable messages (mandatory=True makes it an error)", text)
-
-    def _broadcast(
+    def _unrouted(
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: Attempt, *, mandatory: bool
     ) -> None:  # fmt: skip
-        envelope, body = self._envelope(message), _body(message["body"])
-        target = self.session.target(exchange)
-        if self.session.publisher.to_stream(target, envelope + SEPARATOR + body, routing_key or "", attempt, mandatory=mandatory):
-            return
-        text = f"nobody subscribes to exchange {exchange!r}"
+        """Say, count and keep what nobody takes."""
+        session = self.session
+        record = session.bindings.record(exchange) if exchange else None
+        broadcast = record is not None and record.type == "fanout"
+        reason = NO_SUBSCRIBERS if broadcast else UNROUTABLE
+        text = f"no queue takes a message to exchange {exchange!r} with routing key {routing_key!r}"
+        if broadcast:
+            text = f"nobody subscribes to exchange {exchange!r}"
         if mandatory:
-            raise Unroutable(f"{text}; the broadcast was not stored (mandatory)")
-        self.session.undelivered.keep(Outgoing(envelope, body, rank=255), attempt, NO_SUBSCRIBERS)
-        attempt.confirm(exchange)
-        logger.warning("%s: the broadcast is a dead letter of %r now (reason %s)", text, UNDELIVERED, NO_SUBSCRIBERS)
+            raise Unroutable(f"{text}; it was not stored (mandatory)")
+        fallback = None if broadcast or not exchange else session.options.deadletter_queue
+        if fallback:
+            logger.warning("%s: it goes to %r", text, fallback)
+            session.publisher.to_queue(fallback, self._outgoing(message, fallback), attempt)
+        elif not exchange:
+            # Its queue was transient and is gone, a client that has left: such queues keep no dead letters.
+            session.undelivered.count()
+            logger.warning("%s: it is dropped and counted (mandatory=True makes it an error)", text)
+        elif session.may_be_unheard(exchange):
+            session.undelivered.count()
+            logger.debug("%s: it is counted (option unheard_exchanges)", text)
+        else:
+            self._see_to(UNDELIVERED)
+            session.undelivered.keep(self._outgoing(message, UNDELIVERED), attempt, reason)
+            logger.warning("%s: it is a dead letter of %r now (reason %s)", text, UNDELIVERED, reason)
+        if broadcast:
+            # It may be in its stream already, for those who come back; a retry shall not ask again.
+            attempt.confirm(exchange)
 
     def _outgoing(self, message: dict[str, Any], queue: str) -> Outgoing:
         properties = message["properties"]
@@ -213,11 +232,14 @@ class Publishing:
         expires = headers.get("expires") if "task" in headers else None
         if expiration is None and expires is None:
             return ""
+        self._see_to(queue)
+        return lifetime(expiration, expires)
+
+    def _see_to(self, queue: str) -> None:
+        """Have the queue swept: its messages expire, and its dead letters go, also where nobody consumes it."""
         if queue not in self.session.tended:
-            # Its messages expire also where nobody consumes it.
             self.session.queues.tend(queue)
             self.session.tended.add(queue)
-        return lifetime(expiration, expires)
 
     def _envelope(self, message: dict[str, Any]) -> bytes:
         properties = message["properties"]

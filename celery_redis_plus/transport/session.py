@@ -201,10 +201,14 @@ class Session:
         known = self.targets.get(exchange)
         if known is None:
             max_age_ms = int((self.options.stream_max_age or 0) * 1000)
-            unheard = any(fnmatchcase(exchange, name.strip()) for name in self.options.unheard_exchanges.split(","))
+            unheard = self.may_be_unheard(exchange)
             known = Target(self.fanout_keys(exchange), self.options.stream_maxlen, max_age_ms, may_be_unheard=unheard)
             self.targets[exchange] = known
         return known
+
+    def may_be_unheard(self, exchange: str) -> bool:
+        """Tell whether messages to an exchange may go nowhere, and are only counted then."""
+        return any(fnmatchcase(exchange, name.strip()) for name in self.options.unheard_exchanges.split(","))
 
     def close(self) -> None:
         """Close the wires in order; what is owed is read first."""
