@@ -212,7 +212,7 @@ class Bindings:
         cached = self._tables.get(exchange)
         if cached is not None and time.monotonic() - cached.confirmed_at < FRESH_S:
             known |= dict.fromkeys(cached.table.bindings)
-        missing = [binding for binding in known if binding not in stand]
+        missing = [binding for binding in known if binding not in stand and not self._has_left(binding.queue)]
         record = self._knowledge.exchange(exchange) or self._records.get(exchange)
         if record is not None and known:
             text = encode_exchange(record, exchange)
@@ -225,6 +225,13 @@ class Bindings:
         )  # fmt: skip
         self._wire.run(script("bind"), [self._keys.binding(exchange)], "bind", *map(encode_binding, missing))
         return True
+
+    def _has_left(self, queue: str) -> bool:
+        """Tell whether a queue was transient and is gone, by itself or with its consumer: its bindings went with it."""
+        arguments = self._knowledge.queue(queue)
+        if arguments is None or not arguments.transient:
+            return False
+        return not self._wire.command("HEXISTS", self._keys.queue(queue).meta, "id")
 
     def _read(self, exchange: str) -> tuple[int, list[Binding]]:
         flat = self._wire.command("HGETALL", self._keys.binding(exchange))

@@ -89,6 +89,13 @@ class Knowledge:
         with self._lock:
             return [name for name, bindings in self._bindings.items() if bindings]
 
+    def bound_queues(self) -> set[str]:
+        """Return the lasting queues that this process declared and has bound to an exchange."""
+        with self._lock:
+            names = {binding.queue for bindings in self._bindings.values() for binding in bindings.values()}
+        known = {name: self._queues.get(name) for name in names}
+        return {name for name, arguments in known.items() if arguments is not None and not arguments.transient}
+
     def bound(self, exchange: str, binding: Binding) -> None:
         """Note a binding."""
         with self._lock:

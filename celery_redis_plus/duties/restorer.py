@@ -29,7 +29,7 @@ class Restorer:
     """The duty that keeps consumed queues, and the bindings that this process made, on the server."""
 
     def __init__(self, queues: Queues, bindings: Bindings, watched: WatchList, knowledge: Knowledge) -> None:
-        """Look after the queues in `watched`, by what is in `knowledge`."""
+        """Look after the queues in `watched` and those of bindings that were made here, by what is in `knowledge`."""
         self._queues = queues
         self._bindings = bindings
         self._watched = watched
@@ -51,15 +51,17 @@ class Restorer:
     def run(self) -> None:
         """Look, and declare again what is missing. Raises as `Wire.run` does."""
         self._look_at = time.monotonic() + random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
-        watched = [queue.name for queue in self._watched.all()]
+        watched = {queue.name for queue in self._watched.all()}
         if not watched:
             return
+        # A binding alone would lead nowhere.
+        wanted = sorted(watched | self._knowledge.bound_queues())
         # In this order: a flush after the look at the mark is noticed the next time.
         self._bindings.look()
         flushes = self._knowledge.flushes
         # Neither listed nor flushed: somebody has deleted it.
         missing = {
-            name for name, listed in self._queues.missing(watched).items() if listed is not None or flushes != self._flushes
+            name for name, listed in self._queues.missing(wanted).items() if listed is not None or flushes != self._flushes
         }
         for name in missing & self._suspects:
             self._declare(name)
@@ -74,7 +76,7 @@ class Restorer:
     def _declare(self, name: str) -> None:
         arguments = self._knowledge.queue(name) or QueueArguments(durable=True)
         logger.warning(
-            "queue %r is consumed here, and its record has vanished from the server (flushed or evicted): it is declared again",
+            "the record of queue %r, consumed or bound here, vanished from the server (flushed or evicted): it is declared again",
             name,
         )
         try:

@@ -16,8 +16,8 @@ from celery_redis_plus.broker.routing import Binding
 from celery_redis_plus.errors import ServerOutOfMemory
 from celery_redis_plus.message import LARGE_BODY
 from celery_redis_plus.scripts import script
-from tests.integration.transport.conftest import end_services
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.services import end_services
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 
 from celery_redis_plus.notices import SubscriberDied
 from tests.integration.fanout.conftest import NEWS, news, send
-from tests.integration.transport.conftest import end_services
 from tests.support.inbox import Inbox
+from tests.support.services import end_services
 from tests.support.waiting import wait_until
 
 STREAM = "/0.news"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import kombu
 import pytest
 
-from celery_redis_plus.duties import service as service_module
 from tests.support.inbox import Inbox
+from tests.support.services import end_services
 
 if TYPE_CHECKING:
     from celery_redis_plus.transport.channel import Channel
@@ -50,11 +50,3 @@ def channel(connection: kombu.Connection) -> Channel:
 def inbox() -> Callable[..., Inbox]:
     """Consume: `inbox(channel, "q")`."""
     return Inbox
-
-
-def end_services() -> None:
-    """Stop the duties and forget what they held: the next test's server is empty. (A process never forgets a broker.)"""
-    for service in service_module.services():
-        service.stop()
-        service._waker.close()  # noqa: SLF001
-    service_module._services.clear()  # noqa: SLF001

@@ -4,8 +4,8 @@ import pytest
 from kombu import Connection, Producer
 
 from celery_redis_plus.duties.service import Service, set_keeper
-from tests.integration.transport.conftest import end_services
 from tests.support.inbox import Inbox, publish
+from tests.support.services import end_services
 
 
 class Worker:

@@ -14,8 +14,8 @@ from pathlib import Path
 import kombu
 
 from celery_redis_plus.duties import service
-from tests.integration.transport.conftest import end_services
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.services import end_services
 from tests.support.waiting import wait_until
 
 

@@ -137,6 +137,23 @@ def test_bindings_that_were_removed_are_not_brought_back(connect, consumer, redi
     assert redis_client.hkeys("binding:{e}") == [b"version"]
 
 
+def test_a_binding_comes_back_with_its_queue_though_nobody_consumes_it_here(connect, consumer, redis_client):
+    """Else it would lead nowhere until somebody publishes, and `check --repair` would remove it."""
+    other = kombu.Queue("other", TOPIC, routing_key="other", durable=True, queue_arguments=ARGUMENTS)
+    other(connect().channel()).declare()
+    redis_client.flushdb()
+    restored(redis_client, "other")
+    assert b"x-max-priority" in redis_client.hget("meta:{other}", "arguments")
+
+
+def test_the_binding_of_a_transient_queue_that_has_left_does_not_come_back(connect, consumer, redis_client):
+    kombu.Queue("reply", TOPIC, routing_key="r", auto_delete=True)(connect().channel()).declare()
+    redis_client.flushdb()
+    restored(redis_client)
+    assert [field for field in redis_client.hkeys("binding:{e}") if b"reply" in field] == []
+    assert not redis_client.exists("meta:{reply}")
+
+
 def test_an_eviction_policy_that_can_take_our_keys_is_named_at_the_start(connect, start_server, caplog):
     server = start_server({"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"})
     connect(server.url())
