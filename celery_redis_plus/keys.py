@@ -78,7 +78,7 @@ class QueueKeys:
     consumers: bytes
     #: A prefix: a consumer's record is this and its id.
     consumer: bytes
-    #: Consumers with credit, by priority; only where one has a priority.
+    #: Consumers with credit, by priority, where one has a priority; exists exactly while the queue has rules for its consumers.
     interested: bytes
     #: Lifecycle events, see `events.py`; they outlive the queue.
     events: bytes

@@ -24,6 +24,8 @@ for i = 0, #KEYS / CREW - 1 do
   local record = redis.call('HMGET', crew.meta, 'managed', 'paused', 'paused_until')
   local next_death = -1
   if record[1] then
+    -- What an eviction took of the rules stands again.
+    direct(crew)
     local first = redis.call('ZRANGE', crew.consumers, 0, 0, 'WITHSCORES')
     if first[2] then next_death = tonumber(first[2]) - now end
   end

@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
 -- Takes messages of one queue or more for a consumer: out of the queue and into the index, in one step.
 -- KEYS  per queue: queue (zset), messages_index (zset), message (prefix of a hash), bell (zset), meta (hash), expiry (zset),
---       dying (zset), consumers (zset)
+--       dying (zset), consumers (zset), interested (zset)
 -- ARGV  1 credit: how many messages at most  2 visibility timeout (ms)  3 holder  4 bytes of payload at most
 --       5 share (1 = split the credit among the queues, 0 = the first queue first)  6 the worker's name, packed for events,
---       then per queue: how many of its messages the consumer has in work (-1 = it may take as many as it likes)
+--       then per queue: how many of its messages the consumer has in work (none = it may take as many as it likes)
 -- Returns { more, header, payload, header, payload, ... }: `more` lists, space-separated, the numbers (from 1) of the queues
 -- that still have ready messages, and with a minus sign those that only `claim_managed` may take from; a header is
 -- 'queue-number tag claim failures seen'.
 -- @include take
 
-local WIDTH = 8
+local WIDTH = 9
 local queues = #KEYS / WIDTH
 local credit = math.min(tonumber(ARGV[1]), 500)
 visibility, holder, bytes, worker = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[6]
@@ -18,10 +18,16 @@ local share = ARGV[5] == '1'
 local more = {}
 local drained = {}
 local open = {}
+-- Calls of commands are what a claim costs: one tells whether the queue has rules for its consumers (`interested` exists then, and
+-- counts twice) and whether its bell stands, so that nothing has to be done about most bells.
+local rung = {}
 for q = 1, queues do
-  if redis.call('HEXISTS', KEYS[q * WIDTH - 3], 'managed') == 1 then
+  local interested = KEYS[q * WIDTH]
+  local found = redis.call('EXISTS', interested, interested, KEYS[q * WIDTH - 5])
+  if found > 1 then
     more[#more + 1] = -q
   else
+    rung[q] = found == 1
     open[#open + 1] = q
   end
 end
@@ -36,8 +42,8 @@ while credit > 0 and bytes > 0 and #open > 0 do
     local base = (q - 1) * WIDTH
     -- The consumer's fair part of a burst: what all have, ready and in work, by the number of consumers, less what it has; and of
     -- what is ready at least its part, so that it does not have to come for the messages one by one. A backlog is enough for all.
-    local part, held = count, tonumber(ARGV[6 + q])
-    local consumers = held >= 0 and count > 1 and redis.call('ZCARD', KEYS[base + 8]) or 1
+    local part, held = count, ARGV[6 + q]
+    local consumers = held and count > 1 and redis.call('ZCARD', KEYS[base + 8]) or 1
     if consumers > 1 then
       local ready = redis.call('ZCARD', KEYS[base + 1])
       if ready < count * consumers then
@@ -56,9 +62,9 @@ end
 for _, q in ipairs(looked_at) do
   local base = (q - 1) * WIDTH
   if not drained[q] and redis.call('EXISTS', KEYS[base + 1]) == 1 then
-    redis.call('ZADD', KEYS[base + 4], 0, 'work')
+    if not rung[q] then redis.call('ZADD', KEYS[base + 4], 0, 'work') end
     more[#more + 1] = q
-  else
+  elseif rung[q] then
     redis.call('DEL', KEYS[base + 4])
   end
 end

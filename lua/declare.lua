@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Writes a queue's record, or tells how the one that stands differs. A record with the field `assumed` was written by somebody
 -- who did not know the queue's arguments: the first one who does replaces them.
--- KEYS  1 meta (hash)  2 queue (zset)  3 delayed (zset)  4 messages_index (zset)
+-- KEYS  1 meta (hash)  2 queue (zset)  3 delayed (zset)  4 messages_index (zset)  5 interested (zset)
 -- ARGV  1 arguments (text)  2 ttl of an unused transient queue (ms, '' = lasting)  3 queue id ('' = not drawn yet)  4 format version,
 --       then the fields that the scripts read: name, value
 -- Returns { status, arguments that stand, ready, delayed, unacked, consumers is not known here }; status: 'created', 'exists',
@@ -23,4 +23,9 @@ elseif record[2] ~= ARGV[1] and not assumes then
   status = 'differs'
 end
 if ARGV[2] ~= '' and status ~= 'differs' and not assumes then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+if status ~= 'differs' and redis.call('HEXISTS', KEYS[1], 'managed') == 1 then
+  -- As lua/include/crew.lua has it: plain claims leave the queue alone from now on.
+  redis.call('ZADD', KEYS[5], '-inf', '')
+  if ARGV[2] ~= '' then redis.call('PEXPIRE', KEYS[5], ARGV[2]) end
+end
 return { status, record[2] or ARGV[1], redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]) }

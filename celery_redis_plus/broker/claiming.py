@@ -121,7 +121,7 @@ class Claimer:
         keys: list[bytes] = []
         for name in names:
             of = self._keys.queue(name)
-            keys += (of.ready, of.index, of.message, of.bell, of.meta, of.expiry, of.dying, of.consumers)
+            keys += (of.ready, of.index, of.message, of.bell, of.meta, of.expiry, of.dying, of.consumers, of.interested)
         reply: list[bytes] = self._wire.run(
             self._claim,
             keys,
@@ -131,8 +131,10 @@ class Claimer:
             MAX_BATCH_BYTES,
             int(share and len(names) > 1),
             self._worker,
-            *(held or (-1,) * len(names)),
+            *held,
         )
+        if not reply[0]:
+            return Batch(claimed_messages(reply, names), [], [])
         numbers = [int(number) for number in reply[0].split()]
         return Batch(
             claimed_messages(reply, names),

@@ -121,7 +121,7 @@ class Queues:
         """Run the declare script; a new record gets the known id, or one that is drawn."""
         keys = self._keys.queue(name)
         ttl = "" if ttl_ms is None else ttl_ms
-        call = (script("declare"), [keys.meta, keys.ready, keys.delayed, keys.index], arguments.encode(), ttl)
+        call = (script("declare"), [keys.meta, keys.ready, keys.delayed, keys.index, keys.interested], arguments.encode(), ttl)
         rules = [item for field in fields for item in field]
         status, stands, *sizes = self._wire.run(*call, known_id, FORMAT_VERSION, *rules)
         if status == b"id":
@@ -252,7 +252,7 @@ class Queues:
         sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
         deleted, ready, transient, archive = self._wire.run(
             script("delete"),
-            [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, *sets],
+            [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, keys.interested, *sets],
             int(if_unused), int(if_empty), 0,
         )  # fmt: skip
         if not deleted:
@@ -314,7 +314,9 @@ class Queues:
         keys = self._keys.queue(name)
         sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
         deleted, _, _, _ = self._wire.run(
-            script("delete"), [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, *sets], 0, 0, 1
+            script("delete"),
+            [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, keys.interested, *sets],
+            *(0, 0, 1),
         )
         if deleted:
             self.empty_trash(name)

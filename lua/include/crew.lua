@@ -12,6 +12,9 @@ local function crew_of(base)
   return crew
 end
 
+-- Stands among the interested, below everybody, as long as the queue has rules: a plain claim looks whether the key exists.
+local NOBODY = ''
+
 -- How many lives a consumer's record outlasts its last sign of life: by then somebody has found it dead, or nobody is left.
 local RECORD_LIVES = 10
 
@@ -26,19 +29,23 @@ end
 -- bell wakes who is to be woken next: the active consumer's, or that of the highest priority with credit. Returns that bell.
 local function direct(crew)
   local record = redis.call('HMGET', crew.meta, 'managed', 'sac', 'active', 'prioritised', 'paused', 'exclusive')
-  if record[1] ~= 'declared' then
-    if record[4] or record[5] or record[6] then
-      redis.call('HSET', crew.meta, 'managed', 'now')
-    elseif record[1] then
-      redis.call('HDEL', crew.meta, 'managed', 'quiet')
-    end
+  if record[1] ~= 'declared' and (record[4] or record[5] or record[6]) then
+    redis.call('HSET', crew.meta, 'managed', 'now')
+  elseif record[1] == 'now' then
+    redis.call('HDEL', crew.meta, 'managed', 'quiet')
+    record[1] = false
+  end
+  if record[1] == 'declared' or record[4] or record[5] or record[6] then
+    redis.call('ZADD', crew.interested, '-inf', NOBODY)
+  else
+    redis.call('DEL', crew.interested)
   end
   local bell = crew.bell
   if record[2] then
     if record[3] then bell = bell .. ':' .. record[3] end
   elseif record[4] then
     local first = redis.call('ZREVRANGE', crew.interested, 0, 0, 'WITHSCORES')
-    if first[2] and first[2] ~= '0' then bell = bell .. ':' .. first[2] end
+    if first[1] ~= NOBODY and first[2] ~= '0' then bell = bell .. ':' .. first[2] end
   end
   if bell == crew.bell then
     redis.call('HDEL', crew.meta, 'bell')
