@@ -100,6 +100,8 @@ class QueueKeys:
     publish: tuple[bytes, ...]
     #: What a script takes that may move a message to any of its places; `lua/include/places.lua` has the same order.
     places: tuple[bytes, ...]
+    #: What the claim script takes of each queue.
+    claim: tuple[bytes, ...]
     #: What the scripts take that deal with consumers; `lua/include/crew.lua` has the same order.
     crew: tuple[bytes, ...]
 
@@ -213,6 +215,7 @@ class Keys:
             producer=self._key(f"pub:{{{tag}}}:"),
             publish=(meta, ready, delayed, message, bell, timer, expiry),
             places=places,
+            claim=(ready, index, message, bell, meta, expiry, dying, consumers, interested),
             crew=(*places, consumers, consumer, interested),
         )
 

@@ -118,10 +118,11 @@ class Claimer:
                 session is given up.
         """
         names = queues[:MAX_QUEUES]
-        keys: list[bytes] = []
-        for name in names:
-            of = self._keys.queue(name)
-            keys += (of.ready, of.index, of.message, of.bell, of.meta, of.expiry, of.dying, of.consumers, of.interested)
+        keys: Sequence[bytes]
+        if len(names) == 1:
+            keys = self._keys.queue(names[0]).claim
+        else:
+            keys = [key for name in names for key in self._keys.queue(name).claim]
         reply: list[bytes] = self._wire.run(
             self._claim,
             keys,
