@@ -18,5 +18,8 @@ for _, tag in ipairs(ARGV) do
     end
   end
 end
-if dropped > 0 then redis.call('HINCRBY', KEYS[4], 'dropped', dropped) end
+if dropped > 0 then
+  redis.call('HINCRBY', KEYS[4], 'dropped', dropped)
+  redis.call('HINCRBY', KEYS[4], 'dead_lettered', -dropped)
+end
 return { kept, dropped }

@@ -21,5 +21,6 @@ end
 if not place then return 'gone' end
 redis.call('ZREM', queue.expiry, tag)
 die(queue, redis.call('HMGET', queue.meta, 'ttl', 'dlx'), tag, text(tonumber(score)), ARGV[2], now_ms())
+redis.call('HINCRBY', queue.meta, 'nacked', 1)
 trim_dead(queue, tonumber(ARGV[3]), 0)
 return 'died'

@@ -35,5 +35,6 @@ redis.call('ZREM', queue.ready, tag)
 redis.call('ZREM', queue.expiry, tag)
 if redis.call('EXISTS', queue.ready) == 0 then redis.call('DEL', queue.bell) end
 die(queue, redis.call('HMGET', queue.meta, 'ttl', 'dlx'), tag, text(tonumber(score)), ARGV[8], now_ms())
+redis.call('HINCRBY', queue.meta, 'nacked', 1)
 trim_dead(queue, tonumber(ARGV[9]), 0)
 return tag

@@ -22,4 +22,5 @@ for i = 3, #ARGV, 2 do
     die(queue, record, tag, fields[2], ARGV[1], now)
   end
 end
+if moved > 0 then redis.call('HINCRBY', queue.meta, 'nacked', moved) end
 return { moved, trim_dead(queue, tonumber(ARGV[2]), 0) }

@@ -25,4 +25,6 @@ for i = 3, #ARGV, 2 do
 end
 if went.ready > 0 then ring(queue.bell, queue.meta) end
 local evicted = went.dead > 0 and trim_dead(queue, tonumber(ARGV[2]), 0) or 0
-return { went.ready + went.delayed + went.dead, went.dead, evicted }
+local nacked = went.ready + went.delayed + went.dead
+if nacked > 0 then redis.call('HINCRBY', queue.meta, 'nacked', nacked) end
+return { nacked, went.dead, evicted }

@@ -9,6 +9,7 @@ from amqp.protocol import queue_declare_ok_t
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 
+from celery_redis_plus.broker.counters import Counters, read_counters
 from celery_redis_plus.broker.exchange_record import ExchangeRecord
 from celery_redis_plus.broker.queue_arguments import QueueArguments
 from celery_redis_plus.broker.routing import Binding
@@ -127,6 +128,16 @@ class Declaring:
         """Return how many messages a queue has: ready, delayed, unacked."""
         self._check_open()
         return self.session.queues.sizes(queue)
+
+    @as_channel_errors
+    def queue_counters(self, queue: str) -> Counters:
+        """Return what has happened in a queue since it was declared, and what is in it, in one round trip.
+
+        Raises:
+            ChannelError: there is no such queue (404), or the channel is closed.
+        """
+        self._check_open()
+        return read_counters(self.session.wire, self.session.keys, queue)
 
     # -- bindings ---------------------------------------------------------------------------------------------------------
 

@@ -68,7 +68,13 @@ local function take(q, count, ready, index, message, meta, expiry, dying)
       end
     end
   end
-  if #claimed > 0 then redis.call('ZADD', index, unpack(claimed)) end
+  if #claimed > 0 then
+    redis.call('ZADD', index, unpack(claimed))
+    -- A record that has just expired must not come back as a counter.
+    if redis.call('HINCRBY', meta, 'delivered', taken) == taken and redis.call('HEXISTS', meta, 'id') == 0 then
+      redis.call('DEL', meta)
+    end
+  end
   if popped[1] and not is_plain(popped[1]) and for_marked().is_limited(popped[1]) then
     for_marked().make_room(meta, #popped / 2, 0, 'claimed', now)
   end

@@ -1,0 +1,6 @@
+#!lua flags=no-writes
+-- Reads what a queue has counted, and what is in it, at one moment.
+-- KEYS  1 meta (hash)  2 queue (zset)  3 delayed (zset)  4 messages_index (zset)
+-- ARGV  none
+-- Returns { record (field, value, ...), ready, delayed, unacked }.
+return { redis.call('HGETALL', KEYS[1]), redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]) }
