@@ -85,6 +85,9 @@ def _fanout(name: str, size: int, rate: Target) -> list[Figure]:
     ]
 
 
+#: Per mille of a queue that is filled under the throttle.
+THROTTLE_SHARES = (250, 500, 750, 900, 975)
+
 FIGURES: tuple[Figure, ...] = (
     *_flow("publish", "publish", _ratio_at_most(0.32, 0.20)),
     *_flow("consume100", "consume + ack, prefetch 100", _ratio_at_most(0.12, 0.05)),
@@ -115,6 +118,11 @@ FIGURES: tuple[Figure, ...] = (
     Figure("backlog_small.client_us", "3,000 queued: client CPU", "µs"),
     Figure("backlog_deep.client_us", "500,000 queued: client CPU", "µs"),
     Figure("backlog.growth", "500,000 queued against 3,000: CPU", "x", _at_most(1.1)),
+    Figure("noise.client", "a second plain queue: client CPU against the first", "x"),
+    Figure("noise.wall", "a second plain queue: time against the first", "x"),
+    Figure("limits.client", "far from its limits, throttled: client CPU against plain", "x", _at_most(1.03)),
+    Figure("limits.wall", "far from its limits, throttled: time against plain", "x", _at_most(1.03)),
+    *(Figure(f"throttle.at{share}", f"throttle, 200 places, {share / 10:g} % full: rate", "/s") for share in THROTTLE_SHARES),
     *_fanout("fanout1", 1, _ratio_at_least(1.5, 3)),
     *_fanout("fanout", 10, _ratio_at_least(8, 12)),
     *_fanout("fanout50", 50, _ratio_at_least(8, 12)),

@@ -25,9 +25,10 @@ local record = redis.call('HMGET', KEYS[6],
   'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing', 'published', 'clear')
 if not record[1] then return 'NOQUEUE' end
 if not record[5] then return 'PLAIN' end
-local threshold, most_us, waiter, ticket = string.match(ARGV[9], '^(%S*) (%S*) (%S*) (%S*)$')
 local special = KEYS[15] or ARGV[11] or record[2] or record[4] or record[6] or record[7] or record[8] or record[9]
-if ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and ticket == '' and record[5] == ARGV[8] and not special then
+-- A last space says that the publisher has no place in the line.
+local straight = ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and string.byte(ARGV[9], -1) == 32 and not special
+if straight and record[5] == ARGV[8] then
   -- As in `publish`: an ordinary message into a queue that is far from its limits does without the functions below. Up to its
   -- `clear`-th message a queue cannot come near them: only publishing adds to what it holds, and each message counts.
   local published = tonumber(record[10] or 0)
@@ -35,7 +36,7 @@ if ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and ticket == '' and reco
   if published >= clear then
     local length, bytes, pending, _, slow = string.match(record[5], '^(%S+) (%S+) (%S+) (%S+) (%S+)')
     if bytes == '-' and redis.call('EXISTS', KEYS[12]) == 0 then
-      if slow == '*' then slow = threshold end
+      if slow == '*' then slow = string.match(ARGV[9], '^%S+') end
       local most = math.min(tonumber(length) or math.huge, tonumber(pending) or math.huge)
       local has = redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[2]) + redis.call('ZCARD', KEYS[3])
       local free = math.min(math.floor(most * (1 - (tonumber(slow) or 0))) - has, 1e9)
@@ -60,6 +61,7 @@ end
 -- @include die
 -- @include unique
 
+local threshold, most_us, waiter, ticket = string.match(ARGV[9], '^(%S*) (%S*) (%S*) (%S*)$')
 local queue, room, producer, staged = places(0), KEYS[12], KEYS[14], KEYS[15]
 if record[6] and ARGV[10] == '' then
   if KEYS[15] then redis.call('UNLINK', KEYS[15]) end

@@ -64,6 +64,7 @@ _ALL = (
     Measurement("fanout1", "fanout", BROKERS, "one", SOME),
     Measurement("fanout10", "fanout", BROKERS, "ten", SOME),
     Measurement("fanout50", "fanout", BROKERS, "fifty", SOME),
+    Measurement("limits", "limits", frozenset({OURS}), rounds=SOME, one_core=True),
     Measurement("memory", "memory", REDIS_ONLY | {FLOOR}, rounds=ONCE),
     Measurement("idle", "idle", REDIS_ONLY, rounds=ONCE),
     Measurement("close", "closing", BROKERS, rounds=SOME),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -53,6 +53,16 @@ class Patience:
     threshold: float = 0.5
 
 
+@dataclass(slots=True)
+class First:
+    """How to publish into a queue that the plain script has sent away: it is near its limits."""
+
+    #: What the script for queues with limits takes.
+    arguments: tuple[bytes, ...]
+    #: For so many publishes; then the plain script is asked again.
+    left: int = 32
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What a publisher knows of a queue's limits: as the record has them, and read."""
@@ -86,11 +96,21 @@ class Bounded:
         self._consumes_itself = consumes_itself
         self._threshold = b"%.4f" % patience.threshold
         self._throttle_us = int(patience.timeout_s * 1e6)
-        #: Queue with limits, whatever its messages' types -> the script's arguments for the first try.
-        self.first: dict[str, tuple[bytes, ...]] = {}
+        #: Queue that is near its limits, whatever its messages' types -> how to publish into it for some time.
+        self._first: dict[str, First] = {}
         self._known: dict[str, _Known] = {}
+        self._firsts: dict[str, tuple[bytes, ...]] = {}
         #: Queue -> (when its losses were logged last, how many since).
         self._dropped: dict[str, tuple[float, int]] = {}
+
+    @property
+    def first(self) -> Mapping[str, First]:
+        """Return the queues that are near their limits, and how to publish into them."""
+        return self._first
+
+    def calm(self, queue: str) -> None:
+        """Ask the plain script again."""
+        self._first.pop(queue, None)
 
     def put(self, queue: str, message: Outgoing, send: Send, answer: Any = None) -> bytes | None:
         """Publish; return the script's answer as for a queue without limits, None where the queue has none any more.
@@ -102,6 +122,9 @@ class Bounded:
             QueueFull: the queue is at a limit, and refuses more; or stayed so for `publish_timeout`.
             redis.exceptions.RedisError: as `errors.translate` names it.
         """
+        arguments = self._firsts.get(queue)
+        if answer is None and arguments is not None:
+            self._first[queue] = First(arguments)
         turn = _Turn(b"", time.monotonic() + self._patience.timeout_s, self._throttle_us)
         try:
             while True:
@@ -125,14 +148,15 @@ class Bounded:
 
     def _forget(self, queue: str) -> None:
         self._known.pop(queue, None)
-        self.first.pop(queue, None)
+        self._first.pop(queue, None)
+        self._firsts.pop(queue, None)
 
     def _learn(self, queue: str, text: bytes, arguments: bytes) -> None:
         limits = Limits.of(QueueArguments.decode(arguments))
         self._forget(queue)
         self._known[queue] = _Known(text, limits)
         if not limits.accepts:
-            self.first[queue] = (text, b"%b %d  " % (self._threshold, self._throttle_us))
+            self._firsts[queue] = (text, b"%b %d  " % (self._threshold, self._throttle_us))
 
     def _send(self, queue: str, message: Outgoing, send: Send, turn: _Turn) -> Any:
         known = self._known.get(queue)

@@ -119,8 +119,12 @@ class Replication:
 class Bounded(Protocol):
     """What publishes into queues that have limits: `broker.bounded`."""
 
-    #: Queue that is known to have limits -> the script's further arguments for a first try.
-    first: dict[str, tuple[bytes, ...]]
+    @property
+    def first(self) -> Mapping[str, Any]:
+        """Queue that is near its limits -> `arguments` of the script for those, and for how many publishes that is `left` so."""
+
+    def calm(self, queue: str) -> None:
+        """Take the queue out of `first`."""
 
     def put(self, queue: str, message: Outgoing, send: Callable[..., Any], answer: Any = None) -> bytes | None:
         """Publish by `send(*more)`, the script's further arguments; return its answer, None where the queue has no limits.
@@ -221,7 +225,10 @@ class Publisher:
                 return bytes(reply)
             reply = None
         else:
-            reply = self._send(queue, message, attempt, self._publish_managed, first)
+            first.left -= 1
+            if first.left <= 0 and bounded is not None:
+                bounded.calm(queue)
+            reply = self._send(queue, message, attempt, self._publish_managed, first.arguments)
             if type(reply) is bytes and reply != PLAIN:
                 return reply
         if bounded is None:
