@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.broker.claiming import MAX_BATCH
-
 if TYPE_CHECKING:
     from celery_redis_plus.transport.channel import Channel
+    from celery_redis_plus.transport.pacing import Pace
     from celery_redis_plus.transport.session import Session
-
-#: Most messages buffered by a channel without a prefetch limit.
-UNLIMITED = min(100, MAX_BATCH)
 
 
 class Bells:
     """The blocked call on the bells of all channels of a connection."""
 
-    def __init__(self, session: Session, channels: list[Channel]) -> None:
-        """Listen for `channels`, which the caller keeps up to date."""
+    def __init__(self, session: Session, channels: list[Channel], pace: Pace) -> None:
+        """Listen for `channels`, which the caller keeps up to date, as `pace` lets them claim."""
         self._session = session
         self._channels = channels
+        self._pace = pace
 
     def arm(self) -> None:
         """Block on the bells of the queues for which there is credit, unless a call that covers them is out already."""
@@ -43,7 +40,7 @@ class Bells:
         if not waiter.armed or not (wait or waiter.arrived()):
             return
         bell = waiter.take()
-        used = False
+        used, rests = False, self._pace.rest_s() > 0
         for channel in self._channels:
             if bell is None:
                 channel.all_hot()
@@ -51,15 +48,15 @@ class Bells:
             for queue in channel.consumed:
                 if bell is not None and channel.bells[queue] == bell:
                     channel.hot[queue] = None
-                    used = used or channel.qos.credit(len(channel.buffer), UNLIMITED) > 0
+                    used = used or (not rests and channel.qos.credit(len(channel.buffer), self._pace.batch) > 0)
         if not used and bell is not None:
             # Woken for nothing: cancelled, or out of credit. The next in line shall look.
             waiter.ring(bell)
 
     def _open(self) -> tuple[bytes, ...]:
-        """Return the bells of the queues for which there is credit."""
+        """Return the bells of the queues for which there is credit; none while no claim may be made."""
         bells: dict[bytes, None] = {}
-        for channel in self._channels:
-            if channel.consumed and channel.qos.credit(len(channel.buffer), UNLIMITED) > 0:
+        for channel in () if self._pace.rest_s() else self._channels:
+            if channel.consumed and channel.qos.credit(len(channel.buffer), self._pace.batch) > 0:
                 bells.update(dict.fromkeys(channel.bells[queue] for queue in channel.consumed))
         return tuple(bells)

@@ -17,8 +17,9 @@ from redis.exceptions import RedisError
 
 from celery_redis_plus.broker.claiming import MAX_QUEUES
 from celery_redis_plus.topology.readable import wait_readable
-from celery_redis_plus.transport.bells import UNLIMITED, Bells
+from celery_redis_plus.transport.bells import Bells
 from celery_redis_plus.transport.looping import Seat
+from celery_redis_plus.transport.pacing import Pace
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.holding import Keeper
@@ -48,7 +49,8 @@ class Poller:
         self._session = session
         self._channels: list[Channel] = []
         self._seat = Seat(session.waker)
-        self._bells = Bells(session, self._channels)
+        self._pace = Pace(session.options, self._seat)
+        self._bells = Bells(session, self._channels, self._pace)
         #: Until when a claim waits for more credit; 0: it does not.
         self._claim_at = 0.0
         self._turn_number = 0
@@ -125,11 +127,12 @@ class Poller:
         """Claim for one channel that has credit and reason to; return whether any channel did."""
         for channel in self._channels:
             channel.warm_up()
-            if channel.buffer or not channel.hot:
+            if not channel.hot or (channel.buffer and not self._pace.overfetches):
                 continue
-            credit = channel.qos.credit(0, UNLIMITED)
-            if credit > 0 and not (self._seat.taken and self._gathers_credit(channel, credit)):
+            credit = channel.qos.credit(len(channel.buffer), self._pace.batch)
+            if credit > 0 and not (self._pace.rest_s() or (self._seat.taken and self._gathers_credit(channel, credit))):
                 self._claim_at = 0.0
+                self._pace.claimed()
                 self._session.settler.release(hold=True)
                 queues = channel.hot_queues(MAX_QUEUES)
                 batch = self._session.claims.claim(channel, queues, credit)
@@ -204,7 +207,8 @@ class Poller:
                 continue
             self._arm()
             left = HEALTH_S if deadline is None else deadline - time.monotonic()
-            wait_s = max(min(left, HEALTH_S, session.reader.rest_s() or HEALTH_S, self._later_s()), 0.0)
+            rest_s = session.reader.rest_s() or HEALTH_S
+            wait_s = max(min(left, HEALTH_S, rest_s, self._pace.rest_s() or HEALTH_S, self._later_s()), 0.0)
             if not self._wait(wait_s) and left <= 0:
                 return False
 
