@@ -27,10 +27,7 @@ for i = 3, #ARGV do
   end
 end
 if #removed > 0 then
-  if ARGV[1] == '1' then
-    trim_dead(queue, tonumber(ARGV[2]), 0)
-  else
-    redis.call('HINCRBY', queue.meta, 'cancelled', #removed)
-  end
+  redis.call('HINCRBY', queue.meta, 'cancelled', #removed)
+  if ARGV[1] == '1' then trim_dead(queue, tonumber(ARGV[2]), 0) end
 end
 return removed

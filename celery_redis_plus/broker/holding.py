@@ -65,6 +65,8 @@ class Held:
     given_back: bool = False
     #: How the work ended, for the event of its ack: reason, TAB, class name of the error. Empty is success.
     outcome: str = ""
+    #: When the server was last asked, and said that the claim is ours; on the monotonic clock, in seconds.
+    confirmed_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +103,6 @@ class Register:
         self._held: dict[str, Held] = {}
         self._lock = threading.Lock()
         self._orders: deque[Order] = deque()
-        #: The duties are carrying out orders that they have taken.
-        self._in_hand = False
         #: Sessions that broke -> the queues they consumed.
         self._broken: dict[str, frozenset[str]] = {}
         #: Queues with a limit of messages in work: a settlement there makes room, and wakes who may take the next one.
@@ -123,18 +123,25 @@ class Register:
         it has given back is back on the server, whether or not the answer to that was read: it is delivered anew.
         """
         fresh = []
+        now = time.monotonic()
         for message in messages:
             known = self._held.get(message.tag)
             if known is None or known.given_back:
-                self._held[message.tag] = Held(message.tag, message.queue, message.claim, session)
+                held = Held(message.tag, message.queue, message.claim, session, confirmed_at=now)
+                self._held[message.tag] = held
                 fresh.append(message)
             else:
                 known.claim = message.claim
                 known.session = session
                 known.lost = False
+                known.confirmed_at = now
                 if known.stage is Stage.BUFFERED:
                     fresh.append(message)
         return fresh
+
+    def find(self, tag: str) -> Held | None:
+        """Return a held message."""
+        return self._held.get(tag)
 
     def deliver(self, tag: str) -> None:
         """Note that the consumer has the message now."""
@@ -193,12 +200,6 @@ class Register:
                     held.adrift_since = time.monotonic()
         self.on_work()
 
-    def give_back(self) -> None:
-        """Leave it to the duties to return everything that is held, since the process ends."""
-        for held in list(self._held.values()):
-            if held.stage is not Stage.SETTLING:
-                self.order(held, Settlement.HAND_BACK if held.stage is Stage.BUFFERED else Settlement.RETURN)
-
     def adrift(self) -> list[Held]:
         """Return the delivered messages whose session is gone."""
         return [held for held in list(self._held.values()) if held.message is not None and held.stage is Stage.DELIVERED]
@@ -214,22 +215,20 @@ class Register:
     # -- for the duties -------------------------------------------------------------------------------------------------
 
     def orders(self) -> list[Order]:
-        """Take the waiting orders, until `carried_out`."""
+        """Take the waiting orders."""
         taken = []
-        self._in_hand = bool(self._orders)
         while self._orders:
             taken.append(self._orders.popleft())
         return taken
 
-    def carried_out(self, left: Iterable[Order] = ()) -> None:
-        """Note that the orders taken are carried out, except those `left`, which wait again."""
-        self._orders.extend(left)
-        self._in_hand = False
+    def put_back(self, orders: Iterable[Order]) -> None:
+        """Return orders that could not be carried out."""
+        self._orders.extend(orders)
 
     @property
     def waiting(self) -> bool:
-        """Whether orders or broken sessions wait for the duties, or for the server's answer to them."""
-        return bool(self._orders or self._in_hand or self._broken)
+        """Whether orders or broken sessions wait for the duties."""
+        return bool(self._orders or self._broken)
 
     def by_queue(self) -> dict[str, list[Held]]:
         """Return what heartbeats go out for, by queue: everything held that no other holder has taken over."""

@@ -27,6 +27,7 @@ from celery_redis_plus.broker.fanout.positions import Positions
 from celery_redis_plus.broker.fanout.registry import Registry
 from celery_redis_plus.broker.holding import Keeper, Register
 from celery_redis_plus.broker.knowledge import Knowledge
+from celery_redis_plus.broker.leases import Leases
 from celery_redis_plus.broker.queues import Queues
 from celery_redis_plus.broker.settling import Settler
 from celery_redis_plus.broker.waiting import BellWaiter
@@ -92,7 +93,11 @@ class Service:
             wire, keys, self.register, dead_letter_max=options.dead_letter_max, delivery_limit=options.delivery_limit
         )
         self._aftermath = Aftermath(wire, keys, self.register, settler)
-        self._heartbeat = Heartbeat(wire, keys, self.register, visibility_timeout_s=options.visibility_timeout)
+        self._heartbeat = Heartbeat(
+            Leases(wire, keys, self.register, visibility_timeout_s=options.visibility_timeout),
+            self.register,
+            visibility_timeout_s=options.visibility_timeout,
+        )
         queues = Queues(
             wire,
             keys,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.utils.uuid import uuid
 
 from celery_redis_plus.broker.consumers import INTERESTED, NOT_INTERESTED, NOTIFIED, Consumer
-from celery_redis_plus.broker.holding import Settlement
+from celery_redis_plus.broker.holding import Settlement, Stage
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.message import Claimed
 from celery_redis_plus.transport.broadcasting import UNREADABLE, Broadcasting
@@ -271,6 +271,9 @@ class Consuming(Broadcasting):
         claimed = self.buffer[0]
         if not self.session.claims.may_deliver(self, claimed.queue):
             return
+        if not self._may_begin(claimed):
+            self.buffer.popleft()
+            return
         deliver = self.consumed.get(claimed.queue)
         payload = self._payload(claimed)
         # Only now: until it is delivered or gone, the buffer is what its hand-back looks at.
@@ -291,6 +294,20 @@ class Consuming(Broadcasting):
         # Celery sends a task with an eta through its timer even when the eta has passed.
         self.timers_filled += bool(payload["headers"].get("eta"))
         deliver(payload)
+
+    def _may_begin(self, claimed: Claimed) -> bool:
+        """Return whether a buffered message is still ours to deliver: not if we stood still, and others have it by now."""
+        register = self.session.service.register
+        held = register.find(claimed.tag)
+        if held is None:
+            return True
+        if held.stage is not Stage.BUFFERED:
+            # It came twice, and was delivered under its later claim.
+            return False
+        if self.session.leases.holds(claimed.tag):
+            return True
+        register.confirm(held)
+        return False
 
     def _payload(self, claimed: Claimed) -> dict[str, Any] | None:
         """Return what is delivered of a message, fetching a large body; None where there is nothing to deliver."""

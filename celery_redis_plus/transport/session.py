@@ -23,6 +23,7 @@ from celery_redis_plus.broker.consumers import SEPARATOR, Consumers
 from celery_redis_plus.broker.dead_letters import DeadLetters
 from celery_redis_plus.broker.fanout.reader import FanoutReader
 from celery_redis_plus.broker.fanout.registry import Registry
+from celery_redis_plus.broker.leases import Leases
 from celery_redis_plus.broker.publishing import Publisher, Replication, Target
 from celery_redis_plus.broker.queues import Queues
 from celery_redis_plus.broker.room import WaitingRoom
@@ -113,10 +114,12 @@ class Session:
         self.claimer.worker = options.client_name or f"{os.getpid()}@{socket.gethostname()}"
         self.claims = Claims(self)
         self.waiter = BellWaiter(
-            self.bell_wire, self.wire, wake=self.keys.wake(self.id), polling_interval_s=options.longest_wait_s
+            self.bell_wire, self.wire, wake=self.keys.wake(self.id), polling_interval_s=options.polling_interval
         )
         self.registry = Registry(self.wire, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age)
-        self.reader = FanoutReader(self.stream_wire, patterns=options.fanout_patterns, polling_interval_s=options.longest_wait_s)
+        self.reader = FanoutReader(
+            self.stream_wire, patterns=options.fanout_patterns, polling_interval_s=options.polling_interval
+        )
         self.settler = Settler(
             self.wire,
             self.keys,
@@ -124,6 +127,7 @@ class Session:
             dead_letter_max=options.dead_letter_max,
             delivery_limit=options.delivery_limit,
         )
+        self.leases = Leases(self.wire, self.keys, self.service.register, visibility_timeout_s=options.visibility_timeout)
         self.dead_letters = DeadLetters(self.wire, self.keys)
         #: Queues that are known to be swept even without consumers, because messages may expire there.
         self.tended: set[str] = set()

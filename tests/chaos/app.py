@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import socket
 import threading
 import time
 from pathlib import Path
@@ -18,6 +19,8 @@ from tests.chaos.ledger import Pen
 
 BROKER_VARIABLE = "CRP_TEST_BROKER"
 CONFIG_VARIABLE = "CRP_CHAOS_CONFIG"
+#: Names are not resolved until the file that this names is there.
+DNS_VARIABLE = "CRP_CHAOS_DNS"
 #: Longest time for which a task waits for a test, in seconds.
 PATIENCE_S = 120.0
 
@@ -99,10 +102,24 @@ def make_app(broker: str, **config: Any) -> Celery:
     return configure_app(app)
 
 
+def _lose_the_resolver(until: str) -> None:
+    """Let no name be resolved, as without a network, until the file `until` is there; then all are this machine."""
+    resolve = socket.getaddrinfo
+
+    def getaddrinfo(host: Any, *arguments: Any, **named: Any) -> Any:
+        if not Path(until).exists():
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return resolve("127.0.0.1" if str(host).endswith(".invalid") else host, *arguments, **named)
+
+    socket.getaddrinfo = getaddrinfo
+
+
 def _app_of_worker() -> Celery | None:
     broker = os.environ.get(BROKER_VARIABLE)
     if not broker:
         return None
+    if DNS_VARIABLE in os.environ:
+        _lose_the_resolver(os.environ[DNS_VARIABLE])
     return make_app(broker, **ast.literal_eval(os.environ.get(CONFIG_VARIABLE, "{}")))
 
 

@@ -11,8 +11,9 @@ from tests.support.invariants import violations
 if TYPE_CHECKING:
     import redis
 
-#: What stays when a lasting queue is empty: its record and its place in the lists, and the streams of broadcasts.
-RECORDS = (b"meta:", b"queues", b"queue_ids", b"epoch", b"exchanges", b"binding:", b"tended", b"cursors:", b"subscribers", b"/0.")
+#: What stays when a lasting queue is empty: its record and its place in the lists; of broadcasts the streams, their counters, and
+#: subscribers that were killed, for `subscriber_timeout`.
+RECORDS = tuple(b"meta: queues queue_ids epoch exchanges binding: tended fanout: cursors: subscriber /0.".split())
 PLACES = ("queue", "delayed", "messages_index", "dead")
 
 

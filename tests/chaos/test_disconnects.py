@@ -55,7 +55,7 @@ def test_worker_survives_forced_disconnects(*, pool, full, own_server, ledger, c
     cuts = 1000 if full else 20
     url = own_server.url()
     app = chaos_app(url, visibility_timeout=VISIBILITY_TIMEOUT_S)
-    worker = chaos_worker(url, visibility_timeout=VISIBILITY_TIMEOUT_S, pool=pool)
+    worker = chaos_worker(url, visibility_timeout=VISIBILITY_TIMEOUT_S, pool=pool, config={"task_acks_late": True})
     worker.start()
     sent = 0
 
@@ -97,6 +97,7 @@ def test_worker_survives_forced_disconnects(*, pool, full, own_server, ledger, c
         f"loop timers {len(before['timers'])} -> {len(after['timers'])}, threads {len(before['threads'])} -> "
         f"{len(after['threads'])}, descriptors {len(before['files'])} -> {len(after['files'])}"
     )
+    assert repeats(ledger.started()) == 0
     assert growth(before, after) == {}
     assert "please report it" not in worker.log()
 

@@ -86,3 +86,45 @@ def test_a_thawed_workers_requeue_takes_nothing_away(*, own_server, ledger, tmp_
     assert ledger.started()["t"] == 2
     assert ledger.ended()["t"] == 1
     figures("a requeue that came after the recovery changed nothing: 2 starts, 1 end")
+
+
+@pytest.mark.parametrize("pool", ["solo", "threads", "prefork"])
+def test_a_thawed_worker_begins_nothing_that_others_have_by_now(*, pool, own_server, ledger, tmp_path, chaos_app, chaos_worker):
+    url = own_server.url()
+    app = chaos_app(url, visibility_timeout=VISIBILITY_TIMEOUT_S)
+    first, second = (
+        chaos_worker(
+            url,
+            visibility_timeout=VISIBILITY_TIMEOUT_S,
+            pool=pool,
+            concurrency=1,
+            config={"task_acks_late": True, "worker_prefetch_multiplier": 8},
+        )
+        for _ in range(2)
+    )
+    release = tmp_path / "release"
+    prefetched = [f"t{number}" for number in range(7)]
+    app.send_task("chaos.until", ["held", str(release)], priority=9)
+    for name in prefetched:
+        app.send_task("chaos.run", [name])
+    first.start(wait=False)
+    with own_server.client() as client:
+        wait_until(
+            lambda: ledger.started()["held"] == 1 and places(client, QUEUE)["messages_index"] == 8,
+            30,
+            lambda: f"{places(client, QUEUE)} {first.tail()}",
+        )
+        first.freeze()
+        second.start()
+        # It has what was not begun, and the one that runs, too.
+        wait_until(lambda: ledger.started()["held"] == 2, VISIBILITY_TIMEOUT_S + 15, second.tail)
+        release.touch()
+        wait_until(lambda: set(prefetched) <= set(ledger.ended()), 15, second.tail)
+        wait_until(lambda: empty(client, QUEUE), 15, second.tail)
+        first.thaw()
+        app.send_task("chaos.run", ["after"], queue=QUEUE)
+        wait_until(lambda: ledger.ended()["after"] == 1 and ledger.ended()["held"] == 2, 15, first.tail)
+        assert first.stop() == 0
+        assert second.stop() == 0
+        check_invariants(client)
+    assert {name: count for name, count in ledger.started().items() if count > 1} == {"held": 2}

@@ -1,6 +1,8 @@
 """A server that is away for much longer than the visibility timeout, while tasks run (issue B, Shows 4)."""
 
+import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,12 @@ VISIBILITY_TIMEOUT_S = 3
 RUNNING = 50
 #: So many of them end during the outage: their acks wait for the server.
 ENDING = 20
+
+
+def cpu_s(pid):
+    """The processor time that a process has used, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
@@ -38,13 +46,15 @@ def test_running_tasks_run_once_although_the_server_was_away(
     wait_until(lambda: len(ledger.started()) == RUNNING, 60, holder.tail)
     # Somebody who would take what looks forgotten.
     other.start()
+    busy_s = [cpu_s(worker.pid) for worker in (holder, other)]
     server.stop()
     gone_at = time.monotonic()
     during.touch()
     wait_until(lambda: len(ledger.ended()) == ENDING, 30, holder.tail)
     wait_until(lambda: time.monotonic() - gone_at > 3 * VISIBILITY_TIMEOUT_S, 60)
-    server.start()
     away_s = time.monotonic() - gone_at
+    busy_s = [cpu_s(worker.pid) - before for worker, before in zip((holder, other), busy_s, strict=True)]
+    server.start()
     with server.client() as client:
         wait_until(
             lambda: places(client, QUEUE) == {"queue": 0, "delayed": 0, "messages_index": RUNNING - ENDING, "dead": 0},
@@ -61,9 +71,11 @@ def test_running_tasks_run_once_although_the_server_was_away(
         check_invariants(client)
     figures(
         f"{RUNNING} tasks ran, {ENDING} of them ended during an outage of {away_s:.1f} s with a visibility timeout of "
-        f"{VISIBILITY_TIMEOUT_S} s: repeats {repeats(ledger.started())}"
+        f"{VISIBILITY_TIMEOUT_S} s: repeats {repeats(ledger.started())}; main processes busy for {max(busy_s):.2f} s"
     )
     assert repeats(ledger.started()) == 0
+    # Processor time, which no load of the machine changes: nobody asks without a pause.
+    assert max(busy_s) < away_s / 4
     for worker in (holder, other):
         # A line when the server goes and one when it is back, not one a try.
         assert worker.log().count("timers: the broker is away") == 1

@@ -218,3 +218,21 @@ def test_what_was_requeued_over_one_connection_is_delivered_over_another_of_the_
     again.ack()
     wait_until(lambda: unacked(second) == 0)
     assert first.basic_get("q") is None
+
+
+def test_after_a_standstill_a_buffered_message_that_others_have_is_not_delivered(connect, redis_client):
+    """A frozen process delivers nothing of what it had in hand, before it has asked."""
+    channel = connect().channel()
+    inbox = Inbox(channel, "q", ack=False)
+    publish(channel, "q", *range(3))
+    inbox.drain(1)
+    # Or a heartbeat asks for us.
+    channel.session.service.stop()
+    register = channel.session.service.register
+    (one, other) = [register.find(claimed.tag) for claimed in channel.buffer]
+    for held in (one, other):
+        held.confirmed_at -= 1000
+    redis_client.hincrby(channel.session.keys.queue("q").message + one.tag.encode(), "claim", 1)
+    assert inbox.rest() == [0, 2]
+    assert register.find(one.tag) is None
+    assert register.find(other.tag) is other

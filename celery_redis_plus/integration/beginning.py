@@ -1,0 +1,86 @@
+"""Lets a worker begin only the tasks that it still holds.
+
+A worker that stood still for longer than the visibility timeout has lost what it had prefetched: others have it. Celery does not
+know, and would go through all of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from celery.concurrency import thread
+from celery.worker import state
+from redis.exceptions import RedisError
+
+from celery_redis_plus.transport.message import Message
+
+logger = logging.getLogger(__name__)
+
+
+class TaskLostError(Exception):
+    """The task is not begun: its message was given to another consumer. For a pool of threads, where it ends the job."""
+
+
+def begin_only_what_is_held(consumer: Any) -> None:
+    """Have `consumer` look at each task again when the pool begins it, which may be long after its delivery; idempotent.
+
+    Prefork lets tasks wait for a free process in a semaphore (`WorkController._process_task`), a pool of threads in its own
+    queue. Solo, gevent and eventlet begin at once what is delivered, and the transport has looked then.
+    """
+    controller, pool = consumer.controller, consumer.pool
+    if controller is not None and getattr(controller, "semaphore", None) is not None:
+        _wrap(controller, "_process_task", _process)
+    if isinstance(pool, thread.TaskPool):
+        _wrap(pool, "on_apply", _apply)
+
+
+def _wrap(owner: Any, name: str, function: Callable[..., Any]) -> None:
+    present = getattr(owner, name)
+    if not (isinstance(present, functools.partial) and present.func is function):
+        setattr(owner, name, functools.partial(function, owner, present))
+
+
+def _process(controller: Any, process: Callable[[Any], Any], request: Any) -> Any:
+    if _is_held(request):
+        return process(request)
+    # Through the loop: the next one in line may be lost as well, and the one after it.
+    controller.hub.call_soon(controller.semaphore.release)
+    return None
+
+
+def _apply(_pool: Any, apply: Callable[..., Any], *arguments: Any, accept_callback: Any = None, **options: Any) -> Any:
+    request: Any = getattr(accept_callback, "__self__", None)
+
+    def accepted(pid: int, time_accepted: float) -> Any:
+        if not _is_held(request):
+            raise TaskLostError(request.id)
+        return accept_callback(pid, time_accepted)
+
+    return apply(*arguments, accept_callback=accepted if hasattr(request, "message") else accept_callback, **options)
+
+
+def _is_held(request: Any) -> bool:
+    """Return whether the message of `request` is ours; what is not is forgotten here."""
+    message = request.message
+    if not isinstance(message, Message) or message.acknowledged:
+        return True
+    tag, channel = message.delivery_tag, message.channel
+    try:
+        held = channel.session.leases.holds(tag)
+    except (RedisError, OSError):
+        # Nobody can tell: whoever takes it next begins it, perhaps this worker.
+        held = False
+        channel.qos.leave(tag)
+        logger.info(
+            "task %s[%s] is not begun and goes back: nobody can tell whether its message is held", request.name, request.id
+        )
+    else:
+        if not held:
+            channel.qos.drop(tag)
+            logger.info("task %s[%s] is not begun: its message was given to another consumer", request.name, request.id)
+    if not held:
+        state.task_ready(request)
+    return bool(held)

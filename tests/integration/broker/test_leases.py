@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+
+from celery_redis_plus.broker.holding import Settlement
+from celery_redis_plus.broker.leases import Leases
+
+TIMEOUT_S = 30.0
+
+
+@pytest.fixture
+def leases(broker):
+    return Leases(broker.wire, broker.keys, broker.register, visibility_timeout_s=TIMEOUT_S)
+
+
+@pytest.fixture
+def held(broker):
+    broker.declare("q")
+    broker.publish("q", b"x")
+    (message,) = broker.register.admit(broker.claim("q"), "session")
+    return broker.register.find(message.tag)
+
+
+def stand_still(held):
+    """As if more than the visibility timeout had passed since the server was asked last."""
+    held.confirmed_at -= TIMEOUT_S + 1
+
+
+def calls(broker):
+    return broker.client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0)
+
+
+def test_what_was_claimed_lately_is_held_and_nobody_is_asked(broker, leases, held):
+    before = calls(broker)
+    assert leases.holds(held.tag)
+    assert calls(broker) == before
+
+
+def test_after_a_standstill_the_server_is_asked_once_and_the_claim_extended(broker, leases, held):
+    stand_still(held)
+    broker.client.zadd("messages_index:{q}", {held.tag: 1})
+    before = calls(broker)
+    assert leases.holds(held.tag)
+    assert leases.holds(held.tag)
+    assert calls(broker) == before + 1
+    assert broker.client.zscore("messages_index:{q}", held.tag) > 1
+
+
+@pytest.mark.parametrize("how", ["claimed by another", "ready again", "gone"])
+def test_after_a_standstill_what_others_have_is_lost(broker, leases, held, how):
+    if how == "gone":
+        broker.settler.ack_now("q", [held.tag])
+    else:
+        broker.settler.settle([type(held)(held.tag, "q", held.claim, "session")], Settlement.RETURN)
+        broker.register._held[held.tag] = held  # noqa: SLF001 - this process does not know that it went back
+        if how == "claimed by another":
+            assert len(broker.claim("q")) == 1
+    assert leases.holds(held.tag), "within its time it is believed"
+    stand_still(held)
+    assert not leases.holds(held.tag)
+    assert not leases.holds(held.tag)
+
+
+def test_what_does_not_stand_in_the_register_is_left_alone(leases):
+    assert leases.holds("of an early ack, or of a broadcast")
