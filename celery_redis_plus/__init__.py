@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.retry_policy import RetryPolicy
     from celery_redis_plus.integration.configure import configure_app
     from celery_redis_plus.integration.messages import cancel, move, reschedule
+    from celery_redis_plus.transport.counting import counters
     from celery_redis_plus.transport.deliveries import Delivery, broadcast, delivery, publish
     from celery_redis_plus.transport.transport import Transport
 
@@ -32,6 +33,7 @@ __all__ = [
     "broadcast",
     "cancel",
     "configure_app",
+    "counters",
     "delivery",
     "message",
     "move",
@@ -50,6 +52,7 @@ _LAZY = {
     "Transport": "celery_redis_plus.transport.transport",
     "cancel": "celery_redis_plus.integration.messages",
     "configure_app": "celery_redis_plus.integration.configure",
+    "counters": "celery_redis_plus.transport.counting",
     "move": "celery_redis_plus.integration.messages",
     "reschedule": "celery_redis_plus.integration.messages",
 }

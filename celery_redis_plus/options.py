@@ -60,6 +60,41 @@ class Options:
         "The longest time that an idle consumer blocks in one call before it looks again by itself.",
         unit="s",
     )
+    fetch_batch_size: int | None = _option(
+        kinds.number(1, 500, integer=True),
+        None,
+        "The most messages that one claim takes.",
+        unit="messages",
+        none="as many as the prefetch leaves room for, at most 100 without one",
+    )
+    overfetch_factor: float = _option(
+        kinds.number(1, 100),
+        1,
+        "How many times its prefetch a consumer may hold. What is beyond the prefetch waits in the process, claimed, so that the "
+        "next message is there without a round trip, and no other consumer gets it meanwhile.",
+        unit="ratio",
+    )
+    min_fetch_interval: float = _option(
+        kinds.number(0, 3600),
+        0,
+        "The least time between two claims of a connection: larger batches, later. Others may take what comes meanwhile.",
+        unit="s",
+    )
+    max_fetch_interval: float | None = _option(
+        kinds.number(0.05, 3600),
+        None,
+        "The longest time for which an idle consumer does not look by itself. It takes the place of `polling_interval`.",
+        unit="s",
+        none="as polling_interval",
+    )
+    graceful_timeout: float | None = _option(
+        kinds.number(0),
+        None,
+        "How long the tasks of a Celery worker that was told to stop may go on; then they are ended (prefork) or left, their "
+        "messages go back, and the worker ends. A second signal does so at once.",
+        unit="s",
+        none="Celery's own rules: as long as they take",
+    )
     global_keyprefix: str = _option(kinds.text(), "", "Put before every key, so that several applications can share a database.")
     priority_order: str | None = _option(
         kinds.choice("high-first", "low-first"),
@@ -314,6 +349,11 @@ class Options:
         for option in fields(self):
             if option.name != "explicit":
                 object.__setattr__(self, option.name, _checked(option, getattr(self, option.name)))
+        if self.min_fetch_interval > self.longest_wait_s:
+            raise OptionError(
+                f"transport option min_fetch_interval={self.min_fetch_interval:g} is not allowed; allowed: at most "
+                f"{self.longest_wait_s:g} (s), the longest time between two claims (max_fetch_interval, polling_interval)"
+            )
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Options:
@@ -341,6 +381,11 @@ class Options:
         """Return what stands before an exchange's name in the key of its stream, as `fanout_prefix` says."""
         prefix = "/{db}." if self.fanout_prefix is True else self.fanout_prefix or ""
         return prefix.replace("{db}", str(db))
+
+    @property
+    def longest_wait_s(self) -> float:
+        """Seconds after which an idle consumer looks again by itself."""
+        return self.polling_interval if self.max_fetch_interval is None else self.max_fetch_interval
 
     def was_set(self, name: str) -> bool:
         """Whether the user gave the option `name`, be it with the default's value."""

@@ -27,7 +27,10 @@ for i = 3, #ARGV do
   end
 end
 if #removed > 0 then
-  redis.call('HINCRBY', queue.meta, 'cancelled', #removed)
-  if ARGV[1] == '1' then trim_dead(queue, tonumber(ARGV[2]), 0) end
+  if ARGV[1] == '1' then
+    trim_dead(queue, tonumber(ARGV[2]), 0)
+  else
+    redis.call('HINCRBY', queue.meta, 'cancelled', #removed)
+  end
 end
 return removed

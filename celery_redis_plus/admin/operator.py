@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from celery_redis_plus.broker.consistency import BATCH, Checker
 from celery_redis_plus.broker.consumers import ConsumerRecord, Consumers
+from celery_redis_plus.broker.counters import Counters, read_counters
 from celery_redis_plus.broker.dead_letters import DeadLetters
 from celery_redis_plus.broker.pausing import Pause, Pausing
 from celery_redis_plus.broker.queues import Queues
@@ -67,6 +68,15 @@ class Operator:
         """
         self.check_queue(queue)
         return self._consumers.list(queue)
+
+    def counters(self, queue: str) -> Counters:
+        """Return what has happened in `queue` since it was declared, and what is in it.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+            redis.exceptions.RedisError: as `errors.translate` names it.
+        """
+        return read_counters(self._wire, self._keys, queue)
 
     def pause(self, queue: str, reason: str, for_s: float | None = None) -> None:
         """Give the consumers of `queue` nothing more, for `for_s` seconds or until it is resumed; publishing goes on.

@@ -30,7 +30,9 @@ class Counters:
         throttled: publishes that were slowed down; throttled_s: for how many seconds in all.
         blocked: publishes that had to wait for room.
         rejected: publishes that it refused: it was full, or accepts other types.
-        purged: messages that an operator removed. dropped: messages that a transient queue had no place to keep as dead letters.
+        purged: messages that an operator removed. cancelled: those that were cancelled for good.
+        moved: messages that were moved into another queue before anybody had them.
+        dropped: messages that a transient queue had no place to keep as dead letters.
         ready, delayed, unacked: how many messages are in it now.
     """
 
@@ -45,6 +47,8 @@ class Counters:
     blocked: int
     rejected: int
     purged: int
+    cancelled: int
+    moved: int
     dropped: int
     ready: int
     delayed: int
@@ -67,22 +71,24 @@ def read_counters(wire: Wire, keys: Keys, queue: str) -> Counters:
     def count(name: str) -> int:
         return int(fields.get(name.encode(), 0))
 
-    dead, purged, dropped = count("dead_lettered"), count("purged"), count("dropped")
-    acked = count("published") - ready - delayed - unacked - dead - purged - dropped - count("vanished")
+    otherwise = ("dead_lettered", "purged", "cancelled", "moved", "dropped", "vanished")
+    acked = count("published") - ready - delayed - unacked - sum(map(count, otherwise))
     return Counters(
         published=count("published"),
         delivered=count("delivered"),
         # A message that another consumer has made a dead letter meanwhile is both.
         acked=max(acked, 0),
         nacked=count("nacked"),
-        dead_lettered=dead,
+        dead_lettered=count("dead_lettered"),
         expired=count("expired"),
         throttled=count("throttled"),
         throttled_s=count("throttled_us") / 1e6,
         blocked=count("blocked"),
         rejected=count("rejected"),
-        purged=purged,
-        dropped=dropped,
+        purged=count("purged"),
+        cancelled=count("cancelled"),
+        moved=count("moved"),
+        dropped=count("dropped"),
         ready=ready,
         delayed=delayed,
         unacked=unacked,

@@ -103,6 +103,8 @@ class Register:
         self._held: dict[str, Held] = {}
         self._lock = threading.Lock()
         self._orders: deque[Order] = deque()
+        #: The duties are carrying out orders that they have taken.
+        self._in_hand = False
         #: Sessions that broke -> the queues they consumed.
         self._broken: dict[str, frozenset[str]] = {}
         #: Queues with a limit of messages in work: a settlement there makes room, and wakes who may take the next one.
@@ -200,6 +202,12 @@ class Register:
                     held.adrift_since = time.monotonic()
         self.on_work()
 
+    def give_back(self) -> None:
+        """Leave it to the duties to return everything that is held, since the process ends."""
+        for held in list(self._held.values()):
+            if held.stage is not Stage.SETTLING:
+                self.order(held, Settlement.HAND_BACK if held.stage is Stage.BUFFERED else Settlement.RETURN)
+
     def adrift(self) -> list[Held]:
         """Return the delivered messages whose session is gone."""
         return [held for held in list(self._held.values()) if held.message is not None and held.stage is Stage.DELIVERED]
@@ -215,20 +223,22 @@ class Register:
     # -- for the duties -------------------------------------------------------------------------------------------------
 
     def orders(self) -> list[Order]:
-        """Take the waiting orders."""
+        """Take the waiting orders, until `carried_out`."""
         taken = []
+        self._in_hand = bool(self._orders)
         while self._orders:
             taken.append(self._orders.popleft())
         return taken
 
-    def put_back(self, orders: Iterable[Order]) -> None:
-        """Return orders that could not be carried out."""
-        self._orders.extend(orders)
+    def carried_out(self, left: Iterable[Order] = ()) -> None:
+        """Note that the orders taken are carried out, except those `left`, which wait again."""
+        self._orders.extend(left)
+        self._in_hand = False
 
     @property
     def waiting(self) -> bool:
-        """Whether orders or broken sessions wait for the duties."""
-        return bool(self._orders or self._broken)
+        """Whether orders or broken sessions wait for the duties, or for the server's answer to them."""
+        return bool(self._orders or self._in_hand or self._broken)
 
     def by_queue(self) -> dict[str, list[Held]]:
         """Return what heartbeats go out for, by queue: everything held that no other holder has taken over."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_redis_plus.broker.publish_calls import PublishCall
@@ -19,6 +18,7 @@ from celery_redis_plus.scripts import script
 from celery_redis_plus.topology.packing import pack_arguments, pack_call
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.attempt import Attempt
     from celery_redis_plus.keys import FanoutKeys, Keys
     from celery_redis_plus.scripts import Script
     from celery_redis_plus.topology.wire import Wire
@@ -43,56 +43,6 @@ NOBODY = b"NOBODY"
 MANDATORY = 2
 #: A staged body whose publisher died vanishes after this time. Milliseconds.
 STAGED_TTL_MS = 300_000
-
-
-@dataclass(slots=True)
-class _Number:
-    """What a message went out under, while nobody knows whether it arrived."""
-
-    producer: bytes
-    number: int
-    born: float
-    #: How many replicas have it, too few; None where nobody knows whether it has arrived at all.
-    replicas: int | None = None
-
-
-class Attempt:
-    """What a publisher has to remember of a message until the server has confirmed it: the numbers it went out under.
-
-    One attempt belongs to one logical publish and outlives its retries, also on other channels and connections.
-    """
-
-    #: Target (queue or exchange) -> number; only targets whose outcome is unknown, or that too few replicas have.
-    pending: Mapping[str, _Number] = MappingProxyType({})
-    #: Targets that have confirmed.
-    done: tuple[str, ...] = ()
-    #: Queue -> its message's tag, for a publisher who asks for it by an empty dict.
-    tags: dict[str, str] | None = None
-    #: The message that already stood for this one's deduplication id, so that it was not stored.
-    standing: str | None = None
-
-    def confirm(self, target: str) -> None:
-        """Note that the target has confirmed."""
-        self.done = (*self.done, target)
-
-    def doubt(self, target: str, producer: bytes, number: int) -> None:
-        """Note that the outcome of a first try is unknown."""
-        self.pending = {target: _Number(producer, number, time.monotonic()), **self.pending}
-
-    def settle(self, target: str) -> None:
-        """Note that nothing is in doubt of a target any more."""
-        self.pending = {name: number for name, number in self.pending.items() if name != target}
-
-    def stored(self, target: str, producer: bytes, number: int, replicas: int) -> None:
-        """Note that the message has arrived, on too few replicas: a retry stores nothing and asks them again."""
-        self.doubt(target, producer, number)
-        self.pending[target].replicas = replicas
-
-    def short_of_replicas(self) -> int | None:
-        """Return the fewest replicas that a target's message is on, None where all have enough; a retry asks again."""
-        short = {name: known.replicas for name, known in self.pending.items() if known.replicas is not None}
-        self.done = tuple(target for target in self.done if target not in short)
-        return min(short.values(), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,9 +271,9 @@ class Publisher:
             wanted=wanted,
         )
 
-    def count(self, queue: str, counter: str) -> None:
-        """Move a counter of the queue's record on. Raises as `Wire.run` does."""
-        self._wire.run(script("count"), [self._keys.queue(queue).meta], counter)
+    def count(self, queue: str, counter: str, *, existing: bool = False) -> None:
+        """Move a counter of the queue's record on; with `existing`, only where there is one. Raises as `Wire.run` does."""
+        self._wire.run(script("count"), [self._keys.queue(queue).meta], counter, int(existing))
 
     def to_stream(
         self, target: Target, payload: bytes, routing_key: str, attempt: Attempt, *, mandatory: bool = False

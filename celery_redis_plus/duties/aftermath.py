@@ -73,9 +73,8 @@ class Aftermath:
             for settlement, messages in list(by_settlement.items()):
                 self._settler.settle(messages, settlement)
                 del by_settlement[settlement]
-        except Exception:
-            self._register.put_back(Order(held, what) for what, messages in by_settlement.items() for held in messages)
-            raise
+        finally:
+            self._register.carried_out(Order(held, what) for what, messages in by_settlement.items() for held in messages)
 
     def _decide(self) -> None:
         for held in self._register.adrift():

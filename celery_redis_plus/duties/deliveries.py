@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from celery_redis_plus.broker.publishing import Attempt, Publisher
+from celery_redis_plus.broker.attempt import Attempt
+from celery_redis_plus.broker.publishing import Publisher
 from celery_redis_plus.broker.queues import Queues
 from celery_redis_plus.broker.tracking import GONE, REJECTED, TIMED_OUT, Tracked, Tracks
 from celery_redis_plus.broker.undelivered import ACK_TIMEOUT, Undelivered

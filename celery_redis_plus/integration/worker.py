@@ -19,6 +19,7 @@ from celery_redis_plus.integration.prefork import keep_running_jobs
 from celery_redis_plus.integration.requests import understand_requests
 from celery_redis_plus.integration.running import RunningTasks
 from celery_redis_plus.integration.scheduled import extend_inspect
+from celery_redis_plus.integration.stopping import GracefulStop, give_back_waiting
 from celery_redis_plus.topology.server_check import parse_info
 from celery_redis_plus.transport.transport import Transport
 
@@ -36,6 +37,7 @@ class BrokerStep(bootsteps.StartStopStep):
         """Prepare for the consumer `parent`."""
         super().__init__(parent, **options)
         self._running = RunningTasks(parent)
+        self._graceful_stop: GracefulStop | None = None
         self._configured = type(self) in parent.app.steps["consumer"]
 
     def include_if(self, parent: Any) -> bool:
@@ -61,12 +63,30 @@ class BrokerStep(bootsteps.StartStopStep):
         begin_only_what_is_held(parent)
         transport.session.claimer.worker = parent.hostname
         extend_inspect()
+        self._limit_the_end(parent, transport)
         if transport.supports_native_delayed_delivery:
             transport.setup_native_delayed_delivery(parent.connection, list(parent.app.amqp.queues.consume_from))
         logger.info("celery-redis-plus %s on %s, %s", __version__, transport.session.address.display(), _server(transport))
         if not self._configured and parent.restart_count == 0:
             # A configured app has been warned with its first connection.
             warn_about_priorities(parent.app)
+
+    def _limit_the_end(self, parent: Any, transport: Transport) -> None:
+        graceful_timeout_s = transport.session.options.graceful_timeout
+        if graceful_timeout_s is not None and self._graceful_stop is None:
+            self._graceful_stop = GracefulStop(parent, transport.session.service, graceful_timeout_s)
+
+    def stop(self, parent: Any) -> None:
+        """Return what waits in a worker that stops; called before each restart of the consumer as well."""
+        give_back_waiting(parent, self._running)
+
+    #: Of a cold shutdown.
+    terminate = stop
+
+    def shutdown(self, parent: Any) -> None:  # noqa: ARG002 - Celery gives the signature
+        """Let go of the worker."""
+        if self._graceful_stop is not None:
+            self._graceful_stop.disconnect()
 
 
 def _server(transport: Transport) -> str:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kombu import Connection, Producer
+from kombu import Producer
 
 from celery_redis_plus.errors import DeliveryNotFound, InvalidArgument
-from celery_redis_plus.transport.channel import Channel
 from celery_redis_plus.transport.failures import as_channel_errors
+from celery_redis_plus.transport.sources import channel_of
 from celery_redis_plus.transport.tracking import TRACK, Wanted
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.tracking import Tracked
+    from celery_redis_plus.transport.channel import Channel
     from celery_redis_plus.transport.session import Session
 
 #: Seconds for which a recipient may take to answer, unless the publisher says.
@@ -137,7 +137,7 @@ def publish(
         kombu.exceptions.ChannelError: as `Channel.basic_publish`.
         redis.exceptions.RedisError: as `errors.translate` names it.
     """
-    with _channel(connection) as channel:
+    with channel_of(connection) as channel:
         if not track:
             Producer(channel).publish(body, exchange=exchange, routing_key=routing_key, **properties)
             return None
@@ -159,7 +159,7 @@ def broadcast(
         kombu.exceptions.ChannelError: as `Channel.basic_publish`.
         redis.exceptions.RedisError: as `errors.translate` names it.
     """
-    with _channel(connection) as channel:
+    with channel_of(connection) as channel:
         record = channel.session.bindings.record(exchange)
         if record is None or record.type != "fanout":
             kind = "does not exist" if record is None else f"is of type {record.type!r}"
@@ -174,7 +174,7 @@ def delivery(track: str, *, connection: Any) -> Delivery:
         DeliveryNotFound: nothing is known of it, or not any more.
         redis.exceptions.RedisError: as `errors.translate` names it.
     """
-    with _channel(connection) as channel:
+    with channel_of(connection) as channel:
         return _handle(channel.session, track)
 
 
@@ -193,23 +193,3 @@ def _handle(session: Session, track: str) -> Delivery:
     if state is None:
         raise DeliveryNotFound(f"no tracked delivery {track!r} is known: none was published under this id, or long ago")
     return Delivery(track, session, state)
-
-
-@contextmanager
-def _channel(source: Any) -> Iterator[Channel]:
-    """Give a channel of ours on a connection, a channel, or a Celery app."""
-    if isinstance(source, Channel):
-        yield source
-    elif isinstance(source, Connection):
-        yield _ours(source.default_channel)
-    elif hasattr(source, "producer_or_acquire"):
-        with source.producer_or_acquire() as producer:
-            yield _ours(producer.channel)
-    else:
-        raise InvalidArgument(f"connection is {source!r}; allowed are a kombu Connection, a channel, or a Celery app")
-
-
-def _ours(channel: Any) -> Channel:
-    if not isinstance(channel, Channel):
-        raise InvalidArgument(f"connection leads to {channel!r}; allowed is one over the transport of celery_redis_plus")
-    return channel

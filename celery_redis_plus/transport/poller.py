@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from celery_redis_plus.broker.claiming import MAX_BATCH, MAX_QUEUES
+from celery_redis_plus.broker.claiming import MAX_QUEUES
 from celery_redis_plus.topology.readable import wait_readable
+from celery_redis_plus.transport.bells import Bells
 from celery_redis_plus.transport.looping import Seat
+from celery_redis_plus.transport.pacing import Pace
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.holding import Keeper
@@ -33,8 +35,6 @@ BROADCASTS_IN_A_ROW = 32
 MESSAGES_IN_A_ROW = 32
 #: Seconds for which a claim waits for more credit while most of the prefetch is being worked on.
 GATHER_S = 0.002
-#: Most messages buffered by a channel without a prefetch limit.
-UNLIMITED = min(100, MAX_BATCH)
 #: Seconds between two looks at connections that should have answered.
 HEALTH_S = 5.0
 #: Seconds; what a channel looks at later than this waits for a turn that comes anyway.
@@ -49,6 +49,8 @@ class Poller:
         self._session = session
         self._channels: list[Channel] = []
         self._seat = Seat(session.waker)
+        self._pace = Pace(session.options, self._seat)
+        self._bells = Bells(session, self._channels, self._pace)
         #: Until when a claim waits for more credit; 0: it does not.
         self._claim_at = 0.0
         self._turn_number = 0
@@ -81,8 +83,8 @@ class Poller:
                 return True
         elif self._channels:
             # Queues have their turn: nobody has listened to their bells meanwhile.
-            self._arm_bells()
-            self._take_bell()
+            self._bells.arm()
+            self._bells.take()
             self._claim()
         self._broadcasts_in_a_row = 0
         if self._deliver_message():
@@ -125,11 +127,12 @@ class Poller:
         """Claim for one channel that has credit and reason to; return whether any channel did."""
         for channel in self._channels:
             channel.warm_up()
-            if channel.buffer or not channel.hot:
+            if not channel.hot or (channel.buffer and not self._pace.overfetches):
                 continue
-            credit = channel.qos.credit(0, UNLIMITED)
-            if credit > 0 and not (self._seat.taken and self._gathers_credit(channel, credit)):
+            credit = channel.qos.credit(len(channel.buffer), self._pace.batch)
+            if credit > 0 and not (self._pace.rest_s() or (self._seat.taken and self._gathers_credit(channel, credit))):
                 self._claim_at = 0.0
+                self._pace.claimed()
                 self._session.settler.release(hold=True)
                 queues = channel.hot_queues(MAX_QUEUES)
                 batch = self._session.claims.claim(channel, queues, credit)
@@ -152,14 +155,6 @@ class Poller:
             self._seat.wake_in(GATHER_S)
         return now < self._claim_at
 
-    def _open_bells(self) -> tuple[bytes, ...]:
-        """Return the bells of the queues for which there is credit."""
-        bells: dict[bytes, None] = {}
-        for channel in self._channels:
-            if channel.consumed and channel.qos.credit(len(channel.buffer), UNLIMITED) > 0:
-                bells.update(dict.fromkeys(channel.bells[queue] for queue in channel.consumed))
-        return tuple(bells)
-
     def _later_s(self) -> float:
         """Return the seconds until a channel has to look at a queue by itself; infinity where none has to."""
         at = min((at for channel in self._channels for at in channel.later.values()), default=math.inf)
@@ -168,7 +163,7 @@ class Poller:
     def _arm(self, *, bells: bool = True) -> None:
         """Block on the streams, and on the bells if wanted, unless a call that covers them is out already."""
         if bells:
-            self._arm_bells()
+            self._bells.arm()
         self._arm_streams()
 
     def _arm_streams(self) -> None:
@@ -179,39 +174,6 @@ class Poller:
                 reader.arm()
             elif self._seat.taken:
                 self._seat.wake_in(rest_s)
-
-    def _arm_bells(self) -> None:
-        waiter = self._session.waiter
-        open_bells = self._open_bells()
-        if open_bells and not waiter.armed:
-            waiter.arm(open_bells)
-        elif waiter.armed and not set(open_bells) <= set(waiter.armed):
-            waiter.wake()
-            self._take_bell(wait=True)
-            if any(channel.hot for channel in self._channels):
-                # A bell rang meanwhile: claim first.
-                self._session.waker.wake()
-            else:
-                waiter.arm(open_bells)
-
-    def _take_bell(self, *, wait: bool = False) -> None:
-        """Read an ended blocked call: what rang is hot; a timeout is a reason to look at everything."""
-        waiter = self._session.waiter
-        if not waiter.armed or not (wait or waiter.arrived()):
-            return
-        bell = waiter.take()
-        used = False
-        for channel in self._channels:
-            if bell is None:
-                channel.all_hot()
-                used = True
-            for queue in channel.consumed:
-                if bell is not None and channel.bells[queue] == bell:
-                    channel.hot[queue] = None
-                    used = used or channel.qos.credit(len(channel.buffer), UNLIMITED) > 0
-        if not used and bell is not None:
-            # Woken for nothing: cancelled, or out of credit. The next in line shall look.
-            waiter.ring(bell)
 
     def _take_broadcasts(self) -> bool:
         """Read an ended read of the streams; return whether there may be something to deliver now."""
@@ -245,7 +207,8 @@ class Poller:
                 continue
             self._arm()
             left = HEALTH_S if deadline is None else deadline - time.monotonic()
-            wait_s = max(min(left, HEALTH_S, session.reader.rest_s() or HEALTH_S, self._later_s()), 0.0)
+            rest_s = session.reader.rest_s() or HEALTH_S
+            wait_s = max(min(left, HEALTH_S, rest_s, self._pace.rest_s() or HEALTH_S, self._later_s()), 0.0)
             if not self._wait(wait_s) and left <= 0:
                 return False
 
@@ -268,7 +231,7 @@ class Poller:
         readable = wait_readable(descriptors.values(), timeout_s)
         if not readable:
             # What should have answered may be overdue: a peer that went silent sends no end of file.
-            self._take_bell()
+            self._bells.take()
             self._take_broadcasts()
             return False
         if descriptors["waker"] in readable:
@@ -277,7 +240,7 @@ class Poller:
             session.wire.collect()
         # Asking each wire again whether it has something would cost two more system calls.
         if descriptors.get("bells") in readable:
-            self._take_bell(wait=True)
+            self._bells.take(wait=True)
         if descriptors.get("streams") in readable and session.reader.armed:
             session.reader.take()
         return True
@@ -354,7 +317,7 @@ class Poller:
             self._in_turn = False
 
     def _on_bells(self) -> None:
-        self._take_bell()
+        self._bells.take()
 
     def _on_streams(self) -> None:
         self._take_broadcasts()
@@ -367,7 +330,7 @@ class Poller:
             with suppress(RedisError, OSError):
                 self._session.wire.collect()
             return
-        self._take_bell()
+        self._bells.take()
         self._take_broadcasts()
         # Replies to acks are read with the next claim; where none comes, here. So is the end of the connection.
         self._session.wire.collect()

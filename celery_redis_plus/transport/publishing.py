@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from celery_redis_plus.broker.attempt import Attempt
 from celery_redis_plus.broker.describing import describe
 from celery_redis_plus.broker.eta import delay_to_ms, eta_to_ms
 from celery_redis_plus.broker.lifetime import lifetime
 from celery_redis_plus.broker.priority import check_priority, rank
-from celery_redis_plus.broker.publishing import Attempt
 from celery_redis_plus.broker.undelivered import NO_SUBSCRIBERS, UNDELIVERED, UNROUTABLE
 from celery_redis_plus.broker.unique import unique
-from celery_redis_plus.errors import BrokerError, PublishRefused, Unroutable
+from celery_redis_plus.errors import BrokerError, MessageNotAccepted, PublishRefused, Unroutable
 from celery_redis_plus.message import SEPARATOR, Outgoing
 from celery_redis_plus.transport import codec
 from celery_redis_plus.transport.failures import as_channel_error
@@ -205,7 +205,11 @@ class Publishing:
         properties = message["properties"]
         acceptance = self.session.acceptance
         if acceptance.queues:
-            acceptance.check(queue, message)
+            try:
+                acceptance.check(queue, message)
+            except MessageNotAccepted:
+                self.session.publisher.count(queue, "rejected", existing=True)
+                raise
         declared = self.session.queues.arguments(queue)
         priority = properties.get("priority")
         if priority != 0 or type(priority) is not int:

@@ -26,6 +26,7 @@ class QoS(virtual.QoS):
         self.prefetch_count = prefetch_count or 0
         self._delivered: dict[str, Any] = {}
         self._session = channel.session
+        self._overfetch_factor = channel.session.options.overfetch_factor
 
     def can_consume(self) -> bool:
         """Return whether one more message may be delivered."""
@@ -37,15 +38,15 @@ class QoS(virtual.QoS):
         limit = self.prefetch_count
         return max(limit - len(self._delivered), 0) if limit else None
 
-    def credit(self, buffered: int, unlimited: int) -> int:
-        """Return how many messages a claim may take beside `buffered` ones; `unlimited` where there is no limit."""
+    def credit(self, buffered: int, most: int) -> int:
+        """Return how many messages, at `most`, a claim may take beside the `buffered` ones."""
         if "can_consume" in self.__dict__:
             # Celery decides message by message (worker_disable_prefetch).
             return 1 if not buffered and self.can_consume() else 0
         limit = self.prefetch_count
         if not limit:
-            return max(unlimited - buffered, 0)
-        return max(min(limit - len(self._delivered), unlimited) - buffered, 0)
+            return max(most - buffered, 0)
+        return max(min(int(limit * self._overfetch_factor) - len(self._delivered) - buffered, most), 0)
 
     def append(self, message: Any, delivery_tag: str) -> None:
         """Note a delivered message."""

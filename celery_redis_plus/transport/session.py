@@ -114,12 +114,10 @@ class Session:
         self.claimer.worker = options.client_name or f"{os.getpid()}@{socket.gethostname()}"
         self.claims = Claims(self)
         self.waiter = BellWaiter(
-            self.bell_wire, self.wire, wake=self.keys.wake(self.id), polling_interval_s=options.polling_interval
+            self.bell_wire, self.wire, wake=self.keys.wake(self.id), polling_interval_s=options.longest_wait_s
         )
         self.registry = Registry(self.wire, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age)
-        self.reader = FanoutReader(
-            self.stream_wire, patterns=options.fanout_patterns, polling_interval_s=options.polling_interval
-        )
+        self.reader = FanoutReader(self.stream_wire, patterns=options.fanout_patterns, polling_interval_s=options.longest_wait_s)
         self.settler = Settler(
             self.wire,
             self.keys,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
+from celery_redis_plus.broker.attempt import Attempt
 from celery_redis_plus.broker.holding import Settlement
-from celery_redis_plus.broker.publishing import Attempt
 from celery_redis_plus.broker.tracking import ACKED, DELIVERED, QUEUED, REFUSED, REJECTED, About, Tracks
 from celery_redis_plus.broker.undelivered import REJECTED as REASON_REJECTED
 from celery_redis_plus.errors import CeleryRedisPlusError

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
 from celery_redis_plus.broker.archive import Archive
+from celery_redis_plus.broker.attempt import Attempt
 from celery_redis_plus.broker.claiming import Claimer
 from celery_redis_plus.broker.holding import Held, Register
-from celery_redis_plus.broker.publishing import Attempt, Publisher
+from celery_redis_plus.broker.publishing import Publisher
 from celery_redis_plus.broker.queue_arguments import QueueArguments
 from celery_redis_plus.broker.queues import Queues
 from celery_redis_plus.broker.settling import Settler

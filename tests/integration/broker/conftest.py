@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from celery_redis_plus.broker.attempt import Attempt
 from celery_redis_plus.broker.claiming import Claimer
 from celery_redis_plus.broker.consumers import Consumers
 from celery_redis_plus.broker.holding import Held, Register, Settlement
-from celery_redis_plus.broker.publishing import Attempt, Publisher
+from celery_redis_plus.broker.publishing import Publisher
 from celery_redis_plus.broker.queue_arguments import QueueArguments
 from celery_redis_plus.broker.queues import Queues
 from celery_redis_plus.broker.settling import Settler

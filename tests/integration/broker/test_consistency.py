@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from celery_redis_plus.broker.attempt import Attempt
 from celery_redis_plus.broker.consistency import RULES, Checker
 from celery_redis_plus.broker.holding import Settlement
-from celery_redis_plus.broker.publishing import Attempt
 from celery_redis_plus.broker.routing import Binding
 from celery_redis_plus.message import Outgoing
 from tests.support.invariants import violations

@@ -173,7 +173,7 @@ def test_the_payload_is_written_where_it_is_wanted(broker):
 
 
 def test_the_publisher_describes_a_message_once_it_knows_that_the_queue_wants_it(archived):
-    from celery_redis_plus.broker.publishing import Attempt
+    from celery_redis_plus.broker.attempt import Attempt
 
     archived.declare("q")
     asked = []

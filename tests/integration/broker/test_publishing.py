@@ -6,7 +6,7 @@ import random
 import pytest
 from redis.exceptions import ResponseError
 
-from celery_redis_plus.broker.publishing import Attempt
+from celery_redis_plus.broker.attempt import Attempt
 from celery_redis_plus.errors import OutcomeUnknown, QueueNotFound, ServerUnreachable
 from celery_redis_plus.message import LARGE_BODY, Outgoing
 from celery_redis_plus.scripts import script

@@ -9,6 +9,7 @@ import pytest
 from kombu.exceptions import ChannelError
 
 import celery_redis_plus
+from celery_redis_plus.broker.messages import Messages
 from celery_redis_plus.errors import PublishRefused, PublishTimedOut, QueueFull
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -46,6 +47,22 @@ def test_everything_that_happens_to_messages_is_counted_once(connection, channel
     counters = channel.queue_counters(queue)
     assert counters.published == counters.acked + counters.dead_lettered + counters.purged
     channel.session.service.watched.remove(queue, "test")
+
+
+def test_what_is_cancelled_or_moved_was_not_acked(channel):
+    messages = Messages(channel.session.wire, channel.session.keys, dead_letter_max=10)
+    for queue in ("q", "other"):
+        declare(channel, queue)
+    publish(channel, "q", *range(4))
+    tags = [tag.decode() for tag in channel.session.wire.command("ZRANGE", "queue:{q}", 0, -1)]
+    assert messages.cancel("q", tags[:1])
+    assert messages.cancel("q", tags[1:2], dead_letter=True)
+    assert messages.move("q", tags[2], "other")
+    channel.basic_get("q").ack()
+    wait_until(lambda: not channel.queue_counters("q").unacked)
+    counters = channel.queue_counters("q")
+    assert (counters.cancelled, counters.dead_lettered, counters.moved, counters.acked) == (1, 1, 1, 1)
+    assert channel.queue_counters("other").published == 1
 
 
 def test_waiting_is_counted(bounded, connect, monkeypatch):

@@ -128,6 +128,7 @@ def test_a_model_or_a_callable_is_asked_at_publish(connect, redis_client, model,
         publish(channel, "q", bad)
     assert "queue 'q' accepts" in str(error.value)
     assert redis_client.zcard("queue:{q}") == 1
+    assert channel.queue_counters("q").rejected == 1
     declare(channel, "other")
     publish(channel, "other", bad)
 

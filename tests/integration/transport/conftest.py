@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import kombu
 import pytest
 
+from tests.support.hubs import Loop
 from tests.support.inbox import Inbox
 from tests.support.services import end_services
 
@@ -50,3 +51,17 @@ def channel(connection: kombu.Connection) -> Channel:
 def inbox() -> Callable[..., Inbox]:
     """Consume: `inbox(channel, "q")`."""
     return Inbox
+
+
+@pytest.fixture
+def loop(connect: Connect) -> Iterator[Callable[[kombu.Connection], Loop]]:
+    """Serve a connection by a hub: `loop(connection).run(lambda: ...)`."""
+    made: list[Loop] = []
+
+    def make(connection: kombu.Connection) -> Loop:
+        made.append(Loop(connection))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()

@@ -6,48 +6,10 @@ import time
 
 import kombu
 import pytest
-from kombu.asynchronous import Hub, set_event_loop
 
+from tests.support.hubs import Loop
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
-
-
-class Loop:
-    """A hub that serves one connection."""
-
-    def __init__(self, connection):
-        self.connection = connection
-        self.hub = Hub()
-        set_event_loop(self.hub)
-        # Bounds the sleep, so that conditions are looked at.
-        self.ticking = self.hub.call_repeatedly(0.05, lambda: None)
-        connection.transport.register_with_event_loop(connection.connection, self.hub)
-
-    def run(self, until, timeout_s=10.0):
-        deadline = time.monotonic() + timeout_s
-        while not until():
-            assert time.monotonic() < deadline, "the loop did not get there in time"
-            self.hub.run_once()
-
-    def close(self):
-        self.ticking.cancel()
-        if self.connection.connected:
-            self.connection.transport.unregister_from_event_loop(self.connection.connection, self.hub)
-        self.hub.close()
-        set_event_loop(None)
-
-
-@pytest.fixture
-def loop(connect):
-    made = []
-
-    def make(connection):
-        made.append(Loop(connection))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 3, 100])

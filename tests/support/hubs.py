@@ -1,0 +1,38 @@
+"""kombu's event loop around one connection, as Celery's worker has it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kombu.asynchronous import Hub, set_event_loop
+
+if TYPE_CHECKING:
+    import kombu
+
+
+class Loop:
+    """A hub that serves one connection."""
+
+    def __init__(self, connection: kombu.Connection) -> None:
+        self.connection = connection
+        self.hub = Hub()
+        set_event_loop(self.hub)
+        # Bounds the sleep, so that conditions are looked at.
+        self.ticking = self.hub.call_repeatedly(0.05, lambda: None)
+        connection.transport.register_with_event_loop(connection.connection, self.hub)
+
+    def run(self, until: Callable[[], bool], timeout_s: float = 10.0) -> None:
+        """Turn until `until` returns true."""
+        deadline = time.monotonic() + timeout_s
+        while not until():
+            assert time.monotonic() < deadline, "the loop did not get there in time"
+            self.hub.run_once()
+
+    def close(self) -> None:
+        self.ticking.cancel()
+        if self.connection.connected:
+            self.connection.transport.unregister_from_event_loop(self.connection.connection, self.hub)
+        self.hub.close()
+        set_event_loop(None)
