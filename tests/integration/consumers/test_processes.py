@@ -33,6 +33,17 @@ def test_equal_consumers_share_a_steady_stream(connect, crew):
     assert all(40 <= share <= 200 for share in shares.values()), shares
 
 
+def test_a_burst_is_shared_though_two_could_take_it_all(connect, crew):
+    for number in range(8):
+        crew.start(f"c{number}", prefetch=16, work_s=0.3)
+    crew.wait()
+    publish(connect().channel(), "q", *range(32))
+    wait_until(lambda: crew.count() == 32)
+    shares = crew.shares()
+    assert len(shares) >= 6, shares
+    assert max(shares.values()) <= 8, shares
+
+
 def test_a_frozen_consumer_of_a_higher_priority_is_replaced_within_the_heartbeat_timeout_and_gets_all_again(connect, crew):
     options = {"consumer_heartbeat_timeout": 2, "visibility_timeout": 6}
     crew.start("high", priority=10, prefetch=10, **options)
