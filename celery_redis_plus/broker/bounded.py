@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -96,21 +96,17 @@ class Bounded:
         self._consumes_itself = consumes_itself
         self._threshold = b"%.4f" % patience.threshold
         self._throttle_us = int(patience.timeout_s * 1e6)
-        #: Queue that is near its limits, whatever its messages' types -> how to publish into it for some time.
-        self._first: dict[str, First] = {}
+        #: Queue that is near its limits, whatever its messages' types -> how to publish into it for some time. Every publish
+        #: looks here.
+        self.first: dict[str, First] = {}
         self._known: dict[str, _Known] = {}
         self._firsts: dict[str, tuple[bytes, ...]] = {}
         #: Queue -> (when its losses were logged last, how many since).
         self._dropped: dict[str, tuple[float, int]] = {}
 
-    @property
-    def first(self) -> Mapping[str, First]:
-        """Return the queues that are near their limits, and how to publish into them."""
-        return self._first
-
     def calm(self, queue: str) -> None:
         """Ask the plain script again."""
-        self._first.pop(queue, None)
+        self.first.pop(queue, None)
 
     def put(self, queue: str, message: Outgoing, send: Send, answer: Any = None) -> bytes | None:
         """Publish; return the script's answer as for a queue without limits, None where the queue has none any more.
@@ -124,7 +120,7 @@ class Bounded:
         """
         arguments = self._firsts.get(queue)
         if answer is None and arguments is not None:
-            self._first[queue] = First(arguments)
+            self.first[queue] = First(arguments)
         turn = _Turn(b"", time.monotonic() + self._patience.timeout_s, self._throttle_us)
         try:
             while True:
@@ -148,7 +144,7 @@ class Bounded:
 
     def _forget(self, queue: str) -> None:
         self._known.pop(queue, None)
-        self._first.pop(queue, None)
+        self.first.pop(queue, None)
         self._firsts.pop(queue, None)
 
     def _learn(self, queue: str, text: bytes, arguments: bytes) -> None:

@@ -6,7 +6,7 @@ How, and why remembering only the last sequence loses messages: docs/design/0003
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -69,9 +69,8 @@ class Replication:
 class Bounded(Protocol):
     """What publishes into queues that have limits: `broker.bounded`."""
 
-    @property
-    def first(self) -> Mapping[str, Any]:
-        """Queue that is near its limits -> `arguments` of the script for those, and for how many publishes that is `left` so."""
+    #: Queue that is near its limits -> `arguments` of the script for those, and for how many publishes that is `left` so.
+    first: dict[str, Any]
 
     def calm(self, queue: str) -> None:
         """Take the queue out of `first`."""

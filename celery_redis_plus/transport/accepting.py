@@ -95,15 +95,12 @@ class Acceptance:
         Raises:
             OptionError: something in it is neither a callable nor a known kind of model.
         """
+        #: Whether any queue is checked by something that only Python has. Every publish looks here.
+        self.queues = bool(accept)
         self._readers: dict[str, list[tuple[str, Callable[[Publication], None]]]] = {}
         for queue, wanted in (accept or {}).items():
             several = wanted if isinstance(wanted, Sequence) and not isinstance(wanted, str) else [wanted]
             self._readers[queue] = [_reader(queue, one) for one in several]
-
-    @property
-    def queues(self) -> bool:
-        """Whether any queue is checked by something that only Python has."""
-        return bool(self._readers)
 
     def check(self, queue: str, message: Mapping[str, Any]) -> None:
         """Refuse what none of the queue's callables and models accepts.
