@@ -14,26 +14,29 @@
 -- @include ready
 -- @include original
 
-local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing')
+local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'next', 'message_ttl', 'gate', 'archive', 'bell', 'quiet', 'ageing')
 if not record[1] then return 'NOQUEUE' end
 local special = KEYS[9] or ARGV[9] or record[2] or record[4] or record[6] or record[7] or record[8] or record[9]
 local simple = ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and not special
-local mark = '.'
-if record[5] then
-  -- Limits, but no types (`-` at the end), and far from them (`publish_managed`): as into a plain queue.
-  local reach = simple and string.byte(record[5], -1) == 45 and redis.call('HMGET', KEYS[1], 'published', 'clear')
-  if not reach or tonumber(reach[1] or 0) >= tonumber(reach[2] or 0) then
+local gate, published = record[5], nil
+if gate then
+  -- A queue with limits is as a plain one up to its `gate`-th message (`publish_managed`).
+  published = simple and redis.call('HINCRBY', KEYS[1], 'published', 1)
+  if not published or published > tonumber(gate) then
+    if published then redis.call('HINCRBY', KEYS[1], 'published', -1) end
     if KEYS[9] then redis.call('UNLINK', KEYS[9]) end
     return 'MANAGED'
   end
-  mark = '~'
 end
 if simple then
   -- An original, due at once and for ever, as nearly all are: it does without the functions below, which each call has to make
   -- anew.
-  if not is_new(KEYS[8], ARGV[4], ARGV[6]) then return '' end
+  if not is_new(KEYS[8], ARGV[4], ARGV[6]) then
+    if gate then redis.call('HINCRBY', KEYS[1], 'published', -1) end
+    return ''
+  end
   local now = now_ms()
-  local tag = new_tag(now, redis.call('HINCRBY', KEYS[1], 'published', 1), mark, record[1])
+  local tag = new_tag(now, published or redis.call('HINCRBY', KEYS[1], 'published', 1), gate and '~' or '.', record[1])
   make_ready(KEYS[2], KEYS[5], KEYS[4] .. tag, tag, ARGV[1], tonumber(ARGV[2]), now, LEVEL)
   return tag
 end

@@ -22,7 +22,7 @@
 -- How many messages a queue must be clear of its limits for, to be worth a note.
 local CLEAR_OF = 8
 local record = redis.call('HMGET', KEYS[6],
-  'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing', 'published', 'clear')
+  'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing', 'published', 'gate')
 if not record[1] then return 'NOQUEUE' end
 if not record[5] then return 'PLAIN' end
 local special = KEYS[15] or ARGV[11] or record[2] or record[4] or record[6] or record[7] or record[8] or record[9]
@@ -30,23 +30,24 @@ local special = KEYS[15] or ARGV[11] or record[2] or record[4] or record[6] or r
 local straight = ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and string.byte(ARGV[9], -1) == 32 and not special
 if straight and record[5] == ARGV[8] then
   -- As in `publish`: an ordinary message into a queue that is far from its limits does without the functions below. Up to its
-  -- `clear`-th message a queue cannot come near them: only publishing adds to what it holds, and each message counts.
+  -- `gate`-th message a queue cannot come near them: only publishing adds to what it holds, and each message counts. A gate under 0
+  -- is one for this script alone: the publishers of a typed queue have to know its types.
   local published = tonumber(record[10] or 0)
-  local clear = tonumber(record[11] or 0)
-  if published >= clear then
-    local length, bytes, pending, _, slow = string.match(record[5], '^(%S+) (%S+) (%S+) (%S+) (%S+)')
+  local gate = math.abs(tonumber(record[11]))
+  if published >= gate then
+    local length, bytes, pending, _, slow, types = string.match(record[5], '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)')
     if bytes == '-' and redis.call('EXISTS', KEYS[12]) == 0 then
       if slow == '*' then slow = string.match(ARGV[9], '^%S+') end
       local most = math.min(tonumber(length) or math.huge, tonumber(pending) or math.huge)
       local has = redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[2]) + redis.call('ZCARD', KEYS[3])
       local free = math.min(math.floor(most * (1 - (tonumber(slow) or 0))) - has, 1e9)
       if free >= CLEAR_OF then
-        clear = published + free
-        redis.call('HSET', KEYS[6], 'clear', string.format('%.0f', clear))
+        gate = published + free
+        redis.call('HSET', KEYS[6], 'gate', string.format('%.0f', types == '-' and gate or -gate))
       end
     end
   end
-  if published < clear then
+  if published < gate then
     if not is_new(KEYS[14], ARGV[4], ARGV[6]) then return '' end
     local now = now_ms()
     local tag = new_tag(now, redis.call('HINCRBY', KEYS[6], 'published', 1), '~', record[1])

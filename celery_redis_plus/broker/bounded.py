@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_redis_plus.broker.limits import Limits
 from celery_redis_plus.broker.queue_arguments import QueueArguments
-from celery_redis_plus.errors import MessageNotAccepted, PublisherBlocksItself, PublishTimedOut, QueueFull
+from celery_redis_plus.errors import MessageNotAccepted, PublisherBlocksItself, PublishRefused, PublishTimedOut, QueueFull
 
 if TYPE_CHECKING:
     from celery_redis_plus.message import Outgoing
@@ -39,8 +39,8 @@ class Room(Protocol):
     def wait(self, queue: str, waiter: str, seconds: float) -> None:
         """Return when `waiter` was woken, or after `seconds`."""
 
-    def leave(self, queue: str, waiter: str) -> None:
-        """Take `waiter` out of the queue's line."""
+    def leave(self, queue: str, waiter: str, *, refused: bool) -> None:
+        """Take `waiter` out of the queue's line; count that its message was `refused`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +122,7 @@ class Bounded:
         if answer is None and arguments is not None:
             self.first[queue] = First(arguments)
         turn = _Turn(b"", time.monotonic() + self._patience.timeout_s, self._throttle_us)
+        refused = False
         try:
             while True:
                 if answer is None:
@@ -138,9 +139,12 @@ class Bounded:
                     return bytes(answer[1])
                 self._bear(kind, answer, queue, turn)
                 answer = None
+        except PublishRefused:
+            refused = True
+            raise
         finally:
             if turn.ticket:
-                self._room.leave(queue, turn.name.decode())
+                self._room.leave(queue, turn.name.decode(), refused=refused)
 
     def _forget(self, queue: str) -> None:
         self._known.pop(queue, None)

@@ -29,7 +29,7 @@ class Counters:
         dead_lettered: messages that died in it, for whatever reason. expired: those whose time was over.
         throttled: publishes that were slowed down; throttled_s: for how many seconds in all.
         blocked: publishes that had to wait for room.
-        rejected: publishes that it refused: it was full, or accepts other types.
+        rejected: publishes that it refused: it was full, stayed full for too long, or accepts other types.
         purged: messages that an operator removed. cancelled: those that were cancelled for good.
         moved: messages that were moved into another queue before anybody had them.
         dropped: messages that a transient queue had no place to keep as dead letters.

@@ -61,10 +61,14 @@ class WaitingRoom:
             with self._lock:
                 self._idle.append(wire)
 
-    def leave(self, queue: str, waiter: str) -> None:
-        """Take `waiter` out of the queue's line. Never raises: with a lost connection the line forgets it by itself."""
+    def leave(self, queue: str, waiter: str, *, refused: bool) -> None:
+        """Take `waiter` out of the queue's line, and count it among the `refused`.
+
+        Never raises: with a lost connection the line forgets it by itself.
+        """
+        keys = self._keys.queue(queue)
         with suppress(RedisError, OSError):
-            self._commands.run(script("leave_room"), [self._keys.queue(queue).room], waiter)
+            self._commands.run(script("leave_room"), [keys.room, keys.meta], waiter, int(refused))
 
     def close(self) -> None:
         """Close the connections."""

@@ -74,7 +74,7 @@ def test_waiting_is_counted(bounded, connect, monkeypatch):
         publish(channel, queue, 5)
     counters = channel.queue_counters(queue)
     # 1/4 s is cut to the timeout, as all are.
-    assert (counters.throttled, counters.blocked, counters.rejected) == (3, 1, 0)
+    assert (counters.throttled, counters.blocked, counters.rejected) == (3, 1, 1)
     assert counters.throttled_s == pytest.approx(0.6)
 
 
