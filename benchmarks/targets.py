@@ -86,7 +86,7 @@ def _fanout(name: str, size: int, rate: Target) -> list[Figure]:
 
 
 #: Per mille of a queue that is filled under the throttle.
-THROTTLE_SHARES = (250, 500, 750, 900, 975)
+THROTTLE_SHARES = (250, 550, 750, 900, 975)
 
 FIGURES: tuple[Figure, ...] = (
     *_flow("publish", "publish", _ratio_at_most(0.32, 0.20)),

@@ -19,7 +19,7 @@ ARGUMENTS = {"x-max-pending": 10_000_000, "x-throttle": True, "x-overflow": "blo
 BLOCK = 150
 #: Places of the queue that is filled under the throttle, and the shares at which its rate is told.
 PLACES = 200
-SHARES = (0.25, 0.5, 0.75, 0.9, 0.975)
+SHARES = (0.25, 0.55, 0.75, 0.9, 0.975)
 
 
 def run(bench: Bench) -> Figures:

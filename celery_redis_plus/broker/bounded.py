@@ -1,7 +1,7 @@
 """Publishes into queues with limits: typed, bounded, throttled. The order of the checks is type, throttle, capacity.
 
 The script decides everything that counts, in one step (`lua/publish_managed.lua`); this is what a publisher does about it:
-sleep, wait for room, or raise. See docs/design/0007-flow-control.md.
+sleep, wait for room, or raise. See docs/design/0009-flow-control.md.
 """
 
 from __future__ import annotations
