@@ -46,6 +46,10 @@ class Server:
         """Bytes in use."""
         return int(self.info("memory")["used_memory"])
 
+    def ask(self, *command: Any) -> Any:
+        """The reply to any command."""
+        return self._client.execute_command(*command)
+
     def flush(self) -> None:
         """Delete all and return freed memory, so that the next sample finds a clean server."""
         self._client.flushall()

@@ -123,6 +123,13 @@ FIGURES: tuple[Figure, ...] = (
     Figure("limits.client", "far from its limits, throttled: client CPU against plain", "x", _at_most(1.03)),
     Figure("limits.wall", "far from its limits, throttled: time against plain", "x", _at_most(1.03)),
     *(Figure(f"throttle.at{share}", f"throttle, 200 places, {share / 10:g} % full: rate", "/s") for share in THROTTLE_SHARES),
+    Figure("archive.noise", "publish + consume, a second queue without events: CPU against the first", "x"),
+    Figure("archive.off", "publish + consume, without events: CPU against scripts that know of none", "x", _at_most(1.01)),
+    # A quarter of the throughput less is a third more time.
+    Figure("archive.on", "publish + consume, with events: CPU against without", "x", _at_most(1.33)),
+    Figure("archive.on_wall", "publish + consume, with events: time against without", "x", _at_most(1.33)),
+    Figure("archive.event_us", "an event: time of the server's scripts, claims and acks in batches of 10", "µs", _at_most(4)),
+    Figure("archive.event_bytes", "an event, mean of publish, claim, ack: server memory", "B", _at_most(150)),
     *_fanout("fanout1", 1, _ratio_at_least(1.5, 3)),
     *_fanout("fanout", 10, _ratio_at_least(8, 12)),
     *_fanout("fanout50", 50, _ratio_at_least(8, 12)),

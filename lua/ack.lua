@@ -4,7 +4,9 @@
 --       7 meta (hash)
 -- ARGV  tags; one whose events are written may be followed by TAB, the reason of its event, TAB, the error's class name
 -- Returns how many were still there.
+-- @include now
 -- @include marks
+-- @include quick_event
 
 -- Removes a message that is there; returns the number of its place, false where it is gone.
 local function remove(tag)
@@ -16,8 +18,22 @@ end
 
 local removed = 0
 local marked = {}
+local now, ts, log, id, _
 for _, tag in ipairs(ARGV) do
-  if not is_plain(tag) then
+  local told = string.byte(tag, 20) == TOLD
+  if told and not now then
+    now, ts = now_ms_and_us()
+    id, _, log = quick_log(redis.call('HGET', KEYS[7], 'log'), now)
+  end
+  if told and log then
+    local stop = string.find(tag, '\t', 1, true)
+    local outcome = stop and string.sub(tag, stop) or '\t\t'
+    if stop then tag = string.sub(tag, 1, stop - 1) end
+    if remove(tag) then
+      removed = removed + 1
+      redis.call('XADD', log, id, 'v', 'acked\t' .. ts .. '\t' .. tag .. '\t\t' .. outcome .. '\t\t\t' .. NO_DESCRIPTION)
+    end
+  elseif not is_plain(tag) then
     marked[#marked + 1] = tag
   elseif remove(tag) then
     removed = removed + 1
@@ -26,7 +42,6 @@ end
 if #marked == 0 then return removed end
 
 -- Only here, because each call makes the functions anew that it comes by.
--- @include now
 -- @include room
 -- @include event
 local DEAD = 4

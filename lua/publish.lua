@@ -13,11 +13,19 @@
 -- @include now
 -- @include ready
 -- @include original
+-- @include quick_event
 
-local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'next', 'message_ttl', 'gate', 'archive', 'bell', 'quiet', 'ageing')
+local record =
+  redis.call('HMGET', KEYS[1], 'id', 'ttl', 'next', 'message_ttl', 'gate', 'archive', 'bell', 'quiet', 'ageing', 'log')
 if not record[1] then return 'NOQUEUE' end
-local special = KEYS[9] or ARGV[9] or record[2] or record[4] or record[6] or record[7] or record[8] or record[9]
+local special = KEYS[9] or ARGV[9] or record[2] or record[4] or record[7] or record[8] or record[9]
 local simple = ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and not special
+local now, ts, log, id, permille
+if simple and record[6] then
+  now, ts = now_ms_and_us()
+  if not record[5] and ARGV[8] ~= '' then id, permille, log = quick_log(record[10], now) end
+  simple = log
+end
 local gate, published = record[5], nil
 if gate then
   -- A queue with limits is as a plain one up to its `gate`-th message (`publish_managed`).
@@ -35,9 +43,14 @@ if simple then
     if gate then redis.call('HINCRBY', KEYS[1], 'published', -1) end
     return ''
   end
-  local now = now_ms()
-  local tag = new_tag(now, published or redis.call('HINCRBY', KEYS[1], 'published', 1), gate and '~' or '.', record[1])
+  now = now or now_ms()
+  published = published or redis.call('HINCRBY', KEYS[1], 'published', 1)
+  local told = log and (permille == '1000' or is_sampled(published, permille))
+  local tag = new_tag(now, published, told and '-' or gate and '~' or '.', record[1])
   make_ready(KEYS[2], KEYS[5], KEYS[4] .. tag, tag, ARGV[1], tonumber(ARGV[2]), now, LEVEL)
+  if told then
+    redis.call('XADD', log, id, 'v', 'published\t' .. ts .. '\t' .. tag .. '\t\t\t\t\t\t\t' .. ARGV[8])
+  end
   return tag
 end
 -- A retry may just have staged the body anew: it is left to expire.

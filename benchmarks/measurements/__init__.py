@@ -61,6 +61,7 @@ _ALL = (
     Measurement("countdown-burst", "countdown", REDIS_ONLY, "burst", SOME),
     Measurement("queues", "queues", BROKERS, rounds=SOME, one_core=True),
     Measurement("backlog", "backlog", REDIS_ONLY, rounds=ONCE, timeout_s=900, one_core=True),
+    Measurement("archive", "archive", frozenset({OURS}), rounds=SOME, one_core=True),
     Measurement("fanout1", "fanout", BROKERS, "one", SOME),
     Measurement("fanout10", "fanout", BROKERS, "ten", SOME),
     Measurement("fanout50", "fanout", BROKERS, "fifty", SOME),

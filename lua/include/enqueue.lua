@@ -29,7 +29,7 @@ local function enqueue(meta, ready, delayed, message, bell, timer, record, paylo
   local now = now_ms()
   eta = string.sub(eta, 1, 1) == '+' and now + tonumber(eta) or tonumber(eta)
   local published = redis.call('HINCRBY', meta, 'published', 1)
-  local told = not tag and record[6] and is_sampled(log_of(meta, record[6]), published)
+  local told = not tag and record[6] and is_sampled(published, log_of(meta, record[6]).permille)
   tag = tag or new_tag(now, published, mark_of(record[5], told), record[1])
   local hash = message .. tag
   if staged then

@@ -1,13 +1,11 @@
 -- @include now
 -- @include text
 -- @include marks
+-- @include quick_event
 
 -- Lifecycle events: what an entry holds stands in celery_redis_plus/events.py. A script that changes a message's state tells of
 -- it in the same step. Whether a message's events are written is decided once, when it is published, and stands in its tag: so
 -- each message is told of as a whole, and the others cost one comparison.
-local NO_DESCRIPTION = '\t\t\t\t\t\t\t\t\t\t'
--- Milliseconds between two looks at the server's memory and identity, which cost 30 µs.
-local LOOK_MS = 50
 
 local function is_told(tag)
   local mark = string.byte(tag, 20)
@@ -56,6 +54,15 @@ local function look_at_server(log, state, now)
   return state[1], now
 end
 
+-- Opens the quick way until the next look, or closes it.
+local function note_look(log)
+  if log.full or log.index or log.payload or log.chosen ~= '*' then
+    redis.call('HDEL', log.record, 'log')
+  elseif log.epoch then
+    redis.call('HSET', log.record, 'log', log.epoch .. '-* ' .. log.checked .. ' ' .. log.permille .. ' ' .. log.events)
+  end
+end
+
 local _logs = {}
 
 -- The queue's log by the key of its record, opened once a script call; false where its events are not written. `archive` is the
@@ -67,10 +74,14 @@ local function log_of(meta, archive)
   _logs[meta] = log or false
   if not log then return false end
   local state = redis.call('HMGET', log.meta, 'epoch', 'checked', 'full', 'run')
-  local now = now_ms()
-  log.ts = now_us()
+  local now, ts = now_ms_and_us()
+  log.record, log.ts, log.checked = meta, ts, state[2]
   log.epoch, log.now, log.full = state[1], now, state[3] == '1'
-  if math.abs(now - (state[2] or 0)) >= LOOK_MS then log.epoch, log.now = look_at_server(log, state, now) end
+  if math.abs(now - (state[2] or 0)) >= LOOK_MS then
+    log.epoch, log.now = look_at_server(log, state, now)
+    log.checked = text(log.now)
+    note_look(log)
+  end
   return log
 end
 
@@ -79,6 +90,7 @@ local function next_id(log)
   if log.epoch then return log.epoch .. '-*' end
   log.epoch = text(log.now)
   redis.call('HSET', log.meta, 'epoch', log.epoch, 'version', 1)
+  note_look(log)
   return log.epoch .. '-1'
 end
 
@@ -105,11 +117,6 @@ local function tell(meta, tag, what, facts)
     redis.call('APPEND', log.trail .. tag, id .. ' ')
     redis.call('PEXPIRE', log.trail .. tag, log.age)
   end
-end
-
--- Whether the events of the queue's message number `published` are to be written: `events.sampled`.
-local function is_sampled(log, published)
-  return log and published % 4294967296 * 919 % 1000 < log.permille
 end
 
 -- Writes `published`, and `delayed` where the message waits `delay` ms; lets its task id be looked up.

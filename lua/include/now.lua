@@ -4,8 +4,8 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- The same in microseconds, as text.
-local function now_us()
+-- The same, and in microseconds as text.
+local function now_ms_and_us()
   local time = redis.call('TIME')
-  return time[1] .. string.format('%06d', time[2])
+  return time[1] * 1000 + math.floor(time[2] / 1000), time[1] .. string.format('%06d', time[2])
 end

@@ -8,6 +8,11 @@ local function new_tag(now, published, mark, id)
   return string.format('%011x%08x%s%s', now, published % 4294967296, mark, id)
 end
 
+-- Whether the events of the queue's message number `published` are to be written: `events.sampled`.
+local function is_sampled(published, permille)
+  return published % 4294967296 * 919 % 1000 < tonumber(permille)
+end
+
 -- Stores a message that is deliverable from `now` on, and rings unless `quiet`. `level` is one priority level's span of scores.
 local function make_ready(ready, bell, hash, tag, payload, rank, now, level, quiet)
   redis.call('HSET', hash, 'payload', payload)

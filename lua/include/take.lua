@@ -1,12 +1,14 @@
 -- @include now
 -- @include text
 -- @include marks
+-- @include quick_event
 
 -- What a claim script sets first: who claims, for how long (ms), how many bytes of payload at most, and what events call him.
 local holder, visibility, bytes, worker
 -- The first entry is the script's own; then come header, payload, header, payload, ...
 local reply = { '' }
-local now, deadline
+local now, ts, deadline
+local CLAIMED_END = '\t\t\t\t\t' .. NO_DESCRIPTION
 
 local _for_marked
 -- The functions for messages of queues with limits or events, made when the first one is met: each call makes the functions anew
@@ -26,9 +28,10 @@ local function take(q, count, ready, index, message, meta, expiry, dying)
   local popped = redis.call('ZPOPMIN', ready, count)
   local drained = #popped < 2 * count
   if #popped > 0 and not deadline then
-    now = now_ms()
+    now, ts = now_ms_and_us()
     deadline = text(now + visibility)
   end
+  local looked, log, id, _
   local claimed = {}
   local taken = 0
   for i = 1, #popped, 2 do
@@ -61,7 +64,16 @@ local function take(q, count, ready, index, message, meta, expiry, dying)
         bytes = bytes - #fields[1]
         reply[#reply + 1] = q .. ' ' .. tag .. ' ' .. claim .. ' ' .. (fields[3] or '0') .. ' ' .. (fields[4] or '0')
         reply[#reply + 1] = fields[1]
-        if not is_plain(tag) then for_marked().tell(meta, tag, 'claimed', { claim = claim, worker = worker }) end
+        local told = string.byte(tag, 20) == TOLD
+        if told and not looked then
+          looked = true
+          id, _, log = quick_log(redis.call('HGET', meta, 'log'), now)
+        end
+        if told and log then
+          redis.call('XADD', log, id, 'v', 'claimed\t' .. ts .. '\t' .. tag .. '\t' .. claim .. '\t' .. worker .. CLAIMED_END)
+        elseif not is_plain(tag) then
+          for_marked().tell(meta, tag, 'claimed', { claim = claim, worker = worker })
+        end
       else
         redis.call('HINCRBY', meta, 'vanished', 1)
         if not is_plain(tag) then for_marked().tell(meta, tag, 'vanished', {}) end

@@ -17,8 +17,9 @@ READS_KEY = f"""\
 local function now_ms()
   return tonumber(redis.call('GET', '{KEY}'))
 end
-local function now_us()
-  return redis.call('GET', '{KEY}') .. '000'
+local function now_ms_and_us()
+  local now = redis.call('GET', '{KEY}')
+  return tonumber(now), now .. '000'
 end
 """
 

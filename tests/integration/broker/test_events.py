@@ -25,6 +25,12 @@ def with_archive(broker, **settings):
     return broker
 
 
+def look_again(client, **seen):
+    """Have the next event look at the server again, which `seen` (fields of events_meta) may tell otherwise."""
+    client.hset("events_meta:{q}", mapping={"checked": 0, **seen})
+    client.hdel("meta:{q}", "log")
+
+
 def names(broker, queue="q"):
     return [event.event for event in events_of(broker.client, broker.keys, queue)]
 
@@ -216,7 +222,7 @@ def test_another_server_behind_the_name_begins_a_new_epoch(archived):
     archived.declare("q")
     archived.publish("q", b"x")
     first = archived.client.hget("events_meta:{q}", "epoch").decode()
-    archived.client.hset("events_meta:{q}", mapping={"run": "0" * 40, "checked": 0})
+    look_again(archived.client, run="0" * 40)
     archived.publish("q", b"y")
     (_, (second, n)) = [entry_id(entry) for entry, _ in archived.client.xrange("events:{q}")]
     assert second > int(first)
@@ -231,7 +237,7 @@ def test_with_memory_full_events_are_skipped_and_counted_so_that_acks_free_it(br
         broker.publish("q", *[b"x" * 20_000] * 50)
         claimed = broker.claim("q", credit=40)
         used = int(client.info("memory")["used_memory"])
-        client.hset("events_meta:{q}", "checked", 0)
+        look_again(client)
         client.config_set("maxmemory", used)
         before = client.xlen("events:{q}")
         broker.settle(Settlement.ACK, *claimed)
@@ -242,7 +248,7 @@ def test_with_memory_full_events_are_skipped_and_counted_so_that_acks_free_it(br
         sweep(broker, "q")
         assert "40 event(s) of queue 'q' were not written" in caplog.text
         client.config_set("maxmemory", 0)
-        client.hset("events_meta:{q}", "checked", 0)
+        look_again(client)
         broker.settle(Settlement.ACK, *broker.claim("q"))
         assert client.xlen("events:{q}") == before + 20
 
