@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus import errors, events, options
 from celery_redis_plus.broker.consistency import RULES
+from celery_redis_plus.spark.declared import options_table
+from celery_redis_plus.spark.sink_options import SinkOptions
+from celery_redis_plus.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,6 +130,26 @@ def check_page() -> str:
     return CHECK_INTRO + table_head("rule", "what is wrong", "what `--repair` does") + "".join(rows)
 
 
+SPARK_INTRO = """# Options of the Spark formats
+
+For what they are good for see [the data pipeline](spark.md). Names are taken in any case; an unknown one, or a value that is not
+allowed, is an error that says so.
+"""
+
+
+def spark_options_page() -> str:
+    """Return the page of the options of source and sink."""
+    return SPARK_INTRO + "".join(
+        f"\n## {title}\n\n"
+        + table_head("option", "allowed", "default", "unit", "what it does")
+        + "".join(
+            table_row(f"`{name}`", allowed, f"`{default}`" if default else "", unit, doc)
+            for name, allowed, default, unit, doc in options_table(kind)
+        )
+        for title, kind in (("Source `celery_redis`", SourceOptions), ("Sink `celery_task`", SinkOptions))
+    )
+
+
 def table_head(*cells: str) -> str:
     """Return the head of a Markdown table."""
     return table_row(*cells) + "|" + "---|" * len(cells) + "\n"
@@ -142,6 +165,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors.md": errors_page,
     "events.md": events_page,
     "check.md": check_page,
+    "spark-options.md": spark_options_page,
 }
 
 

@@ -52,7 +52,8 @@ def _journal(pid: int) -> Journal:  # noqa: ARG001 - the cache's key
     return journal_of(os.environ[BROKER_VARIABLE], os.environ[PREFIX_VARIABLE])
 
 
-def _note(kind: str, hostname: str, **facts: object) -> None:
+def note(kind: str, hostname: str, **facts: object) -> None:
+    """Add a record of a worker, by its host name."""
     _journal(os.getpid()).note(kind, worker=hostname.partition("@")[0], **facts)
 
 
@@ -61,33 +62,33 @@ def _note(kind: str, hostname: str, **facts: object) -> None:
 
 def run_by_priority(self: Task, number: int, priority: int) -> None:
     """Note the start."""
-    _note(PRIORITIES, self.request.hostname, number=number, priority=priority)
+    note(PRIORITIES, self.request.hostname, number=number, priority=priority)
 
 
 def run_on_time(self: Task, number: int) -> None:
     """Note the start beside the time at which it was due."""
     due = datetime.fromisoformat(self.request.eta).timestamp()
-    _note(COUNTDOWNS, self.request.hostname, number=number, due=due)
+    note(COUNTDOWNS, self.request.hostname, number=number, due=due)
 
 
 def fail_then_succeed(self: Task, number: int) -> None:
     """Note each attempt; fail twice, and ask for a retry with exponential back-off."""
     attempt = self.request.retries
-    _note(RETRIES, self.request.hostname, number=number, attempt=attempt)
+    note(RETRIES, self.request.hostname, number=number, attempt=attempt)
     if attempt < FAILURES:
         raise self.retry(countdown=BACKOFF_S * 2**attempt, max_retries=5)
 
 
 def hear_broadcast(self: Task, number: int) -> None:
     """Note that this worker heard it."""
-    _note(BROADCASTS, self.request.hostname, number=number)
+    note(BROADCASTS, self.request.hostname, number=number)
 
 
 def work_a_while(self: Task, number: int) -> None:
     """Note the start and the end, between which a worker may be killed."""
-    _note(CRASHES, self.request.hostname, number=number, event="start")
+    note(CRASHES, self.request.hostname, number=number, event="start")
     time.sleep(CRASH_TASK_S)
-    _note(CRASHES, self.request.hostname, number=number, event="end")
+    note(CRASHES, self.request.hostname, number=number, event="end")
 
 
 # ---- the app
@@ -118,7 +119,7 @@ def app_of_worker() -> Celery:
     """Return the app for the broker and the prefix that the environment names; its worker notes when it is ready."""
 
     def note_ready(sender: Any, **_: object) -> None:
-        _note("ready", sender.hostname)
+        note("ready", sender.hostname)
 
     worker_ready.connect(note_ready, weak=False)
     return make_app(os.environ[BROKER_VARIABLE], os.environ[PREFIX_VARIABLE])

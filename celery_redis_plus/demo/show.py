@@ -17,7 +17,7 @@ from redis import RedisError
 from celery_redis_plus.demo.account import Account, make_account
 from celery_redis_plus.demo.chapters import broadcasts, countdowns, crash, departure, priorities, retries
 from celery_redis_plus.demo.claims import Outcome, exit_status
-from celery_redis_plus.demo.stage import Stage
+from celery_redis_plus.demo.stage import Cast, Stage
 from celery_redis_plus.errors import CeleryRedisPlusError
 
 Chapter = Callable[[Stage, Account], Outcome]
@@ -38,8 +38,22 @@ FAILURES = (CeleryRedisPlusError, RedisError, KombuError, OSError)
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run(*, url: str | None = None, verbose: bool = False, plain: bool = False) -> int:
+def run(
+    *,
+    url: str | None = None,
+    verbose: bool = False,
+    plain: bool = False,
+    cast: Cast | None = None,
+    chapters: tuple[Chapter, ...] = CHAPTERS,
+) -> int:
     """Show the demo and return the exit status: 0 if all claims are true, 1 if not, 128 + n after signal n.
+
+    Args:
+        url: a server to use; None starts one.
+        verbose: show the workers' logs.
+        plain: no colours, nothing overwritten.
+        cast: the app, and the workers'.
+        chapters: what is played.
 
     Raises:
         CeleryRedisPlusError: the server does not start or cannot be used.
@@ -48,8 +62,8 @@ def run(*, url: str | None = None, verbose: bool = False, plain: bool = False) -
     began = time.monotonic()
     with _signals_that_raise():
         try:
-            with Stage(url, account, verbose=verbose) as stage:
-                outcomes = tell(stage, account)
+            with Stage(url, account, verbose=verbose, cast=cast) as stage:
+                outcomes = tell(stage, account, chapters)
         except Interrupted as interrupted:
             print(f"\nended by {interrupted.signal.name}; all that was started is gone", file=sys.stderr)
             return 128 + interrupted.signal

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -24,6 +25,8 @@ from celery_redis_plus.topology.address import Address, url_options
 from celery_redis_plus.topology.connector import Connector
 
 if TYPE_CHECKING:
+    from celery import Celery
+
     from celery_redis_plus.broker.queues import Sizes
     from celery_redis_plus.demo.account import Account
     from celery_redis_plus.demo.journal import Journal
@@ -41,16 +44,33 @@ class DemoFailed(CeleryRedisPlusError):  # noqa: N818 - as in errors.py
     """The demo could not go on; the message says why, and the worker's log follows."""
 
 
+@dataclass(frozen=True)
+class Cast:
+    """What plays.
+
+    Attributes:
+        make_app: returns the app for a broker and a prefix of keys.
+        worker_app: the module with the workers' app.
+        log_level: of the workers.
+    """
+
+    make_app: Callable[[str, str], Celery] = make_app
+    worker_app: str = "celery_redis_plus.demo.worker_app"
+    log_level: str = "INFO"
+
+
 class Stage:
     """Builds the stage on entering the context; on leaving it, everything is taken away again.
 
     Args:
         url: a server to use; None starts one.
         account: where the workers' logs are shown if `verbose`.
+        cast: the app, and the workers'.
     """
 
-    def __init__(self, url: str | None, account: Account, *, verbose: bool = False) -> None:
+    def __init__(self, url: str | None, account: Account, *, verbose: bool = False, cast: Cast | None = None) -> None:
         self.embedded = url is None
+        self._cast = cast or Cast()
         self.workers: dict[str, WorkerProcess] = {}
         self.prefix = f"crp-demo-{secrets.token_hex(4)}:"
         self._url = url
@@ -71,7 +91,7 @@ class Stage:
             self.journal: Journal = journal_of(self.broker, self.prefix)
             exits.callback(self.journal.close)
             exits.callback(self._remove_keys)
-            self.app = make_app(self.broker, self.prefix)
+            self.app = self._cast.make_app(self.broker, self.prefix)
             exits.callback(self.app.close)
             exits.callback(self._kill_workers)
             self.clock_offset_s = 0.0 if self.embedded else self.journal.clock_offset_s()
@@ -91,6 +111,8 @@ class Stage:
         """
         worker = WorkerProcess(
             name,
+            app=self._cast.worker_app,
+            log_level=self._cast.log_level,
             queues=queues,
             folder=self.folder,
             environment={

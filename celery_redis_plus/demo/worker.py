@@ -21,6 +21,8 @@ class WorkerProcess:
 
     Args:
         name: its name, which its records have too.
+        app: the module with its app.
+        log_level: of its log.
         queues: what it consumes.
         folder: where it runs; a user's folder could hold a `celery.py`.
         environment: all of its environment variables.
@@ -31,6 +33,8 @@ class WorkerProcess:
         self,
         name: str,
         *,
+        app: str,
+        log_level: str,
         queues: Sequence[str],
         folder: Path,
         environment: Mapping[str, str],
@@ -41,8 +45,8 @@ class WorkerProcess:
         self._on_line = on_line
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "celery", "-A", "celery_redis_plus.demo.worker_app", "--no-color", "worker"),
-                *("--pool", "prefork", "--concurrency", "1", "--hostname", f"{name}@demo", "--loglevel", "INFO"),
+                *(sys.executable, "-m", "celery", "-A", app, "--no-color", "worker"),
+                *("--pool", "prefork", "--concurrency", "1", "--hostname", f"{name}@demo", "--loglevel", log_level),
                 *("--queues", ",".join(queues)),
             ],
             cwd=folder,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
+
+from celery_redis_plus.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -38,6 +41,24 @@ class Thresholds:
     failure_sigmas: float = 3.0
     failure_least: int = 20
     poison_attempts: int = 3
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Self:
+        """Return the thresholds that a command line was given, by their names here.
+
+        Raises:
+            InvalidArgument: a name is unknown, or a value is no number.
+        """
+        known = {threshold.name: type(threshold.default) for threshold in fields(cls)}
+        values: dict[str, Any] = {}
+        for name, text in given.items():
+            if name not in known:
+                raise InvalidArgument(f"there is no threshold {name!r}; thresholds: {', '.join(known)}")
+            try:
+                values[name] = known[name](text)
+            except ValueError:
+                raise InvalidArgument(f"threshold {name}: {text!r} is not allowed; allowed: a number") from None
+        return cls(**values)
 
 
 def anomalies(tables: dict[str, DataFrame], thresholds: Thresholds | None = None) -> DataFrame:

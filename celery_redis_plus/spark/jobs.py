@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ingest.add_argument("--interval", type=float, default=10.0, metavar="SECONDS", help="between two micro-batches")
     ingest.add_argument("--batch", type=int, metavar="N", help="events a micro-batch at most (default: 500000)")
     ingest.add_argument("--reader", default=DEFAULT_READER, help="name under which events are kept for this job; '' for none")
+    ingest.add_argument("--trim", action="store_true", help="remove events once every registered reader has them (trimOnCommit)")
     ingest.add_argument("--allow-data-loss", action="store_true", help="go on when events were trimmed before they were read")
     fold = jobs.add_parser("fold", help="bring messages, queues, tasks and workers up to date with events")
     fold.add_argument("--rebuild", action="store_true", help="make all of them anew")
@@ -42,6 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     report.add_argument("--against", metavar="FROM..TO", help="another period to compare with")
     report.add_argument("--data", type=Path, metavar="DIR", help="write the figures there too, as Parquet and CSV")
     report.add_argument("--picture", type=Path, metavar="FILE", help="draw the charts into one picture too (.svg, .png)")
+    report.add_argument(
+        "--threshold",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="when a figure is an anomaly, such as retry_share=0.5",
+    )
     compact = jobs.add_parser("compact", help="put the many small files of `events` into few")
     replay = jobs.add_parser("replay", help="send messages again, with their archived payloads")
     replay.add_argument("--where", default="state = 'DEAD'", metavar="SQL", help="which messages (default: %(default)s)")
@@ -68,7 +76,7 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
     """
     job = {"ingest": _ingest, "fold": _fold, "report": _report, "compact": _compact, "replay": _replay}[arguments.job]
     # Before Spark starts, which takes ten seconds.
-    settings = dict(_setting(text) for text in arguments.conf)
+    settings = dict(_setting(text, "--conf") for text in arguments.conf)
     _check(arguments)
     spark = _session(arguments, settings)
     try:
@@ -127,6 +135,8 @@ def _ingest(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int
     source: dict[str, Any] = {"prefix": arguments.prefix, "queues": arguments.queues, "readerName": arguments.reader}
     url, url_env = _place(arguments)
     source |= {"urlEnv": url_env} if url_env else {"url": url}
+    if arguments.trim:
+        source["trimOnCommit"] = "true"
     if arguments.batch:
         source["maxOffsetsPerTrigger"] = arguments.batch
     if arguments.allow_data_loss:
@@ -164,13 +174,15 @@ def _fold(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
 
 def _report(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
     from celery_redis_plus.spark import report, tables
+    from celery_redis_plus.spark.anomalies import Thresholds
     from celery_redis_plus.spark.manifest import TABLES
     from celery_redis_plus.spark.summaries import Period, summaries
 
     period = Period.parse(arguments.period)
     against = Period.parse(arguments.against) if arguments.against else None
+    thresholds = Thresholds.parse(dict(_setting(text, "--threshold") for text in arguments.threshold))
     read = {name: tables.read(spark, arguments.root, name) for name in TABLES}
-    figures = summaries(read, period=period, against=against)
+    figures = summaries(read, period=period, against=against, thresholds=thresholds)
     note = f"Period {arguments.period}." if arguments.period != ".." else "Everything in the tables."
     arguments.output.write_text(report.render(figures, note=note), encoding="utf-8")
     states = ", ".join(
@@ -213,10 +225,10 @@ def _place(arguments: argparse.Namespace) -> tuple[str, str]:
     return arguments.url, ""
 
 
-def _setting(text: str) -> tuple[str, str]:
+def _setting(text: str, option: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise InvalidArgument(f"--conf {text!r} is not allowed; allowed: NAME=VALUE")
+        raise InvalidArgument(f"{option} {text!r} is not allowed; allowed: NAME=VALUE")
     return name, value
 
 

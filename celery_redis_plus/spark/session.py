@@ -45,7 +45,7 @@ def check_installed() -> None:
     Raises:
         SparkUnavailable: one is missing or too old; the message says what to install.
     """
-    for module in ("pyspark", "pyarrow", "pandas"):
+    for module in ("pyspark", "pyarrow", "pandas", "numpy", "matplotlib"):
         if find_spec(module) is None:
             raise SparkUnavailable(f"{module} is not installed: pip install 'celery-redis-plus[spark]'")
     home = os.environ.get("JAVA_HOME")
@@ -97,6 +97,8 @@ def _set_environment(*, local: bool) -> None:
     """Tell Spark's Python processes which Python to use and where this package is."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # Spark starts them with `python -m`, which would look for modules in the folder where the job was started first.
+    os.environ["PYTHONSAFEPATH"] = "1"
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if str(HOME) not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(HOME), *paths])

@@ -17,6 +17,7 @@ from pyspark.sql import functions as sf
 from celery_redis_plus.spark import fold as folding
 from celery_redis_plus.spark.ingest import parquet_rows, write_by_day
 from celery_redis_plus.spark.manifest import Manifest, files, locked, remove_unreferenced, sources
+from celery_redis_plus.spark.stories import ROW_DDL
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -52,7 +53,21 @@ def read(spark: SparkSession, root: str | Path, table: str) -> DataFrame:
     Raises:
         TablesUnusable: `root` has no such table yet.
     """
+    # Java does not follow `chdir`.
+    root = Path(root).absolute()
+    manifest = Manifest.read(root)
+    if table in manifest.tables and manifest.folded and not manifest.tables[table]:
+        return _empty(spark, table)
     return spark.read.parquet(*files(root, table))
+
+
+def _empty(spark: SparkSession, table: str) -> DataFrame:
+    """Return a table without rows, such as `workers` before the first delivery."""
+    nothing = spark.createDataFrame([], ROW_DDL)
+    if table == "messages":
+        return folding.messages(nothing)
+    minutes = folding.per_minute(nothing, PER_MINUTE[table])
+    return folding.with_backlog(minutes, None) if table == "queues" else minutes
 
 
 def fold(spark: SparkSession, root: str | Path, *, rebuild: bool = False) -> Folded:

@@ -31,14 +31,15 @@ class Block:
 
 def blocks(*languages: str) -> list[Block]:
     """Return the blocks in one of the languages, except those marked as not run."""
-    return [block for page in PAGES if page.exists() for block in _of_page(page) if block.language in languages]
+    return [block for page in PAGES if page.exists() for block in of_page(page) if block.language in languages]
 
 
-def _of_page(page: Path) -> list[Block]:
+def of_page(page: Path, *, all_of_them: bool = False) -> list[Block]:
+    """Return the blocks of a page, except those marked as not run."""
     found = []
     tokens = MarkdownIt().parse(page.read_text(encoding="utf-8"))
     for before, token in zip([None, *tokens], tokens, strict=False):
-        excused = before is not None and before.type == "html_block" and NOT_RUN.match(before.content)
+        excused = not all_of_them and before is not None and before.type == "html_block" and NOT_RUN.match(before.content)
         if token.type == "fence" and token.info and token.map and not excused:
             found.append(Block(page, token.info.split()[0], token.map[0] + 2, token.content))
     return found

@@ -52,6 +52,9 @@ def test_command_exists(words):
         assert_help_of([sys.executable, "-m", "celery"], [word for word in arguments if word in {"worker", "inspect"}])
     elif program == "python" and arguments[0] == "-m":
         assert find_spec(arguments[1])
+    elif program == "spark-submit":
+        assert any("celery_redis_plus.spark.submit" in word for word in arguments)
+        assert find_spec("celery_redis_plus.spark.submit")
     elif program == "python":
         assert (ROOT / arguments[0]).is_file()
     else:

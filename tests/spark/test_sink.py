@@ -108,7 +108,7 @@ def test_columns_say_task_queue_priority_eta_and_keyword_arguments(spark, write,
 def test_a_worker_runs_them_by_priority_and_not_before_their_eta(spark, write, app, start_worker, broker_url, redis_client):
     from tests.support.waiting import wait_until
 
-    soon = datetime.now(UTC) + timedelta(seconds=20)
+    soon = datetime.now(UTC) + timedelta(seconds=10)
     frame = spark.range(20).select(
         sf.concat(sf.lit("sink:"), "id").alias("key"),
         (sf.col("id") % 10).cast("int").alias("rank"),

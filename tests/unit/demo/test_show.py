@@ -37,8 +37,7 @@ def run(monkeypatch):
         stream, stage = io.StringIO(), StageWithoutServer()
         monkeypatch.setattr(show, "Stage", lambda *_, **__: stage)
         monkeypatch.setattr(show, "make_account", lambda **_: PlainAccount(stream))
-        monkeypatch.setattr(show.tell, "__defaults__", (chapters,))
-        status = show.run()
+        status = show.run(chapters=chapters)
         assert stage.left
         return status, stream.getvalue()
 

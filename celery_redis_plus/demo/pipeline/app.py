@@ -1,0 +1,111 @@
+"""The app of the pipeline's demo: three kinds of tasks, whose fates follow from their numbers, and the ledger they write."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from typing import Any
+
+from celery import Celery, Task
+from celery.exceptions import Reject
+from celery.signals import worker_ready
+from kombu import Queue
+
+from celery_redis_plus.demo.app import BROKER_VARIABLE, PREFIX_VARIABLE, VISIBILITY_TIMEOUT_S, note
+from celery_redis_plus.integration.configure import configure_app
+
+LEDGER = "ledger"
+
+#: Task -> its queue.
+TASKS = {"shop.bill": "orders", "shop.ship": "orders", "shop.notify": "mails"}
+QUEUES = ("orders", "mails")
+
+RETRIES = 2
+RETRY_DELAY_S = 0.3
+MOST_DELAY_S = 8.0
+
+
+class Fate(StrEnum):
+    """How a task ends, as the ledger has it."""
+
+    SUCCEED = "succeeded"
+    FAIL = "failed"
+    RETRY = "retried"
+    REJECT = "rejected"
+
+
+def fate_of(number: int, attempt: int) -> Fate:
+    """Return how an attempt ends: of a hundred tasks five fail, three are retried, one is rejected."""
+    place = number % 100
+    if place < 5:
+        return Fate.FAIL
+    if place < 8 and attempt < RETRIES:
+        return Fate.RETRY
+    return Fate.REJECT if place == 8 else Fate.SUCCEED
+
+
+def delay_of(number: int) -> float | None:
+    """Return the countdown of a task, seconds: three of a hundred have one."""
+    return 1.0 + number % 1000 / 1000 * (MOST_DELAY_S - 1.0) if number % 100 in {9, 10, 11} else None
+
+
+def task_of(number: int) -> str:
+    """Return the task's name: of ten tasks five are bills, three shipments, two notes."""
+    return ("shop.bill", "shop.ship", "shop.bill", "shop.notify", "shop.bill")[number // 2 % 5]
+
+
+def work(self: Task, number: int) -> None:
+    """Note the start and how it ends, and end so."""
+    attempt = self.request.retries
+    facts = {
+        # The message, which a retry replaces by another, and a redelivery does not.
+        "id": self.request.properties["delivery_tag"],
+        "task": self.name,
+        "number": number,
+        "eta": self.request.eta,
+    }
+    note(LEDGER, self.request.hostname, **facts)
+    fate = fate_of(number, attempt)
+    note(LEDGER, self.request.hostname, **facts, fate=fate)
+    if fate is Fate.FAIL:
+        raise ValueError(f"order {number} has no address")
+    if fate is Fate.RETRY:
+        raise self.retry(countdown=RETRY_DELAY_S, max_retries=RETRIES)
+    if fate is Fate.REJECT:
+        raise Reject(f"order {number} is unknown", requeue=False)
+
+
+def make_app(broker: str, prefix: str) -> Celery:
+    """Return the app; all its keys in Redis begin with `prefix`."""
+    app = Celery("celery-redis-plus-demo", broker=broker, set_as_current=False)
+    app.conf.update(
+        broker_connection_retry_on_startup=True,
+        broker_transport_options={
+            "visibility_timeout": VISIBILITY_TIMEOUT_S,
+            "global_keyprefix": broker_prefix(prefix),
+            "archive": True,
+            "archive_payload": True,
+        },
+        task_acks_late=True,
+        task_ignore_result=True,
+        task_queues=[Queue(name) for name in QUEUES],
+    )
+    configure_app(app)
+    for name in TASKS:
+        app.task(work, name=name, bind=True)
+    return app
+
+
+def broker_prefix(prefix: str) -> str:
+    """Return the `global_keyprefix`."""
+    return f"{prefix}broker:"
+
+
+def app_of_worker() -> Celery:
+    """Return the app for the broker and the prefix that the environment names; its worker notes when it is ready."""
+
+    def note_ready(sender: Any, **_: object) -> None:
+        note("ready", sender.hostname)
+
+    worker_ready.connect(note_ready, weak=False)
+    return make_app(os.environ[BROKER_VARIABLE], os.environ[PREFIX_VARIABLE])

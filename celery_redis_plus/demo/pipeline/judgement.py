@@ -1,0 +1,146 @@
+"""Holds the report's figures against the ledger that the workers wrote: what they did, not what anybody reported."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.demo.claims import Claim
+from celery_redis_plus.demo.pipeline.app import Fate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from celery_redis_plus.demo.journal import Record
+    from celery_redis_plus.spark.replay import Replayed
+
+#: Fate in the ledger -> state in the report.
+STATES = {Fate.SUCCEED: "COMPLETED", Fate.FAIL: "FAILED", Fate.RETRY: "RETRIED", Fate.REJECT: "DEAD"}
+#: Fate -> the exception that the report names.
+ERRORS = {Fate.FAIL: "ValueError"}
+
+
+class Ledger:
+    """What the workers noted, by message.
+
+    Attributes:
+        ended: message -> its last record with a fate; one that was delivered twice has the same fate twice.
+        begun: message -> how often it was begun.
+    """
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.ended: dict[str, Record] = {record["id"]: record for record in records if "fate" in record}
+        self.begun = Counter(record["id"] for record in records if "fate" not in record)
+        self.records = records
+
+    def states(self) -> Counter[str]:
+        """Return how many messages ended in each state."""
+        return Counter(STATES[record["fate"]] for record in self.ended.values())
+
+    def states_of_tasks(self) -> dict[str, Counter[str]]:
+        """Return the same by task."""
+        found: dict[str, Counter[str]] = {}
+        for record in self.ended.values():
+            found.setdefault(record["task"], Counter())[STATES[record["fate"]]] += 1
+        return found
+
+    def done(self) -> set[int]:
+        """Return the numbers of the tasks that came to their last end."""
+        return {record["number"] for record in self.ended.values() if record["fate"] != Fate.RETRY}
+
+    def succeeded_at(self, worker: str) -> int:
+        """Return how many messages a worker that was never killed has ended well."""
+        return sum(record["fate"] == Fate.SUCCEED and record["worker"] == worker for record in self.ended.values())
+
+    def early(self) -> list[int]:
+        """Return the tasks that began before their eta."""
+        return [
+            record["number"]
+            for record in self.records
+            if record["eta"] and record["at"] < datetime.fromisoformat(record["eta"]).timestamp()
+        ]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the pipeline tells.
+
+    Attributes:
+        figures: of the report.
+        repeated: messages that were delivered more than once.
+        written: events that the broker has written, as their numbers say.
+        rows: events in the table.
+        distinct: different ones among them.
+        replay: what a replay of the dead letters would do.
+    """
+
+    figures: Mapping[str, pd.DataFrame]
+    repeated: set[str]
+    written: int
+    rows: int
+    distinct: int
+    replay: Replayed
+
+
+def judge(ledger: Ledger, told: Told, tasks: int, survivor: str) -> list[Claim]:
+    """Return the claims; `tasks` were published, and the worker `survivor` was not killed."""
+    states = dict(zip(told.figures["states"]["state"], told.figures["states"]["count"].astype(int), strict=True))
+    expected = ledger.states()
+    workers = told.figures["workers"].set_index("worker")
+    return [
+        Claim.equal("tasks that came to their end", len(ledger.done()), tasks),
+        Claim.at_least("messages that the killed worker held, and another one got", int(workers["requeued"].sum()), 1),
+        Claim.equal("events in Parquet", told.rows, told.written),
+        Claim.equal("different ones among them", told.distinct, told.written),
+        *(
+            Claim.equal(f"messages that the report has as {state}; the ledger has", states.get(state, 0), expected[state])
+            for state in STATES.values()
+        ),
+        Claim.none(
+            "messages in another state", [f"{state}: {count}" for state, count in states.items() if state not in expected]
+        ),
+        Claim.none("tasks whose row of the report differs from the ledger", _differing_tasks(ledger, told.figures["by_task"])),
+        Claim.equal("failures with ValueError; the ledger has", _failures(told.figures["failures"]), expected["FAILED"]),
+        Claim.equal(
+            "messages with an eta; the ledger has",
+            int(told.figures["lateness"]["messages"].sum()),
+            sum(bool(record["eta"]) for record in ledger.ended.values()),
+        ),
+        Claim.none("tasks that began before their eta", ledger.early()),
+        Claim.equal(
+            f"acked at worker {survivor}; the ledger has",
+            int(sum(count for name, count in workers["acked"].items() if name.startswith(f"{survivor}@"))),
+            ledger.succeeded_at(survivor),
+        ),
+        Claim.none(
+            "messages that were begun twice and that the tables do not have as delivered twice",
+            {message for message, count in ledger.begun.items() if count > 1} - told.repeated,
+        ),
+        Claim.equal("dead letters that a replay would send", _sendable(told.replay), expected["DEAD"]),
+    ]
+
+
+def _differing_tasks(ledger: Ledger, by_task: pd.DataFrame) -> list[str]:
+    reported: dict[Any, tuple[int, ...]] = {
+        row.task: (int(row.messages), int(row.completed), int(row.failed), int(row.dead)) for row in by_task.itertuples()
+    }
+    noted = {
+        task: (sum(states.values()), states["COMPLETED"], states["FAILED"], states["DEAD"])
+        for task, states in ledger.states_of_tasks().items()
+    }
+    return [
+        f"{task}: {reported.get(task)} and {noted.get(task)}"
+        for task in {*reported, *noted}
+        if reported.get(task) != noted.get(task)
+    ]
+
+
+def _failures(failures: pd.DataFrame) -> int:
+    return int(failures[failures["error"] == ERRORS[Fate.FAIL]]["count"].sum())
+
+
+def _sendable(replay: Replayed) -> int:
+    return replay.selected - replay.without_payload

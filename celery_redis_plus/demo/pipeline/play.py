@@ -1,0 +1,157 @@
+"""The one chapter: tasks run, their events go into Parquet meanwhile, are folded, and make a report."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.archive.log import EventLog
+from celery_redis_plus.demo.claims import Outcome
+from celery_redis_plus.demo.pipeline.app import LEDGER, QUEUES, TASKS, broker_prefix, delay_of, task_of
+from celery_redis_plus.demo.pipeline.judgement import Ledger, Told, judge
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from celery_redis_plus.demo.account import Account
+    from celery_redis_plus.demo.stage import Stage
+
+TITLE = "Pipeline"
+SURVIVOR, VICTIM = "one", "two"
+#: The victim is killed when this share of the tasks has ended.
+KILL_AFTER = 0.4
+#: For all tasks, seconds: a laptop needs one minute.
+PATIENCE_S = 1200
+INTERVAL_S = 2.0
+POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The chapter.
+
+    Attributes:
+        output: the folder for the tables and the report; it stays.
+        tasks: how many tasks are published.
+    """
+
+    output: Path
+    tasks: int = 20_000
+
+    @property
+    def report(self) -> Path:
+        """The report's file."""
+        return self.output / "report.html"
+
+    def play(self, stage: Stage, account: Account) -> Outcome:
+        """Play it."""
+        account.chapter(
+            TITLE,
+            f"Two workers run {self.tasks:,} tasks, some of which fail, are retried, are rejected or wait for their eta; one of "
+            "the workers is killed with SIGKILL. Spark streams what the broker writes of every message into Parquet while it "
+            "happens, and folds it into tables and a report. Each task notes on its own what it does: that is the ledger.",
+        )
+        from celery_redis_plus.spark.session import session
+
+        account.say("Spark starts")
+        settings = {"spark.log.level": "OFF", "spark.local.dir": str(stage.folder), "spark.driver.memory": "1g"}
+        with ExitStack() as exits:
+            spark = session("celery-redis-plus demo", config=settings)
+            exits.callback(spark.stop)
+            return self._play(stage, account, spark, exits)
+
+    def _play(self, stage: Stage, account: Account, spark: SparkSession, exits: ExitStack) -> Outcome:
+        for name in (SURVIVOR, VICTIM):
+            stage.start_worker(name, QUEUES)
+        query = self._stream(stage, spark)
+        exits.callback(query.stop)
+        begun = time.monotonic()
+        self._publish(stage, account)
+        self._wait_for_the_work(stage, account)
+        worked_s = time.monotonic() - begun
+        query.processAllAvailable()
+        query.stop()
+        account.say("all tasks have ended, and all events are in Parquet; fold and report")
+        begun = time.monotonic()
+        told = self._tell(stage, spark)
+        ledger = Ledger(stage.journal.read(LEDGER))
+        account.table(
+            ("task", "messages", "completed", "failed", "dead", "wait p95", "run p95"),
+            [
+                (
+                    row.task,
+                    *(f"{count:,}" for count in (row.messages, row.completed, row.failed, row.dead)),
+                    f"{row.wait_p95_s:.2f} s",
+                    f"{row.run_p95_s * 1000:.1f} ms",
+                )
+                for row in told.figures["by_task"].itertuples()
+            ],
+        )
+        account.say(f"the report: {self.report}")
+        figures = {
+            "tasks": f"{self.tasks:,} in {worked_s:.0f} s, with two workers, Spark and the server on this machine",
+            "events": f"{told.rows:,}; folded and reported in {time.monotonic() - begun:.0f} s",
+        }
+        return Outcome(TITLE, judge(ledger, told, self.tasks, SURVIVOR), figures)
+
+    def _publish(self, stage: Stage, account: Account) -> None:
+        with account.progress("published", self.tasks) as progress, stage.app.producer_or_acquire() as producer:
+            for number in range(self.tasks):
+                task = task_of(number)
+                stage.app.send_task(task, (number,), queue=TASKS[task], countdown=delay_of(number), producer=producer)
+                if number % 500 == 499:
+                    progress(number + 1)
+                    self._kill_when_due(stage, account)
+            progress(self.tasks)
+
+    def _stream(self, stage: Stage, spark: SparkSession) -> Any:
+        from celery_redis_plus.spark import ingest
+
+        source = {"url": stage.broker, "prefix": broker_prefix(stage.prefix), "readerName": "demo"}
+        return ingest.start(spark, self.output / "tables", source, interval_s=INTERVAL_S)
+
+    def _wait_for_the_work(self, stage: Stage, account: Account) -> None:
+        """Wait until no message is left."""
+        with account.progress("ended", self.tasks) as progress:
+
+            def idle() -> bool:
+                progress(min(stage.journal.count(LEDGER) // 2, self.tasks))
+                self._kill_when_due(stage, account)
+                sizes = [stage.sizes(queue) for queue in QUEUES]
+                return not any(size.ready + size.delayed + size.unacked for size in sizes)
+
+            stage.wait(idle, PATIENCE_S, poll_s=POLL_S)
+
+    def _kill_when_due(self, stage: Stage, account: Account) -> None:
+        if VICTIM in stage.workers and stage.journal.count(LEDGER) >= 2 * self.tasks * KILL_AFTER:
+            stage.kill_worker(VICTIM)
+            account.say(f"worker {VICTIM!r} was killed after {stage.journal.count(LEDGER) // 2:,} tasks")
+
+    def _tell(self, stage: Stage, spark: SparkSession) -> Told:
+        from celery_redis_plus.spark import report, tables
+        from celery_redis_plus.spark.manifest import TABLES
+        from celery_redis_plus.spark.replay import Destination, replay
+        from celery_redis_plus.spark.summaries import Period, summaries
+
+        root = self.output / "tables"
+        tables.fold(spark, root)
+        read = {name: tables.read(spark, root, name) for name in TABLES}
+        figures = summaries(read, period=Period())
+        self.report.write_text(report.render(figures, note=f"The demo's {self.tasks:,} tasks."), encoding="utf-8")
+        report.save_figures(figures, self.output / "figures")
+        report.draw(figures, self.output / "report.svg")
+        events = tables.read(spark, root, "events")
+        with EventLog(stage.broker, broker_prefix(stage.prefix)) as log:
+            written = sum(numbering.total for numbering in log.numberings(log.queues()).values())
+        dry = replay(spark, root, "state = 'DEAD'", Destination(url=stage.broker), dry_run=True)
+        return Told(
+            figures,
+            repeated={row.id for row in read["messages"].where("attempts > 1").select("id").collect()},
+            written=written,
+            rows=events.count(),
+            distinct=events.select("queue", "epoch", "n").distinct().count(),
+            replay=dry,
+        )

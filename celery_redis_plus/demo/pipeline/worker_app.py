@@ -1,0 +1,7 @@
+"""What the workers run: `celery -A celery_redis_plus.demo.pipeline.worker_app worker`."""
+
+from __future__ import annotations
+
+from celery_redis_plus.demo.pipeline.app import app_of_worker
+
+app = app_of_worker()

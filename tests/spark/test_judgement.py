@@ -1,0 +1,92 @@
+"""What the demo of the pipeline claims is false when the report differs from the ledger."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra `spark`")
+
+import pandas as pd
+
+from celery_redis_plus.demo.pipeline.app import fate_of, task_of
+from celery_redis_plus.demo.pipeline.judgement import STATES, Ledger, Told, judge
+from celery_redis_plus.spark.replay import Replayed
+
+TASKS = 200
+
+
+def records():
+    """Every attempt of every task: begun, and ended."""
+    for number in range(TASKS):
+        for attempt in range(3):
+            fate = fate_of(number, attempt)
+            facts = {
+                "id": f"{number}.{attempt}",
+                "task": task_of(number),
+                "number": number,
+                "worker": "one",
+                "eta": None,
+                "at": 1.0,
+            }
+            yield facts
+            yield facts | {"fate": fate}
+            if fate != "retried":
+                break
+
+
+def told(ledger, **changes):
+    states = ledger.states()
+    by_task = [
+        {"task": task, "messages": sum(of.values()), "completed": of["COMPLETED"], "failed": of["FAILED"], "dead": of["DEAD"]}
+        for task, of in ledger.states_of_tasks().items()
+    ]
+    figures = {
+        "states": pd.DataFrame({"state": list(states), "count": list(states.values())}),
+        "by_task": pd.DataFrame(by_task),
+        "failures": pd.DataFrame([{"error": "ValueError", "count": states["FAILED"]}]),
+        "lateness": pd.DataFrame([{"messages": 0}]),
+        "workers": pd.DataFrame([{"worker": "one@demo", "acked": states["COMPLETED"], "requeued": 1}]),
+    }
+    known = {"figures": figures, "repeated": set(), "written": 900, "rows": 900, "distinct": 900}
+    return Told(**known | {"replay": Replayed(states["DEAD"], 0, 0)} | changes)
+
+
+def false_claims(ledger, told):
+    return [claim for claim in judge(ledger, told, TASKS, "one") if not claim.holds]
+
+
+def test_equal_figures_hold():
+    ledger = Ledger(list(records()))
+
+    assert set(ledger.states()) == set(STATES.values())
+    assert false_claims(ledger, told(ledger)) == []
+
+
+@pytest.mark.parametrize(
+    ("figure", "column"),
+    [("states", "count"), ("by_task", "failed"), ("failures", "count"), ("workers", "acked"), ("lateness", "messages")],
+)
+def test_one_message_more_in_a_figure_is_seen(figure, column):
+    ledger = Ledger(list(records()))
+    found = told(ledger)
+    found.figures[figure].loc[0, column] += 1
+
+    assert false_claims(ledger, found)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"rows": 901}, {"distinct": 899}, {"replay": Replayed(2, 1, 0)}, {"replay": Replayed(0, 0, 0)}], ids=str
+)
+def test_lost_and_doubled_events_and_missing_payloads_are_seen(changes):
+    ledger = Ledger(list(records()))
+
+    assert false_claims(ledger, told(ledger, **changes))
+
+
+def test_a_lost_task_and_an_unseen_redelivery_are_seen():
+    complete = list(records())
+    lost = Ledger([record for record in complete if record["number"] != 57])
+    assert false_claims(lost, told(lost))
+    twice = Ledger([*complete, complete[0]])
+    assert false_claims(twice, told(twice))
+    assert not false_claims(twice, told(twice, repeated={complete[0]["id"]}))
