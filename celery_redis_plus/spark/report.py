@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 
 mpl.use("svg")
-# Text stays text: it can be searched and copied, and takes a third of the room.
-mpl.rcParams["svg.fonttype"] = "none"
 
 from matplotlib import pyplot as plt
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+
+# Text stays text: it can be searched and copied, and takes a third of the room.
+mpl.rcParams["svg.fonttype"] = "none"
 
 #: More lines than this in a chart cannot be told apart: the busiest queues are drawn.
 MOST_LINES = 8
