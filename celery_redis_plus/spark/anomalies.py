@@ -49,7 +49,7 @@ class Thresholds:
         Raises:
             InvalidArgument: a name is unknown, or a value is no number.
         """
-        known = {threshold.name: type(threshold.default) for threshold in fields(cls)}
+        known: dict[str, Any] = {threshold.name: type(threshold.default) for threshold in fields(cls)}
         values: dict[str, Any] = {}
         for name, text in given.items():
             if name not in known:
