@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 
-import celery_redis_plus
 from celery_redis_plus.admin.cli import main
 from tests.support.inbox import declare, publish
 
@@ -21,13 +20,6 @@ def test_counters_are_shown_by_queue(connect, broker_url, capsys):
     assert main([*line, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert {queue: counts["ready"] for queue, counts in shown.items()} == {"one": 1, "another": 2}
-
-
-def test_an_app_reads_the_counters_of_its_queues(connect):
-    connection = connect()
-    declare(connection.default_channel, "q")
-    publish(connection.default_channel, "q", "x")
-    assert celery_redis_plus.counters("q", connection=connection).published == 1
 
 
 def test_an_unknown_queue_is_an_error(broker_url, capsys):

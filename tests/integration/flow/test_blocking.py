@@ -11,6 +11,7 @@ from contextlib import ExitStack
 import kombu
 import pytest
 
+from celery_redis_plus.broker.messages import Messages
 from celery_redis_plus.errors import PublisherBlocksItself, PublishTimedOut
 from tests.support.inbox import Inbox, publish
 from tests.support.publishers import PublishingProcess, PublishingThread
@@ -33,6 +34,12 @@ def only_woken(monkeypatch):
     monkeypatch.setattr("celery_redis_plus.broker.bounded.LOOK_S", 60.0)
 
 
+def cancel_first(channel):
+    messages = Messages(channel.session.wire, channel.session.keys, dead_letter_max=10)
+    tags = channel.session.wire.command("ZRANGE", "queue:{q}", 0, 0)
+    assert messages.cancel("q", [tags[0].decode()])
+
+
 @pytest.mark.parametrize(
     ("limits", "make_room"),
     [
@@ -43,6 +50,8 @@ def only_woken(monkeypatch):
         ({"max_pending": 1}, lambda channel: channel.queue_purge("q")),
         ({"max_length_bytes": 500}, lambda channel: channel.basic_get("q").ack()),
         ({"max_length_bytes": 500}, lambda channel: channel.queue_purge("q")),
+        ({"max_length": 1}, cancel_first),
+        ({"max_length_bytes": 500}, cancel_first),
     ],
 )
 def test_a_blocked_publisher_is_woken_by_whatever_makes_room(  # noqa: PLR0917 - fixtures
@@ -173,6 +182,27 @@ def test_threads_of_one_connection_wait_apart_and_do_not_keep_others_from_publis
     for thread in threads:
         thread.join(10)
         assert not thread.is_alive()
+
+
+@pytest.mark.slow
+def test_what_a_waiting_publisher_holds_stays_its_own(bounded, connect, redis_client):
+    """It waits for longer than the visibility timeout; its heartbeats go on."""
+    channel = connect(visibility_timeout=3, publish_timeout=4.5).channel()
+    full = bounded("full", max_length=1, overflow="block")
+    publish(channel, full, "x")
+    work = Inbox(channel, "work", ack=False)
+    publish(channel, "work", "held")
+    work.drain(1)
+    other = connect(visibility_timeout=3)
+    rival = Inbox(other.channel(), "work")
+    with pytest.raises(PublishTimedOut):
+        publish(channel, full, "y")
+    rival.rest(0.5)
+    assert rival.bodies == []
+    (tag,) = redis_client.zrange("messages_index:{work}", 0, -1)
+    assert redis_client.hget(b"message:{work}:" + tag, "claim") == b"1"
+    work.messages[0].ack()
+    wait_until(lambda: not redis_client.exists("messages_index:{work}"))
 
 
 def test_the_queue_that_goes_away_lets_its_publishers_go(bounded, channel, broker_url, waiting):

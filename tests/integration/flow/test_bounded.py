@@ -49,6 +49,14 @@ def test_max_pending_counts_unacked_messages_too(bounded, channel):
     assert fill(channel, queue, *range(5)) == 1
 
 
+def test_kombus_own_names_for_limits_hold(channel):
+    queue = kombu.Queue("q", durable=True, max_length=1, queue_arguments={"x-overflow": "reject-publish"})
+    queue(channel).declare()
+    publish(channel, "q", "x")
+    with pytest.raises(QueueFull, match="x-max-length is 1"):
+        publish(channel, "q", "y")
+
+
 def test_the_error_names_queue_limit_and_content(bounded, channel):
     queue = bounded("orders", max_length=2, max_pending=3, overflow="reject-publish")
     assert fill(channel, queue, *range(5)) == 2

@@ -6,9 +6,12 @@ import time
 from contextlib import suppress
 
 import pytest
+from celery import Celery
+from kombu import pools
 from kombu.exceptions import ChannelError
 
 import celery_redis_plus
+from celery_redis_plus import configure_app
 from celery_redis_plus.broker.messages import Messages
 from celery_redis_plus.errors import PublishRefused, PublishTimedOut, QueueFull
 from tests.support.inbox import Inbox, declare, publish
@@ -105,3 +108,12 @@ def test_a_broadcast_that_nobody_gets_counts_as_nacked_and_dead_lettered(connect
 def test_a_queue_that_does_not_exist_has_no_counters(channel):
     with pytest.raises(ChannelError, match="'nope'"):
         channel.queue_counters("nope")
+
+
+def test_an_app_reads_the_counters_of_its_queues(broker_url):
+    app = configure_app(Celery("shop", broker=broker_url, set_as_current=False))
+    app.signature("shop.take", queue="q").delay()
+    counters = celery_redis_plus.counters("q", connection=app)
+    assert (counters.published, counters.ready) == (1, 1)
+    app.close()
+    pools.reset()
