@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.spark.job import Job
-
 # The fixture of the short forms.
 from tests.spark.conftest import MISSING, spark
+from tests.support.spark_jobs import Job
 
 __all__ = ["spark"]
 

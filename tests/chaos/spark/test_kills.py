@@ -17,9 +17,9 @@ from pyarrow import dataset
 from celery_redis_plus.archive.log import EventLog
 from celery_redis_plus.errors import TablesUnusable
 from celery_redis_plus.spark.manifest import files
-from tests.chaos.spark.job import BOTH, DRIVER, JVM
 from tests.spark.model import fold_in_python
 from tests.support.event_streams import START_MS, add_events, lives
+from tests.support.spark_jobs import BOTH, DRIVER, JVM
 
 TARGETS = (DRIVER, JVM, BOTH)
 #: How long a job takes until it does something, and a little longer.

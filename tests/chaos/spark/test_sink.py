@@ -17,7 +17,7 @@ from pyarrow import parquet
 from pyspark.sql import functions as sf
 
 from celery_redis_plus.keys import Keys
-from tests.chaos.spark.job import BOTH, DRIVER, JVM
+from tests.support.spark_jobs import BOTH, DRIVER, JVM
 from tests.support.waiting import wait_until
 
 PROGRAM = Path(__file__).with_name("sink_program.py")
