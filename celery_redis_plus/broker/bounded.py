@@ -55,12 +55,14 @@ class Patience:
 
 @dataclass(slots=True)
 class First:
-    """How to publish into a queue that the plain script has sent away: it is near its limits."""
+    """How to publish into a queue that the plain script sends away: it is near its limits, or typed."""
 
     #: What the script for queues with limits takes.
     arguments: tuple[bytes, ...]
     #: For so many publishes; then the plain script is asked again.
     left: int = 32
+    #: `Bounded.put` sends it from the start: the type has to be checked; or the last one had to wait, and so may this one.
+    direct: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +120,12 @@ class Bounded:
             QueueFull: the queue is at a limit, and refuses more; or stayed so for `publish_timeout`.
             redis.exceptions.RedisError: as `errors.translate` names it.
         """
-        arguments = self._firsts.get(queue)
-        if answer is None and arguments is not None:
-            self.first[queue] = First(arguments)
-        turn = _Turn(b"", time.monotonic() + self._patience.timeout_s, self._throttle_us)
+        first, arguments = self.first.get(queue), self._firsts.get(queue)
+        if first is None and arguments is not None:
+            first = self.first[queue] = First(arguments)
+        # One that may have to wait is put into the line by its first try.
+        name = self._room.new_name().encode() if first is not None and first.direct else b""
+        turn = _Turn(name, time.monotonic() + self._patience.timeout_s, self._throttle_us)
         refused = False
         try:
             while True:
@@ -145,6 +149,9 @@ class Bounded:
         finally:
             if turn.ticket:
                 self._room.leave(queue, turn.name.decode(), refused=refused)
+            first = self.first.get(queue)
+            if first is not None:
+                first.direct = turn.waited or queue not in self._firsts
 
     def _forget(self, queue: str) -> None:
         self._known.pop(queue, None)
@@ -155,7 +162,9 @@ class Bounded:
         limits = Limits.of(QueueArguments.decode(arguments))
         self._forget(queue)
         self._known[queue] = _Known(text, limits)
-        if not limits.accepts:
+        if limits.accepts:
+            self.first[queue] = First((), direct=True)
+        else:
             self._firsts[queue] = (text, b"%b %d  " % (self._threshold, self._throttle_us))
 
     def _send(self, queue: str, message: Outgoing, send: Send, turn: _Turn) -> Any:
@@ -191,6 +200,7 @@ class Bounded:
             turn.name = self._room.new_name().encode()
             return
         turn.ticket = ticket
+        turn.waited = True
         if consumers and self._consumes_itself(consumers):
             raise PublisherBlocksItself(
                 f"queue {queue!r} is full, and only this thread, which now publishes into it, consumes it: waiting would never "
@@ -226,6 +236,7 @@ class _Turn:
     throttle_us: int
     #: Its place in the line, while it stands there.
     ticket: bytes = b""
+    waited: bool = False
 
 
 def _full(queue: str, limit: bytes, size: int | bytes, has: int | bytes, dead: int) -> QueueFull:

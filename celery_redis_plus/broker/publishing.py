@@ -69,7 +69,8 @@ class Replication:
 class Bounded(Protocol):
     """What publishes into queues that have limits: `broker.bounded`."""
 
-    #: Queue that is near its limits -> `arguments` of the script for those, and for how many publishes that is `left` so.
+    #: Queue that is typed, or near its limits -> `arguments` of the script for those, for how many publishes that is `left` so,
+    #: and whether a publish goes `direct` to `put`.
     first: dict[str, Any]
 
     def calm(self, queue: str) -> None:
@@ -167,13 +168,13 @@ class Publisher:
     def _put(self, queue: str, message: Outgoing, attempt: Attempt) -> bytes:
         bounded = self._bounded
         first = None if bounded is None else bounded.first.get(queue)
-        reply: Any
+        reply: Any = None
         if first is None:
             reply = self._send(queue, message, attempt, self._publish)
             if reply != MANAGED:
                 return bytes(reply)
             reply = None
-        else:
+        elif not first.direct:
             first.left -= 1
             if first.left <= 0 and bounded is not None:
                 bounded.calm(queue)
