@@ -13,6 +13,9 @@ from celery_redis_plus.errors import OptionError
 
 T = TypeVar("T")
 
+#: What `writeStream` tells Spark itself comes to its sink as well.
+_SPARKS_OWN = frozenset({"checkpointlocation"})
+
 
 def parse_options(kind: type[T], given: Mapping[str, str], what: str) -> T:
     """Return `kind` made of the options that a query was given; Spark hands their names over in any case.
@@ -24,6 +27,8 @@ def parse_options(kind: type[T], given: Mapping[str, str], what: str) -> T:
     names = {public_name(entry.name).lower(): entry for entry in fields(declared)}
     values = {}
     for name, value in given.items():
+        if name.lower() in _SPARKS_OWN:
+            continue
         entry = names.get(name.lower())
         if entry is None:
             raise OptionError(f"unknown option {name!r} of {what}{_nearest(name, [public_name(f.name) for f in names.values()])}")

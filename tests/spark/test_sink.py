@@ -78,6 +78,27 @@ def test_rows_are_sent_once_although_tasks_fail_and_batches_come_again(spark, wr
     assert {tuple(body[0]) for _, body, _ in found} == {(n, n * 2) for n in range(ROWS)}
 
 
+def test_a_stream_sends_its_rows_once_although_its_last_batch_is_replayed(spark, waiting, broker_url, tmp_path):
+    source, checkpoint = tmp_path / "rows", tmp_path / "checkpoint"
+    spark.range(100).selectExpr("id", "array(id) as args").write.parquet(str(source))
+
+    def stream():
+        rows = spark.readStream.schema("id bigint, args array<bigint>").parquet(str(source))
+        writer = rows.writeStream.format("celery_task").option("url", broker_url).option("task", "t").option("idColumn", "id")
+        query = (
+            writer.option("argsColumn", "args").option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        )
+        query.awaitTermination()
+
+    stream()
+    for name in ("0", ".0.crc"):
+        (checkpoint / "commits" / name).unlink()
+    stream()
+
+    assert (checkpoint / "commits" / "0").exists(), "the batch was not replayed"
+    assert sorted(body[0] for _, body, _ in waiting()) == [[n] for n in range(100)]
+
+
 def test_another_sink_name_sends_the_same_rows_again(spark, write, waiting):
     frame = spark.range(10)
     write(frame, task="t", idColumn="id")

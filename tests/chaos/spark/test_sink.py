@@ -32,7 +32,7 @@ def notes(redis_client):
 def run_all(start_worker, broker_url, redis_client, rows):
     """Run what waits; return how often the task of each row ran."""
     start_worker("tests.spark.worker_app", broker=broker_url, pool="prefork", concurrency=2, options=("--loglevel", "WARNING"))
-    wait_until(lambda: redis_client.llen("notes") >= rows and not redis_client.zcard(Keys().queue("celery").queue), 1200)
+    wait_until(lambda: redis_client.llen("notes") >= rows and not redis_client.zcard(Keys().queue("celery").ready), 1200)
     return notes(redis_client)
 
 
@@ -96,7 +96,7 @@ def test_a_killed_sink_sends_each_row_once(  # noqa: PLR0917 - fixtures
         table = {"id": list(ids), "args": [[broker_url, f"row:{i}"] for i in ids], "rank": [i % 10 for i in ids]}
         schema = pa.schema([("id", pa.int64()), ("args", pa.list_(pa.string())), ("rank", pa.int32())])
         parquet.write_table(pa.table(table, schema=schema), source / f"{number}.parquet")
-    key = Keys().queue("celery").queue
+    key = Keys().queue("celery").ready
     command = (sys.executable, "-P", str(PROGRAM), broker_url, str(source), str(tmp_path / "checkpoint"))
 
     cut = 0
