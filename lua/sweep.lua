@@ -5,13 +5,15 @@
 --       timer (zset), expiry (zset), dying (zset), dead (zset), trash (zset)
 -- ARGV  1 sweeper  2 lease (ms)  3 interval to the next pass at the latest (ms)  4 entries a queue at most
 --       5 take over (0/1): sweep even where another sweeper holds the lease  6 grace (ms): a gap since the last pass longer
---       than ARGV 7 is an outage, and recovery waits this long after it  7 longest ordinary gap (ms)
+--       than ARGV 7, or one in which the server was started, is an outage, and recovery waits this long after it
+--       7 longest ordinary gap (ms)
 --       8 delivery limit of queues without their own (-1 = none)  9 how many dead letters a queue keeps at most
 --       10 for how long (ms)
 -- Returns per queue: ms until the next pass (0 = at once, more is due), was it swept (0 = another has the lease), promoted,
 -- recovered, how many of these died at the delivery limit, expired, how many messages were dropped for want of a store, waiting for the dead-letter exchange, old dead letters removed,
 -- events that a registered reader has not read and that the hard bound took, events that were not written for want of memory
 -- @include now
+-- @include uptime
 -- @include places
 -- @include put_back
 -- @include lifetime
@@ -22,6 +24,19 @@ local now = now_ms()
 local lease, interval, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local take_over = ARGV[5] == '1'
 local grace, longest_gap = tonumber(ARGV[6]), tonumber(ARGV[7])
+
+-- A restart takes longer than this (ms): passes that follow sooner do not ask.
+local SHORTEST_OUTAGE = 50
+
+-- Tells whether holders may have been unable to send a heartbeat since the last pass: nobody swept for long, the clock went back, or
+-- the server was started meanwhile. Several short outages in a row leave them as little time as a long one.
+local function was_away(swept)
+  local gap = now - swept
+  if gap > longest_gap or gap < 0 then return true end
+  if gap < SHORTEST_OUTAGE then return false end
+  local up = up_for_ms()
+  return up and up <= gap
+end
 
 local function due_in(key)
   return redis.call('ZRANGEBYSCORE', key, '-inf', text(now), 'LIMIT', 0, limit)
@@ -130,8 +145,8 @@ local function sweep(queue)
   end
   local grace_until = tonumber(record[4] or 0)
   local swept = tonumber(record[3] or 0)
-  -- Nobody swept for long, or the clock went back: living workers get the time to send a heartbeat first.
-  if swept > 0 and (now - swept > longest_gap or now < swept) and redis.call('EXISTS', queue.index) == 1 then
+  -- Living workers get the time to send a heartbeat first.
+  if swept > 0 and redis.call('EXISTS', queue.index) == 1 and was_away(swept) then
     grace_until = now + grace
   end
   local rules = redis.call('HMGET', queue.meta, unpack(FAILURE_RULES))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -18,26 +19,37 @@ if TYPE_CHECKING:
 
 #: Most messages one script call settles.
 MAX_BATCH = 250
-#: Seconds for which a settlement waits for its connection before it takes the duties' one: a few round trips.
-PATIENCE_S = 0.001
+#: Seconds for which a settlement waits for its connection before it tries the duties' one, and the other way round: a round trip.
+MOMENT_S = 0.0002
+#: Seconds after which it is left to the duties' thread, which waits for the same server.
+PATIENCE_S = 0.05
 
 
 class Settler:
     """Settles over one wire."""
 
     def __init__(
-        self, wire: Wire, keys: Keys, register: Register, *, dead_letter_max: int, delivery_limit: int | None
-    ) -> None:  # fmt: skip
+        self,
+        wire: Wire,
+        keys: Keys,
+        register: Register,
+        *,
+        dead_letter_max: int,
+        delivery_limit: int | None,
+        spare: Wire | None = None,
+    ) -> None:
         """Settle over `wire`.
 
         Args:
             wire: the connection.
+            spare: the duties' connection, for what cannot wait until `wire` is free.
             keys: spells the keys.
             register: what this process holds.
             dead_letter_max: how many dead letters a queue keeps.
             delivery_limit: failed deliveries after which a message dies in queues without a limit of their own; None is never.
         """
         self._wire = wire
+        self._spare = spare
         self._keys = keys
         self._register = register
         self._dead_letter_max = dead_letter_max
@@ -55,14 +67,24 @@ class Settler:
         Nor does it wait long for the connection: another thread may wait there for a server that writes to its disk, and what
         has not left this process when it is killed runs again.
         """
-        lock = self._wire.lock
-        if not lock.acquire(timeout=PATIENCE_S):
-            self._register.order(held, settlement)
-            return
+        give_up_at = time.monotonic() + PATIENCE_S
+        while not (self._post_over(self._wire, held, settlement) or self._post_over(self._spare, held, settlement)):
+            if time.monotonic() > give_up_at:
+                self._register.order(held, settlement)
+                return
+
+    def _post_over(self, wire: Wire | None, held: Held, settlement: Settlement) -> bool:
+        """Send a settlement over a connection that is free at once, or nearly; return False where it is not."""
+        if wire is None or not wire.lock.acquire(timeout=MOMENT_S):
+            return False
         try:
-            self._post([held], settlement, hold=False)
+            is_read = wire is self._wire or wire.owes
+            self._post([held], settlement, hold=False, wire=wire)
         finally:
-            lock.release()
+            wire.lock.release()
+        if not is_read:
+            self._register.on_work()
+        return True
 
     def gather(self, held: Held) -> None:
         """Keep an ack for `release`, which its caller promises to call before it sleeps: one script call for several."""
@@ -77,7 +99,8 @@ class Settler:
             for at in range(0, len(messages), MAX_BATCH):
                 self._post(messages[at : at + MAX_BATCH], Settlement.ACK, hold=hold)
 
-    def _post(self, messages: list[Held], settlement: Settlement, *, hold: bool) -> None:
+    def _post(self, messages: list[Held], settlement: Settlement, *, hold: bool, wire: Wire | None = None) -> None:
+        wire = wire or self._wire
         keys, arguments = self._call(messages, settlement)
 
         def done(_: Any, error: Exception | None) -> None:
@@ -88,16 +111,16 @@ class Settler:
                     self._register.order(held, settlement)
 
         # Asked under the lock: a settlement never opens a connection that was lost anew, because nobody would read its reply.
-        with self._wire.lock:
-            if not self._wire.connected:
+        with wire.lock:
+            if not wire.connected:
                 for held in messages:
                     self._register.order(held, settlement)
                 return
             with suppress(RedisError, OSError):
                 # `done` has been told of the failure, and the session's owner meets it with its next call.
-                self._wire.post(self._script(settlement), keys, *arguments, done=done, hold=hold)
+                wire.post(self._script(settlement), keys, *arguments, done=done, hold=hold)
                 if messages[0].queue in self._register.limited:
-                    self._wire.post(self._wake, self._wake_keys(messages[0].queue), hold=hold)
+                    wire.post(self._wake, self._wake_keys(messages[0].queue), hold=hold)
 
     def ack_now(self, queue: str, tags: Iterable[str]) -> int:
         """Remove messages and wait for the reply; return how many were there. Raises as `Wire.run` does."""

@@ -86,7 +86,8 @@ class Service:
         self.register.on_work = self._waker.wake
         self.watched.on_change = self._waker.wake
         wire = Wire(connector, "duties", timeout=options.socket_timeout)
-        self._commands = wire
+        #: The duties' connection for commands; settlements take it when their own is busy.
+        self.commands = wire
         self._bell_wire = BlockingWire(connector, "timers", timeout=options.socket_timeout)
         self._timers = BellWaiter(self._bell_wire, wire, wake=keys.wake(self.name), polling_interval_s=TIMER_WAIT_S)
         settler = Settler(
@@ -250,7 +251,7 @@ class Service:
                         break
         finally:
             if self._pid == os.getpid():
-                self._commands.close()
+                self.commands.close()
                 with self._lock:
                     if self._thread in {None, threading.current_thread()}:
                         # Else one that was started meanwhile waits there by now.
@@ -272,6 +273,8 @@ class Service:
             self.roster.hurry()
             self._subscriptions.hurry()
         self._sweeper.watch(self._swept())
+        if self.commands.owes:
+            self.commands.collect()
         self._rounds.run()
 
     def _swept(self) -> dict[str, None]:
@@ -290,6 +293,8 @@ class Service:
         descriptors = [self._waker.fileno()]
         if self._timers.armed:
             descriptors.append(self._bell_wire.fileno())
+        if self.commands.owes:
+            descriptors.append(self.commands.fileno())
         wait_readable(descriptors, wait_s)
         self._waker.clear()
         if self._timers.arrived():
@@ -306,7 +311,7 @@ class Service:
         if self._reachable and error is not None and not self._stopping:
             self._reachable = False
             logger.warning("heartbeats and timers: the broker is away (%s); trying again", error)
-        self._commands.abandon()
+        self.commands.abandon()
         self._bell_wire.abandon()
         self._timers.forget()
         self._heartbeat.hurry()

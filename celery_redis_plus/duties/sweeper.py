@@ -65,10 +65,11 @@ class Sweeper:
             limits.dead_letter_max,
             _ms(limits.dead_letter_ttl_s),
         )
-        self._interval_s = min(INTERVAL_S, visibility_timeout_s / 3)
+        self._interval_s = min(INTERVAL_S, visibility_timeout_s / 6)
         self._lease_s = self._interval_s + LEASE_MARGIN_S
         self._grace_s = min(LONGEST_GRACE_S, visibility_timeout_s / 3)
-        self._longest_gap_s = max(visibility_timeout_s / 3, self._lease_s * 2)
+        # The last heartbeat may be as old when the outage begins: what is left of the timeout is for the way back.
+        self._longest_gap_s = max(visibility_timeout_s / 3, self._lease_s * 1.5)
         self._due_at: dict[str, float] = {}
         self._take_over: set[str] = set()
 

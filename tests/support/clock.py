@@ -1,4 +1,7 @@
-"""A clock for the scripts that a test sets: the one include that reads TIME is replaced by one that reads a key."""
+"""A clock for the scripts that a test sets: the one include that reads TIME is replaced by one that reads a key.
+
+The server's uptime, by the real clock, is unknown to them then.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,7 @@ if TYPE_CHECKING:
     import redis
 
 KEY = "test:clock"
-INCLUDE = "include/now.lua"
-READS_KEY = f"""\
+KEY_READER = f"""\
 local function now_ms()
   return tonumber(redis.call('GET', '{KEY}'))
 end
@@ -22,6 +24,7 @@ local function now_ms_and_us()
   return tonumber(now), now .. '000'
 end
 """
+INCLUDES = {"include/now.lua": KEY_READER, "include/uptime.lua": "local function up_for_ms() end\n"}
 
 
 class ServerClock:
@@ -46,7 +49,7 @@ class ServerClock:
 def scripts_read_a_key() -> Iterator[None]:
     """Compose all scripts with the clock that `ServerClock` sets; objects that keep scripts have to be made inside."""
     read = scripts._read  # noqa: SLF001 - the one seam between a script and its text
-    scripts._read = lambda path: READS_KEY if path == INCLUDE else read(path)  # noqa: SLF001
+    scripts._read = lambda path: INCLUDES.get(path) or read(path)  # noqa: SLF001
     scripts.script.cache_clear()
     try:
         yield

@@ -7,7 +7,9 @@ import pytest
 from celery_redis_plus.broker import settling
 from celery_redis_plus.broker.holding import Settlement
 from celery_redis_plus.scripts import script
+from celery_redis_plus.topology.wire import Wire
 from tests.integration.broker.conftest import DEAD_MAX
+from tests.support.waiting import wait_until
 
 BACK = [Settlement.REQUEUE, Settlement.RETURN, Settlement.HAND_BACK]
 
@@ -125,18 +127,58 @@ def test_a_settlement_never_opens_a_lost_connection_anew(broker, monkeypatch):
     assert [order.held for order in broker.register.orders()] == [held]
 
 
-def test_a_settlement_does_not_wait_for_a_connection_that_is_busy(broker):
-    """Another thread may wait there for the server's disk; the duties have a connection of their own."""
+@pytest.fixture
+def two_wires(broker):
+    """The wire of the broker, and one as the duties have."""
+    spare = Wire(broker.wire.connector, "spare", timeout=5)
+    spare.connect()
+    broker.settler._spare = spare  # noqa: SLF001 - as a session is made
+    yield broker.wire, spare
+    spare.close()
+
+
+@pytest.fixture
+def settling_message(broker):
     broker.declare("q")
     broker.publish("q", b"x")
     (message,) = broker.register.admit(broker.claim("q"), "session")
-    held = broker.register.settle(message.tag, Settlement.ACK)
-    with broker.wire.lock:
-        thread = threading.Thread(target=broker.settler.post, args=(held, Settlement.ACK))
-        thread.start()
-        thread.join(10)
-        assert not thread.is_alive()
-    assert [order.held for order in broker.register.orders()] == [held]
+    return broker.register.settle(message.tag, Settlement.ACK)
+
+
+def post_in_a_thread(broker, held):
+    thread = threading.Thread(target=broker.settler.post, args=(held, Settlement.ACK))
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_settlement_takes_the_duties_connection_where_its_own_is_busy(broker, two_wires, settling_message):
+    """Another thread may wait there for the server's disk. The duties are told that there is a reply to read."""
+    told = []
+    broker.register.on_work = lambda: told.append(True)
+    wire, spare = two_wires
+    with wire.lock:
+        post_in_a_thread(broker, settling_message)
+        wait_until(lambda: broker.client.zcard("messages_index:{q}") == 0)
+    assert (told, spare.owes, broker.register.orders()) == ([True], True, [])
+    wait_until(lambda: spare.collect() or not spare.owes)
+    assert len(broker.register) == 0
+
+
+def test_a_settlement_is_left_to_the_duties_where_both_are_busy(broker, two_wires, settling_message):
+    wire, spare = two_wires
+    with wire.lock, spare.lock:
+        post_in_a_thread(broker, settling_message)
+    assert [order.held for order in broker.register.orders()] == [settling_message]
+
+
+def test_a_settlement_does_not_open_the_duties_connection(broker, two_wires, settling_message):
+    wire, spare = two_wires
+    spare.close()
+    with wire.lock:
+        post_in_a_thread(broker, settling_message)
+    assert not spare.connected
+    assert [order.held for order in broker.register.orders()] == [settling_message]
 
 
 def test_a_session_is_handed_back_in_pages_without_what_the_process_holds(broker):

@@ -1,0 +1,66 @@
+"""After a restart of the server nothing is recovered before living holders had the time to send a heartbeat."""
+
+import time
+
+import pytest
+
+from celery_redis_plus.duties.sweeper import Limits, Sweeper
+from tests.support.waiting import wait_until
+
+#: Longer than any restart here: the gap between two passes alone tells nothing.
+VISIBILITY_TIMEOUT_S = 60.0
+
+
+@pytest.fixture
+def persistent(start_server, brokers):
+    server = start_server({"appendonly": "yes", "appendfsync": "always"})
+    with server.client() as client:
+        yield server, brokers(client)
+
+
+def sweep(broker):
+    limits = Limits(VISIBILITY_TIMEOUT_S, None, 5, 1000.0)
+    sweeper = Sweeper(broker.wire, broker.keys, name="s", limits=limits, see_off=lambda _: None)
+    sweeper.watch(["q"])
+    sweeper.run()
+
+
+def hold_until_now(broker):
+    """Claim a message whose deadline passes at once, after a pass over the queue."""
+    broker.declare("q")
+    broker.publish("q", b"x")
+    (message,) = broker.claim("q")
+    sweep(broker)
+    broker.client.zadd("messages_index:{q}", {message.tag: 1})
+
+
+def places(broker):
+    return broker.client.zcard("queue:{q}"), broker.client.zcard("messages_index:{q}")
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_what_was_due_during_a_short_restart_stays_with_its_holder_for_a_while(persistent, how):
+    server, broker = persistent
+    hold_until_now(broker)
+    getattr(server, how)()
+    server.start()
+    broker.wire.abandon()
+    for _ in range(2):
+        sweep(broker)
+        assert places(broker) == (0, 1)
+    grace_ms = int(broker.client.hget("meta:{q}", "grace")) - time.time() * 1000
+    assert 0 < grace_ms <= 10_000
+    # As if that time had passed, with passes in it.
+    wait_until(lambda: broker.client.info("server")["uptime_in_seconds"] >= 2)
+    broker.client.hset("meta:{q}", mapping={"grace": 1, "swept": int(time.time() * 1000)})
+    sweep(broker)
+    assert places(broker) == (1, 0)
+
+
+def test_without_a_restart_what_is_due_is_recovered_at_once(persistent):
+    _, broker = persistent
+    wait_until(lambda: broker.client.info("server")["uptime_in_seconds"] >= 2)
+    hold_until_now(broker)
+    broker.client.hincrby("meta:{q}", "swept", -900)
+    sweep(broker)
+    assert places(broker) == (1, 0)
