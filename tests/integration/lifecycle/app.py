@@ -13,6 +13,9 @@ from celery import Celery, Task, shared_task
 from celery.exceptions import Ignore, Reject
 
 from celery_redis_plus import configure_app
+from tests.chaos.ledger import Pen
+
+pen = Pen()
 
 URL_VARIABLE = "CRP_LIFE_URL"
 CONFIG_VARIABLE = "CRP_LIFE_CONFIG"
@@ -47,6 +50,25 @@ def _raise(error: Exception) -> None:
 def _wait_for(path: str) -> None:
     while not Path(path).exists():
         time.sleep(0.02)
+
+
+@shared_task(name="life.fate", bind=True, max_retries=None)
+def fate(self: Task, name: str, how: str) -> None:
+    """End in one way, and in the ledger of the chaos tests; what asks to be delivered again succeeds then."""
+    again = bool(self.request.delivery_info["redelivered"])
+    pen.write("start", name, redelivered=again)
+    if how == "kill" and not again:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "requeue" and not again:
+        pen.write("reject", name)
+        raise Reject("as asked", requeue=True)
+    if how == "retry" and not self.request.retries:
+        raise self.retry(countdown=0.01)
+    pen.write("end", name, redelivered=again)
+    if how == "failure":
+        raise ValueError("as asked")
+    if how == "rejected":
+        raise Reject("as asked")
 
 
 @shared_task(name="life.own", bind=True, ack_policy="nack_on_error")

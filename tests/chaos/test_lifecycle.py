@@ -1,0 +1,132 @@
+"""Every message's events are a legal path, and what they add up to is what the tasks wrote down (issue F, Shows 1 and 2)."""
+
+import itertools
+import random
+from collections import Counter
+
+import pytest
+
+import celery_redis_plus as crp
+from celery_redis_plus.events import GONE, TRANSITIONS, shown_state
+from celery_redis_plus.keys import Keys
+from tests.chaos.state import places
+from tests.integration.lifecycle.app import CONFIG_VARIABLE, URL_VARIABLE, make_app
+from tests.support.events import event_violations, paths_of
+from tests.support.waiting import wait_until
+from tests.support.workers import Worker
+
+QUEUE = "celery"
+WORKERS, CONCURRENCY = 2, 2
+#: How a task ends -> its share of all.
+FATES = {
+    "success": 0.73,
+    "failure": 0.08,
+    "retry": 0.06,
+    "rejected": 0.05,
+    "requeue": 0.02,
+    "expired": 0.03,
+    "cancelled": 0.03,
+}
+#: One task in so many kills the process that runs it, and one in so many workers is killed as a whole.
+TASKS_A_KILL, TASKS_A_WORKER_KILL = 400, 2500
+#: How a task ends -> the state of its last message.
+ENDS = {
+    "success": "COMPLETED",
+    "kill": "COMPLETED",
+    "requeue": "COMPLETED",
+    "retry": "COMPLETED",
+    "failure": "FAILED failure",
+    "rejected": "DEAD rejected",
+    "expired": "DEAD expired",
+    "cancelled": "FAILED",
+}
+SETTINGS = {
+    "worker_prefetch_multiplier": 4,
+    "broker_transport_options": {
+        "visibility_timeout": 3, "archive_maxlen": 10**7, "archive_hard_maxlen": 10**7, "dead_letter_max": 100_000,
+    },
+}  # fmt: skip
+CONFIGURED = {"archive": True, "ack_policy": "ack_after"}
+
+
+@pytest.fixture
+def crew(own_server, ledger, tmp_path):
+    """Workers whose tasks end as they are told."""
+    env = {URL_VARIABLE: own_server.url(), CONFIG_VARIABLE: repr((CONFIGURED, SETTINGS))}
+    options = ("--without-mingle", "--without-gossip")
+    workers = [
+        Worker("tests.integration.lifecycle.app", tmp_path, concurrency=CONCURRENCY, env=env, options=options)
+        for _ in range(WORKERS)
+    ]
+    yield workers
+    for worker in workers:
+        worker.kill()
+
+
+@pytest.fixture
+def app(own_server):
+    app = make_app(own_server.url(), CONFIGURED, SETTINGS)
+    yield app
+    app.close()
+
+
+def send(app, tasks, chooser):
+    fates = {}
+    with app.connection_for_write() as connection:
+        for number in range(tasks):
+            how = "kill" if number % TASKS_A_KILL == 7 else chooser.choices(list(FATES), list(FATES.values()))[0]
+            name = f"{how}-{number}"
+            fates[name] = how
+            # What has expired waits in the queue like all others, until somebody looks at it.
+            limits = {"expired": {"expires": 0.001}, "cancelled": {"countdown": 3600}}.get(how, {})
+            app.send_task("life.fate", [name, how], task_id=name, connection=connection, **limits)
+    return fates
+
+
+def final_state(path):
+    last = path[-1]
+    state = TRANSITIONS[last.event].target
+    shown = shown_state(state, event=last.event, reason=last.reason or "", tried=any(event.claim for event in path))
+    return f"{shown} {last.reason}" if (last.reason and state != GONE) or last.reason == "failure" else shown
+
+
+def settled(client):
+    """Whether nothing is left but dead letters."""
+    found = places(client, QUEUE)
+    return not (found["queue"] or found["delayed"] or found["messages_index"])
+
+
+def test_every_path_is_legal_and_the_states_add_up_to_the_ledger(*, full, own_server, ledger, app, crew, figures):
+    tasks = 20_000 if full else 2_000
+    fates = send(app, tasks, random.Random(8))
+    for worker in crew:
+        worker.start(wait=False)
+    turns = itertools.cycle(crew)
+    with own_server.client() as client:
+        cancelled = [path[0] for path in paths_of(client, Keys(), QUEUE).values() if fates[path[0].task_id] == "cancelled"]
+        assert all(crp.cancel(app, event.id, queue=QUEUE) for event in cancelled)
+        for moment in range(TASKS_A_WORKER_KILL // 2, int(tasks * 0.85), TASKS_A_WORKER_KILL):
+            wait_until(lambda moment=moment: len(ledger.started()) >= moment, 180, interval_s=0.01)
+            victim = next(turns)
+            victim.kill()
+            victim.start(wait=False)
+        wait_until(lambda: settled(client), 100, lambda: f"{places(client, QUEUE)} {crew[0].tail()}", interval_s=0.05)
+        assert [worker.stop(60) for worker in crew] == [0] * WORKERS
+        assert event_violations(client, Keys(), QUEUE) == []
+        paths = paths_of(client, Keys(), QUEUE)
+        written = client.xlen(Keys().queue(QUEUE).events)
+    last = {path[0].task_id: path for path in paths.values()}
+    assert last.keys() == fates.keys()
+    ends = Counter(final_state(path) for path in last.values())
+    ended, started = ledger.ended(), ledger.started()
+    # The ledger's account: what was carried to its end, and how; what never started.
+    by_ledger = Counter(ENDS[name.partition("-")[0]] for name in ended)
+    by_ledger += Counter(ENDS[how] for name, how in fates.items() if name not in started)
+    assert ends == by_ledger
+    assert {name: final_state(path) for name, path in last.items()} == {name: ENDS[how] for name, how in fates.items()}
+    assert {name for name in fates if name not in started} == {n for n, how in fates.items() if how in ("expired", "cancelled")}
+    told = Counter(event.event for path in paths.values() for event in path)
+    claims = sum(started.values())
+    # A claim that a killed worker did not begin has no start.
+    assert told["claimed"] >= claims
+    figures(f"{tasks} tasks, {len(paths)} messages, {written} events, all paths legal: {dict(ends)}; {dict(told)}")
