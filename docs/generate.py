@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus import errors, events, options
 from celery_redis_plus.broker.consistency import RULES
+from celery_redis_plus.integration.ack_policies import ENDINGS, POLICIES
 from celery_redis_plus.spark.declared import options_table
 from celery_redis_plus.spark.sink_options import SinkOptions
 from celery_redis_plus.spark.source_options import SourceOptions
@@ -150,6 +151,42 @@ def spark_options_page() -> str:
     )
 
 
+ACK_POLICIES_INTRO = """# Ack policies
+
+What becomes of a message when its task has ended. Celery's settings (`acks_late`, `acks_on_failure_or_timeout`,
+`reject_on_worker_lost`) hold where no policy is chosen. A policy is chosen for a task, a queue or the app, and the first of
+these goes before the others:
+
+```python
+from celery import Celery
+from celery_redis_plus import configure_app
+
+app = Celery("shop", broker="redisplus://localhost:6379/0")
+configure_app(app, ack_policy="ack_after", queue_ack_policies={"orders": "reject_on_error"})
+
+
+@app.task(ack_policy="nack_on_error")
+def bill(order): ...
+```
+
+`ack` removes the message; its event `acked` says how the work ended. `reject` makes it a dead letter. `requeue` is a failed
+delivery: it comes back under the queue's [retry policy](lifecycle.md#retry-policies), until its
+[delivery limit](dead-letters.md#the-delivery-limit). With `ack_first` the message is acked before the work begins, whatever comes
+then. With `manual` only what the task says counts: to be done with a message it raises `Ignore`, or `Reject`.
+
+"""
+
+
+def ack_policies_page() -> str:
+    """Return the page of the ack policies."""
+    rows = (
+        table_row(f"`{ending}`", doc, *(table.get(ending, "ack") for table in POLICIES.values()))
+        for ending, doc in ENDINGS.items()
+    )
+    head = table_head("ending", "what happened", *(f"`{policy}`" for policy in POLICIES))
+    return ACK_POLICIES_INTRO + head + "".join(rows)
+
+
 def table_head(*cells: str) -> str:
     """Return the head of a Markdown table."""
     return table_row(*cells) + "|" + "---|" * len(cells) + "\n"
@@ -166,6 +203,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "events.md": events_page,
     "check.md": check_page,
     "spark-options.md": spark_options_page,
+    "ack-policies.md": ack_policies_page,
 }
 
 

@@ -1,0 +1,81 @@
+"""A finished message as one row: what its lifecycle events add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from celery_redis_plus.events import CLAIMED, DELAYED, GONE, READY, TRANSITIONS, Column, Event, shown_state
+
+#: The columns of a row.
+FINISHED = (
+    Column("id", "text", "The message's id."),
+    Column("task_id", "text", "Celery's task id."),
+    Column("task", "text", "The task's name."),
+    Column("state", "text", "COMPLETED, FAILED, RETRIED or MOVED."),
+    Column("event", "text", "The event that ended it."),
+    Column("reason", "text", "Its reason; empty on `acked` means that the work was done."),
+    Column("error", "text", "Class name of the exception that the task ended with."),
+    Column("worker", "text", "Who claimed it last."),
+    Column("published_at", "ms", "When it was published."),
+    Column("first_delivery_at", "us", "When it was claimed first."),
+    Column("last_delivery_at", "us", "When it was claimed last."),
+    Column("finished_at", "us", "When it was gone."),
+    Column("deliveries", "int", "How often it was claimed."),
+    Column("failures", "int", "How many of its deliveries failed."),
+    Column("queued_ms", "long", "How long it was ready or delayed, ms."),
+    Column("worked_ms", "long", "How long workers had it, ms."),
+    Column("retries", "int", "How often Celery had retried the task before this message."),
+    Column("root_id", "text", "Task id of the first task of the workflow."),
+    Column("parent_id", "text", "Task id of the task that sent this one."),
+    Column("priority", "int", "As the publisher gave it."),
+    Column("body_size", "long", "Bytes of the body."),
+)
+
+
+def is_finished(path: Sequence[Event]) -> bool:
+    """Return whether a message's events end with its end."""
+    return TRANSITIONS[path[-1].event].target == GONE
+
+
+def row(path: Sequence[Event]) -> dict[str, Any]:
+    """Return the row of a finished message, by column; times are µs since the epoch.
+
+    Args:
+        path: its events, in order. What was not written (`archive_events`) is not counted.
+    """
+    first, last = path[0], path[-1]
+    claims = [event for event in path if event.event == "claimed"]
+    spent = dict.fromkeys((READY, DELAYED, CLAIMED), 0)
+    for event, following in pairwise(path):
+        state = TRANSITIONS[event.event].target
+        if state in spent:
+            spent[state] += following.ts - event.ts
+    return {
+        "id": last.id,
+        "task_id": first.task_id,
+        "task": first.task,
+        "state": shown_state(GONE, event=last.event, reason=last.reason or "", tried=bool(claims)),
+        "event": last.event,
+        "reason": last.reason,
+        "error": last.error,
+        "worker": claims[-1].worker if claims else None,
+        "published_at": last.published_at * 1000,
+        "first_delivery_at": claims[0].ts if claims else None,
+        "last_delivery_at": claims[-1].ts if claims else None,
+        "finished_at": last.ts,
+        "deliveries": len(claims),
+        "failures": sum(event.event in ("recovered", "retried") or _is_rejected(event) for event in path),
+        "queued_ms": (spent[READY] + spent[DELAYED]) // 1000,
+        "worked_ms": spent[CLAIMED] // 1000,
+        "retries": first.retries,
+        "root_id": first.root_id,
+        "parent_id": first.parent_id,
+        "priority": first.priority,
+        "body_size": first.body_size,
+    }
+
+
+def _is_rejected(event: Event) -> bool:
+    return event.event in ("requeued", "dead_lettered") and event.reason in ("rejected", "delivery_limit")
