@@ -17,6 +17,9 @@ CHUNK = 65_536
 #: Closes with a reset instead of an end of file.
 RESET = struct.pack("ii", 1, 0)
 
+#: Seconds for what a killed client had sent.
+LAST_WORDS_S = 5.0
+
 T = TypeVar("T")
 
 
@@ -158,13 +161,14 @@ class Proxy:
             server_reader, server_writer = await asyncio.open_connection(HOST, self._target())
             self._sockets.add(server_writer)
             try:
-                pumps = [
-                    asyncio.ensure_future(self._pump(reader, server_writer, replies=False)),
-                    asyncio.ensure_future(self._pump(server_reader, writer, replies=True)),
-                ]
+                commands = asyncio.ensure_future(self._pump(reader, server_writer, replies=False))
+                pumps = [commands, asyncio.ensure_future(self._pump(server_reader, writer, replies=True))]
                 # The end of one direction ends the other: nobody here half-closes.
                 _, left = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
-                for pump in left:
+                if commands in left and writer.transport.is_closing() and writer in self._sockets:
+                    # The client was killed, and an answer to it failed. What it had sent before still arrives.
+                    _, left = await asyncio.wait([commands], timeout=LAST_WORDS_S)
+                for pump in left | set(pumps) - {commands}:
                     pump.cancel()
                 await asyncio.gather(*pumps, return_exceptions=True)
             finally:
@@ -179,7 +183,7 @@ class Proxy:
         _reset_one(writer)
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, replies: bool) -> None:
-        while data := await reader.read(CHUNK):
+        while data := await _read(reader):
             weather = self._weather
             if weather.delay_s:
                 await asyncio.sleep(weather.delay_s)
@@ -194,6 +198,18 @@ class Proxy:
     async def _until_it_passes(self) -> None:
         while not self._weather.passes:
             await self._changed.wait()
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    """Return what has arrived, also of a sender that was killed since; empty at the end."""
+    try:
+        return await reader.read(CHUNK)
+    except ConnectionError:
+        # asyncio would forget what came before the reset.
+        buffer = reader._buffer  # type: ignore[attr-defined]  # noqa: SLF001
+        rest = bytes(buffer)
+        buffer.clear()
+        return rest
 
 
 def _reset_one(writer: asyncio.StreamWriter) -> None:

@@ -1,9 +1,10 @@
 import socket
 import threading
+import time
 
 import pytest
 
-from tests.support.proxy import HOST, Proxy
+from tests.support.proxy import HOST, RESET, Proxy
 from tests.support.waiting import wait_until
 
 
@@ -67,6 +68,22 @@ def test_a_blackhole_holds_back_and_lets_everything_through_later(proxy, echo, c
     proxy.heal()
     client.settimeout(10)
     assert client.recv(100) == b"b"
+
+
+def test_what_a_killed_client_had_sent_arrives_all_the_same(proxy, echo, client):
+    """As in a real network: it had left the client. Its kernel resets the connection when there is something unread."""
+    client.sendall(b"a")
+    assert client.recv(100) == b"a"
+    proxy.blackhole()
+    for piece in (b"b", b"c", b"d"):
+        client.sendall(piece)
+        # In pieces: the first one waits for better weather, the others behind it.
+        time.sleep(0.02)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    client.close()
+    time.sleep(0.02)
+    proxy.heal()
+    wait_until(lambda: bytes(echo[1]) == b"abcd")
 
 
 def test_lost_replies_are_gone_though_the_server_has_heard(proxy, echo, client):
