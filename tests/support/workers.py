@@ -89,7 +89,12 @@ class Worker:
                 start_new_session=True,
             )
         if wait:
-            self.wait_until_ready(timeout_s)
+            try:
+                self.wait_until_ready(timeout_s)
+            except BaseException:
+                # Nobody else would: a context that was not entered is not left.
+                self.kill()
+                raise
         return self
 
     def wait_until_ready(self, timeout_s: float = 30.0) -> None:

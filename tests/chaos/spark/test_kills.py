@@ -42,7 +42,7 @@ def source(figures):
 @pytest.fixture
 def feed(redis_client, full):
     """Publish while the test runs; `feed()` stops it and returns the events by queue."""
-    made = lives(40_000 if full else 8_000)
+    made = lives(20_000 if full else 8_000)
     added = dict.fromkeys(QUEUES, 0)
     stop = threading.Event()
 
@@ -81,11 +81,12 @@ def test_ingest_stores_each_event_once(  # noqa: PLR0917 - fixtures
     start_job, kills, source, feed, redis_client, broker_url, tmp_path, figures
 ):
     root = tmp_path / "tables"
-    words = ("ingest", "--url", broker_url, "--root", str(root), "--batch", "1500", "--interval", "0.5", "--trim")
+    words = ("ingest", "--url", broker_url, "--root", str(root), "--trim")
     killed = Counter()
     in_flight = 0
     for number in range(kills):
-        job = start_job(*words)
+        # Small ones, so that most kills come in the middle of one.
+        job = start_job(*words, "--batch", "1500", "--interval", "0.5")
         if number % 2 == 0:
             job.until(lambda job=job: "batch" in job.said)
             time.sleep(source.uniform(0, 4))

@@ -31,7 +31,7 @@ def notes(redis_client):
 
 def run_all(start_worker, broker_url, redis_client, rows):
     """Run what waits; return how often the task of each row ran."""
-    start_worker("tests.spark.worker_app", broker=broker_url, pool="prefork", concurrency=2, options=("--loglevel", "WARNING"))
+    start_worker("tests.spark.worker_app", broker=broker_url, pool="prefork", concurrency=2)
     wait_until(lambda: redis_client.llen("notes") >= rows and not redis_client.zcard(Keys().queue("celery").ready), 1200)
     return notes(redis_client)
 
