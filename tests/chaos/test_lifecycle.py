@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 import celery_redis_plus as crp
+from celery_redis_plus import RetryPolicy
 from celery_redis_plus.events import GONE, TRANSITIONS, shown_state
 from celery_redis_plus.keys import Keys
 from tests.chaos.state import places
@@ -50,24 +51,33 @@ CONFIGURED = {"archive": True, "ack_policy": "ack_after"}
 
 
 @pytest.fixture
-def crew(own_server, ledger, tmp_path):
-    """Workers whose tasks end as they are told."""
-    env = {URL_VARIABLE: own_server.url(), CONFIG_VARIABLE: repr((CONFIGURED, SETTINGS))}
-    options = ("--without-mingle", "--without-gossip")
-    workers = [
-        Worker("tests.integration.lifecycle.app", tmp_path, concurrency=CONCURRENCY, env=env, options=options)
-        for _ in range(WORKERS)
-    ]
-    yield workers
-    for worker in workers:
+def make_worker(ledger, tmp_path):
+    """Prepare a worker whose tasks end as they are told; what still lives at the end is killed."""
+    made = []
+
+    def make(url, configured=CONFIGURED, settings=SETTINGS, **how):
+        env = {URL_VARIABLE: url, CONFIG_VARIABLE: repr((configured, settings))}
+        options = ("--without-mingle", "--without-gossip")
+        how.setdefault("concurrency", CONCURRENCY)
+        made.append(Worker("tests.integration.lifecycle.app", tmp_path, env=env, options=options, **how))
+        return made[-1]
+
+    yield make
+    for worker in made:
         worker.kill()
 
 
 @pytest.fixture
-def app(own_server):
-    app = make_app(own_server.url(), CONFIGURED, SETTINGS)
-    yield app
-    app.close()
+def make_publisher_app():
+    apps = []
+
+    def make(url, configured=CONFIGURED, settings=SETTINGS):
+        apps.append(make_app(url, configured, settings))
+        return apps[-1]
+
+    yield make
+    for app in apps:
+        app.close()
 
 
 def send(app, tasks, chooser):
@@ -96,7 +106,11 @@ def settled(client):
     return not (found["queue"] or found["delayed"] or found["messages_index"])
 
 
-def test_every_path_is_legal_and_the_states_add_up_to_the_ledger(*, full, own_server, ledger, app, crew, figures):
+def test_every_path_is_legal_and_the_states_add_up_to_the_ledger(
+    *, full, own_server, ledger, make_publisher_app, make_worker, figures
+):
+    app = make_publisher_app(own_server.url())
+    crew = [make_worker(own_server.url()) for _ in range(WORKERS)]
     tasks = 20_000 if full else 2_000
     fates = send(app, tasks, random.Random(8))
     for worker in crew:
@@ -130,3 +144,83 @@ def test_every_path_is_legal_and_the_states_add_up_to_the_ledger(*, full, own_se
     # A claim that a killed worker did not begin has no start.
     assert told["claimed"] >= claims
     figures(f"{tasks} tasks, {len(paths)} messages, {written} events, all paths legal: {dict(ends)}; {dict(told)}")
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_every_return_of_a_graceful_stop_is_told(*, pool, full, own_server, ledger, make_publisher_app, make_worker, figures):
+    rounds, tasks = (20, 6000) if full else (4, 1200)
+    app = make_publisher_app(own_server.url())
+    worker = make_worker(own_server.url(), pool=pool, concurrency=1 if pool == "solo" else CONCURRENCY)
+    with app.connection_for_write() as connection:
+        for number in range(tasks):
+            app.send_task("life.fate", [f"success-{number}", "success"], task_id=str(number), connection=connection)
+    with own_server.client() as client:
+        for turn in range(rounds):
+            worker.start()
+            moment = tasks * (turn + 1) // (rounds + 2)
+            wait_until(lambda moment=moment: len(ledger.started()) >= moment, 60, worker.tail, interval_s=0.002)
+            assert worker.stop(60) == 0
+            assert places(client, QUEUE)["messages_index"] == 0
+            # Nothing is left to a visibility timeout: what the worker had claimed is PENDING again, and the events say so.
+            assert event_violations(client, Keys(), QUEUE) == []
+        worker.start()
+        wait_until(lambda: settled(client), 100, lambda: f"{places(client, QUEUE)} {worker.tail()}")
+        assert worker.stop(60) == 0
+        paths = paths_of(client, Keys(), QUEUE)
+        assert event_violations(client, Keys(), QUEUE) == []
+    told = Counter((event.event, event.reason) for path in paths.values() for event in path)
+    repeated = sum(ledger.started().values()) - len(ledger.started())
+    returns = told["requeued", "handed_back"]
+    figures(f"{rounds} stops, {tasks} tasks: lost {tasks - len(ledger.ended())}, repeated {repeated}, returns told {returns}")
+    assert (len(ledger.ended()), repeated) == (tasks, 0)
+    assert told == {
+        ("published", None): tasks, ("claimed", None): tasks + returns, ("requeued", "handed_back"): returns,
+        ("acked", None): tasks,
+    }  # fmt: skip
+    assert returns > 0
+
+
+def test_backoff_is_the_policys_across_a_restart_of_worker_and_server(
+    *, full, start_server, make_publisher_app, make_worker, figures
+):
+    # The long wait outlives the lease of a sweeper that was killed.
+    policy = RetryPolicy("list", delays=(300, 700, 12_000, 500), jitter=0.2)
+    queue = {"exchange": QUEUE, "routing_key": QUEUE, "queue_arguments": {"x-retry-policy": str(policy)}}
+    settings = {**SETTINGS, "task_queues": {QUEUE: queue}}
+    configured = {"archive": True, "ack_policy": "nack_on_error"}
+    server = start_server({"appendonly": "yes", "appendfsync": "always"})
+    app = make_publisher_app(server.url(), configured, settings)
+    worker = make_worker(server.url(), configured, settings)
+    messages = 5
+    for number in range(messages):
+        app.send_task("life.fate", [f"failure-{number}", "failure"], task_id=str(number))
+    worker.start()
+
+    def waits(client):
+        paths = paths_of(client, Keys(), QUEUE)
+        return {
+            tag: [(event, after) for event, after in itertools.pairwise(path) if event.event == "retried"]
+            for tag, path in paths.items()
+        }
+
+    def retried(client):
+        return [sum(event.event == "retried" for event in path) for path in paths_of(client, Keys(), QUEUE).values()]
+
+    with server.client() as client:
+        wait_until(lambda: retried(client) == [3] * messages, 30, worker.tail)
+        assert {crp.message(app, tag, queue=QUEUE).state for tag in waits(client)} == {"RETRYABLE"}
+    worker.kill()
+    server.kill()
+    server.start()
+    worker.start()
+    with server.client() as client:
+        wait_until(lambda: client.zcard("dead:{celery}") == messages, 60, worker.tail)
+        assert event_violations(client, Keys(), QUEUE) == []
+        late = []
+        for tag, pairs in waits(client).items():
+            assert [event.delay for event, _ in pairs] == [policy.delay_ms(attempt, tag) for attempt in range(1, 5)]
+            assert {after.event for _, after in pairs} == {"promoted"}
+            late += [(after.ts - event.ts) / 1000 - event.delay for event, after in pairs]
+    figures(f"{len(late)} waits, late by {min(late):.1f} to {max(late):.1f} ms")
+    # The machine's load is not the policy's: only the full run takes it at its word.
+    assert -1 <= min(late) <= max(late) <= (50 if full else 2000)
