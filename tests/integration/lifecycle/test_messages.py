@@ -62,18 +62,42 @@ def test_without_an_index_a_finished_message_is_found_among_the_last_events(life
     assert crp.message(app, tag[:-1] + "zz") is None
 
 
-def test_lookups_take_a_fixed_number_of_commands(app, redis_client):
-    def commands(name):
+def test_lookups_take_a_fixed_number_of_commands_in_each_state(app, life_worker, redis_client, tmp_path):
+    flag = tmp_path / "go"
+
+    def publish(count, kind):
+        for number in range(count):
+            app.send_task("life.end", ["success"], task_id=f"{kind} delayed {number}", countdown=3600)
+            app.send_task("life.end", ["success"], task_id=f"{kind} gone {number}")
+            app.send_task("life.end", ["rejected"], task_id=f"{kind} dead {number}")
+
+    def commands(name, state):
         before = redis_client.info("stats")["total_commands_processed"]
-        crp.message(app, name, queue="celery")
+        assert crp.message(app, name, queue="celery").state == state
         return redis_client.info("stats")["total_commands_processed"] - before
 
-    for number in range(3):
-        app.send_task("life.end", ["success"], task_id=f"few {number}")
-    few = commands("few 1")
-    for number in range(500):
-        app.send_task("life.end", ["success"], task_id=f"many {number}")
-    assert commands("many 250") <= few + 5
+    def state_of(name):
+        return getattr(crp.message(app, name, queue="celery"), "state", None)
+
+    publish(1, "few")
+    settings = {**INDEXED, "task_acks_late": True, "worker_prefetch_multiplier": 1}
+    worker = life_worker(pool="threads", concurrency=1, settings=settings)
+    wait_until(lambda: state_of("few dead 0") == "DEAD", 20, worker.tail)
+    few = {
+        state: commands(f"few {kind} 0", state)
+        for kind, state in (("delayed", "DELAYED"), ("gone", "COMPLETED"), ("dead", "DEAD"))
+    }
+    publish(300, "many")
+    app.send_task("life.end", ["wait", str(flag)], task_id="runs")
+    wait_until(lambda: state_of("runs") == "PROCESSING", 60, worker.tail)
+    for number in range(300):
+        app.send_task("life.end", ["success"], task_id=f"ready {number}")
+    for kind, state in (("delayed", "DELAYED"), ("gone", "COMPLETED"), ("dead", "DEAD")):
+        # A worker's heartbeats may be among the commands.
+        assert commands(f"many {kind} 150", state) <= few[state] + 5
+    assert commands("runs", "PROCESSING") <= few["DELAYED"] + 5
+    assert commands("ready 200", "PENDING") <= few["DELAYED"] + 5
+    flag.touch()
 
 
 def test_a_ready_or_delayed_message_is_cancelled_and_told(app, paths, redis_client):
