@@ -32,8 +32,8 @@ def busy(life_app, life_worker, paths, redis_client, tmp_path):
         worker = life_worker(pool=pool, concurrency=running, settings=settings(**options))
         held = 3 * running
         wait_until(lambda: redis_client.zcard("messages_index:{celery}") == held, 20, worker.tail)
-        # A solo worker delivers one at a time; it runs what it has received.
-        received = 1 if pool == "solo" else held
+        # Solo and greenlets deliver what they can run, and greenlets one more, which waits for a free one.
+        received = {"solo": 1, "gevent": RUNNING + 1, "eventlet": RUNNING + 1}.get(pool, held)
         wait_until(lambda: worker.tail(400).count("received") >= received, 20, worker.tail)
         return worker, flag, app
 
@@ -48,7 +48,7 @@ def returns(paths):
     return [event for path in paths("celery").values() for event in path if event.event == "requeued"]
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo", "gevent", "eventlet"])
 def test_running_tasks_have_the_graceful_timeout_and_then_everything_is_pending_again(pool, busy, paths, redis_client):
     worker, _, _ = busy(pool, graceful_timeout=1)
     order = list(paths("celery"))
