@@ -74,10 +74,15 @@ class Settler:
                 return
 
     def _post_over(self, wire: Wire | None, held: Held, settlement: Settlement) -> bool:
-        """Send a settlement over a connection that is free at once, or nearly; return False where it is not."""
+        """Send a settlement over a connection that is free at once, or nearly; return False where it is not.
+
+        Where the spare one has just broken, its thread tries again only after a pause: the session's own is free sooner.
+        """
         if wire is None or not wire.lock.acquire(timeout=MOMENT_S):
             return False
         try:
+            if wire is self._spare and not wire.connected:
+                return False
             is_read = wire is self._wire or wire.owes
             self._post([held], settlement, hold=False, wire=wire)
         finally:

@@ -172,13 +172,22 @@ def test_a_settlement_is_left_to_the_duties_where_both_are_busy(broker, two_wire
     assert [order.held for order in broker.register.orders()] == [settling_message]
 
 
-def test_a_settlement_does_not_open_the_duties_connection(broker, two_wires, settling_message):
+def test_a_settlement_waits_for_its_own_connection_where_that_of_the_duties_is_broken(
+    broker, two_wires, settling_message, monkeypatch
+):
+    """Their thread pauses before it opens another."""
+    monkeypatch.setattr(settling, "PATIENCE_S", 10)
     wire, spare = two_wires
-    spare.close()
+    spare.abandon()
+    thread = threading.Thread(target=broker.settler.post, args=(settling_message, Settlement.ACK))
     with wire.lock:
-        post_in_a_thread(broker, settling_message)
+        thread.start()
+        thread.join(0.1)
+        assert thread.is_alive()
+    thread.join(10)
+    wait_until(lambda: broker.client.zcard("messages_index:{q}") == 0)
     assert not spare.connected
-    assert [order.held for order in broker.register.orders()] == [settling_message]
+    assert broker.register.orders() == []
 
 
 def test_a_session_is_handed_back_in_pages_without_what_the_process_holds(broker):
