@@ -35,6 +35,10 @@ def busy(life_app, life_worker, paths, redis_client, tmp_path):
         # Solo and greenlets deliver what they can run, and greenlets one more, which waits for a free one.
         received = {"solo": 1, "gevent": RUNNING + 1, "eventlet": RUNNING + 1}.get(pool, held)
         wait_until(lambda: worker.tail(400).count("received") >= received, 20, worker.tail)
+        if pool != "solo":
+            # Celery's cold shutdown ends only tasks of which the worker knows that they have begun, and waits for the others.
+            inspect = app.control.inspect(timeout=1)
+            wait_until(lambda: sum(map(len, (inspect.active() or {}).values())) == running, 20, worker.tail)
         return worker, flag, app
 
     return start
