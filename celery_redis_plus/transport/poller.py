@@ -325,10 +325,15 @@ class Poller:
     def _on_timer(self) -> None:
         """Look at what should have answered: a peer that went silent sends no end of file."""
         if threading.get_ident() != self._session.loop_thread:
-            # Celery 5.7 fires the loop's timers from another thread while its own waits for a prefork pool to end.
-            self._session.settler.release(hold=False)
-            with suppress(RedisError, OSError):
-                self._session.wire.collect()
+            # Celery 5.7 fires the loop's timers from another thread while its own waits for a prefork pool to end. It may wait in
+            # the handler of a signal (a cold shutdown) that met it within a call: then it has the lock, and waits for us.
+            if self._session.wire.lock.acquire(blocking=False):
+                try:
+                    self._session.settler.release(hold=False)
+                    with suppress(RedisError, OSError):
+                        self._session.wire.collect()
+                finally:
+                    self._session.wire.lock.release()
             return
         self._bells.take()
         self._take_broadcasts()
