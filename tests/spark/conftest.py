@@ -56,6 +56,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         config={
             "spark.sql.shuffle.partitions": "2",
             "spark.driver.memory": "1g",
+            # Compiling costs more than running on a few thousand rows: Java's second compiler, Spark's code generator and its
+            # second plan after each stage are off.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.adaptive.enabled": "false",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.sql.streaming.minBatchesToRetain": "2",
             # A failing task prints 60 lines of Java for each attempt.
