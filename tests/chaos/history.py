@@ -120,12 +120,13 @@ class History:
             return Verdict.ILLEGAL
         if life.killed_at is not None and before.end is None:
             return Verdict.RUNNING
+        # Before the kill that may have followed: what the network held back was no longer the worker's to send.
+        if any(self._is_among_the_last(before, since) for since, _ in life.silent):
+            return Verdict.LAST_ACKS_BEFORE_SILENCE
         if life.killed_at is not None and self._is_among_the_last(before, life.killed_at):
             return Verdict.LAST_ACKS
         if self._was_silent(before) or self._was_silent(again):
             return Verdict.PRESUMED_DEAD
-        if any(self._is_among_the_last(before, since) for since, _ in life.silent):
-            return Verdict.LAST_ACKS_BEFORE_SILENCE
         return Verdict.UNREAD_RESULT if _may_be_unread(before, life) else Verdict.ILLEGAL
 
     def _is_among_the_last(self, run: Execution, at: float) -> bool:

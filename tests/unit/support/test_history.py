@@ -1,0 +1,35 @@
+"""The judge of the chaos runs."""
+
+import pytest
+
+from tests.chaos.history import History, Life, Verdict
+from tests.chaos.ledger import Entry
+
+
+def entries(task, worker, start, end):
+    times = {"start": start, "end": end}
+    return [Entry(event, task, worker, worker, at, at, redelivered=False) for event, at in times.items() if at is not None]
+
+
+def verdict(life, end):
+    """Of a task that `life` carried to its end at `end`, and that another worker ran again at 30."""
+    history = History([life, Life("other", 2)], acks=8)
+    (repeat,) = history.repeats(entries("t", 1, 5.0, end) + entries("t", 2, 30.0, 31.0))
+    return repeat.verdict
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        (None, Verdict.RUNNING),
+        (19.99, Verdict.LAST_ACKS),
+        (9.99, Verdict.LAST_ACKS_BEFORE_SILENCE),
+        (12.0, Verdict.LAST_ACKS),
+    ],
+)
+def test_a_killed_worker_answers_for_its_last_acks_unless_it_was_cut_off_before(end, expected):
+    assert verdict(Life("w", 1, killed_at=20.0, silent=[(10.0, 17.0)]), end) is expected
+
+
+def test_a_repeat_without_a_reason_is_illegal():
+    assert verdict(Life("w", 1), 9.99) is Verdict.ILLEGAL
