@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from celery_redis_plus.errors import OptionError
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
@@ -152,3 +154,36 @@ def one_of(*types: OptionType) -> OptionType:
     name = " or ".join(kind.name for kind in types)
     allowed = ", or ".join(kind.allowed for kind in types)
     return OptionType(name, allowed, parse, hashable=all(kind.hashable for kind in types))
+
+
+def option(kind: OptionType, default: Any, doc: str, *, unit: str = "", none: str = "", secret: bool = False) -> Any:
+    """Declare an option.
+
+    `none` says what None means; without it, a given None means "not set". A `secret` is not printed.
+    """
+    metadata = {
+        "kind": kind,
+        "type": f"{kind.name} or None" if none else kind.name,
+        "allowed": f"{kind.allowed}, or None ({none})" if none else kind.allowed,
+        "unit": unit,
+        "doc": doc,
+        "none": bool(none),
+    }
+    return field(default=default, metadata=metadata, repr=not secret, hash=kind.hashable)
+
+
+def checked(declared: Any, value: Any) -> Any:
+    """Return what an option declared with `option` keeps of `value`; the default for a None that has no meaning.
+
+    Raises:
+        OptionError: the value is not allowed.
+    """
+    if value is None:
+        return None if declared.metadata["none"] else declared.default
+    try:
+        return declared.metadata["kind"].parse(value)
+    except (TypeError, ValueError, OverflowError):
+        unit = f" ({declared.metadata['unit']})" if declared.metadata["unit"] else ""
+        raise OptionError(
+            f"transport option {declared.name}={value!r} is not allowed; allowed: {declared.metadata['allowed']}{unit}"
+        ) from None

@@ -14,23 +14,7 @@ from typing import Any
 from celery_redis_plus import option_types as kinds
 from celery_redis_plus.errors import OptionError
 from celery_redis_plus.events import TRANSITIONS
-
-
-def _option(kind: kinds.OptionType, default: Any, doc: str, *, unit: str = "", none: str = "", secret: bool = False) -> Any:
-    """Declare an option.
-
-    `none` says what None means; without it, a given None means "not set". A `secret` is not printed.
-    """
-    metadata = {
-        "kind": kind,
-        "type": f"{kind.name} or None" if none else kind.name,
-        "allowed": f"{kind.allowed}, or None ({none})" if none else kind.allowed,
-        "unit": unit,
-        "doc": doc,
-        "none": bool(none),
-    }
-    return field(default=default, metadata=metadata, repr=not secret, hash=kind.hashable)
-
+from celery_redis_plus.foreign_options import MEANINGLESS, OF_KOMBU, OF_SENTINEL
 
 _SECONDS = kinds.number(1)
 _TIMEOUT = kinds.number(0.01)
@@ -47,47 +31,47 @@ class Options:
         OptionError: an option is unknown, of the wrong type or out of range.
     """
 
-    visibility_timeout: float = _option(
+    visibility_timeout: float = kinds.option(
         kinds.number(3),
         300,
         "How long a claimed message stays with a worker that gives no sign of life; then it is ready again. "
         "A living worker renews it every third of this time, so tasks may run far longer.",
         unit="s",
     )
-    polling_interval: float = _option(
+    polling_interval: float = kinds.option(
         kinds.number(0.05, 3600),
         10,
         "The longest time that an idle consumer blocks in one call before it looks again by itself.",
         unit="s",
     )
-    fetch_batch_size: int | None = _option(
+    fetch_batch_size: int | None = kinds.option(
         kinds.number(1, 500, integer=True),
         None,
         "The most messages that one claim takes.",
         unit="messages",
         none="as many as the prefetch leaves room for, at most 100 without one",
     )
-    overfetch_factor: float = _option(
+    overfetch_factor: float = kinds.option(
         kinds.number(1, 100),
         1,
         "How many times its prefetch a consumer may hold. What is beyond the prefetch waits in the process, claimed, so that the "
         "next message is there without a round trip, and no other consumer gets it meanwhile.",
         unit="ratio",
     )
-    min_fetch_interval: float = _option(
+    min_fetch_interval: float = kinds.option(
         kinds.number(0, 3600),
         0,
         "The least time between two claims of a connection: larger batches, later. Others may take what comes meanwhile.",
         unit="s",
     )
-    max_fetch_interval: float | None = _option(
+    max_fetch_interval: float | None = kinds.option(
         kinds.number(0.05, 3600),
         None,
         "The longest time for which an idle consumer does not look by itself. It takes the place of `polling_interval`.",
         unit="s",
         none="as polling_interval",
     )
-    graceful_timeout: float | None = _option(
+    graceful_timeout: float | None = kinds.option(
         kinds.number(0),
         None,
         "How long the tasks of a Celery worker that was told to stop may go on; then they are ended (prefork) or left, their "
@@ -95,15 +79,17 @@ class Options:
         unit="s",
         none="Celery's own rules: as long as they take",
     )
-    global_keyprefix: str = _option(kinds.text(), "", "Put before every key, so that several applications can share a database.")
-    priority_order: str | None = _option(
+    global_keyprefix: str = kinds.option(
+        kinds.text(), "", "Put before every key, so that several applications can share a database."
+    )
+    priority_order: str | None = kinds.option(
         kinds.choice("high-first", "low-first"),
         None,
         "Which priority is delivered first: `high-first` (255 first, the direction of RabbitMQ) or "
         "`low-first` (0 first, the direction of kombu's own Redis transport).",
         none="high-first",
     )
-    consumer_heartbeat_timeout: float = _option(
+    consumer_heartbeat_timeout: float = kinds.option(
         _SECONDS,
         60,
         "A consumer that gave no sign of life for so long counts as dead: it leaves the lists of its queues, and what it had of "
@@ -111,33 +97,33 @@ class Options:
         "every third of this time.",
         unit="s",
     )
-    consumer_priority: int = _option(
+    consumer_priority: int = kinds.option(
         kinds.number(-1_000_000, 1_000_000, integer=True),
         0,
         "The priority of this connection's consumers where a queue's consumer arguments have no `x-priority`: consumers of a "
         "higher priority get every message while they have credit. `celery worker --consumer-priority` sets it for one worker.",
     )
-    queue_order_strategy: str = _option(
+    queue_order_strategy: str = kinds.option(
         kinds.choice("round_robin", "sorted", "priority"),
         "round_robin",
         "How a consumer of several queues shares its attention: in turn, by name, or the first declared first.",
     )
-    fanout_prefix: bool | str = _option(
+    fanout_prefix: bool | str = kinds.option(
         kinds.one_of(kinds.flag(), kinds.text("a text in which {db} is the database number", r"(?s:.+)")),
         True,
         "Prefix of fanout streams: True for `/{db}.`, False for none, or a text of your own.",
     )
-    fanout_patterns: bool = _option(
+    fanout_patterns: bool = kinds.option(
         kinds.flag(), True, "Filter fanout messages by routing key, with the wildcards of a topic exchange."
     )
-    stream_maxlen: int = _option(
+    stream_maxlen: int = kinds.option(
         kinds.number(1, integer=True),
         10_000,
         "About how many messages a fanout stream keeps; a subscriber that falls further behind misses some, "
         "which is counted and logged.",
         unit="messages",
     )
-    stream_max_age: float | None = _option(
+    stream_max_age: float | None = kinds.option(
         _SECONDS,
         86_400,
         "How long a fanout stream keeps a message at most, whoever still wants it; what all subscribers have processed goes "
@@ -145,20 +131,20 @@ class Options:
         unit="s",
         none="any age, within stream_maxlen",
     )
-    subscriber_timeout: float = _option(
+    subscriber_timeout: float = kinds.option(
         _SECONDS,
         300,
         "A fanout subscriber that gave no sign of life for so long, and then not within 30 s more, is dead: it is forgotten, "
         "and what it had not read is counted and logged. A client that reconnects within this time resumes where it was.",
         unit="s",
     )
-    transient_queue_ttl: float = _option(
+    transient_queue_ttl: float = kinds.option(
         _SECONDS,
         300,
         "An auto-delete or exclusive queue that nobody uses vanishes after this time, with its messages.",
         unit="s",
     )
-    delivery_limit: int | None = _option(
+    delivery_limit: int | None = kinds.option(
         kinds.number(1, integer=True),
         20,
         "How often the delivery of a message may fail (its worker died, or it was rejected with requeue) before it becomes a "
@@ -166,65 +152,65 @@ class Options:
         unit="deliveries",
         none="no limit",
     )
-    dead_letter_max: int = _option(
+    dead_letter_max: int = kinds.option(
         kinds.number(0, integer=True),
         10_000,
         "How many dead letters a queue keeps; beyond it the oldest are removed, counted and logged.",
         unit="messages",
     )
-    dead_letter_ttl: float = _option(
+    dead_letter_ttl: float = kinds.option(
         kinds.number(1),
         604_800,
         "How long a queue keeps a dead letter; older ones are removed, counted and logged.",
         unit="s",
     )
-    publish_dedup_window: float = _option(
+    publish_dedup_window: float = kinds.option(
         _SECONDS,
         900,
         "How long a publish whose reply was lost can be retried without being doubled; make it longer than "
         "what the retry policy allows.",
         unit="s",
     )
-    wait_replicas: int = _option(
+    wait_replicas: int = kinds.option(
         kinds.number(0, integer=True),
         0,
         "How many replicas must confirm each publish (the server's WAIT, in the same round trip) before it counts as done. "
         "With fewer, `NotReplicated` is raised: the message is stored all the same. 0 asks for none, and costs nothing.",
         unit="replicas",
     )
-    wait_replicas_timeout: float = _option(
+    wait_replicas_timeout: float = kinds.option(
         _TIMEOUT,
         1,
         "How long a publish waits for its replicas; only with `wait_replicas`.",
         unit="s",
     )
-    unheard_exchanges: str = _option(
+    unheard_exchanges: str = kinds.option(
         kinds.text("names of exchanges, separated by commas, with * and ?"),
         "celeryev,*.pidbox,reply*",
         "Exchanges to which nobody may listen: a message that nobody takes is only counted there. Elsewhere it becomes a "
         "dead letter of the queue `celery_redis_plus.undelivered`, or an error if it is `mandatory`.",
     )
-    publish_timeout: float = _option(
+    publish_timeout: float = kinds.option(
         kinds.number(0),
         30,
         "How long a publish may wait: for room in a full queue with `x-overflow: block` (then it is an error), and at most "
         "for the throttle of a queue with `x-throttle`. 0 does not wait.",
         unit="s",
     )
-    throttle_threshold: float = _option(
+    throttle_threshold: float = kinds.option(
         kinds.number(0, 1),
         0.5,
         "From which share of free room on publishers into a queue with `x-throttle: true` slow down.",
         unit="ratio",
     )
-    accept: Mapping[str, Any] | None = _option(
+    accept: Mapping[str, Any] | None = kinds.option(
         kinds.instance("dict", "a mapping of queue names to what they accept", Mapping),
         None,
         "What queues accept, checked in Python at publish: queue name to a callable, a pydantic model, a msgspec Struct, a "
         "dataclass, or a list of these. `configure_app(accept=…)` sets it.",
         none="what x-accept-types says",
     )
-    message_ttl: None = _option(
+    message_ttl: None = kinds.option(
         kinds.nothing(
             "only None. A number would silently delete tasks that wait or have a long ETA. To let messages "
             "expire, give the queue the argument x-message-ttl, or the task expires="
@@ -233,7 +219,7 @@ class Options:
         "Not supported: no live message of a lasting queue ever expires. The option exists to refuse, with "
         "an explanation, what would silently delete waiting tasks and long ETAs.",
     )
-    socket_timeout: float | None = _option(
+    socket_timeout: float | None = kinds.option(
         _TIMEOUT,
         5,
         "How long to wait for the reply to a command; then the connection is dropped and opened anew. The "
@@ -241,56 +227,56 @@ class Options:
         unit="s",
         none="no limit",
     )
-    socket_connect_timeout: float | None = _option(
+    socket_connect_timeout: float | None = kinds.option(
         _TIMEOUT,
         5,
         "How long to wait for a connection, and for each reply while it is set up.",
         unit="s",
         none="as socket_timeout",
     )
-    socket_keepalive: bool | None = _option(
+    socket_keepalive: bool | None = kinds.option(
         kinds.flag(), None, "TCP keepalive, which notices a peer that vanished without a word.", none="on"
     )
-    socket_keepalive_options: Mapping[int, int] | None = _option(
+    socket_keepalive_options: Mapping[int, int] | None = kinds.option(
         kinds.number_mapping(),
         None,
         "TCP options by number, e.g. `{socket.TCP_KEEPIDLE: 60}`.",
         none="idle 30 s, interval 5 s, 3 probes, where the platform has them",
     )
-    health_check_interval: float = _option(
+    health_check_interval: float = kinds.option(
         kinds.number(0),
         25,
         "A connection that was silent for so long is checked with a PING before it is trusted; 0 switches it off.",
         unit="s",
     )
-    max_connections: int = _option(
+    max_connections: int = kinds.option(
         kinds.number(1, integer=True),
         10,
         "Accepted for compatibility. A kombu connection needs one connection for commands, and two more while it consumes; "
         "there is no pool to limit.",
         unit="connections",
     )
-    retry_on_timeout: bool | None = _option(
+    retry_on_timeout: bool | None = kinds.option(
         kinds.flag(),
         None,
         "Accepted for compatibility. redis-py would send a command again whose reply was lost, which may "
         "run it twice; this transport repeats by itself what is safe to repeat.",
         none="no effect either way",
     )
-    client_name: str | None = _option(
+    client_name: str | None = kinds.option(
         kinds.text("printable ASCII without spaces", r"[!-~]+"),
         None,
         "The name of all connections in CLIENT LIST.",
         none="celery-redis-plus: and the connection's purpose",
     )
-    credential_provider: Any = _option(  # noqa: RUF009 - immutable as all others; Any hides it
+    credential_provider: Any = kinds.option(  # noqa: RUF009 - immutable as all others; Any hides it
         kinds.instance("object or str", "a redis.CredentialProvider, or the dotted path of such a class"),
         None,
         "Where user name and password come from, instead of the URL.",
         none="the URL",
         secret=True,
     )
-    ssl: bool | Mapping[str, Any] | None = _option(
+    ssl: bool | Mapping[str, Any] | None = kinds.option(
         kinds.one_of(kinds.flag(), kinds.instance("dict", "a mapping of redis-py's ssl_* arguments", Mapping)),
         None,
         "TLS for a URL that does not say so: True (the server's certificate is checked), or redis-py's "
@@ -298,44 +284,44 @@ class Options:
         none="as the URL says",
         secret=True,
     )
-    archive: bool | None = _option(
+    archive: bool | None = kinds.option(
         kinds.flag(),
         None,
         "Write the lifecycle events of the messages in lasting queues to streams, for `message`, the Spark pipeline and other "
         "readers. True and False are set in each queue that is declared, for all processes; a queue's `x-archive` goes first.",
         none="queues stay as they are; new ones are not archived",
     )
-    archive_sample: float = _option(
+    archive_sample: float = kinds.option(
         kinds.number(0.001, 1), 1, "The share of messages whose events are written, each with all of its events."
     )
-    archive_events: tuple[str, ...] | None = _option(
+    archive_events: tuple[str, ...] | None = kinds.option(
         kinds.names(*TRANSITIONS), None, "The events that are written, by name.", none="all"
     )
-    archive_payload: bool = _option(
+    archive_payload: bool = kinds.option(
         kinds.flag(), False, "Write the messages' envelopes and bodies (up to 1 MB) into their event `published`."
     )
-    archive_index: bool = _option(
+    archive_index: bool = kinds.option(
         kinds.flag(),
         False,
         "Keep for each message where its events are, and for each Celery task id its messages: `message` then finds finished "
         "ones at once, and by task id. About 300 bytes a message, for `archive_max_age`.",
     )
-    archive_maxlen: int = _option(
+    archive_maxlen: int = kinds.option(
         kinds.number(0, integer=True),
         100_000,
         "How many events of a queue are kept; older ones go once every registered reader has them.",
         unit="events",
     )
-    archive_hard_maxlen: int = _option(
+    archive_hard_maxlen: int = kinds.option(
         kinds.number(0, integer=True),
         1_000_000,
         "How many events of a queue are kept for readers that lag; beyond it the oldest go unread, which is counted and logged.",
         unit="events",
     )
-    archive_max_age: float = _option(
+    archive_max_age: float = kinds.option(
         _SECONDS, 604_800, "How long events are kept; older ones go once every registered reader has them.", unit="s"
     )
-    deadletter_queue: str | None = _option(
+    deadletter_queue: str | None = kinds.option(
         kinds.text("the name of a queue", r"(?s:.+)"),
         None,
         "Queue for messages that no other queue takes, and no alternate exchange.",
@@ -348,7 +334,7 @@ class Options:
     def __post_init__(self) -> None:
         for option in fields(self):
             if option.name != "explicit":
-                object.__setattr__(self, option.name, _checked(option, getattr(self, option.name)))
+                object.__setattr__(self, option.name, kinds.checked(option, getattr(self, option.name)))
         if self.min_fetch_interval > self.longest_wait_s:
             raise OptionError(
                 f"transport option min_fetch_interval={self.min_fetch_interval:g} is not allowed; allowed: at most "
@@ -361,7 +347,7 @@ class Options:
 
         Numbers and booleans may be text ("300", "true"). A None means "not set" where it has no meaning of
         its own. Passed over are the names that kombu itself writes into the same dict (retry policies), and
-        those that mean nothing here (see `ignored`).
+        those that mean nothing here (see `foreign_options`).
 
         Raises:
             OptionError: an option is unknown (the message has the nearest name), of the wrong type or out of
@@ -373,7 +359,7 @@ class Options:
             if name in declared:
                 if value is not None or declared[name].metadata["none"]:
                     given[name] = value
-            elif name not in _MEANINGLESS and name not in _OF_KOMBU:
+            elif name not in MEANINGLESS and name not in OF_KOMBU:
                 raise OptionError(_unknown(name, declared))
         return cls(**given, explicit=frozenset(given))
 
@@ -413,81 +399,8 @@ def table() -> Iterator[OptionRow]:
             yield OptionRow(option.name, meta["type"], default, meta["unit"], meta["allowed"], meta["doc"])
 
 
-def ignored(mapping: Mapping[str, Any]) -> list[str]:
-    """Return the names in `mapping` that other transports of kombu know and that mean nothing here.
-
-    They are accepted, so that an existing application runs unchanged; whoever opens the connection logs them
-    once.
-    """
-    return sorted(name for name in mapping if name in _MEANINGLESS)
-
-
-def check_url_options(mapping: Mapping[str, str]) -> None:
-    """Refuse in a URL's query what only works in the transport options, where kombu itself reads it.
-
-    Raises:
-        OptionError: one of kombu's own options, such as `max_retries`, stands in the URL.
-    """
-    for name in mapping:
-        if name in _OF_KOMBU:
-            raise OptionError(
-                f"option {name!r} stands in the broker URL, where kombu does not see it; "
-                "put it into broker_transport_options (transport_options in kombu)"
-            )
-
-
-#: Options of kombu's Redis transport, and of RabbitMQ's, that have no meaning here.
-_MEANINGLESS = frozenset(
-    {
-        *(
-            "ack_emulation",
-            "body_encoding",
-            "priority_steps",
-            "reauth_check_interval",
-            "sentinel_fanout_compat",
-            "sep",
-        ),
-        *("unacked_key", "unacked_index_key", "unacked_mutex_key", "unacked_mutex_expire"),
-        *("unacked_restore_limit", "unacked_restore_interval", "unacked_restore_throttle"),
-        # py-amqp's: here every publish is confirmed by the server's reply, and the timeouts have other names.
-        *("confirm_publish", "confirm_timeout", "client_properties", "login_method"),
-        *("connect_timeout", "read_timeout", "write_timeout"),
-    }
-)
-
-#: What kombu 5.7 reads from, or writes into, the same dict: `Connection._extract_failover_opts`, and the
-#: retry policy with which `Producer.publish(retry=True)` updates it (the arguments of `Connection.ensure`).
-_OF_KOMBU = frozenset(
-    {
-        *(
-            "max_retries",
-            "interval_start",
-            "interval_step",
-            "interval_max",
-            "connect_retries_timeout",
-            "timeout",
-        ),
-        *("errback", "callback", "on_revive", "retry_errors", "reraise_as_library_errors"),
-    }
-)
-
-_OF_SENTINEL = frozenset({"master_name", "min_other_sentinels", "sentinel_kwargs"})
-
-
-def _checked(option: Any, value: Any) -> Any:
-    if value is None:
-        return None if option.metadata["none"] else option.default
-    try:
-        return option.metadata["kind"].parse(value)
-    except (TypeError, ValueError, OverflowError):
-        unit = f" ({option.metadata['unit']})" if option.metadata["unit"] else ""
-        raise OptionError(
-            f"transport option {option.name}={value!r} is not allowed; allowed: {option.metadata['allowed']}{unit}"
-        ) from None
-
-
 def _unknown(name: str, declared: Mapping[str, Any]) -> str:
-    if name in _OF_SENTINEL:
+    if name in OF_SENTINEL:
         return f"transport option {name!r}: Redis Sentinel is not supported; give the address of the primary"
     near = difflib.get_close_matches(str(name), declared, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(sorted(declared))}"

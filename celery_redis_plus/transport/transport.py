@@ -8,7 +8,8 @@ from typing import Any
 import redis
 from kombu.transport import base, virtual
 
-from celery_redis_plus.options import Options, check_url_options, ignored
+from celery_redis_plus.foreign_options import check_url_options, ignored
+from celery_redis_plus.options import Options
 from celery_redis_plus.topology.address import Address, url_options
 from celery_redis_plus.transport import hosts, url_query
 from celery_redis_plus.transport.channel import Channel as BrokerChannel

@@ -24,12 +24,12 @@ def echo():
                 while True:
                     try:
                         data = connection.recv(1000)
+                        seen.extend(data)
+                        connection.sendall(data)
                     except OSError:
                         break
                     if not data:
                         break
-                    seen.extend(data)
-                    connection.sendall(data)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()

@@ -1,0 +1,69 @@
+"""Options of others that stand in the same dict or URL as ours: some mean nothing here, others kombu reads itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from celery_redis_plus.errors import OptionError
+
+#: Options of kombu's Redis transport, and of RabbitMQ's, that have no meaning here.
+MEANINGLESS = frozenset(
+    {
+        *(
+            "ack_emulation",
+            "body_encoding",
+            "priority_steps",
+            "reauth_check_interval",
+            "sentinel_fanout_compat",
+            "sep",
+        ),
+        *("unacked_key", "unacked_index_key", "unacked_mutex_key", "unacked_mutex_expire"),
+        *("unacked_restore_limit", "unacked_restore_interval", "unacked_restore_throttle"),
+        # py-amqp's: here every publish is confirmed by the server's reply, and the timeouts have other names.
+        *("confirm_publish", "confirm_timeout", "client_properties", "login_method"),
+        *("connect_timeout", "read_timeout", "write_timeout"),
+    }
+)
+
+#: What kombu 5.7 reads from, or writes into, the same dict: `Connection._extract_failover_opts`, and the
+#: retry policy with which `Producer.publish(retry=True)` updates it (the arguments of `Connection.ensure`).
+OF_KOMBU = frozenset(
+    {
+        *(
+            "max_retries",
+            "interval_start",
+            "interval_step",
+            "interval_max",
+            "connect_retries_timeout",
+            "timeout",
+        ),
+        *("errback", "callback", "on_revive", "retry_errors", "reraise_as_library_errors"),
+    }
+)
+
+#: What kombu's Sentinel transport reads.
+OF_SENTINEL = frozenset({"master_name", "min_other_sentinels", "sentinel_kwargs"})
+
+
+def ignored(mapping: Mapping[str, Any]) -> list[str]:
+    """Return the names in `mapping` that other transports of kombu know and that mean nothing here.
+
+    They are accepted, so that an existing application runs unchanged; whoever opens the connection logs them
+    once.
+    """
+    return sorted(name for name in mapping if name in MEANINGLESS)
+
+
+def check_url_options(mapping: Mapping[str, str]) -> None:
+    """Refuse in a URL's query what only works in the transport options, where kombu itself reads it.
+
+    Raises:
+        OptionError: one of kombu's own options, such as `max_retries`, stands in the URL.
+    """
+    for name in mapping:
+        if name in OF_KOMBU:
+            raise OptionError(
+                f"option {name!r} stands in the broker URL, where kombu does not see it; "
+                "put it into broker_transport_options (transport_options in kombu)"
+            )
