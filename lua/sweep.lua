@@ -26,7 +26,7 @@ local take_over = ARGV[5] == '1'
 local grace, longest_gap = tonumber(ARGV[6]), tonumber(ARGV[7])
 
 -- A restart takes longer than this (ms): passes that follow sooner do not ask.
-local SHORTEST_OUTAGE = 50
+local SHORTEST_OUTAGE = 10
 
 -- Tells whether holders may have been unable to send a heartbeat since the last pass: nobody swept for long, the clock went back, or
 -- the server was started meanwhile. Several short outages in a row leave them as little time as a long one.

@@ -59,7 +59,7 @@ def test_what_was_due_during_a_short_restart_stays_with_its_holder_for_a_while(p
 
 def test_without_a_restart_what_is_due_is_recovered_at_once(persistent):
     _, broker = persistent
-    wait_until(lambda: broker.client.info("server")["uptime_in_seconds"] >= 2)
+    wait_until(lambda: broker.client.info("server")["uptime_in_seconds"] >= 3)
     hold_until_now(broker)
     broker.client.hincrby("meta:{q}", "swept", -900)
     sweep(broker)
