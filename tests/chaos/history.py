@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 #: Seconds between a signal and what the ledger says of it.
 SLACK_S = 0.05
+#: Seconds for which a worker goes on with what it held before it was silent.
+AFTERMATH_S = 2.0
 
 
 class Verdict(Enum):
@@ -124,7 +126,9 @@ class History:
         if any(self._is_among_the_last(before, since) for since, _ in life.silent):
             return Verdict.LAST_ACKS_BEFORE_SILENCE
         if life.killed_at is not None and self._is_among_the_last(before, life.killed_at):
-            return Verdict.LAST_ACKS
+            # What others had taken and begun by then is not the kill's doing.
+            taken = again.start < life.killed_at and self._was_silent(before, aftermath_s=0)
+            return Verdict.PRESUMED_DEAD if taken else Verdict.LAST_ACKS
         if self._was_silent(before) or self._was_silent(again):
             return Verdict.PRESUMED_DEAD
         return Verdict.UNREAD_RESULT if _may_be_unread(before, life) else Verdict.ILLEGAL
@@ -136,17 +140,14 @@ class History:
         ends = self._ends[run.worker]
         return bisect_right(ends, at + SLACK_S) - bisect_left(ends, run.end) <= self._acks
 
-    def _was_silent(self, run: Execution) -> bool:
-        """Return whether the run's worker may have held the task while it gave no sign of life, or just before or after."""
+    def _was_silent(self, run: Execution, aftermath_s: float = AFTERMATH_S) -> bool:
+        """Return whether the run's worker had the task while it gave no sign of life, or not longer than `aftermath_s` later."""
         life = self._lives.get(run.worker)
         if life is None:
             return False
         end = run.start if run.end is None else run.end
         # What it ran next after its silence is what it had taken before.
-        return any(run.start <= until + self._aftermath_s and end >= since for since, until in life.silent)
-
-    #: Seconds for which a worker goes on with what it held before it was silent.
-    _aftermath_s = 2.0
+        return any(run.start <= until + aftermath_s and end >= since for since, until in life.silent)
 
 
 def _may_be_unread(run: Execution, life: Life) -> bool:

@@ -11,10 +11,10 @@ def entries(task, worker, start, end):
     return [Entry(event, task, worker, worker, at, at, redelivered=False) for event, at in times.items() if at is not None]
 
 
-def verdict(life, end):
-    """Of a task that `life` carried to its end at `end`, and that another worker ran again at 30."""
+def verdict(life, end, again=30.0):
+    """Of a task that `life` carried to its end at `end`, and that another worker ran again."""
     history = History([life, Life("other", 2)], acks=8)
-    (repeat,) = history.repeats(entries("t", 1, 5.0, end) + entries("t", 2, 30.0, 31.0))
+    (repeat,) = history.repeats(entries("t", 1, 5.0, end) + entries("t", 2, again, again + 1))
     return repeat.verdict
 
 
@@ -29,6 +29,11 @@ def verdict(life, end):
 )
 def test_a_killed_worker_answers_for_its_last_acks_unless_it_was_cut_off_before(end, expected):
     assert verdict(Life("w", 1, killed_at=20.0, silent=[(10.0, 17.0)]), end) is expected
+
+
+@pytest.mark.parametrize(("again", "expected"), [(16.0, Verdict.PRESUMED_DEAD), (21.0, Verdict.LAST_ACKS)])
+def test_what_others_began_while_a_worker_was_silent_is_not_the_doing_of_its_kill(again, expected):
+    assert verdict(Life("w", 1, killed_at=20.0, silent=[(10.0, 17.0)]), 17.01, again) is expected
 
 
 def test_a_repeat_without_a_reason_is_illegal():
