@@ -7,7 +7,6 @@ claim, and the claim right before its end (the state machine in `events.py`), so
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,18 +24,6 @@ DESCRIBED = {column.name: _TYPES[column.kind] for column in DESCRIPTION}
 #: What is read of the events.
 NEEDED = ("queue", "epoch", "n", "event", "ts", "id", "worker", "reason", "error", "target", "published_at", "date", *DESCRIBED)
 
-#: Columns of an event's row; null in a message's row, except for those that both have.
-CHANGE = {
-    "queue": "string",
-    "event": "string",
-    "ts": "timestamp",
-    "reason": "string",
-    "task": "string",
-    "worker": "string",
-    "wait_s": "double",
-    "run_s": "double",
-    "ready_change": "int",
-}
 #: Columns of a message's row.
 MESSAGE = {
     "date": "date",
@@ -62,8 +49,7 @@ MESSAGE = {
     "total_s": "double",
     "late_s": "double",
 }
-ROW = {"is_message": "boolean", **CHANGE, **MESSAGE}
-ROW_DDL = ", ".join(f"`{name}` {kind}" for name, kind in ROW.items())
+MESSAGE_DDL = ", ".join(f"`{name}` {kind}" for name, kind in MESSAGE.items())
 
 _ARROW = {
     "string": pa.string(),
@@ -74,7 +60,7 @@ _ARROW = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", tz="UTC"),
 }
-_SCHEMA = pa.schema([pa.field(name, _ARROW[kind]) for name, kind in ROW.items()])
+_SCHEMA = pa.schema([pa.field(name, _ARROW[kind]) for name, kind in MESSAGE.items()])
 
 _EVENTS = list(TRANSITIONS)
 # The last element stands for "no event before", and for an event of a later release.
@@ -84,18 +70,8 @@ _CLAIMED, _PUBLISHED = _EVENTS.index("claimed"), _EVENTS.index("published")
 _TELLING = ["retry", "ignored"]
 
 
-def stories(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield a row for each event and one for each message of a partition that has all events of its messages."""
-    read = list(batches)
-    if not sum(batch.num_rows for batch in read):
-        return
-    partition = _Partition(pa.Table.from_batches(read))
-    yield from partition.rows(is_message=False)
-    yield from partition.rows(is_message=True)
-
-
-class _Partition:
-    """The events of a partition, sorted by message and number.
+class Stories:
+    """The events of a partition that has all events of its messages, sorted by message and number.
 
     Attributes:
         starts, ends: of each message, the first and the last of its rows.
@@ -124,34 +100,30 @@ class _Partition:
         self.wait_s, self.waited = elapsed_s, self.claims & ~first
         self.run_s, self.ran = elapsed_s, before == _CLAIMED
 
-    def rows(self, *, is_message: bool) -> Iterator[pa.RecordBatch]:
-        columns = self.messages() if is_message else self.changes()
-        count = len(self.starts) if is_message else len(self.place)
-        columns["is_message"] = pa.repeat(pa.scalar(is_message), count)
-        arrays = [_plain(columns.get(field.name), field.type, count) for field in _SCHEMA]
-        yield from pa.table(arrays, schema=_SCHEMA).to_batches(max_chunksize=50_000)
-
     def changes(self) -> dict[str, Any]:
-        """Return the columns of `CHANGE`."""
+        """Return what `minutes.parts` counts of each event."""
         column = self.table.column
         ready = (_LEADS_TO == READY).astype(np.int32)
-        task = self._first_valid("task")
         message = np.cumsum(self.first) - 1
         return {
             "queue": column("queue"),
             "event": column("event"),
-            "ts": column("ts"),
             "reason": column("reason"),
-            "task": task.take(pa.array(message)),
+            "ts": self.ts,
+            "task": self._first_valid("task").take(pa.array(message)),
             # Whoever claimed a message is also the one with whom the claim ended.
             "worker": column("worker").take(pa.array(np.where(self.ran, self.place - 1, self.place))),
-            "wait_s": pa.array(self.wait_s, mask=~self.waited),
-            "run_s": pa.array(self.run_s, mask=~self.ran),
-            "ready_change": pa.array(ready[self.event] - ready[self.before]),
+            "wait_s": np.where(self.waited, self.wait_s, np.nan),
+            "run_s": np.where(self.ran, self.run_s, np.nan),
+            "ready_change": ready[self.event] - ready[self.before],
         }
 
-    def messages(self) -> dict[str, Any]:
-        """Return the columns of `MESSAGE`."""
+    def messages(self) -> pa.Table:
+        """Return one row a message: what it was, what became of it, how long it waited and ran."""
+        columns = self._columns()
+        return pa.table([_plain(columns[field.name], field.type) for field in _SCHEMA], schema=_SCHEMA)
+
+    def _columns(self) -> dict[str, Any]:
         last, first = pa.array(self.ends), pa.array(self.starts)
         column = self.table.column
         attempts = np.add.reduceat(self.claims.astype(np.int32), self.starts)
@@ -220,10 +192,8 @@ def _shown_case(event: int, word: int, tried: bool) -> str | None:
     return shown_state(str(_LEADS_TO[event]), event=_EVENTS[event], reason=reason, tried=tried)
 
 
-def _plain(column: Any, kind: pa.DataType, count: int) -> pa.Array:
-    """Return a column as one array of `kind`; nulls where there is none."""
-    if column is None:
-        return pa.nulls(count, kind)
+def _plain(column: Any, kind: pa.DataType) -> pa.Array:
+    """Return a column as one array of `kind`."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     return array.cast(kind)
 

@@ -11,13 +11,15 @@ from pyspark.sql import functions as sf
 
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.spark.anomalies import Thresholds, anomalies
-from celery_redis_plus.spark.fold import PERCENTILE_ACCURACY, PERCENTILES
 from celery_redis_plus.spark.manifest import TABLES
+from celery_redis_plus.spark.minutes import PERCENTILES
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import Column, DataFrame
 
+#: Relative error of a percentile's rank is at most 1 in this.
+PERCENTILE_ACCURACY = 10_000
 #: Rows of the lists of single messages.
 LONGEST_LIST = 20
 

@@ -15,9 +15,11 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as sf
 
 from celery_redis_plus.spark import fold as folding
-from celery_redis_plus.spark.ingest import parquet_rows, write_by_day
+from celery_redis_plus.spark.gathering import days_of, gathered
+from celery_redis_plus.spark.ingest import write_by_day
 from celery_redis_plus.spark.manifest import Manifest, files, locked, remove_unreferenced, sources
-from celery_redis_plus.spark.stories import ROW_DDL
+from celery_redis_plus.spark.minutes import MINUTE_DDL, PER_MINUTE
+from celery_redis_plus.spark.stories import MESSAGE_DDL
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -25,9 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Folded", "files", "fold", "read"]
-
-#: The tables per minute, and the column that each counts by.
-PER_MINUTE = {"queues": "queue", "tasks": "task", "workers": "worker"}
 
 
 @dataclass(frozen=True)
@@ -63,10 +62,9 @@ def read(spark: SparkSession, root: str | Path, table: str) -> DataFrame:
 
 def _empty(spark: SparkSession, table: str) -> DataFrame:
     """Return a table without rows, such as `workers` before the first delivery."""
-    nothing = spark.createDataFrame([], ROW_DDL)
     if table == "messages":
-        return folding.messages(nothing)
-    minutes = folding.per_minute(nothing, PER_MINUTE[table])
+        return spark.createDataFrame([], MESSAGE_DDL)
+    minutes = folding.per_minute(spark.createDataFrame([], MINUTE_DDL), table)
     return folding.with_backlog(minutes, None) if table == "queues" else minutes
 
 
@@ -114,46 +112,49 @@ class _Fold:
         )
 
     def run(self) -> Folded:
-        spread = self._spread()
+        spread = {date: days_of(self._files(date)) for date in self.touched}
         days = {day for date in self.touched for day in (*spread[date], *self.old.days.get(date, ()))}
         self.new.days |= spread
         # Messages that were published on other days may have events on these days too.
         relevant = {date for date, on in self.new.days.items() if days.intersection(on)} & set(self.found) | set(self.touched)
         parallelism = self.spark.sparkContext.defaultParallelism
-        followed = folding.changes(self._events(relevant), self._count(relevant), parallelism)
-        changed = followed.persist(StorageLevel.MEMORY_AND_DISK)
+        events = gathered(self.spark, {date: self._files(date) for date in relevant}, parallelism)
+        staging = self._directory("messages") / "staging"
+        followed = folding.followed(events, staging, self.touched).persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            rows = self._write(
-                "messages", folding.messages(changed.where(sf.col("date").isin(_dates(self.touched)))), self.touched
-            )
-            now = changed.where(sf.to_date("ts").isin(_dates(days)))
-            for table, key in PER_MINUTE.items():
-                minutes = folding.per_minute(now, key)
-                written = days
-                if table == "queues":
-                    minutes, written = self._with_backlog(minutes, days)
-                self._write(table, minutes, written)
+            rows = self._take_messages(followed, staging)
+            self._write_minutes(folding.minutes(followed), days)
         finally:
-            changed.unpersist()
+            followed.unpersist()
         self.new.write(self.root)
         return Folded(self.new.version, tuple(self.touched), tuple(sorted(days)), rows)
 
-    def _events(self, dates: Collection[str]) -> DataFrame:
-        paths = [str(self.root / file) for date in dates for names in self.found[date].values() for file in names]
-        events = self.spark.read.parquet(*paths)
-        # An incoming batch has a file a day, so what was asked for is what is read.
-        return events.where(sf.col("date").isin(_dates(dates)))
+    def _take_messages(self, followed: DataFrame, staging: Path) -> int:
+        """Put the files of messages that count into their directories; return how many messages they have."""
+        files = followed.where(sf.col("table") == folding.WRITTEN).select("key", "published").collect()
+        for file in files:
+            target = staging.parent / file.key
+            target.parent.mkdir(exist_ok=True)
+            (staging / file.key).rename(target)
+        # What is left is of attempts that failed.
+        shutil.rmtree(staging, ignore_errors=True)
+        self._note("messages", self.touched)
+        return sum(file.published for file in files)
 
-    def _count(self, dates: Collection[str]) -> int:
-        return sum(parquet_rows(self.root / file) for date in dates for names in self.found[date].values() for file in names)
+    def _write_minutes(self, found: DataFrame, days: Collection[str]) -> None:
+        minutes = found.where(sf.to_date("minute").isin(_dates(days))).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            for table in PER_MINUTE:
+                rows, written = folding.per_minute(minutes, table), days
+                if table == "queues":
+                    rows, written = self._with_backlog(rows, days)
+                write_by_day(rows.coalesce(_file_count(self.spark)), self._directory(table))
+                self._note(table, written)
+        finally:
+            minutes.unpersist()
 
-    def _spread(self) -> dict[str, list[str]]:
-        """Return on which days the messages of each touched date had events."""
-        rows = self._events(self.touched).select("date", sf.to_date("ts").alias("day")).distinct().collect()
-        spread: dict[str, list[str]] = {date: [] for date in self.touched}
-        for row in rows:
-            spread[row.date.isoformat()].append(row.day.isoformat())
-        return {date: sorted(days) for date, days in spread.items()}
+    def _files(self, date: str) -> list[Path]:
+        return [self.root / file for names in self.found[date].values() for file in names]
 
     def _with_backlog(self, minutes: DataFrame, days: Collection[str]) -> tuple[DataFrame, set[str]]:
         """Return the queues' minutes with their backlog, and the days to write: a change moves the backlog of all later days."""
@@ -169,19 +170,19 @@ class _Fold:
             base = before.groupBy("queue").agg(sf.sum("backlog_change").alias("base"))
         return folding.with_backlog(minutes, base), {*days, *later}
 
-    def _write(self, table: str, rows: DataFrame, dates: Collection[str]) -> int:
-        """Write `dates` of a table anew and note the directories; return how many rows they have."""
-        version = f"{table}/v{self.new.version:08}"
-        directory = self.root / version
+    def _directory(self, table: str) -> Path:
+        """Return the directory of a table's new version, which is not there yet."""
+        directory = self.root / table / f"v{self.new.version:08}"
         shutil.rmtree(directory, ignore_errors=True)
-        write_by_day(rows.coalesce(_file_count(self.spark)), directory)
-        count = 0
+        return directory
+
+    def _note(self, table: str, dates: Collection[str]) -> None:
+        """Let the directories that were written stand for `dates` of a table."""
+        version = f"{table}/v{self.new.version:08}"
         for date in dates:
             self.new.tables[table].pop(date, None)
-        for path in directory.glob("day=*"):
+        for path in (self.root / version).glob("day=*"):
             self.new.tables[table][path.name.removeprefix("day=")] = f"{version}/{path.name}"
-            count += sum(parquet_rows(file) for file in path.glob("*.parquet"))
-        return count
 
 
 def _dates(days: Collection[str]) -> list[object]:

@@ -101,3 +101,21 @@ def test_a_fold_that_died_leaves_the_tables_as_they_were(spark, root, run_ingest
     check(spark, root, {"celery": LIVES[:2000]})
     tables.fold(spark, root)
     check(spark, root, {"celery": LIVES})
+
+
+def test_a_file_of_an_attempt_that_failed_does_not_count(spark, root, run_ingest, redis_client, monkeypatch):
+    add_events(redis_client, "celery", LIVES[:500])
+    run_ingest()
+    followed = tables.folding.followed
+
+    def with_leftovers(events, staging, dates):
+        for day in dates:
+            (staging / f"day={day}").mkdir(parents=True)
+            (staging / f"day={day}" / "leftover.parquet").write_bytes(b"half a file")
+        return followed(events, staging, dates)
+
+    monkeypatch.setattr(tables.folding, "followed", with_leftovers)
+    tables.fold(spark, root)
+
+    check(spark, root, {"celery": LIVES[:500]})
+    assert not list(root.rglob("leftover.parquet"))

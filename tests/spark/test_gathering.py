@@ -1,0 +1,82 @@
+"""How events come to the tasks that fold them: what goes where, and what is told from files alone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra `spark`")
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from celery_redis_plus.spark.gathering import EVENTS, EVENTS_A_TASK, Portion, _pack, days_of, planned, unpacked
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def stored(tmp_path):
+    def store(times, name="events.parquet", **columns):
+        count = len(times)
+        given = {"ts": times, "id": [f"{number:08}.1" for number in range(count)], "queue": ["celery"] * count} | columns
+        table = pa.table({key: pa.array(values, EVENTS.field(key).type) for key, values in given.items()})
+        parquet.write_table(table, tmp_path / name)
+        return tmp_path / name
+
+    return store
+
+
+def test_small_days_share_a_task_and_a_big_day_has_several():
+    days = {f"2026-01-{number:02}": [Path(f"{number}")] for number in range(1, 5)}
+    rows = dict(zip(days, (10, 20, 3 * EVENTS_A_TASK, 5), strict=True))
+
+    portions, tasks = planned(days, rows, parallelism=2)
+
+    small, also_small, big, last = portions
+    assert (small.first, small.buckets) == (also_small.first, also_small.buckets) == (0, 1)
+    assert big.first == 1
+    assert rows["2026-01-03"] / big.buckets <= EVENTS_A_TASK
+    assert last.first == 1 + big.buckets
+    assert tasks == last.first + 1
+
+
+def test_all_events_of_a_message_go_to_one_bucket_and_none_is_lost(stored):
+    ids = [f"{number % 100:08}.1" for number in range(1000)]
+    files = [stored([NOON] * 1000, name, id=ids, n=list(range(1000))) for name in ("a", "b")]
+    shares = [[Portion(str(file), 3, 4)] for file in files]
+
+    packed = list(_pack(iter([pa.record_batch({"id": [0, 1]})]), shares=shares))
+
+    owners: dict[str, set[int]] = {}
+    rows = 0
+    for bucket in (3, 4, 5, 6):
+        events = unpacked([batch.filter(pa.compute.equal(batch.column("bucket"), bucket)) for batch in packed])
+        rows += events.num_rows
+        for message in events.column("id").to_pylist():
+            owners.setdefault(message, set()).add(bucket)
+    assert rows == 2000
+    assert len(owners) == 100
+    assert all(len(buckets) == 1 for buckets in owners.values())
+    assert set.union(*owners.values()) == {3, 4, 5, 6}
+
+
+def test_a_column_that_an_older_release_did_not_write_is_null(stored):
+    file = stored([NOON])
+
+    packed = _pack(iter([pa.record_batch({"id": [0]})]), shares=[[Portion(str(file), 0, 1)]])
+
+    assert unpacked(packed).select(["id", "task", "worker"]).to_pylist() == [{"id": "00000000.1", "task": None, "worker": None}]
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_days_between_the_first_and_the_last_count_only_if_they_have_events(tmp_path, statistics):
+    def file(name, *days):
+        table = pa.table({"ts": pa.array([NOON + timedelta(days=day) for day in days], EVENTS.field("ts").type)})
+        parquet.write_table(table, tmp_path / name, write_statistics=statistics)
+        return tmp_path / name
+
+    assert days_of([file("two", 0, 1)]) == ["2026-01-01", "2026-01-02"]
+    assert days_of([file("far", 0, 7), file("one", 3)]) == ["2026-01-01", "2026-01-04", "2026-01-08"]
