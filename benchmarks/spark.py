@@ -38,7 +38,9 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
     parser.add_argument("--events", type=int, default=1_000_000, metavar="N")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="the median of the rounds' own ratios counts")
+    parser.add_argument(
+        "--rounds", type=int, default=3, metavar="N", help="after one to warm up; the median of their ratios counts"
+    )
     arguments = parser.parse_args()
     spark = session("benchmark", config={"spark.log.level": "OFF", "spark.driver.memory": "2g"})
     with EmbeddedServer() as server, server.client() as client, tempfile.TemporaryDirectory() as folder:
@@ -74,13 +76,13 @@ def memory_an_event(client: redis.Redis) -> float:
 
 
 def measure(spark: SparkSession, url: str, client: redis.Redis, folder: Path, count: int, rounds: int) -> None:
-    """Run every measurement in turn, `rounds` times, and print the medians of the rounds' own ratios.
+    """Run every measurement in turn, `rounds` times after a first one that warms Java up, and print the medians of their ratios.
 
     What runs beside it slows the two sides of a round's ratio alike; the best of each side may be of different rounds.
     """
     read = spark.read.format("celery_redis").options(url=url)
     taken: list[dict[str, float]] = []
-    for number in range(rounds):
+    for number in range(rounds + 1):
         root = folder / f"tables{number}"
 
         def stream(root: Path = root) -> None:
@@ -99,11 +101,13 @@ def measure(spark: SparkSession, url: str, client: redis.Redis, folder: Path, co
             begun = time.perf_counter()
             run()
             seconds = taken[-1][name] = time.perf_counter() - begun
-            print(f"  round {number + 1}: {name:<8} {seconds:6.2f} s  {count / seconds / 1000:6.0f} k events/s", flush=True)
-    verdict("batch read / plain XRANGE loop", [each["plain"] / each["batch"] for each in taken], 1.5)
-    verdict("reader without Spark / plain XRANGE loop", [each["plain"] / each["reader"] for each in taken], 2.0)
-    verdict("availableNow to Parquet / plain XRANGE loop", [each["plain"] / each["stream"] for each in taken], 0.5)
-    verdict("fold / reading the same Parquet", [each["fold"] / each["parquet"] for each in taken], 10.0, at_most=True)
+            label = f"round {number}" if number else "warm-up"
+            print(f"  {label}: {name:<8} {seconds:6.2f} s  {count / seconds / 1000:6.0f} k events/s", flush=True)
+    warm = taken[1:]
+    verdict("batch read / plain XRANGE loop", [each["plain"] / each["batch"] for each in warm], 1.5)
+    verdict("reader without Spark / plain XRANGE loop", [each["plain"] / each["reader"] for each in warm], 2.0)
+    verdict("availableNow to Parquet / plain XRANGE loop", [each["plain"] / each["stream"] for each in warm], 0.5)
+    verdict("fold / reading the same Parquet", [each["fold"] / each["parquet"] for each in warm], 10.0, at_most=True)
 
 
 def verdict(what: str, ratios: list[float], bound: float, *, at_most: bool = False) -> None:
