@@ -1,4 +1,4 @@
-"""Every error that this package raises, and the translation of redis-py's errors into them.
+"""Every error that this package raises. What redis-py raises becomes one of them in `translation.py`.
 
 A class's docstring says what happened and what the user does now; `docs/` prints these docstrings, so they
 are complete sentences. Besides the one base class, each error also inherits from the family that kombu and
@@ -18,21 +18,9 @@ hold no secrets.
 
 from __future__ import annotations
 
-import ssl
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from redis import exceptions as redis_errors
-
-
-class Place(Protocol):
-    """What `translate` needs to know of an address: how to print it, and what never to print."""
-
-    @property
-    def password(self) -> str | None:
-        """The secret that no message may hold."""
-
-    def display(self) -> str:
-        """Return the address without secrets."""
 
 
 class CeleryRedisPlusError(Exception):
@@ -365,86 +353,3 @@ class PublisherBlocksItself(QueueFull):
     Nothing is stored. Run more than one thread or process (a solo worker must not publish into its own full queue), or
     raise the limit.
     """
-
-
-# ------------------------------------------------------------------------------------------------ translation
-
-# The first match counts.
-_BY_CLASS: tuple[tuple[type[Exception], type[CeleryRedisPlusError]], ...] = (
-    (redis_errors.AuthenticationError, AuthenticationFailed),
-    (redis_errors.AuthorizationError, AuthenticationFailed),
-    (redis_errors.BusyLoadingError, ServerLoading),
-    (redis_errors.ReadOnlyError, ReadOnlyReplica),
-    (redis_errors.MasterDownError, ReadOnlyReplica),  # a ClusterDownError to redis-py
-    (redis_errors.ClusterDownError, ServerUnavailable),
-    (redis_errors.TryAgainError, ServerUnavailable),
-    (redis_errors.AskError, ClusterRedirected),  # MOVED too
-    (redis_errors.ClusterCrossSlotError, ClusterRedirected),
-    (redis_errors.OutOfMemoryError, ServerOutOfMemory),
-    (redis_errors.NoPermissionError, NoPermission),
-    (redis_errors.InvalidResponse, NotRedis),
-    (redis_errors.TimeoutError, ServerTimeout),
-    (redis_errors.ConnectionError, ServerUnreachable),
-    (TimeoutError, ServerTimeout),
-    (ssl.SSLError, TlsFailed),
-    (OSError, ServerUnreachable),
-)
-
-# Error codes for which redis-py (6.4 to 8.1) has no class.
-_BY_CODE: dict[str, type[CeleryRedisPlusError]] = {
-    "WRONGTYPE": WrongKeyType,
-    "MISCONF": ServerUnavailable,
-    "NOREPLICAS": ServerUnavailable,
-    "BUSY": ServerUnavailable,
-}
-
-_MAX_CLIENTS = "max number of clients reached"
-_MAX_CLIENTS_REMEDY = "raise the server's maxclients, or run fewer processes"
-_NO_SUCH_DATABASE = ("DB index is out of range", "SELECT is not allowed in cluster mode")
-
-
-def translate(exc: Exception, address: Place) -> Exception:
-    """Return our error for `exc`, an error of redis-py or of the operating system met at `address`.
-
-    The result carries `exc` as its `__cause__`. What is ours already, and what these tables do not know
-    (NOSCRIPT, a script's own error replies, programming errors), comes back unchanged. The password is
-    blotted out, also from `exc`, which a traceback would print.
-    """
-    if isinstance(exc, CeleryRedisPlusError):
-        return exc
-    kind = _kind(exc)
-    if kind is None:
-        return exc
-    _blot_out(exc, address.password)
-    detail = "no answer in time" if _timed_out_by_kernel(exc) else str(exc).strip().rstrip(".") or type(exc).__name__
-    remedy = _MAX_CLIENTS_REMEDY if _MAX_CLIENTS in detail else kind.remedy
-    translated = kind(f"{address.display()}: {detail}. What to do: {remedy}.")
-    translated.__cause__ = exc
-    return translated
-
-
-def _kind(exc: Exception) -> type[CeleryRedisPlusError] | None:
-    # redis-py packs what the operating system or OpenSSL said into an error of its own.
-    if isinstance(exc, redis_errors.ConnectionError) and isinstance(exc.__context__, ssl.SSLError):
-        return TlsFailed
-    if _timed_out_by_kernel(exc):
-        return ServerTimeout
-    for known, ours in _BY_CLASS:
-        if isinstance(exc, known):
-            return ours
-    if isinstance(exc, redis_errors.ResponseError):
-        if any(text in str(exc) for text in _NO_SUCH_DATABASE):
-            return InvalidAddress
-        return _BY_CODE.get(str(exc).partition(" ")[0])
-    return None
-
-
-def _timed_out_by_kernel(exc: Exception) -> bool:
-    """Tell whether a socket's SO_RCVTIMEO or SO_SNDTIMEO ended a call: EAGAIN, which redis-py wraps as a lost connection."""
-    return isinstance(exc, redis_errors.ConnectionError) and isinstance(exc.__context__, BlockingIOError)
-
-
-def _blot_out(exc: Exception, secret: str | None) -> None:
-    """Remove `secret` from the texts of `exc`: a server that does not know AUTH echoes its arguments."""
-    if secret and secret in str(exc):
-        exc.args = tuple(arg.replace(secret, "***") if isinstance(arg, str) else arg for arg in exc.args)

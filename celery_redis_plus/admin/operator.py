@@ -64,7 +64,7 @@ class Operator:
 
         Raises:
             QueueNotFound: there is no such queue.
-            redis.exceptions.RedisError: as `errors.translate` names it.
+            redis.exceptions.RedisError: as `translation.translate` names it.
         """
         self.check_queue(queue)
         return self._consumers.list(queue)
@@ -74,7 +74,7 @@ class Operator:
 
         Raises:
             QueueNotFound: there is no such queue.
-            redis.exceptions.RedisError: as `errors.translate` names it.
+            redis.exceptions.RedisError: as `translation.translate` names it.
         """
         return read_counters(self._wire, self._keys, queue)
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Self
 from redis.exceptions import ResponseError
 
 from celery_redis_plus.archive.numbering import Id, Numbering
-from celery_redis_plus.errors import EventsLost, InvalidArgument, NoEvents, UnknownEventSchema, translate
+from celery_redis_plus.errors import EventsLost, InvalidArgument, NoEvents, UnknownEventSchema
 from celery_redis_plus.events import SCHEMA_VERSION, ended_epochs, entry_id
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.options import Options
 from celery_redis_plus.topology.address import Address
 from celery_redis_plus.topology.connector import Connector
+from celery_redis_plus.translation import translate
 
 if TYPE_CHECKING:
     from redis.connection import Connection

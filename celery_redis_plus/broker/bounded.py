@@ -118,7 +118,7 @@ class Bounded:
         Raises:
             MessageNotAccepted: the queue does not accept messages of this type.
             QueueFull: the queue is at a limit, and refuses more; or stayed so for `publish_timeout`.
-            redis.exceptions.RedisError: as `errors.translate` names it.
+            redis.exceptions.RedisError: as `translation.translate` names it.
         """
         first, arguments = self.first.get(queue), self._firsts.get(queue)
         if first is None and arguments is not None:

@@ -114,7 +114,7 @@ class Claimer:
                 empty: it takes as many as it can.
 
         Raises:
-            redis.exceptions.RedisError: as `errors.translate` names it. What a lost reply held is handed back when the
+            redis.exceptions.RedisError: as `translation.translate` names it. What a lost reply held is handed back when the
                 session is given up.
         """
         names = queues[:MAX_QUEUES]
@@ -154,7 +154,7 @@ class Claimer:
             epoch: what the last claim of this consumer from this queue brought as `epoch`; empty at first.
 
         Raises:
-            redis.exceptions.RedisError: as `errors.translate` names it.
+            redis.exceptions.RedisError: as `translation.translate` names it.
         """
         reply: list[bytes] = self._wire.run(
             self._claim_managed, self._keys.queue(queue).crew,

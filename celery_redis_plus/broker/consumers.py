@@ -100,7 +100,7 @@ class Consumers:
 
         Raises:
             AccessRefused: another consumer has the queue alone, or it wants to and there are others.
-            redis.exceptions.RedisError: as `errors.translate` names it.
+            redis.exceptions.RedisError: as `translation.translate` names it.
         """
         fields: tuple[Argument, ...] = (
             *("tag", consumer.tag, "host", socket.gethostname(), "pid", os.getpid()),

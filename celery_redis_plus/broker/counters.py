@@ -60,7 +60,7 @@ def read_counters(wire: Wire, keys: Keys, queue: str) -> Counters:
 
     Raises:
         QueueNotFound: it has no record.
-        redis.exceptions.RedisError: as `errors.translate` names it.
+        redis.exceptions.RedisError: as `translation.translate` names it.
     """
     of = keys.queue(queue)
     flat, ready, delayed, unacked = wire.run(script("counters"), [of.meta, of.ready, of.delayed, of.index])

@@ -47,7 +47,7 @@ def list_delayed(wire: Wire, keys: Keys, queue: str, limit: int) -> Listing:
     Fewer where their payloads reach `LISTING_BYTES`. What is promoted or published while this reads may be missing.
 
     Raises:
-        redis.exceptions.RedisError: as `errors.translate` names it.
+        redis.exceptions.RedisError: as `translation.translate` names it.
     """
     of = keys.queue(queue)
     found: dict[bytes, Delayed] = {}

@@ -51,7 +51,7 @@ class Leases:
         only then, the server is asked. What does not stand in the register is nobody else's business.
 
         Raises:
-            redis.exceptions.RedisError: as `errors.translate` names it.
+            redis.exceptions.RedisError: as `translation.translate` names it.
         """
         held = self._register.find(tag)
         if held is None:

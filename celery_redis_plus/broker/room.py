@@ -45,7 +45,7 @@ class WaitingRoom:
         """Return when `waiter`, who stands in the queue's line, was woken, or after `seconds`.
 
         Raises:
-            redis.exceptions.RedisError: as `errors.translate` names it.
+            redis.exceptions.RedisError: as `translation.translate` names it.
         """
         with self._lock:
             wire = self._idle.pop() if self._idle else self._new_wire()

@@ -51,8 +51,8 @@ class Rounds:
         """Run what is due.
 
         Raises:
-            redis.exceptions.ConnectionError: and its kin, as `errors.translate` names them: the server is away. A refusal (no
-                permission, memory full, a key of another type) is logged when it changes, and tried again.
+            redis.exceptions.ConnectionError: and its kin, as `translation.translate` names them: the server is away. A refusal
+                (no permission, memory full, a key of another type) is logged when it changes, and tried again.
         """
         now = time.monotonic()
         for duty in self._duties:

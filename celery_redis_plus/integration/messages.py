@@ -33,7 +33,7 @@ def message(app: Celery, id: str, *, queue: str | None = None) -> MessageInfo | 
 
     Raises:
         OptionError: the app's broker is none of ours.
-        redis.exceptions.RedisError: as `errors.translate` names it.
+        redis.exceptions.RedisError: as `translation.translate` names it.
     """
     with _messages(app) as (messages, queues):
         for name in [queue] if queue is not None else queues():

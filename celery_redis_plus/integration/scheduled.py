@@ -63,7 +63,7 @@ def held_by_broker(
     listed, its entries have one key more than Celery's own, `broker`: the queue's name, and how many delayed messages it holds.
 
     Raises:
-        redis.exceptions.RedisError: as `errors.translate` names it.
+        redis.exceptions.RedisError: as `translation.translate` names it.
     """
     if not queues:
         return []

@@ -20,7 +20,7 @@ class BlockingWire(HeldConnection):
         """Send a blocking command; `finish` reads its reply.
 
         Raises:
-            redis.exceptions.RedisError: as `errors.translate` names it.
+            redis.exceptions.RedisError: as `translation.translate` names it.
         """
         self._check_process()
         with self.lock:

@@ -17,10 +17,10 @@ from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.retry import Retry
 
-from celery_redis_plus.errors import translate
 from celery_redis_plus.topology.credentials import resolve_credential_provider
 from celery_redis_plus.topology.server_check import ServerCheck
 from celery_redis_plus.topology.tls import check_files, tls_arguments
+from celery_redis_plus.translation import translate
 
 if TYPE_CHECKING:
     from celery_redis_plus.options import Options

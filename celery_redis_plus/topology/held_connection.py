@@ -9,10 +9,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from celery_redis_plus.errors import translate
 from celery_redis_plus.topology import forks
 from celery_redis_plus.topology.replies import reply_reader
 from celery_redis_plus.topology.this_process import this_process
+from celery_redis_plus.translation import translate
 
 if TYPE_CHECKING:
     from redis.connection import Connection

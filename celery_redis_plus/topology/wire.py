@@ -98,7 +98,7 @@ class Wire(HeldConnection):
         """Run a script and return its reply; NOSCRIPT is mended here.
 
         Raises:
-            redis.exceptions.RedisError: as `errors.translate` names it. `in_doubt` tells whether the script may have run.
+            redis.exceptions.RedisError: as `translation.translate` names it. `in_doubt` tells whether the script may have run.
         """
         packed = pack_call(script.sha, keys, arguments)
         with self.exclusive():

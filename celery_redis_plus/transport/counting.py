@@ -19,7 +19,7 @@ def counters(queue: str, *, connection: Any) -> Counters:
 
     Raises:
         ChannelError: there is no such queue (404).
-        redis.exceptions.RedisError: as `errors.translate` names it.
+        redis.exceptions.RedisError: as `translation.translate` names it.
     """
     with channel_of(connection) as channel:
         return channel.queue_counters(queue)

@@ -189,7 +189,7 @@ class Poller:
         """Deliver one message; return whether one came within `timeout_s` seconds. None waits for ever, 0 only looks.
 
         Raises:
-            redis.exceptions.RedisError: as `errors.translate` names it; the connection is of no use any more.
+            redis.exceptions.RedisError: as `translation.translate` names it; the connection is of no use any more.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         session = self._session

@@ -12,6 +12,7 @@ import redis.exceptions as redis_errors
 
 from celery_redis_plus import errors
 from celery_redis_plus.topology.address import Address
+from celery_redis_plus.translation import translate
 
 ADDRESS = Address(host="broker.example", db=3, username="app", password="s3cret")
 
@@ -70,7 +71,7 @@ def parsed(reply):
 @pytest.mark.parametrize(("reply", "ours"), REPLIES)
 def test_an_error_reply_becomes_ours_and_stays_catchable_as_redis_pys(reply, ours):
     raw = parsed(reply)
-    error = errors.translate(raw, ADDRESS)
+    error = translate(raw, ADDRESS)
     assert type(error) is ours
     assert error.__cause__ is raw
     assert "redis://broker.example:6379/3" in str(error)
@@ -95,7 +96,7 @@ def test_an_error_reply_becomes_ours_and_stays_catchable_as_redis_pys(reply, our
     ],
 )
 def test_an_error_of_the_connection_becomes_one_that_celery_retries(raw, ours):
-    error = errors.translate(raw, ADDRESS)
+    error = translate(raw, ADDRESS)
     assert type(error) is ours
     assert isinstance(error, RETRIED)
 
@@ -107,7 +108,7 @@ def test_what_openssl_said_is_recognised_inside_redis_pys_connection_error():
         except OSError as exc:
             raise redis_errors.ConnectionError(f"Error 1 connecting. {exc}")  # noqa: B904 - as redis-py does
     except redis_errors.ConnectionError as exc:
-        error = errors.translate(exc, ADDRESS)
+        error = translate(exc, ADDRESS)
     assert type(error) is errors.TlsFailed
     assert "ssl_ca_certs" in str(error)
 
@@ -124,18 +125,18 @@ def test_what_openssl_said_is_recognised_inside_redis_pys_connection_error():
     ],
 )
 def test_what_is_ours_or_unknown_comes_back_unchanged(raw):
-    assert errors.translate(raw, ADDRESS) is raw
+    assert translate(raw, ADDRESS) is raw
 
 
 def test_no_secret_is_printed_although_the_server_echoes_it():
     raw = redis_errors.ResponseError("BUSY unknown command 'AUTH', with args beginning with: 'app' 's3cret'")
-    error = errors.translate(raw, ADDRESS)
+    error = translate(raw, ADDRESS)
     assert "s3cret" not in f"{error} {error!r} {error.__cause__} {error.__cause__!r}"
     assert "***" in str(error)
 
 
 def test_max_clients_gets_the_remedy_that_helps():
-    assert "maxclients" in str(errors.translate(parsed("ERR max number of clients reached"), ADDRESS))
+    assert "maxclients" in str(translate(parsed("ERR max number of clients reached"), ADDRESS))
 
 
 def test_on_these_celery_connects_again():

@@ -64,7 +64,7 @@ class Checker:
         """Yield every violation once, of one queue only if it is named.
 
         Raises:
-            redis.exceptions.RedisError: as `errors.translate` names it.
+            redis.exceptions.RedisError: as `translation.translate` names it.
         """
         reported: set[tuple[str, str, str]] = set()
         for violation in self._run(queue):

@@ -17,6 +17,7 @@ from redis.connection import Connection, SSLConnection, UnixDomainSocketConnecti
 from celery_redis_plus import errors
 from celery_redis_plus.topology.address import Address
 from celery_redis_plus.topology.connector import Connector
+from celery_redis_plus.translation import translate
 
 pytestmark = pytest.mark.server
 
@@ -33,7 +34,7 @@ def ask_translated(connection, ask):
     try:
         ask(connection, "BLPOP", "nothing", "3")
     except redis_errors.RedisError as error:
-        raise errors.translate(error, Address("127.0.0.1")) from error
+        raise translate(error, Address("127.0.0.1")) from error
 
 
 def open_files():

@@ -12,7 +12,7 @@ import redis.exceptions as redis_errors
 
 from celery_redis_plus import errors
 from celery_redis_plus.demo.server import EmbeddedServer
-from celery_redis_plus.errors import translate
+from celery_redis_plus.translation import translate
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server
