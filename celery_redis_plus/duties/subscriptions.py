@@ -100,6 +100,9 @@ class Subscriptions:
                 for position, cursor in zip(batch, cursors, strict=True):
                     self._reported[position.id] = (cursor, now)
                     self._compare(position, cursor, end)
+                    if position.ended:
+                        # Its goodbye, over another connection, may have been done before this made its record anew.
+                        self._registry.unsubscribe(position)
         if len(self._reported) > 2 * len(positions) + BATCH:
             known = {position.id for position in positions}
             self._reported = {name: last for name, last in self._reported.items() if name in known}

@@ -70,6 +70,8 @@ class Position:
         self.orphaned_at = 0.0
         #: Something consumes it: the registry shall know that it lives.
         self.live = False
+        #: Its goodbye is on its way, or done.
+        self.ended = False
         #: Delivered and not settled, by delivery tag, in the order of delivery.
         self.open: dict[str, Opened] = {}
         #: What to deliver again, flagged, before anything new; in the order of the stream.

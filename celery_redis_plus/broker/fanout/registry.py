@@ -110,6 +110,7 @@ class Registry:
 
     def unsubscribe(self, position: Position) -> None:
         """Say goodbye, without waiting for the answer: what follows on the same connection finds it done."""
+        position.ended = True
         cursor = position.cursor
         keys = position.keys
         self._wire.post(
