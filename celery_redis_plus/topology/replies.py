@@ -30,8 +30,9 @@ def reply_reader(connection: Connection) -> Callable[[], Any]:
     parser: Any = connection._parser  # noqa: SLF001 - there is no public way
     sock: Any = connection._sock  # noqa: SLF001 - as above
     reader, buffer = getattr(parser, "_reader", None), getattr(parser, "_buffer", None)
-    if reader is None or not isinstance(buffer, bytearray):
-        # redis-py's own parser, which has a `_buffer` of another kind.
+    if reader is None or not isinstance(buffer, bytearray) or hasattr(parser, "_next_response"):
+        # redis-py's own parser, which has a `_buffer` of another kind; or an older redis-py's (6.4), whose `can_read` takes a
+        # reply out of the reader.
         return slow
     receive = sock.recv_into
 
