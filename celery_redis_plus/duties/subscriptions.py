@@ -74,8 +74,7 @@ class Subscriptions:
 
     def _give_up(self) -> None:
         for position in self._positions.expired():
-            self._registry.unsubscribe(position)
-            self._positions.drop(position)
+            self._positions.end(position, self._registry)
             logger.warning(
                 "queue %r: nobody came back for its broadcasts of exchange %r within %.0f s after the connection broke; what "
                 "came after entry %s %s",

@@ -95,8 +95,7 @@ class Broadcasting:
             session.registry.forget_durable(session.fanout_keys(exchange), queue)
 
     def _drop(self, position: Position) -> None:
-        self.session.registry.unsubscribe(position)
-        self.session.service.positions.drop(position)
+        self.session.service.positions.end(position, self.session.registry)
 
     def read_broadcasts(self, queue: str) -> None:
         """Read the queue's broadcasts for this channel, which consumes it."""

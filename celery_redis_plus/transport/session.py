@@ -226,8 +226,7 @@ class Session:
         positions = self.service.positions
         try:
             for position in positions.owned(self):
-                self.registry.unsubscribe(position)
-                positions.drop(position)
+                positions.end(position, self.registry)
         except (RedisError, OSError) as error:
             logger.debug("closing: %s; the registry forgets the subscribers by itself", error)
 

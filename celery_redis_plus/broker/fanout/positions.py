@@ -20,6 +20,7 @@ from celery_redis_plus.broker.fanout.entries import Entry, EntryId, Mark, mark_o
 from celery_redis_plus.broker.holding import Keeper, Settlement
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.fanout.registry import Registry
     from celery_redis_plus.keys import FanoutKeys
 
 logger = logging.getLogger(__name__)
@@ -228,8 +229,9 @@ class Positions:
         """Return the session's positions, one a stream; all or those of one queue."""
         return [one for one in list(self._all) if one.owner is owner and queue in {None, one.queue}]
 
-    def drop(self, position: Position) -> None:
-        """Forget a position."""
+    def end(self, position: Position, registry: Registry) -> None:
+        """Say goodbye for a position, and forget it. Raises as `Wire.run` does, and forgets it only after that."""
+        registry.unsubscribe(position)
         with self._lock:
             if position in self._all:
                 self._all.remove(position)
