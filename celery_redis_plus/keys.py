@@ -17,6 +17,19 @@ FORMAT_VERSION = 1
 RESERVED_FIRST_CHARACTERS = {"}": "%7D", "%": "%25"}
 
 
+def encode_name(name: str) -> bytes:
+    """Return a name, or a text with one, as the server has it.
+
+    A name whose bytes are no UTF-8 has surrogates (PEP 383), which hiredis refuses to pack: so every command gets bytes.
+    """
+    return name.encode("utf-8", "surrogateescape")
+
+
+def decode_name(raw: bytes) -> str:
+    """Return the name, or the text with one, whose `encode_name` is `raw`."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
 def hash_tag(name: str) -> str:
     """Return what stands between the braces for the queue `name`.
 
@@ -176,7 +189,7 @@ class Keys:
         self.archives = self._key("archives")
 
     def _key(self, text: str) -> bytes:
-        return (self.prefix + text).encode("utf-8", "surrogateescape")
+        return encode_name(self.prefix + text)
 
     def _queue(self, name: str) -> QueueKeys:
         tag = hash_tag(name)
@@ -224,7 +237,7 @@ class Keys:
         match = _PARTS.fullmatch(key, len(self._key(""))) if key.startswith(self._key("")) else None
         if match is None:
             return None
-        return KeyParts(match[1].decode(), name_of(match[2].decode("utf-8", "surrogateescape")), match[3] or b"")
+        return KeyParts(match[1].decode(), name_of(decode_name(match[2])), match[3] or b"")
 
     @property
     def pattern(self) -> bytes:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from celery_redis_plus import events
+from celery_redis_plus.keys import encode_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,7 +60,7 @@ def batch(queue: str, entries: Sequence[Entry]) -> pa.RecordBatch:
     epoch, _ = events.entry_id(ids[0])
     skipped = len(str(epoch)) + 1
     place = {
-        "queue": pa.repeat(queue.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), count),
+        "queue": pa.repeat(encode_name(queue).decode("utf-8", "replace"), count),
         "epoch": pa.repeat(pa.scalar(epoch, pa.int64()), count),
         "n": pa.array([int(entry_id[skipped:]) for entry_id in ids], pa.int64()),
     }

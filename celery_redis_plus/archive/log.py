@@ -14,7 +14,7 @@ from redis.exceptions import ResponseError
 from celery_redis_plus.archive.numbering import Id, Numbering
 from celery_redis_plus.errors import EventsLost, InvalidArgument, NoEvents, UnknownEventSchema
 from celery_redis_plus.events import SCHEMA_VERSION, ended_epochs, entry_id
-from celery_redis_plus.keys import Keys
+from celery_redis_plus.keys import Keys, decode_name
 from celery_redis_plus.options import Options
 from celery_redis_plus.topology.address import Address
 from celery_redis_plus.topology.connector import Connector
@@ -73,7 +73,7 @@ class EventLog:
             InvalidArgument: `wanted` is neither.
         """
         (members,) = self.ask([("SMEMBERS", self.keys.archives)])
-        known = sorted(member.decode("utf-8", "surrogateescape") for member in members)
+        known = sorted(map(decode_name, members))
         if not known:
             raise NoEvents(
                 f"no queue under prefix {self.keys.prefix!r} at {self.address.display()} has events. Switch the archive on "

@@ -12,6 +12,7 @@ from celery_redis_plus.broker.exchange_record import ExchangeRecord, decode_exch
 from celery_redis_plus.broker.knowledge import Knowledge
 from celery_redis_plus.broker.routing import Binding, RoutingTable, check_binding, decode_binding, encode_binding
 from celery_redis_plus.errors import PreconditionFailed
+from celery_redis_plus.keys import decode_name, encode_name
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Bindings:
         if current is None:
             record.check(exchange)
             text = encode_exchange(record, exchange)
-            stands = self._wire.run(script("declare_exchange"), [self._keys.exchanges], _bytes(exchange), text)
+            stands = self._wire.run(script("declare_exchange"), [self._keys.exchanges], encode_name(exchange), text)
             current = self._records[exchange] = decode_exchange(stands)
         if record.is_same(current):
             # kombu declares an exchange that does not last again with every publish.
@@ -78,7 +79,7 @@ class Bindings:
         """Return the exchange's record, None where nobody declared it."""
         known = self._records.get(exchange)
         if known is None:
-            stored = self._wire.command("HGET", self._keys.exchanges, _bytes(exchange))
+            stored = self._wire.command("HGET", self._keys.exchanges, encode_name(exchange))
             if stored is None:
                 return None
             known = self._records[exchange] = decode_exchange(stored)
@@ -105,21 +106,19 @@ class Bindings:
 
     def names(self) -> list[str]:
         """Return the names of all exchanges."""
-        return [name.decode("utf-8", "surrogateescape") for name in self._wire.command("HKEYS", self._keys.exchanges)]
+        return [decode_name(name) for name in self._wire.command("HKEYS", self._keys.exchanges)]
 
     def names_of_type(self, kind: str) -> list[str]:
         """Return the names of the exchanges of a type."""
         flat = self._wire.command("HGETALL", self._keys.exchanges)
         return [
-            name.decode("utf-8", "surrogateescape")
-            for name, record in zip(flat[::2], flat[1::2], strict=True)
-            if decode_exchange(record).type == kind
+            decode_name(name) for name, record in zip(flat[::2], flat[1::2], strict=True) if decode_exchange(record).type == kind
         ]
 
     def delete(self, exchange: str) -> None:
         """Remove the exchange and its bindings; its queues stay."""
         self._knowledge.deleted_exchange(exchange)
-        self._wire.command("HDEL", self._keys.exchanges, _bytes(exchange))
+        self._wire.command("HDEL", self._keys.exchanges, encode_name(exchange))
         self._wire.run(script("bind"), [self._keys.binding(exchange)], "clear")
         self._records.pop(exchange, None)
         self._tables.pop(exchange, None)
@@ -216,7 +215,7 @@ class Bindings:
         record = self._knowledge.exchange(exchange) or self._records.get(exchange)
         if record is not None and known:
             text = encode_exchange(record, exchange)
-            self._wire.run(script("declare_exchange"), [self._keys.exchanges], _bytes(exchange), text)
+            self._wire.run(script("declare_exchange"), [self._keys.exchanges], encode_name(exchange), text)
         if not missing:
             return False
         logger.warning(
@@ -253,7 +252,3 @@ class Check:
         self.moved = error is None and int(reply or 0) != self._known.version
         if error is None and not self.moved:
             self._known.confirmed_at = time.monotonic()
-
-
-def _bytes(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")

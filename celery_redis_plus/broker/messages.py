@@ -25,6 +25,7 @@ from celery_redis_plus.events import (
     pack_text,
     shown_state,
 )
+from celery_redis_plus.keys import encode_name
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Messages:
 
     def of_task(self, queue: str, task_id: str) -> list[str]:
         """Return the ids of a Celery task's messages in a queue with `archive_index`, the last published last."""
-        found: bytes | None = self._wire.command("GET", self._keys.queue(queue).task + task_id.encode("utf-8", "surrogateescape"))
+        found: bytes | None = self._wire.command("GET", self._keys.queue(queue).task + encode_name(task_id))
         return [] if found is None else found.decode().split()
 
     def delayed_of_task(self, queue: str, task_id: str) -> list[str]:

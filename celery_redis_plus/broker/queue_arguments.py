@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from celery_redis_plus.broker.retry_policy import KINDS, RetryPolicy
 from celery_redis_plus.broker.tables import first_difference, inequivalent, pack_table, to_text, unpack_table
 from celery_redis_plus.errors import InvalidArgument, InvalidQueueName
+from celery_redis_plus.keys import encode_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -51,7 +52,7 @@ def check_queue_name(name: object) -> str:
     if not name:
         raise InvalidQueueName(f"queue name '' is empty; {allowed}")
     try:
-        size = len(name.encode("utf-8", "surrogateescape"))
+        size = len(encode_name(name))
     except UnicodeEncodeError as error:
         raise InvalidQueueName(f"queue name {name!r} has a lone surrogate; {allowed}") from error
     if size > MAX_QUEUE_NAME:

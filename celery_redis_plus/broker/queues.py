@@ -14,7 +14,7 @@ from celery_redis_plus.broker.knowledge import Knowledge
 from celery_redis_plus.broker.limits import Limits
 from celery_redis_plus.broker.queue_arguments import QueueArguments, check_queue_name
 from celery_redis_plus.errors import PreconditionFailed
-from celery_redis_plus.keys import FORMAT_VERSION
+from celery_redis_plus.keys import FORMAT_VERSION, decode_name, encode_name
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Queues:
             keys = self._keys.queue(name)
             if wanted:
                 # Readers find the queue there, before its first event.
-                self._wire.command("SADD", self._keys.archives, name)
+                self._wire.command("SADD", self._keys.archives, encode_name(name))
             self._wire.run(script("set_archive"), [keys.meta], self._archive.record(keys) if wanted else "")
         return wanted
 
@@ -144,21 +144,19 @@ class Queues:
 
     def enlist(self, name: str, ttl: int | str) -> None:
         """Enter a queue into the list of queues; `ttl` is its life while unused, in ms, '' for a lasting one."""
-        self._wire.run(script("register"), [self._keys.queues], name.encode("utf-8", "surrogateescape"), ttl)
+        self._wire.run(script("register"), [self._keys.queues], encode_name(name), ttl)
 
     def tend(self, name: str) -> None:
         """Have the queue swept even while nobody consumes it: messages expire there, or go on to a dead-letter exchange."""
-        self._wire.pipeline(
-            [("SADD", self._keys.tended, name.encode("utf-8", "surrogateescape")), ("ZADD", self._keys.tended_bell, 0, "new")]
-        )
+        self._wire.pipeline([("SADD", self._keys.tended, encode_name(name)), ("ZADD", self._keys.tended_bell, 0, "new")])
 
     def tended(self) -> list[str]:
         """Return the queues that are swept although nobody may consume them."""
-        return [name.decode("utf-8", "surrogateescape") for name in self._wire.command("SMEMBERS", self._keys.tended)]
+        return [decode_name(name) for name in self._wire.command("SMEMBERS", self._keys.tended)]
 
     def untend(self, names: Iterable[str]) -> None:
         """Sweep these queues no longer on that ground."""
-        self._wire.command("SREM", self._keys.tended, *[name.encode("utf-8", "surrogateescape") for name in names])
+        self._wire.command("SREM", self._keys.tended, *[encode_name(name) for name in names])
 
     def arguments(self, name: str) -> QueueArguments | None:
         """Return what the queue was declared with, here or elsewhere; None where it has no record. Asked of the server once.
@@ -187,7 +185,7 @@ class Queues:
         A publisher that never declared its queue must not lose messages; a reply to a client that has left must not make a
         queue that nobody will ever read.
         """
-        deadline = self._wire.command("ZSCORE", self._keys.queues, name.encode("utf-8", "surrogateescape"))
+        deadline = self._wire.command("ZSCORE", self._keys.queues, encode_name(name))
         if deadline is not None and float(deadline) != float("inf"):
             logger.debug("a message for %r is unroutable: the queue was transient and is gone", name)
             return False
@@ -210,7 +208,7 @@ class Queues:
         commands: list[tuple[Argument, ...]] = []
         for name in names:
             commands.append(("HEXISTS", self._keys.queue(name).meta, "id"))
-            commands.append(("ZSCORE", self._keys.queues, name.encode("utf-8", "surrogateescape")))
+            commands.append(("ZSCORE", self._keys.queues, encode_name(name)))
         replies = self._wire.pipeline(commands)
         found: dict[str, float | None] = {}
         for number, name in enumerate(names):
@@ -261,12 +259,12 @@ class Queues:
         if transient:
             self._remember([name])
         else:
-            self._wire.command("ZREM", self._keys.queues, name.encode("utf-8", "surrogateescape"))
+            self._wire.command("ZREM", self._keys.queues, encode_name(name))
         return int(ready)
 
     def _remember(self, names: Iterable[str]) -> None:
         """Leave tombstones for `TOMBSTONE_S`."""
-        encoded = [name.encode("utf-8", "surrogateescape") for name in names]
+        encoded = [encode_name(name) for name in names]
         self._wire.run(script("bury"), [self._keys.queues], TOMBSTONE_S * 1000, *encoded)
 
     def empty_trash(self, name: str, archive: bytes | str = "") -> None:
@@ -295,7 +293,7 @@ class Queues:
         names = self._wire.command("ZRANGE", self._keys.queues, 0, now_ms, "BYSCORE", "LIMIT", 0, limit)
         gone = []
         for raw in names:
-            name = raw.decode("utf-8", "surrogateescape")
+            name = decode_name(raw)
             if self.exists(name):
                 self.enlist(name, ALIVE_AGAIN_MS)
             else:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from celery_redis_plus.keys import decode_name, encode_name
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -88,19 +89,19 @@ class Tracks:
         timeout_ms = int(ack_timeout_s * 1000)
         text = json.dumps([about.exchange, about.routing_key, about.broadcast])
         call = (script("track"), self._keys.track(track))
-        deadline = self._wire.run(*call, timeout_ms, int(KEPT_S * 1000), text, payload, *map(_bytes, recipients))
+        deadline = self._wire.run(*call, timeout_ms, int(KEPT_S * 1000), text, payload, *map(encode_name, recipients))
         # For the case that we die before it is resolved: the duties of any process then see to it.
         self._wire.command("ZADD", self._keys.tracks, deadline, track)
 
     def report(self, track: str, recipient: str, outcome: str, tag: str = "", *, wait: bool = False) -> None:
         """Note an answer; without `wait` the reply is read with the next call."""
         call = self._wire.run if wait else self._wire.post
-        call(script("track_report"), self._keys.track(track), _bytes(recipient), outcome, tag)
+        call(script("track_report"), self._keys.track(track), encode_name(recipient), outcome, tag)
 
     def state(self, track: str) -> Tracked | None:
         """Return what is known; None where nothing is, or is any more."""
         flat: list[bytes] = self._wire.command("HGETALL", self._keys.track(track)[0])
-        fields = {name.decode("utf-8", "surrogateescape"): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+        fields = {decode_name(name): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
         if "about" not in fields:
             return None
         outcomes = {name.removeprefix(_TO): value.decode() for name, value in fields.items() if name.startswith(_TO)}
@@ -116,7 +117,7 @@ class Tracks:
         if wait_ms:
             return None if wait_ms < 0 else wait_ms / 1000
         about, payload, *pairs = rest
-        names = [name.decode("utf-8", "surrogateescape") for name in pairs]
+        names = [decode_name(name) for name in pairs]
         return Overdue(_about(about), payload, dict(zip(names[::2], names[1::2], strict=True)))
 
     def forgotten(self, limit: int = 100) -> list[str]:
@@ -138,7 +139,3 @@ class Tracks:
 def _about(text: bytes) -> About:
     data: list[Any] = json.loads(text)
     return About(*data)
-
-
-def _bytes(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from celery_redis_plus.broker.eta import eta_to_ms
 from celery_redis_plus.broker.messages import ID, MessageInfo, Messages
 from celery_redis_plus.errors import OptionError
+from celery_redis_plus.keys import decode_name
 from celery_redis_plus.transport.transport import Transport
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _messages(app: Celery) -> Iterator[tuple[Messages, Any]]:
         def queues() -> Iterable[str]:
             known = dict.fromkeys(app.amqp.queues)
             names = session.wire.command("ZRANGE", session.keys.queues, "0", "+inf", "BYSCORE")
-            return known | dict.fromkeys(name.decode("utf-8", "surrogateescape") for name in names)
+            return known | dict.fromkeys(decode_name(name) for name in names)
 
         yield Messages(session.wire, session.keys, dead_letter_max=session.options.dead_letter_max), queues
 

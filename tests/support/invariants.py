@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.keys import decode_name
+
 if TYPE_CHECKING:
     import redis
 
@@ -47,7 +49,7 @@ def violations(client: redis.Redis, keys: Keys, *, swept: bool = False) -> list[
 
 
 def _violations(client: redis.Redis, keys: Keys, *, swept: bool) -> Iterator[str]:
-    names = [name.decode("utf-8", "surrogateescape") for name in client.zrange(keys.queues, 0, -1)]
+    names = [decode_name(name) for name in client.zrange(keys.queues, 0, -1)]
     queues = {keys.queue(name).message: keys.queue(name) for name in names}
     tags: dict[bytes, list[bytes]] = {prefix: [] for prefix in queues}
     literal = re.sub(rb"([*?\[\]\\^])", rb"\\\1", keys.prefix.encode())

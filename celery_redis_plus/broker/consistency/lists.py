@@ -15,7 +15,7 @@ from celery_redis_plus.broker.consistency.rules import Violation
 from celery_redis_plus.broker.queue_arguments import QueueArguments
 from celery_redis_plus.broker.routing import decode_binding
 from celery_redis_plus.errors import InvalidArgument
-from celery_redis_plus.keys import FORMAT_VERSION
+from celery_redis_plus.keys import FORMAT_VERSION, encode_name
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Lists:
             page = names[at : at + PAGE]
             commands: list[tuple[bytes | str | int, ...]] = []
             for name in page:
-                commands.append(("ZSCORE", self._keys.queues, _bytes(name)))
+                commands.append(("ZSCORE", self._keys.queues, encode_name(name)))
                 commands.append(("HMGET", self._keys.queue(name).meta, "id", "arguments", "format", "ttl"))
             replies = self._ask(commands)
             for number, name in enumerate(page):
@@ -227,10 +227,6 @@ class Lists:
             if isinstance(reply, Exception):
                 raise reply
         return replies
-
-
-def _bytes(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")
 
 
 def _number(queue_id: bytes) -> int:

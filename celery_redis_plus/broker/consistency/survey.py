@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.keys import QUEUE_KINDS
+from celery_redis_plus.keys import QUEUE_KINDS, decode_name
 
 if TYPE_CHECKING:
     from celery_redis_plus.keys import KeyParts, Keys
@@ -52,8 +52,8 @@ def survey(wire: Wire, keys: Keys) -> Survey:
         for key, parts in page:
             found.note(key, parts)
     for name in wire.command("ZRANGE", keys.queues, 0, -1):
-        found.queues.setdefault(_text(name), [])
-    found.exchanges.update(_text(name) for name in wire.command("HKEYS", keys.exchanges))
+        found.queues.setdefault(decode_name(name), [])
+    found.exchanges.update(decode_name(name) for name in wire.command("HKEYS", keys.exchanges))
     return found
 
 
@@ -65,7 +65,3 @@ def scan(wire: Wire, keys: Keys) -> Iterator[list[tuple[bytes, KeyParts]]]:
         yield [(key, parts) for key in page if (parts := keys.parts(key)) is not None]
         if cursor == b"0":
             return
-
-
-def _text(name: bytes) -> str:
-    return name.decode("utf-8", "surrogateescape")

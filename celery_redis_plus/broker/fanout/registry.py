@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.fanout.entries import Mark, parse_id
 from celery_redis_plus.broker.fanout.positions import DURABLE, Position
+from celery_redis_plus.keys import decode_name
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -155,8 +156,8 @@ class Registry:
         found = []
         for at in range(0, len(flat), 3):
             name, deadline, record = flat[at : at + 3]
-            cursor, number, since, _, state, label = record.decode("utf-8", "surrogateescape").split(" ", 5)
-            identity = name.decode("utf-8", "surrogateescape")
+            cursor, number, since, _, state, label = decode_name(record).split(" ", 5)
+            identity = decode_name(name)
             kind, _, queue = identity.partition(".")
             found.append(
                 Subscriber(
@@ -169,5 +170,5 @@ class Registry:
 
 
 def _death(text: bytes) -> Death:
-    at, cursor, _, missed, label, identity = text.decode("utf-8", "surrogateescape").split(" ", 5)
+    at, cursor, _, missed, label, identity = decode_name(text).split(" ", 5)
     return Death(int(at), cursor, int(missed), label, identity)

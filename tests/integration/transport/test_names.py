@@ -12,7 +12,7 @@ from tests.support.invariants import violations
 NAMES = [
     "{", "}", "{}", "}{", "a{b}c", "{tag}x", "}lead", "%lead", "%7Dlead", "a:b", "a::b:", "*", "?", "[a-z]", "a*b?c[d]", "\\",
     "line\nbreak",
-    "tab\t", "nul\x00", " ", "ż🥕", "a.b.#", "x" * 1024, "'\"", "-", "0",
+    b"\xff".decode("utf-8", "surrogateescape"), "tab\t", "nul\x00", " ", "ż🥕", "a.b.#", "x" * 1024, "'\"", "-", "0",
 ]  # fmt: skip
 
 
@@ -34,6 +34,14 @@ def test_a_queue_may_be_called_so(channel, redis_client, name):
     channel.queue_delete(name)
     for number, queue in enumerate(neighbours, 1):
         assert channel.basic_get(queue, no_ack=True).payload == number
+
+
+def test_an_archived_queue_may_have_a_name_that_is_no_utf_8(connect):
+    channel = connect(archive=True).channel()
+    queue = b"caf\xe9".decode("utf-8", "surrogateescape")
+    channel.queue_declare(queue, durable=True)
+    publish(channel, queue, "x")
+    assert channel.basic_get(queue, no_ack=True).payload == "x"
 
 
 def test_names_that_could_be_taken_for_one_another_are_not(channel):
