@@ -85,6 +85,12 @@ class Bindings:
             known = self._records[exchange] = decode_exchange(stored)
         return known
 
+    def is_fanout(self, exchange: str) -> bool:
+        """Tell whether the exchange was declared, and is a fanout exchange."""
+        # Not `record` alone: a publish asks this, and its exchange is known.
+        record = self._records.get(exchange) or self.record(exchange)
+        return record is not None and record.type == "fanout"
+
     def alternates(self, exchange: str) -> Iterator[str]:
         """Yield the exchanges that get what `exchange` has nobody for: its `alternate-exchange`, that one's own, and so on.
 

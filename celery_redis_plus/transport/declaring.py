@@ -60,9 +60,9 @@ class Declaring:
         self._check_open()
         if if_unused and self.session.bindings.all(exchange):
             return
-        record = self.session.bindings.record(exchange)
+        fanout = self.session.bindings.is_fanout(exchange)
         self.session.bindings.delete(exchange)
-        if record is not None and record.type == "fanout":
+        if fanout:
             self.session.wire.command("UNLINK", *self.session.fanout_keys(exchange).everything())
 
     def exchange_bind(self, *args: Any, **kwargs: Any) -> None:
@@ -112,7 +112,7 @@ class Declaring:
         if deleted is None:
             return 0
         unbound = self.session.bindings.unbind_queues([queue])
-        self._fanout_deleted(queue, {exchange for exchange, _ in unbound if self._is_fanout(exchange)})
+        self._fanout_deleted(queue, {exchange for exchange, _ in unbound if self.session.bindings.is_fanout(exchange)})
         return deleted
 
     def after_reply_message_received(self, queue: str) -> None:
@@ -153,9 +153,8 @@ class Declaring:
         """Bind a queue to an exchange. On a fanout exchange, broadcasts are read from this moment on."""
         self._check_open()
         name = exchange or "amq.direct"
-        record = self.session.bindings.record(name)
         self.session.bindings.bind(name, Binding(queue, routing_key or "", arguments or {}))
-        if record is not None and record.type == "fanout":
+        if self.session.bindings.is_fanout(name):
             self._fanout_bound(queue, name, routing_key or "")
 
     def queue_unbind(
@@ -189,10 +188,6 @@ class Declaring:
         """Return an exchange's bindings as kombu's transports do: (routing key, None, queue)."""
         self._check_open()
         return [(binding.routing_key, None, binding.queue) for binding in self.session.bindings.all(exchange)]
-
-    def _is_fanout(self, exchange: str) -> bool:
-        record = self.session.bindings.record(exchange)
-        return record is not None and record.type == "fanout"
 
     def _fanout_bound(self, queue: str, exchange: str, routing_key: str) -> None:
         raise NotImplementedError

@@ -21,7 +21,6 @@ from celery_redis_plus.transport.failures import as_channel_error
 from celery_redis_plus.transport.tracking import TRACK
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.exchange_record import ExchangeRecord
     from celery_redis_plus.transport.session import Session
 
 logger = logging.getLogger(__name__)
@@ -89,9 +88,9 @@ class Publishing:
         try:
             record = self.session.bindings.record(exchange) if exchange else None
             if TRACK in properties:
-                recipients = self._recipients(record, exchange, routing_key, message["headers"])
-                broadcast = record is not None and record.type == "fanout"
-                payload = self._envelope(message) + SEPARATOR + _body(message["body"]) if broadcast else b""
+                broadcast = bool(exchange) and self.session.bindings.is_fanout(exchange)
+                recipients = self._recipients(exchange, routing_key, message["headers"], broadcast=broadcast)
+                payload = self._stream_payload(message) if broadcast else b""
                 self.session.tracking.begin(message, attempt, recipients, payload)
             alternate = record is not None and record.alternate_exchange is not None
             routed = self._take(message, exchange, routing_key, attempt, mandatory=mandatory or alternate)
@@ -114,11 +113,11 @@ class Publishing:
         return attempt.standing
 
     def _recipients(
-        self, record: ExchangeRecord | None, exchange: str, routing_key: str, headers: Mapping[str, Any]
+        self, exchange: str, routing_key: str, headers: Mapping[str, Any], *, broadcast: bool
     ) -> Sequence[str]:  # fmt: skip
         """Return who gets a message: queues, or subscribers of a fanout exchange by their ids in the register."""
         session = self.session
-        if record is not None and record.type == "fanout":
+        if broadcast:
             subscribers = session.registry.subscribers(session.fanout_keys(exchange))
             return [subscriber.id for subscriber in subscribers if subscriber.state != "left"]
         return session.bindings.refresh(exchange).route(routing_key, headers) if exchange else [routing_key]
@@ -130,10 +129,9 @@ class Publishing:
         session = self.session
         if not exchange:
             return session.publisher.to_queue(routing_key, self._outgoing(message, routing_key), attempt)
-        record = session.bindings.record(exchange)
-        if record is None or record.type != "fanout":
+        if not session.bindings.is_fanout(exchange):
             return self._route(message, exchange, routing_key, attempt)
-        payload = self._envelope(message) + SEPARATOR + _body(message["body"])
+        payload = self._stream_payload(message)
         return session.publisher.to_stream(session.target(exchange), payload, routing_key or "", attempt, mandatory=mandatory)
 
     def _take_alternately(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: Attempt) -> bool:
@@ -174,8 +172,7 @@ class Publishing:
     ) -> None:  # fmt: skip
         """Say, count and keep what nobody takes."""
         session = self.session
-        record = session.bindings.record(exchange) if exchange else None
-        broadcast = record is not None and record.type == "fanout"
+        broadcast = bool(exchange) and session.bindings.is_fanout(exchange)
         reason = NO_SUBSCRIBERS if broadcast else UNROUTABLE
         text = f"no queue takes a message to exchange {exchange!r} with routing key {routing_key!r}"
         if broadcast:
@@ -244,6 +241,9 @@ class Publishing:
         if queue not in self.session.tended:
             self.session.queues.tend(queue)
             self.session.tended.add(queue)
+
+    def _stream_payload(self, message: dict[str, Any]) -> bytes:
+        return self._envelope(message) + SEPARATOR + _body(message["body"])
 
     def _envelope(self, message: dict[str, Any]) -> bytes:
         properties = message["properties"]
