@@ -65,6 +65,8 @@ class Held:
     given_back: bool = False
     #: How the work ended, for the event of its ack: reason, TAB, class name of the error. Empty is success.
     outcome: str = ""
+    #: It is acked before the work on it begins, so that its ack may wait a moment for company.
+    early: bool = False
     #: When the server was last asked, and said that the claim is ours; on the monotonic clock, in seconds.
     confirmed_at: float = 0.0
 
@@ -156,6 +158,12 @@ class Register:
         held = self._held.get(tag)
         if held is not None and held.stage is not Stage.SETTLING and is_told(tag):
             held.outcome = f"{pack_text(reason)}\t{pack_text(error)}"
+
+    def note_early(self, tag: str) -> None:
+        """Note that a message is acked before the work on it begins."""
+        held = self._held.get(tag)
+        if held is not None:
+            held.early = True
 
     def settle(self, tag: str, settlement: Settlement) -> Held | None:
         """Take `tag` for settling; None where it is not held or is being settled already."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,8 @@ MAX_BATCH = 250
 MOMENT_S = 0.0002
 #: Seconds after which it is left to the duties' thread, which waits for the same server.
 PATIENCE_S = 0.05
+#: Seconds for which the ack of a message that is acked before its work may wait for others.
+LEISURE_S = 0.002
 
 
 class Settler:
@@ -54,7 +58,10 @@ class Settler:
         self._register = register
         self._dead_letter_max = dead_letter_max
         self._delivery_limit = -1 if delivery_limit is None else delivery_limit
-        self._gathered: dict[str, list[Held]] = {}
+        #: Acks that wait for `release`; from any thread.
+        self._gathered: deque[Held] = deque()
+        #: When the first of them has to leave, on the monotonic clock, in seconds.
+        self._leaves_at = math.inf
         self._ack = script("ack")
         self._requeue = script("requeue")
         self._hand_back = script("hand_back")
@@ -91,16 +98,37 @@ class Settler:
             self._register.on_work()
         return True
 
-    def gather(self, held: Held) -> None:
-        """Keep an ack for `release`, which its caller promises to call before it sleeps: one script call for several."""
-        self._gathered.setdefault(held.queue, []).append(held)
+    def gather(self, held: Held) -> bool:
+        """Keep an ack for `release` or `release_due`, which its caller promises to call: one script call for several.
+
+        Returns whether it is the first one, so that nobody knows yet that something waits. May be called from any thread.
+        """
+        first = not self._gathered
+        leaves_at = time.monotonic() + LEISURE_S if held.early else 0.0
+        # The other way round, a release between the two would leave a time without an ack; this way an ack waits for the next.
+        self._gathered.append(held)
+        if first or not leaves_at:
+            self._leaves_at = leaves_at
+        return first
+
+    def release_due(self) -> float:
+        """Send the gathered acks if one of them has to leave now; return the seconds until it has, infinity where none waits."""
+        if not self._gathered:
+            return math.inf
+        left_s = self._leaves_at - time.monotonic()
+        if left_s > 0:
+            return left_s
+        self.release(hold=False)
+        return math.inf
 
     def release(self, *, hold: bool) -> None:
         """Send the gathered acks; with `hold` beside the wire's next write. Never raises, as `post`."""
-        if not self._gathered:
-            return
-        gathered, self._gathered = self._gathered, {}
-        for messages in gathered.values():
+        queues: dict[str, list[Held]] = {}
+        with suppress(IndexError):
+            while self._gathered:
+                held = self._gathered.popleft()
+                queues.setdefault(held.queue, []).append(held)
+        for messages in queues.values():
             for at in range(0, len(messages), MAX_BATCH):
                 self._post(messages[at : at + MAX_BATCH], Settlement.ACK, hold=hold)
 

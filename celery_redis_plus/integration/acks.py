@@ -3,6 +3,7 @@
 Celery hands acks and rejects to its event loop (`Consumer.call_soon`; `call_soon_ack` since 5.7), because py-amqp's channels
 belong to one thread. Ours take settlements from any thread. What ended between a task's end and the loop's next turn was run
 again when the worker was killed there: 0.6 tasks a kill with threads, which compete with the loop for the interpreter's lock.
+Acks of tasks that are acked before they begin are another matter: the transport lets them wait for each other (`QoS`).
 """
 
 from __future__ import annotations

@@ -113,8 +113,9 @@ class BrokerRequest:
 
     def _crp_settle(self, action: str, *, early: bool = False) -> None:
         if action == ACK:
-            if early and self._crp_ending == "success":
-                self._crp_note("early")
+            message = self.message  # type: ignore[attr-defined]
+            if early and self._crp_ending == "success" and isinstance(message, Message):
+                message.note_early()
             super().acknowledge()  # type: ignore[misc]
         else:
             super().reject(requeue=action == REQUEUE)  # type: ignore[misc]

@@ -92,5 +92,7 @@ def give_back_waiting(consumer: Any, keeper: Keeper) -> None:
     channel = getattr(consumer.task_consumer, "channel", None)
     if isinstance(channel, Channel) and keeper.stopping() and not channel.session.broken:
         waiting = [tag for tag, message in channel.qos.unsettled().items() if not keeper.keeps(message, 0.0)]
+        # The loop takes no turn any more.
+        channel.session.settler.release(hold=False)
         with suppress(*CONNECTION_ERRORS):
             channel.qos.give_back(waiting)

@@ -33,6 +33,12 @@ class Message(base.Message):
         if self.channel is not None:
             self.channel.session.service.register.note_outcome(self.delivery_tag, reason, error)
 
+    def note_early(self) -> None:
+        """Note that it is acked before the work on it begins: for the event of its ack, which may leave a moment later."""
+        self.note_outcome("early")
+        if self.channel is not None:
+            self.channel.session.service.register.note_early(self.delivery_tag)
+
     def serializable(self) -> dict[str, Any]:
         """Return the payload again, as plain data."""
         headers = dict(self.headers)

@@ -112,7 +112,7 @@ class Poller:
             channel = channels[(self._turn_number + number) % len(channels)]
             if channel.buffer and channel.qos.can_consume():
                 self._turn_number += 1
-                self._session.settler.release(hold=False)
+                self._session.settler.release_due()
                 channel.deliver_next()
                 self._count_timers(channel)
                 return True
@@ -261,6 +261,10 @@ class Poller:
         """
         return not self._in_turn and (keeper is None or not keeper.ending())
 
+    def turns_when_woken(self, keeper: Keeper | None) -> bool:
+        """Return whether the loop, which another thread asks about, takes a turn when it is woken."""
+        return self._seat.taken and (keeper is None or not keeper.ending())
+
     @property
     def attached(self) -> bool:
         """Whether a loop serves it, and will so tell its consumers when the connection breaks."""
@@ -294,7 +298,9 @@ class Poller:
             later_s = self._later_s()
             if later_s < LATER_S:
                 self._seat.wake_in(later_s)
-        session.settler.release(hold=False)
+        leisure_s = session.settler.release_due()
+        if leisure_s < LATER_S:
+            self._seat.wake_in(leisure_s)
         session.wire.push()
         self._seat.listen("bells", session.bell_wire, self._on_bells, wanted=bool(session.waiter.armed))
         self._seat.listen("streams", session.stream_wire, self._on_streams, wanted=session.reader.armed)
