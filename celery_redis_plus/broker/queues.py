@@ -246,13 +246,7 @@ class Queues:
         """
         self._arguments.pop(name, None)
         self._knowledge.deleted(name)
-        keys = self._keys.queue(name)
-        sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
-        deleted, ready, transient, archive = self._wire.run(
-            script("delete"),
-            [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, keys.interested, *sets],
-            int(if_unused), int(if_empty), 0,
-        )  # fmt: skip
+        deleted, ready, transient, archive = self._delete(name, if_unused=if_unused, if_empty=if_empty)
         if not deleted:
             return None
         self.empty_trash(name, archive)
@@ -309,16 +303,21 @@ class Queues:
 
     def clear_away(self, name: str) -> bool:
         """Remove what a queue without a record has left; return False where it has one."""
-        keys = self._keys.queue(name)
-        sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
-        deleted, _, _, _ = self._wire.run(
-            script("delete"),
-            [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, keys.interested, *sets],
-            *(0, 0, 1),
-        )
+        deleted, *_ = self._delete(name, if_gone=True)
         if deleted:
             self.empty_trash(name)
         return bool(deleted)
+
+    def _delete(
+        self, name: str, *, if_unused: bool = False, if_empty: bool = False, if_gone: bool = False
+    ) -> tuple[int, int, int, bytes]:
+        """Run the delete script; return whether it did, the ready messages, whether the queue was transient, its archive."""
+        keys = self._keys.queue(name)
+        sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
+        others = [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, keys.interested]
+        conditions = (int(if_unused), int(if_empty), int(if_gone))
+        reply: tuple[int, int, int, bytes] = self._wire.run(script("delete"), [*others, *sets], *conditions)
+        return reply
 
 
 def base36(number: int) -> str:
