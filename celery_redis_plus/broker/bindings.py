@@ -66,11 +66,8 @@ class Bindings:
             text = encode_exchange(record, exchange)
             stands = self._wire.run(script("declare_exchange"), [self._keys.exchanges], encode_name(exchange), text)
             current = self._records[exchange] = decode_exchange(stands)
-        if record.is_same(current):
-            # kombu declares an exchange that does not last again with every publish.
-            self._knowledge.declared_exchange(exchange, record)
-            return
-        difference = record.difference(current, exchange)
+        # Most are the same: kombu declares an exchange that does not last again with every publish.
+        difference = None if record.is_same(current) else record.difference(current, exchange)
         if difference is not None:
             raise PreconditionFailed(difference)
         self._knowledge.declared_exchange(exchange, record)
