@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.delayed import list_delayed
 from celery_redis_plus.broker.describing import describe
+from celery_redis_plus.broker.eta import MAX_ETA_MS
 from celery_redis_plus.errors import QueueNotFound
 from celery_redis_plus.events import (
     CLAIMED,
@@ -26,6 +27,7 @@ from celery_redis_plus.events import (
     shown_state,
 )
 from celery_redis_plus.keys import encode_name
+from celery_redis_plus.message import split_payload
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -40,8 +42,8 @@ TAIL, PAGE = 10_000, 1000
 MOST_DELAYED = 100_000
 #: Messages in one script call.
 BATCH = 500
-#: Priorities' span of scores.
-_LEVEL = 10**13
+#: Scores from one priority to the next.
+_LEVEL = MAX_ETA_MS + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +154,10 @@ class Messages:
         """
         of = self._keys.queue(queue)
         payload: bytes = self._wire.command("HGET", of.message + tag.encode(), "payload") or b""
-        envelope, _, body = payload.partition(b"\n")
+        envelope, body = split_payload(payload)
         data: dict[str, Any] = json.loads(envelope) if envelope else {}
         description = describe(
-            data.get("headers") or {}, data.get("properties") or {}, body_size=len(body), source_id=tag
+            data.get("headers") or {}, data.get("properties") or {}, body_size=len(body or b""), source_id=tag
         )  # fmt: skip
         keys = [*of.places, *self._keys.queue(target).publish]
         moved: bytes = self._wire.run(script("transfer"), keys, tag, description, pack_text(target))

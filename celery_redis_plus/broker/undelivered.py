@@ -1,7 +1,7 @@
 """Where messages are kept that nobody could have: the dead letters of one lasting queue of our own.
 
 A dead letter belongs to the queue that it died in; these never reached one. Listing, replaying and deleting works as for any
-other queue: `celery-redis-plus dead list celery_redis_plus.undelivered`.
+other queue: `celery-redis-plus dead-letters list celery_redis_plus.undelivered`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ from kombu.utils.uuid import uuid
 from celery_redis_plus.broker.consumers import INTERESTED, NOT_INTERESTED, NOTIFIED, Consumer
 from celery_redis_plus.broker.holding import Settlement, Stage
 from celery_redis_plus.errors import InvalidArgument
-from celery_redis_plus.message import Claimed
 from celery_redis_plus.transport.broadcasting import UNREADABLE, Broadcasting
 from celery_redis_plus.transport.failures import as_channel_errors, channel_error
 from celery_redis_plus.transport.message import Message, payload_of

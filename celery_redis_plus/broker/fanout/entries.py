@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from celery_redis_plus.message import SEPARATOR
-
 #: What a reply of XREAD has for one entry: its id, and its fields and values in turn.
 Entry = Sequence[Any]
 #: An id as two numbers, which compare as the server compares them.
@@ -56,10 +54,3 @@ def routing_key_of(entry: Entry) -> str:
     """Return the broadcast's routing key."""
     head: bytes = entry[1][1]
     return head.split(b" ", 2)[2].decode("utf-8", "surrogateescape")
-
-
-def payload_of(entry: Entry) -> tuple[bytes, bytes]:
-    """Return the broadcast's envelope and body."""
-    payload: bytes = entry[1][3]
-    envelope, _, body = payload.partition(SEPARATOR)
-    return envelope, body
