@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -194,47 +194,46 @@ def _standing(queue: str, tag: str, place: str, found: list[str], events: list[E
     moment = int(float(score))
     headers = json.loads(envelope).get("headers") or {} if envelope else {}
     since = {READY: moment % _LEVEL, DEAD: int(float(died or 0))}.get(state)
-    claimed = [event for event in events if event.event == "claimed"]
-    queued_ms, worked_ms = _durations(events)
-    return MessageInfo(
-        id=tag,
-        queue=queue,
-        state=shown_state(state, event="", reason="", tried=bool(claims)),
+    told = _told(queue, tag, shown_state(state, event="", reason="", tried=bool(claims)), events)
+    return replace(
+        told,
         position=None if state == CLAIMED else int(rank),
-        since_ms=events[-1].ts // 1000 if events else since,
+        since_ms=told.since_ms if events else since,
         due_ms=moment if state in (DELAYED, CLAIMED) else None,
-        published_ms=int(tag[:11], 16),
         deliveries=int(claims or 0),
         failures=int(failures or 0),
-        holder=((claimed[-1].worker if claimed else None) or by) if state == CLAIMED else None,
+        holder=(told.holder or by) if state == CLAIMED else None,
         reason=reason or None,
         task_id=headers.get("id"),
         task=headers.get("task"),
-        first_delivery_ms=claimed[0].ts // 1000 if claimed else None,
-        last_delivery_ms=claimed[-1].ts // 1000 if claimed else None,
-        queued_ms=queued_ms,
-        worked_ms=worked_ms,
-        events=tuple(events),
     )
 
 
 def _gone(queue: str, tag: str, events: list[Event]) -> MessageInfo:
     first, last = events[0], events[-1]
+    tried = any(event.event == "claimed" for event in events)
+    return replace(
+        _told(queue, tag, shown_state(GONE, event=last.event, reason=last.reason or "", tried=tried), events),
+        failures=sum(event.event in ("recovered", "retried") or event.reason == "rejected" for event in events),
+        reason=last.reason,
+        error=last.error,
+        task_id=first.task_id,
+        task=first.task,
+    )
+
+
+def _told(queue: str, tag: str, state: str, events: list[Event]) -> MessageInfo:
+    """Return what the id and the events, if there are any, tell of a message in whatever state."""
     claimed = [event for event in events if event.event == "claimed"]
     queued_ms, worked_ms = _durations(events)
     return MessageInfo(
         id=tag,
         queue=queue,
-        state=shown_state(GONE, event=last.event, reason=last.reason or "", tried=bool(claimed)),
-        since_ms=last.ts // 1000,
+        state=state,
+        since_ms=events[-1].ts // 1000 if events else None,
         published_ms=int(tag[:11], 16),
         deliveries=len(claimed),
-        failures=sum(event.event in ("recovered", "retried") or event.reason == "rejected" for event in events),
         holder=claimed[-1].worker if claimed else None,
-        reason=last.reason,
-        error=last.error,
-        task_id=first.task_id,
-        task=first.task,
         first_delivery_ms=claimed[0].ts // 1000 if claimed else None,
         last_delivery_ms=claimed[-1].ts // 1000 if claimed else None,
         queued_ms=queued_ms,
