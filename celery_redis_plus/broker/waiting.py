@@ -6,7 +6,6 @@ blocked on one bell the server wakes the one that has waited longest, and only t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from celery_redis_plus.topology.blocking_wire import BlockingWire
     from celery_redis_plus.topology.wire import Wire
 
-#: Seconds by which the server may be late with its own timeout (up to 100 ms, seen by its cron) and the network besides.
-OVERDUE_S = 5.0
 WAKE_TTL_MS = 60_000
 
 
@@ -32,7 +29,6 @@ class BellWaiter:
         self._wake = wake
         self._interval_s = polling_interval_s
         self._bells: tuple[bytes, ...] = ()
-        self._overdue_at = 0.0
 
     @property
     def armed(self) -> tuple[bytes, ...]:
@@ -42,28 +38,18 @@ class BellWaiter:
     def arm(self, bells: Sequence[bytes]) -> None:
         """Send the blocking call. Raises as `BlockingWire.start` does."""
         bells = tuple(bells)
-        self._wire.start("BZMPOP", self._interval_s, len(bells) + 1, self._wake, *bells, "MIN")
+        self._wire.start("BZMPOP", self._interval_s, len(bells) + 1, self._wake, *bells, "MIN", lasts_s=self._interval_s)
         self._bells = bells
-        self._overdue_at = time.monotonic() + self._interval_s + OVERDUE_S
 
     def arrived(self) -> bool:
-        """Tell, without waiting, whether the call has ended.
-
-        Raises:
-            ServerTimeout: the server did not answer its own timeout: the peer is gone without a word.
-        """
+        """Tell, without waiting, whether the call has ended. Raises as `BlockingWire.arrived`."""
         if not self._bells:
             return False
-        if self._wire.arrived():
-            return True
-        if time.monotonic() > self._overdue_at:
-            error = ServerTimeout(
-                f"no answer to a blocking call for {self._interval_s + OVERDUE_S:.0f} s; the connection is dead"
-            )
+        try:
+            return self._wire.arrived()
+        except ServerTimeout:
             self._bells = ()
-            self._wire.abandon(error)
-            raise error
-        return False
+            raise
 
     def take(self) -> bytes | None:
         """Read the ended call: the bell that rang; None after the timeout or our own wake-up. Raises as `BlockingWire.finish`."""

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import time
+from math import inf
 from typing import Any
 
 from redis.exceptions import ResponseError
 
-from celery_redis_plus.errors import ServerUnreachable
+from celery_redis_plus.errors import ServerTimeout, ServerUnreachable
 from celery_redis_plus.topology.held_connection import Argument, HeldConnection
 from celery_redis_plus.topology.packing import pack_command
+
+#: Seconds by which the server may be late with its own timeout (up to 100 ms, seen by its cron) and the network besides.
+OVERDUE_S = 5.0
 
 
 class BlockingWire(HeldConnection):
     """A connection on which at most one command waits."""
 
     _waiting = False
+    _patience_s = inf
+    _overdue_at = inf
 
-    def start(self, *arguments: Argument) -> None:
+    def start(self, *arguments: Argument, lasts_s: float = inf) -> None:
         """Send a blocking command; `finish` reads its reply.
+
+        Args:
+            arguments: the command.
+            lasts_s: seconds after which the server ends it by itself, for `arrived` to go by.
 
         Raises:
             redis.exceptions.RedisError: as `translation.translate` names it.
@@ -26,20 +37,34 @@ class BlockingWire(HeldConnection):
         with self.lock:
             connection = self._open()
             self._waiting = True
+            self._patience_s = lasts_s + OVERDUE_S
+            self._overdue_at = time.monotonic() + self._patience_s
             try:
                 connection.send_packed_command((pack_command(arguments),), check_health=False)
             except BaseException as error:
                 self._break(error)
 
     def arrived(self) -> bool:
-        """Tell, without waiting, whether `finish` has something to read: a reply, or the end of the connection."""
+        """Tell, without waiting, whether `finish` has something to read: a reply, or the end of the connection.
+
+        Raises:
+            ServerTimeout: the server did not answer its own timeout: the peer is gone without a word.
+        """
         connection = self._connection
         if connection is None:
             return True
         try:
-            return bool(connection.can_read(timeout=0))
+            if connection.can_read(timeout=0):
+                return True
         except Exception:
             return True
+        if time.monotonic() > self._overdue_at:
+            error = ServerTimeout(
+                f"{self.purpose}: no answer to a blocking call for {self._patience_s:.0f} s; the connection is dead"
+            )
+            self.abandon(error)
+            raise error
+        return False
 
     def finish(self) -> Any:
         """Return the reply to what `start` sent, waiting for it if need be. Raises as `start` does."""

@@ -30,11 +30,11 @@ from celery_redis_plus.broker.room import WaitingRoom
 from celery_redis_plus.broker.settling import Settler
 from celery_redis_plus.broker.tracking import Tracks
 from celery_redis_plus.broker.undelivered import Undelivered
-from celery_redis_plus.broker.waiting import OVERDUE_S, BellWaiter
+from celery_redis_plus.broker.waiting import BellWaiter
 from celery_redis_plus.duties.service import Service, service_for
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.topology.blocking_wire import BlockingWire
+from celery_redis_plus.topology.blocking_wire import OVERDUE_S, BlockingWire
 from celery_redis_plus.topology.connector import Connector
 from celery_redis_plus.topology.this_process import this_process
 from celery_redis_plus.topology.waker import Waker

@@ -41,8 +41,6 @@ BURST_S, FIRST_REST_S, LONGEST_REST_S = 0.002, 0.004, 0.020
 #: On a machine that is overloaded, it waits longer by twice as long as it was woken late: 50 subscribers that wake for every
 #: single broadcast leave no time to its publisher. Seconds of lateness that count at most.
 LATEST_S = 0.050
-#: Seconds by which an answer may be late.
-OVERDUE_S = 5.0
 
 
 class Subscription:
@@ -243,30 +241,22 @@ class FanoutReader:
         self._asked = self._wanting()
         ids = [min((one.fetched for one in asked), key=lambda mark: mark.id).entry for asked in self._asked.values()]
         block_ms = int(self._interval_s * 1000)
-        self._wire.start("XREAD", "COUNT", self._page, "BLOCK", block_ms, "STREAMS", *self._asked, *ids)
+        streams = (*self._asked, *ids)
+        self._wire.start("XREAD", "COUNT", self._page, "BLOCK", block_ms, "STREAMS", *streams, lasts_s=self._interval_s)
         self._armed = True
         self._armed_at = time.monotonic()
         if self._rest_until:
             self._late_s = min(self._armed_at - self._rest_until, LATEST_S)
 
     def arrived(self) -> bool:
-        """Tell, without waiting, whether the read has ended.
-
-        Raises:
-            ServerTimeout: the server did not answer its own timeout: the peer is gone without a word.
-        """
+        """Tell, without waiting, whether the read has ended. Raises as `BlockingWire.arrived`."""
         if not self._armed:
             return False
-        if self._wire.arrived():
-            return True
-        if time.monotonic() > self._armed_at + self._interval_s + OVERDUE_S:
-            error = ServerTimeout(
-                f"no answer to a blocking read for {self._interval_s + OVERDUE_S:.0f} s; the connection is dead"
-            )
+        try:
+            return self._wire.arrived()
+        except ServerTimeout:
             self._armed = False
-            self._wire.abandon(error)
-            raise error
-        return False
+            raise
 
     def take(self) -> None:
         """Put what the ended read brought into the buffers. Raises as `BlockingWire.finish`."""
