@@ -12,7 +12,7 @@ import redis
 from celery_redis_plus.errors import ServerTimeout, ServerUnreachable, WrongKeyType
 from celery_redis_plus.options import Options
 from celery_redis_plus.scripts import Script
-from celery_redis_plus.topology import held_connection
+from celery_redis_plus.topology import blocking_wire, held_connection
 from celery_redis_plus.topology.address import Address
 from celery_redis_plus.topology.blocking_wire import BlockingWire
 from celery_redis_plus.topology.connector import Connector
@@ -364,6 +364,16 @@ def test_a_blocking_call_outlives_the_timeout_of_ordinary_ones(open_wire, redis_
     blocking.start("BZPOPMIN", "bell", 0.4)
     wait_until(blocking.arrived)
     assert blocking.finish() is None
+
+
+def test_a_blocking_call_that_the_server_does_not_end_in_time_is_given_up(open_wire, monkeypatch):
+    monkeypatch.setattr(blocking_wire, "OVERDUE_S", 0.1)
+    blocking = open_wire(BlockingWire, purpose="blocking")
+    blocking.start("BZPOPMIN", "bell", 60, lasts_s=0.1)
+    assert not blocking.arrived()
+    with pytest.raises(ServerTimeout, match="blocking: no answer"):
+        wait_until(blocking.arrived)
+    assert not blocking.connected
 
 
 def test_a_blocking_call_whose_connection_is_cut_says_so(open_wire, cut):
