@@ -7,9 +7,9 @@
 -- Returns per violation: tag, rule, what was found.
 -- @include now
 -- @include text
+-- @include level
 -- @include places
 
-local LEVEL = 1e13
 local NAMES = { 'ready', 'delayed', 'index', 'dying', 'dead', 'trash' }
 local queue = places(0)
 local repair = ARGV[1] == '1'

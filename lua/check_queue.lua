@@ -5,7 +5,7 @@
 -- Returns per violation: number of the key, rule, what was found; nothing of a queue without a record.
 -- @include now
 -- @include text
-local LEVEL = 1e13
+-- @include level
 local repair = ARGV[1] == '1'
 local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'swept', 'paused')
 local ttl, swept, paused = record[2], record[3], record[4]

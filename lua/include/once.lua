@@ -1,20 +1,20 @@
 -- @include original
 
--- As `is_new`, also for a retry, which may come in any order, on any connection.
-local function first_time(producer, n, retry, window_ms)
-  if not retry then return is_new(producer, n, window_ms) end
-  local last = redis.call('GET', producer) or '0'
-  if string.sub(last, 1, 1) ~= 'F' then last = 'F' .. last end
-  redis.call('SET', producer, last, 'PX', window_ms)
-  if tonumber(n) <= tonumber(string.sub(last, 2)) then return false end
-  return redis.call('SET', producer .. ':' .. n, 1, 'NX', 'PX', window_ms) and true or false
-end
-
--- Keeps a late original of this producer from being stored any more: its retry is about to be refused, or to wait.
+-- Keeps a late original of this producer from being stored any more: its retry is here, to be stored, refused, or to wait.
+-- Returns 'F' and the number of the last original that was stored.
 local function fence(producer, window_ms)
   local last = redis.call('GET', producer) or '0'
   if string.sub(last, 1, 1) ~= 'F' then last = 'F' .. last end
   redis.call('SET', producer, last, 'PX', window_ms)
+  return last
+end
+
+-- As `is_new`, also for a retry, which may come in any order, on any connection.
+local function first_time(producer, n, retry, window_ms)
+  if not retry then return is_new(producer, n, window_ms) end
+  local last = fence(producer, window_ms)
+  if tonumber(n) <= tonumber(string.sub(last, 2)) then return false end
+  return redis.call('SET', producer .. ':' .. n, 1, 'NX', 'PX', window_ms) and true or false
 end
 
 -- Whether message number `n` is stored, or was. Remembers nothing. (An original that is fenced out is not.)

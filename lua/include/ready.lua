@@ -1,7 +1,5 @@
 -- @include text
-
--- One priority level spans 10^13 ms, so that no age of a message ever crosses into the next level.
-local LEVEL = 1e13
+-- @include level
 
 -- The tag of the `published`-th message of the queue `id`; `mark` says what the queue has besides (`.` is nothing).
 local function new_tag(now, published, mark, id)
