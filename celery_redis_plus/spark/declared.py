@@ -5,16 +5,24 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any, TypeVar
+from dataclasses import field, fields
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from celery_redis_plus.errors import OptionError
+
+if TYPE_CHECKING:
+    from celery_redis_plus.option_types import OptionType
 
 T = TypeVar("T")
 
 #: What `writeStream` tells Spark itself comes to its sink as well.
 _SPARKS_OWN = frozenset({"checkpointlocation"})
+
+
+def option(kind: OptionType, default: Any, doc: str, *, unit: str = "") -> Any:
+    """Declare an option, as a field of a dataclass that `parse_options` makes."""
+    return field(default=default, metadata={"kind": kind, "doc": doc, "unit": unit})
 
 
 def parse_options(kind: type[T], given: Mapping[str, str], what: str) -> T:

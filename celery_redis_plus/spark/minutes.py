@@ -14,6 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from celery_redis_plus.spark.columns import as_table, microseconds, plain
+from celery_redis_plus.spark.schema import arrow, ddl
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -27,30 +30,13 @@ _COUNTED = (
     "backlog_change",
 )
 _TIMED = ("wait", "run")
-_MOMENT = pa.timestamp("us", tz="UTC")
+_KEYED = {"table": "string", "key": "string", "minute": "timestamp"} | dict.fromkeys(_COUNTED, "bigint")
+_PART = _KEYED | dict.fromkeys(_TIMED, "binary")
+_MINUTE = _KEYED | {f"{name}_{label}_s": "double" for name in _TIMED for label in PERCENTILES}
 
 #: `key` is a queue, a task or a worker; `wait` and `run` are doubles, seconds, one after the other.
-PART = pa.schema(
-    [("table", pa.string()), ("key", pa.string()), ("minute", _MOMENT)]
-    + [(name, pa.int64()) for name in _COUNTED]
-    + [(name, pa.large_binary()) for name in _TIMED]
-)
-PART_DDL = (
-    "`table` string, `key` string, minute timestamp, "
-    + "".join(f"{name} bigint, " for name in _COUNTED)
-    + ", ".join(f"{name} binary" for name in _TIMED)
-)
-_PERCENTILE_NAMES = [f"{name}_{label}_s" for name in _TIMED for label in PERCENTILES]
-MINUTE = pa.schema(
-    [("table", pa.string()), ("key", pa.string()), ("minute", _MOMENT)]
-    + [(name, pa.int64()) for name in _COUNTED]
-    + [(name, pa.float64()) for name in _PERCENTILE_NAMES]
-)
-MINUTE_DDL = (
-    "`table` string, `key` string, minute timestamp, "
-    + "".join(f"{name} bigint, " for name in _COUNTED)
-    + ", ".join(f"{name} double" for name in _PERCENTILE_NAMES)
-)
+PART, PART_DDL = arrow(_PART), ddl(_PART)
+MINUTE, MINUTE_DDL = arrow(_MINUTE), ddl(_MINUTE)
 
 
 def parts(changes: Mapping[str, Any]) -> pa.Table:
@@ -72,7 +58,7 @@ def merged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return
     read = pa.Table.from_batches(found)
     keys = pc.binary_join_element_wise(read.column("table"), read.column("key"), "\n")
-    place, group = _grouped(_codes(keys), _microseconds(read.column("minute")) // _MINUTE_US)
+    place, group = _grouped(_codes(keys), microseconds(read.column("minute")) // _MINUTE_US)
     taken = pa.array(place)
     columns: dict[str, Any] = {name: read.column(name).take(taken) for name in ("table", "key", "minute")}
     for name in _COUNTED:
@@ -80,7 +66,7 @@ def merged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for name in _TIMED:
         lengths, values = _unpacked(read.column(name))
         columns |= _percentiles(name, np.repeat(group, lengths), values, len(place))
-    yield from pa.table([_as(columns[field.name], field.type) for field in MINUTE], schema=MINUTE).to_batches()
+    yield from as_table(columns, MINUTE).to_batches()
 
 
 def _flags(event: Any, reason: Any) -> dict[str, NDArray[Any]]:
@@ -120,7 +106,7 @@ def _part(table: str, key: Any, changes: Mapping[str, Any], flags: Mapping[str, 
         columns[name] = _sums(group, flag[counted], len(place))
     for name in _TIMED:
         columns[name] = _packed(group, changes[f"{name}_s"][counted], len(place))
-    return pa.table([_as(columns[field.name], field.type) for field in PART], schema=PART)
+    return as_table(columns, PART)
 
 
 def _grouped(codes: NDArray[np.int64], minutes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -154,7 +140,7 @@ def _packed(group: NDArray[np.int64], seconds: NDArray[np.float64], count: int) 
 
 def _unpacked(column: Any) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return how many seconds each value has, and all of them."""
-    values = _as(column, pa.large_binary())
+    values = plain(column, pa.large_binary())
     _, offsets, data = values.buffers()
     ends = np.frombuffer(offsets, dtype=np.int64)[values.offset : values.offset + len(values) + 1]
     packed = np.frombuffer(data, dtype=np.uint8)[ends[0] : ends[-1]] if data else np.empty(0, dtype=np.uint8)
@@ -171,12 +157,3 @@ def _percentiles(name: str, group: NDArray[np.int64], seconds: NDArray[np.float6
         rank = np.maximum(np.ceil(share * counts).astype(np.int64) - 1, 0)
         found[f"{name}_{label}_s"] = pa.array(ordered).take(pa.array(starts + rank, mask=counts == 0))
     return found
-
-
-def _microseconds(times: Any) -> NDArray[np.int64]:
-    return np.asarray(times.cast(_MOMENT).cast(pa.int64()).to_numpy(), dtype=np.int64)
-
-
-def _as(column: Any, kind: pa.DataType) -> pa.Array:
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return array.cast(kind)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 from celery_redis_plus import option_types as kinds
 from celery_redis_plus.errors import OptionError
-from celery_redis_plus.spark.declared import parse_options, resolve_url
-
-
-def _option(kind: kinds.OptionType, default: Any, doc: str, *, unit: str = "") -> Any:
-    return field(default=default, metadata={"kind": kind, "doc": doc, "unit": unit})
+from celery_redis_plus.spark.declared import option, parse_options, resolve_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,30 +19,30 @@ class SinkOptions:
         OptionError: an option is unknown, missing or not allowed; the message says what is.
     """
 
-    url: str = _option(kinds.text(), "", "The broker's URL. It may hold no password: see `urlEnv`.")
-    url_env: str = _option(
+    url: str = option(kinds.text(), "", "The broker's URL. It may hold no password: see `urlEnv`.")
+    url_env: str = option(
         kinds.text(), "", "Name of an environment variable that holds the URL, on the driver and the executors."
     )
-    prefix: str = _option(kinds.text(), "", "The application's `global_keyprefix`.")
-    task: str = _option(kinds.text(), "", "The task's name.")
-    task_column: str = _option(kinds.text(), "", "A column with the task's name, instead of `task`.")
-    queue: str = _option(kinds.text(), "celery", "The queue.")
-    queue_column: str = _option(kinds.text(), "", "A column with the queue, instead of `queue`.")
-    id_column: str = _option(
+    prefix: str = option(kinds.text(), "", "The application's `global_keyprefix`.")
+    task: str = option(kinds.text(), "", "The task's name.")
+    task_column: str = option(kinds.text(), "", "A column with the task's name, instead of `task`.")
+    queue: str = option(kinds.text(), "celery", "The queue.")
+    queue_column: str = option(kinds.text(), "", "A column with the queue, instead of `queue`.")
+    id_column: str = option(
         kinds.text(), "", "Required: a column that identifies the row. The task id follows from it, so that no row is sent twice."
     )
-    sink_name: str = _option(
+    sink_name: str = option(
         kinds.text(),
         "",
         "What the ids are made with besides; by default the task's name. Another name sends the same rows again.",
     )
-    args_column: str = _option(kinds.text(), "", "A column with the positional arguments: an array, or JSON text.")
-    kwargs_column: str = _option(kinds.text(), "", "A column with the keyword arguments: a struct, a map, or JSON text.")
-    priority_column: str = _option(kinds.text(), "", "A column with the priority, 0-255.")
-    eta_column: str = _option(kinds.text(), "", "A column with the time at which the task shall run at the earliest.")
-    rate_limit: float | None = _option(kinds.number(0.01), None, "Tasks a second that each Spark task sends at most.", unit="1/s")
-    dedup_ttl: float = _option(kinds.number(1), 604_800.0, "How long the broker knows a row again.", unit="s")
-    patience: float = _option(kinds.number(0), 600.0, "How long to wait for room in a full queue before failing.", unit="s")
+    args_column: str = option(kinds.text(), "", "A column with the positional arguments: an array, or JSON text.")
+    kwargs_column: str = option(kinds.text(), "", "A column with the keyword arguments: a struct, a map, or JSON text.")
+    priority_column: str = option(kinds.text(), "", "A column with the priority, 0-255.")
+    eta_column: str = option(kinds.text(), "", "A column with the time at which the task shall run at the earliest.")
+    rate_limit: float | None = option(kinds.number(0.01), None, "Tasks a second that each Spark task sends at most.", unit="1/s")
+    dedup_ttl: float = option(kinds.number(1), 604_800.0, "How long the broker knows a row again.", unit="s")
+    patience: float = option(kinds.number(0), 600.0, "How long to wait for room in a full queue before failing.", unit="s")
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, str]) -> Self:

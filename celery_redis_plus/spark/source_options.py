@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from celery_redis_plus import option_types as kinds
 from celery_redis_plus.events import entry_id
-from celery_redis_plus.spark.declared import parse_options, resolve_url
+from celery_redis_plus.spark.declared import option, parse_options, resolve_url
 
 if TYPE_CHECKING:
     from celery_redis_plus.archive.numbering import Id
-
-
-def _option(kind: kinds.OptionType, default: Any, doc: str, *, unit: str = "") -> Any:
-    return field(default=default, metadata={"kind": kind, "doc": doc, "unit": unit})
 
 
 def _position(value: object) -> Id | int:
@@ -63,54 +59,54 @@ class SourceOptions:
         OptionError: an option is unknown, missing or not allowed; the message says what is.
     """
 
-    url: str = _option(kinds.text(), "", "The broker's URL, as in `broker_url`. It may hold no password: see `urlEnv`.")
-    url_env: str = _option(
+    url: str = option(kinds.text(), "", "The broker's URL, as in `broker_url`. It may hold no password: see `urlEnv`.")
+    url_env: str = option(
         kinds.text(),
         "",
         "Name of an environment variable that holds the URL, on the driver and on each executor, so that the password stands in "
         "no plan, log or checkpoint.",
     )
-    prefix: str = _option(kinds.text(), "", "The application's `global_keyprefix`.")
-    queues: str = _option(
+    prefix: str = option(kinds.text(), "", "The application's `global_keyprefix`.")
+    queues: str = option(
         kinds.text(),
         "*",
         "Names or patterns (`*`, `?`, `[...]`), separated by commas or as a JSON list; new queues are found while running.",
     )
-    starting_offsets: Any = _option(  # noqa: RUF009 - a declaration, read by from_mapping
+    starting_offsets: Any = option(  # noqa: RUF009 - a declaration, read by from_mapping
         OFFSETS,
         None,
         "Where reading begins without a checkpoint: `earliest` (the default of a batch), `latest` (of a stream), or by queue the "
         "last event that is *not* to be read.",
     )
-    ending_offsets: Any = _option(  # noqa: RUF009 - as above
+    ending_offsets: Any = option(  # noqa: RUF009 - as above
         OFFSETS, "latest", "Where a batch ends: `latest`, or by queue the last event to be read."
     )
-    starting_timestamp: int | None = _option(
+    starting_timestamp: int | None = option(
         TIMESTAMP, None, "Begin with the first event of this time; goes before `startingOffsets`."
     )
-    max_offsets_per_trigger: int | None = _option(
+    max_offsets_per_trigger: int | None = option(
         _COUNT, None, "Read about this many events in a micro-batch, over all queues.", unit="events"
     )
-    min_partitions: int | None = _option(_COUNT, None, "Split what is read into at least this many Spark partitions.")
-    max_records_per_partition: int = _option(
+    min_partitions: int | None = option(_COUNT, None, "Split what is read into at least this many Spark partitions.")
+    max_records_per_partition: int = option(
         _COUNT, 250_000, "Split what is read so that no Spark partition has more.", unit="events"
     )
-    fail_on_data_loss: bool = _option(
+    fail_on_data_loss: bool = option(
         kinds.flag(), True, "Fail when events were trimmed before they were read; else go on without them, count and log them."
     )
-    fetch_size: int = _option(kinds.number(1, 100_000, integer=True), 5000, "Events asked for in one command.", unit="events")
-    reader_name: str = _option(
+    fetch_size: int = option(kinds.number(1, 100_000, integer=True), 5000, "Events asked for in one command.", unit="events")
+    reader_name: str = option(
         kinds.text(),
         "",
         "Register under this name: events stay until every registered reader has committed them, within the hard bounds.",
     )
-    trim_on_commit: bool = _option(
+    trim_on_commit: bool = option(
         kinds.flag(),
         False,
         "Remove events as soon as every registered reader has committed them, instead of at `archive_maxlen` and "
         "`archive_max_age`. `message()` then no longer finds finished messages.",
     )
-    push_filters: bool = _option(
+    push_filters: bool = option(
         kinds.flag(),
         False,
         "Read only what the query's filters want (batch only); needs `spark.sql.python.filterPushdown.enabled=true`.",

@@ -14,12 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from celery_redis_plus.events import DEAD, DESCRIPTION, GONE, READY, TRANSITIONS, shown_state
+from celery_redis_plus.spark.columns import as_table, ints, microseconds
+from celery_redis_plus.spark.schema import MOMENT, TYPES, arrow, ddl
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_TYPES = {"text": "string", "int": "int", "long": "bigint", "ms": "timestamp"}
-DESCRIBED = {column.name: _TYPES[column.kind] for column in DESCRIPTION}
+DESCRIBED = {column.name: TYPES[column.kind] for column in DESCRIPTION}
 
 #: What is read of the events.
 NEEDED = ("queue", "epoch", "n", "event", "ts", "id", "worker", "reason", "error", "target", "published_at", "date", *DESCRIBED)
@@ -49,18 +50,8 @@ MESSAGE = {
     "total_s": "double",
     "late_s": "double",
 }
-MESSAGE_DDL = ", ".join(f"`{name}` {kind}" for name, kind in MESSAGE.items())
-
-_ARROW = {
-    "string": pa.string(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-}
-_SCHEMA = pa.schema([pa.field(name, _ARROW[kind]) for name, kind in MESSAGE.items()])
+MESSAGE_DDL = ddl(MESSAGE)
+_SCHEMA = arrow(MESSAGE)
 
 _EVENTS = list(TRANSITIONS)
 # The last element stands for "no event before", and for an event of a later release.
@@ -80,7 +71,7 @@ class Stories:
     def __init__(self, table: pa.Table) -> None:
         names = pc.binary_join_element_wise(table.column("queue"), table.column("id"), "\n")
         codes = names.combine_chunks().dictionary_encode().indices.to_numpy()
-        order = np.lexsort((_ints(table.column("n")), _ints(table.column("epoch")), codes))
+        order = np.lexsort((ints(table.column("n")), ints(table.column("epoch")), codes))
         self.table = table.take(order).combine_chunks()
         codes = codes[order]
         first: NDArray[np.bool_] = np.ones(len(codes), dtype=bool)
@@ -90,8 +81,8 @@ class Stories:
         self.ends: NDArray[np.int64] = np.append(self.starts[1:], len(codes)) - 1
         self.place = np.arange(len(codes))
         known = pc.index_in(self.table.column("event"), pa.array(_EVENTS))
-        self.event = _ints(pc.fill_null(known, -1))
-        self.ts = _microseconds(self.table.column("ts"))
+        self.event = ints(pc.fill_null(known, -1))
+        self.ts = microseconds(self.table.column("ts"))
         before = np.roll(self.event, 1)
         before[first] = -1
         self.before = before
@@ -120,8 +111,7 @@ class Stories:
 
     def messages(self) -> pa.Table:
         """Return one row a message: what it was, what became of it, how long it waited and ran."""
-        columns = self._columns()
-        return pa.table([_plain(columns[field.name], field.type) for field in _SCHEMA], schema=_SCHEMA)
+        return as_table(self._columns(), _SCHEMA)
 
     def _columns(self) -> dict[str, Any]:
         last, first = pa.array(self.ends), pa.array(self.starts)
@@ -178,7 +168,7 @@ class Stories:
     def _shown(self, tried: NDArray[np.bool_]) -> pa.Array:
         """Return `events.shown_state` of each message, asked once for each case."""
         reason = self.table.column("reason").take(pa.array(self.ends))
-        word = _ints(pc.fill_null(pc.index_in(reason, pa.array(_TELLING)), -1))
+        word = ints(pc.fill_null(pc.index_in(reason, pa.array(_TELLING)), -1))
         word = np.where(reason.is_null().to_numpy(), len(_TELLING), word)
         cases, case = np.unique(np.stack([self.event[self.ends], word, tried]), axis=1, return_inverse=True)
         names = [_shown_case(int(event), int(word), bool(was_tried)) for event, word, was_tried in cases.T]
@@ -192,26 +182,12 @@ def _shown_case(event: int, word: int, tried: bool) -> str | None:
     return shown_state(str(_LEADS_TO[event]), event=_EVENTS[event], reason=reason, tried=tried)
 
 
-def _plain(column: Any, kind: pa.DataType) -> pa.Array:
-    """Return a column as one array of `kind`."""
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return array.cast(kind)
-
-
-def _ints(column: Any) -> NDArray[np.int64]:
-    return np.asarray(column.to_numpy(), dtype=np.int64)
-
-
-def _microseconds(times: Any) -> NDArray[np.int64]:
-    return _ints(pc.fill_null(times.cast(_ARROW["timestamp"]).cast(pa.int64()), 0))
-
-
 def _times(microseconds: NDArray[np.int64], known: NDArray[np.bool_]) -> pa.Array:
-    return pa.array(microseconds, mask=~known).cast(_ARROW["timestamp"])
+    return pa.array(microseconds, mask=~known).cast(MOMENT)
 
 
 def _seconds_between(start: Any, end: NDArray[np.int64], known: NDArray[np.bool_]) -> pa.Array:
     """Return seconds from `start`, a column of times, to `end`, µs; null where one is not known."""
     valid = start.is_valid().to_numpy() if not isinstance(start, pa.Array) else start.is_valid().to_numpy(zero_copy_only=False)
-    begin = _microseconds(start)
+    begin = microseconds(start)
     return pa.array((end - begin) / 1e6, mask=~(known & valid))
