@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -37,6 +38,15 @@ BACKOFF_S = 0.2
 
 #: How long a task of the crash takes.
 CRASH_TASK_S = 0.04
+
+
+# ---- keys
+
+
+def broker_prefix(prefix: str) -> str:
+    """Return the app's `global_keyprefix`."""
+    return f"{prefix}broker:"
+
 
 # ---- records
 
@@ -99,7 +109,7 @@ def make_app(broker: str, prefix: str) -> Celery:
     app = Celery("celery-redis-plus-demo", broker=broker, set_as_current=False)
     app.conf.update(
         broker_connection_retry_on_startup=True,
-        broker_transport_options={"visibility_timeout": VISIBILITY_TIMEOUT_S, "global_keyprefix": f"{prefix}broker:"},
+        broker_transport_options={"visibility_timeout": VISIBILITY_TIMEOUT_S, "global_keyprefix": broker_prefix(prefix)},
         task_ignore_result=True,
         task_queues=[*(Queue(name) for name in QUEUES), Broadcast(BROADCASTS)],
     )
@@ -115,11 +125,11 @@ def make_app(broker: str, prefix: str) -> Celery:
     return app
 
 
-def app_of_worker() -> Celery:
+def app_of_worker(make: Callable[[str, str], Celery] = make_app) -> Celery:
     """Return the app for the broker and the prefix that the environment names; its worker notes when it is ready."""
 
     def note_ready(sender: Any, **_: object) -> None:
         note("ready", sender.hostname)
 
     worker_ready.connect(note_ready, weak=False)
-    return make_app(os.environ[BROKER_VARIABLE], os.environ[PREFIX_VARIABLE])
+    return make(os.environ[BROKER_VARIABLE], os.environ[PREFIX_VARIABLE])

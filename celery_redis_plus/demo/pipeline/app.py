@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from enum import StrEnum
-from typing import Any
 
 from celery import Celery, Task
 from celery.exceptions import Reject
-from celery.signals import worker_ready
 from kombu import Queue
 
-from celery_redis_plus.demo.app import BROKER_VARIABLE, PREFIX_VARIABLE, VISIBILITY_TIMEOUT_S, note
+from celery_redis_plus.demo.app import VISIBILITY_TIMEOUT_S, broker_prefix, note
 from celery_redis_plus.integration.configure import configure_app
 
 LEDGER = "ledger"
@@ -94,18 +91,3 @@ def make_app(broker: str, prefix: str) -> Celery:
     for name in TASKS:
         app.task(work, name=name, bind=True)
     return app
-
-
-def broker_prefix(prefix: str) -> str:
-    """Return the `global_keyprefix`."""
-    return f"{prefix}broker:"
-
-
-def app_of_worker() -> Celery:
-    """Return the app for the broker and the prefix that the environment names; its worker notes when it is ready."""
-
-    def note_ready(sender: Any, **_: object) -> None:
-        note("ready", sender.hostname)
-
-    worker_ready.connect(note_ready, weak=False)
-    return make_app(os.environ[BROKER_VARIABLE], os.environ[PREFIX_VARIABLE])
