@@ -23,6 +23,7 @@ from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.options import Options
 from celery_redis_plus.topology.address import Address, url_options
 from celery_redis_plus.topology.connector import Connector
+from celery_redis_plus.transport.aliases import OWN_SCHEMES
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -220,13 +221,12 @@ def own_url(url: str) -> str:
         InvalidAddress: the URL is none.
         DemoFailed: it has transport options, which could take the keys out of the demo's prefix.
     """
-    Address.from_url(url)
+    address = Address.from_url(url)
     if options := url_options(url):
         raise DemoFailed(f"--url takes no transport options; leave out {', '.join(sorted(options))}")
-    scheme, separator, rest = url.partition("://")
-    name, plus, socket = scheme.partition("+")
-    own = "redispluss" if name in {"rediss", "valkeys", "redispluss"} else "redisplus"
-    return f"{own}{plus}{socket}{separator}{rest}"
+    plain, tls = OWN_SCHEMES
+    scheme = plain if address.tls is None else tls
+    return f"{scheme}{'+socket' if address.path else ''}://{url.partition('://')[2]}"
 
 
 def _ignore(source: str, line: str) -> None:
