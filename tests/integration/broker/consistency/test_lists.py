@@ -1,0 +1,137 @@
+"""Damage to what queues have in common: records, lists, ids, bindings, and keys that have to vanish."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redis_plus.broker.bindings import Bindings
+from celery_redis_plus.broker.exchange_record import ExchangeRecord
+from celery_redis_plus.broker.routing import Binding
+
+
+def test_a_lost_record_is_written_anew_and_the_next_declaration_replaces_it(broker, state):
+    arguments = {"x-max-priority": 5, "x-message-ttl": 600_000}
+    broker.declare("r", arguments=arguments)
+    state.publish("r", b"x", life="")
+    keys = broker.keys.queue("r")
+    queue_id = broker.client.hget(keys.meta, "id")
+    broker.client.delete(keys.meta)
+
+    assert state.rules() == {"no-record": 1}
+    state.check(repair=True)
+    assert broker.client.hget(keys.meta, "id") == queue_id
+    assert broker.bodies("r") == [b"x"]
+    broker.queues.declare("r", broker.queues.arguments("r"))
+    assert broker.client.hget(keys.meta, "message_ttl") == b"600000"
+    assert not broker.client.hexists(keys.meta, "assumed")
+    assert state.check() == []
+
+
+@pytest.mark.parametrize("left", ["set", "hash", "list"])
+def test_a_lost_record_is_noticed_by_whatever_is_left_of_the_queue(state, left):
+    state.client.delete(state.keys.meta)
+    if left != "list":
+        state.client.delete(state.broker.keys.queues)
+    if left == "hash":
+        state.client.delete(*(key for key in state.keys.structure() if key != state.keys.meta))
+    if left == "list":
+        state.client.delete(*state.client.keys("message:*"), *state.keys.structure())
+
+    assert state.rules() == {"no-record": 1}
+    state.repair()
+
+
+def test_a_queue_that_is_not_listed_is_listed(state):
+    state.broker.declare("ttl", arguments={"x-message-ttl": 1000})
+    state.broker.declare("t", arguments={"x-expires": 60_000})
+    state.client.delete(state.broker.keys.queues, state.broker.keys.tended)
+
+    assert state.rules() == {"unlisted": 4}
+    state.repair()
+    assert state.client.zscore(state.broker.keys.queues, "q") == float("inf")
+    assert state.client.zscore(state.broker.keys.queues, "t") < float("inf")
+
+
+def test_what_a_transient_queue_left_is_cleared_away_when_no_janitor_did(state):
+    broker, client = state.broker, state.client
+    broker.declare("t", arguments={"x-expires": 60_000})
+    state.publish("t", b"x")
+    keys = broker.keys.queue("t")
+    client.delete(keys.meta)
+    client.persist(keys.ready)
+    assert state.check() == []
+
+    client.zadd(broker.keys.queues, {"t": 5})
+    assert state.rules() == {"left-behind": 1}
+    state.repair()
+    # What is left expires by itself.
+    assert all(client.pttl(key) > 0 for key in client.keys("*{t}*"))
+    assert client.zscore(broker.keys.queues, "t") < 0
+
+
+@pytest.mark.parametrize("kind", ["bell", "timer", "trash"])
+def test_keys_of_no_queue_are_removed_without_making_one(state, kind):
+    state.client.zadd(getattr(state.broker.keys.queue("gone"), kind), {"work": 0})
+
+    assert state.rules() == {"orphan-keys": 1}
+    state.repair()
+    assert not state.client.keys("*{gone}*")
+    assert state.client.zscore(state.broker.keys.queues, "gone") is None
+
+
+def test_dead_bindings_are_removed_and_live_ones_stay(state, broker):
+    bindings = Bindings(broker.wire, broker.keys)
+    bindings.declare("e", ExchangeRecord("topic"))
+    for queue in ("q", "gone"):
+        bindings.bind("e", Binding(queue, "k"))
+
+    (violation,) = state.check()
+    assert (violation.rule, violation.owner, violation.subject) == ("dead-binding", "e", '["gone","k"]')
+    state.repair()
+    assert [binding.queue for binding in bindings.all("e")] == ["q"]
+
+    state.client.hdel(broker.keys.binding("e"), "version")
+    assert state.rules() == {"no-version": 1}
+    state.repair()
+
+
+def test_what_cannot_be_read_is_reported_and_left_alone(state, broker):
+    broker.declare("r", "new")
+    state.client.hset(broker.keys.binding("e"), mapping={"version": 1, "no json": ""})
+    state.client.hset(broker.keys.queue("r").meta, "arguments", "no json")
+    state.client.hset(broker.keys.queue("new").meta, "format", 99)
+    before = state.client.hgetall(broker.keys.queue("new").meta)
+
+    assert set(state.rules(repair=True)) == {"unreadable-binding", "unreadable-record", "newer-format"}
+    assert state.client.hgetall(broker.keys.queue("new").meta) == before
+
+
+def test_a_key_of_another_type_is_named_and_stays(state):
+    state.client.delete(state.keys.dead)
+    state.client.set(state.keys.dead, "somebody's")
+
+    (violation,) = state.check(repair=True)
+    assert (violation.rule, violation.subject, violation.repaired) == ("wrong-type", "dead:{q}", False)
+    assert state.client.get(state.keys.dead) == b"somebody's"
+
+
+def test_ids_stay_unique(state, broker):
+    broker.declare("r")
+    state.client.hset(broker.keys.queue("r").meta, "id", state.client.hget(state.keys.meta, "id"))
+    assert state.rules() == {"duplicate-id": 1}
+    state.repair()
+
+    state.client.set(broker.keys.queue_ids, 0)
+    assert state.rules() == {"id-counter-behind": 1}
+    state.repair()
+    broker.declare("s")
+    assert state.check() == []
+
+
+def test_keys_that_should_vanish_by_themselves_do(state):
+    for key in (state.hash(b"staged.abc.1"), state.keys.producer + b"abc", state.broker.keys.wake("client")):
+        state.client.hset(key, "body", "x")
+
+    assert state.rules() == {"never-expires": 3}
+    state.repair()
+    assert 0 < state.client.pttl(state.keys.producer + b"abc") <= 900_000
