@@ -1,8 +1,11 @@
-"""Options of others that stand in the same dict or URL as ours: some mean nothing here, others kombu reads itself."""
+"""Options of others that stand in the same dict or URL as ours: some mean nothing here, others kombu reads itself, and
+what nobody knows is refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from celery_redis_plus.errors import OptionError
@@ -53,6 +56,15 @@ def ignored(mapping: Mapping[str, Any]) -> list[str]:
     once.
     """
     return sorted(name for name in mapping if name in MEANINGLESS)
+
+
+def unknown(name: str, known: Collection[str]) -> OptionError:
+    """Return the error for an option that is none of the `known` ones, nor any that is passed over."""
+    if name in OF_SENTINEL:
+        return OptionError(f"transport option {name!r}: Redis Sentinel is not supported; give the address of the primary")
+    near = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(sorted(known))}"
+    return OptionError(f"unknown transport option {name!r}; {hint}")
 
 
 def check_url_options(mapping: Mapping[str, str]) -> None:

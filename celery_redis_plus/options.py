@@ -6,7 +6,6 @@ Durations are seconds, as everywhere in Celery's configuration.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from celery_redis_plus import option_types as kinds
 from celery_redis_plus.errors import OptionError
 from celery_redis_plus.events import TRANSITIONS
-from celery_redis_plus.foreign_options import MEANINGLESS, OF_KOMBU, OF_SENTINEL
+from celery_redis_plus.foreign_options import MEANINGLESS, OF_KOMBU, unknown
 
 _SECONDS = kinds.number(1)
 _TIMEOUT = kinds.number(0.01)
@@ -360,7 +359,7 @@ class Options:
                 if value is not None or declared[name].metadata["none"]:
                     given[name] = value
             elif name not in MEANINGLESS and name not in OF_KOMBU:
-                raise OptionError(_unknown(name, declared))
+                raise unknown(name, declared)
         return cls(**given, explicit=frozenset(given))
 
     def stream_prefix(self, db: int) -> str:
@@ -397,11 +396,3 @@ def table() -> Iterator[OptionRow]:
             meta = option.metadata
             default = repr(option.default)
             yield OptionRow(option.name, meta["type"], default, meta["unit"], meta["allowed"], meta["doc"])
-
-
-def _unknown(name: str, declared: Mapping[str, Any]) -> str:
-    if name in OF_SENTINEL:
-        return f"transport option {name!r}: Redis Sentinel is not supported; give the address of the primary"
-    near = difflib.get_close_matches(str(name), declared, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(sorted(declared))}"
-    return f"unknown transport option {name!r}; {hint}"
