@@ -39,9 +39,9 @@ def arrow_type(kind: str) -> pa.DataType:
 
 
 @cache
-def arrow_schema() -> pa.Schema:
-    """Return the schema of the batches: `events.COLUMNS`."""
-    return pa.schema([pa.field(column.name, arrow_type(column.kind)) for column in events.COLUMNS])
+def arrow_schema(columns: tuple[events.Column, ...] = events.COLUMNS) -> pa.Schema:
+    """Return the schema of columns; by default that of the batches."""
+    return pa.schema([pa.field(column.name, arrow_type(column.kind)) for column in columns])
 
 
 def batch(queue: str, entries: Sequence[Entry]) -> pa.RecordBatch:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from celery_redis_plus.archive.installed import check_installed
 from celery_redis_plus.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ def export(log: EventLog, queues: Sequence[str], output: str, *, kind: str = "pa
     Raises:
         InvalidArgument: pyarrow is not installed; Parquet to the standard output.
     """
-    if find_spec("pyarrow") is None:
-        raise InvalidArgument("pyarrow is not installed: pip install 'celery-redis-plus[parquet]'")
+    check_installed()
     if kind == "parquet" and output == "-":
         raise InvalidArgument("--output - is for --format jsonl; Parquet needs a file")
     return _parquet(_batches(log, queues), output) if kind == "parquet" else _lines(_batches(log, queues), output)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from celery_redis_plus.events import CLAIMED, DELAYED, GONE, READY, TRANSITIONS, Column, Event, shown_state
+from celery_redis_plus.events import CLAIMED, DEAD, DELAYED, GONE, READY, TRANSITIONS, Column, Event, shown_state
 
 #: The columns of a row.
 FINISHED = (
@@ -39,6 +39,14 @@ def is_finished(path: Sequence[Event]) -> bool:
     return TRANSITIONS[path[-1].event].target == GONE
 
 
+def spent_ms(path: Sequence[Event]) -> tuple[int, int]:
+    """Return how long a message was ready or delayed, and how long workers had it, in ms, by its events in order."""
+    spent = dict.fromkeys((READY, DELAYED, CLAIMED, DEAD, GONE), 0)
+    for event, following in pairwise(path):
+        spent[TRANSITIONS[event.event].target] += following.ts - event.ts
+    return (spent[READY] + spent[DELAYED]) // 1000, spent[CLAIMED] // 1000
+
+
 def row(path: Sequence[Event]) -> dict[str, Any]:
     """Return the row of a finished message, by column; times are µs since the epoch.
 
@@ -47,11 +55,7 @@ def row(path: Sequence[Event]) -> dict[str, Any]:
     """
     first, last = path[0], path[-1]
     claims = [event for event in path if event.event == "claimed"]
-    spent = dict.fromkeys((READY, DELAYED, CLAIMED), 0)
-    for event, following in pairwise(path):
-        state = TRANSITIONS[event.event].target
-        if state in spent:
-            spent[state] += following.ts - event.ts
+    queued_ms, worked_ms = spent_ms(path)
     return {
         "id": last.id,
         "task_id": first.task_id,
@@ -67,8 +71,8 @@ def row(path: Sequence[Event]) -> dict[str, Any]:
         "finished_at": last.ts,
         "deliveries": len(claims),
         "failures": sum(event.event in ("recovered", "retried") or _is_rejected(event) for event in path),
-        "queued_ms": (spent[READY] + spent[DELAYED]) // 1000,
-        "worked_ms": spent[CLAIMED] // 1000,
+        "queued_ms": queued_ms,
+        "worked_ms": worked_ms,
         "retries": first.retries,
         "root_id": first.root_id,
         "parent_id": first.parent_id,

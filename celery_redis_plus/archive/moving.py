@@ -12,15 +12,14 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from celery_redis_plus.archive.finished import FINISHED, is_finished, row
+from celery_redis_plus.archive.installed import check_installed
 from celery_redis_plus.archive.numbering import BEGINNING
 from celery_redis_plus.archive.readers import commit
-from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.events import FIELD, Event, decode, encode
 
 if TYPE_CHECKING:
@@ -62,8 +61,7 @@ def move_finished(log: EventLog, queues: Sequence[str], folder: Path, *, reader:
         InvalidArgument: pyarrow is not installed.
         EventsLost: a stream was deleted and begun anew since the last run.
     """
-    if find_spec("pyarrow") is None:
-        raise InvalidArgument("pyarrow is not installed: pip install 'celery-redis-plus[parquet]'")
+    check_installed()
     return {queue: _Mover(log, queue, folder / f"queue={quote(queue, safe='')}", reader).run() for queue in queues}
 
 
@@ -121,12 +119,11 @@ class _Mover:
         """Write both files of a batch; it is committed when the second one is there."""
         import pyarrow as pa
 
-        from celery_redis_plus.archive.batches import arrow_type
+        from celery_redis_plus.archive.batches import arrow_schema
 
-        schema = pa.schema([pa.field(column.name, arrow_type(column.kind)) for column in FINISHED])
         values = [encode(event) for path in self._open.values() for event in path]
         _replace(self._path("open", position), pa.table({"value": pa.array(values, pa.binary())}))
-        _replace(self._path("finished", position), pa.Table.from_pylist(rows, schema=schema))
+        _replace(self._path("finished", position), pa.Table.from_pylist(rows, schema=arrow_schema(FINISHED)))
         for stale in self._folder.glob("open-*.parquet"):
             if stale != self._path("open", position):
                 stale.unlink()

@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from celery_redis_plus.archive.finished import spent_ms
 from celery_redis_plus.broker.delayed import list_delayed
 from celery_redis_plus.broker.describing import describe
 from celery_redis_plus.broker.eta import MAX_ETA_MS
@@ -225,7 +225,8 @@ def _gone(queue: str, tag: str, events: list[Event]) -> MessageInfo:
 def _told(queue: str, tag: str, state: str, events: list[Event]) -> MessageInfo:
     """Return what the id and the events, if there are any, tell of a message in whatever state."""
     claimed = [event for event in events if event.event == "claimed"]
-    queued_ms, worked_ms = _durations(events)
+    whole = bool(events) and events[0].event == "published"
+    queued_ms, worked_ms = spent_ms(events) if whole else (None, None)
     return MessageInfo(
         id=tag,
         queue=queue,
@@ -240,13 +241,3 @@ def _told(queue: str, tag: str, state: str, events: list[Event]) -> MessageInfo:
         worked_ms=worked_ms,
         events=tuple(events),
     )
-
-
-def _durations(events: list[Event]) -> tuple[int | None, int | None]:
-    """Return how long the message waited and was worked on, in ms, by what its events say."""
-    spent = {READY: 0, DELAYED: 0, CLAIMED: 0, DEAD: 0}
-    for event, following in pairwise(events):
-        spent[TRANSITIONS[event.event].target] += following.ts - event.ts
-    if not events or events[0].event != "published":
-        return None, None
-    return (spent[READY] + spent[DELAYED]) // 1000, spent[CLAIMED] // 1000
