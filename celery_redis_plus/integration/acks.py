@@ -8,10 +8,10 @@ Acks of tasks that are acked before they begin are another matter: the transport
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
+from celery_redis_plus.integration.wrapping import wrap
 from celery_redis_plus.transport.message import Message
 
 #: How a consumer has its loop call something, by the version of Celery.
@@ -21,9 +21,8 @@ SCHEDULERS = ("call_soon", "call_soon_ack")
 def settle_at_once(consumer: Any) -> None:
     """Let `consumer` settle our messages in the thread that says so; idempotent."""
     for name in SCHEDULERS:
-        later = getattr(consumer, name, None)
-        if later is not None and not (isinstance(later, functools.partial) and later.func is _call):
-            setattr(consumer, name, functools.partial(_call, later))
+        if hasattr(consumer, name):
+            wrap(consumer, name, _call)
 
 
 def _call(later: Callable[..., Any], function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

@@ -6,7 +6,6 @@ know, and would go through all of it.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +14,7 @@ from celery.concurrency import thread
 from celery.worker import state
 from redis.exceptions import RedisError
 
+from celery_redis_plus.integration.wrapping import wrap
 from celery_redis_plus.transport.message import Message
 
 logger = logging.getLogger(__name__)
@@ -32,18 +32,12 @@ def begin_only_what_is_held(consumer: Any) -> None:
     """
     controller, pool = consumer.controller, consumer.pool
     if controller is not None and getattr(controller, "semaphore", None) is not None:
-        _wrap(controller, "_process_task", _process)
+        wrap(controller, "_process_task", _process, controller)
     if isinstance(pool, thread.TaskPool):
-        _wrap(pool, "on_apply", _apply)
+        wrap(pool, "on_apply", _apply)
 
 
-def _wrap(owner: Any, name: str, function: Callable[..., Any]) -> None:
-    present = getattr(owner, name)
-    if not (isinstance(present, functools.partial) and present.func is function):
-        setattr(owner, name, functools.partial(function, owner, present))
-
-
-def _process(controller: Any, process: Callable[[Any], Any], request: Any) -> Any:
+def _process(process: Callable[[Any], Any], controller: Any, request: Any) -> Any:
     if _is_held(request):
         return process(request)
     # Through the loop: the next one in line may be lost as well, and the one after it.
@@ -51,7 +45,7 @@ def _process(controller: Any, process: Callable[[Any], Any], request: Any) -> An
     return None
 
 
-def _apply(_pool: Any, apply: Callable[..., Any], *arguments: Any, accept_callback: Any = None, **options: Any) -> Any:
+def _apply(apply: Callable[..., Any], *arguments: Any, accept_callback: Any = None, **options: Any) -> Any:
     request: Any = getattr(accept_callback, "__self__", None)
 
     def accepted(pid: int, time_accepted: float) -> Any:

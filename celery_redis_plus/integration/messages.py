@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from celery_redis_plus.broker.eta import eta_to_ms
 from celery_redis_plus.broker.messages import ID, MessageInfo, Messages
 from celery_redis_plus.errors import OptionError
+from celery_redis_plus.integration.wrapping import wrap
 from celery_redis_plus.keys import decode_name
 from celery_redis_plus.transport.transport import Transport
 
@@ -120,12 +120,10 @@ def _messages(app: Celery) -> Iterator[tuple[Messages, Any]]:
 
 def let_revoke_remove(app: Celery) -> None:
     """Let `app.control.revoke` take what nobody has yet out of the broker, besides telling the workers; idempotent."""
-    control = app.control
-    if not isinstance(control.revoke, functools.partial):
-        control.revoke = functools.partial(_revoke, app, control.revoke)
+    wrap(app.control, "revoke", _revoke, app)
 
 
-def _revoke(app: Celery, revoke: Any, task_id: Any, *args: Any, **kwargs: Any) -> Any:
+def _revoke(revoke: Any, app: Celery, task_id: Any, *args: Any, **kwargs: Any) -> Any:
     # The workers first: a message that is claimed between the two is theirs to discard.
     answer = revoke(task_id, *args, **kwargs)
     for one in [task_id] if isinstance(task_id, str) else task_id:

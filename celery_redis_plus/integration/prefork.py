@@ -7,11 +7,12 @@ result, and its message goes to somebody else besides.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from typing import Any
 
 import celery
+
+from celery_redis_plus.integration.wrapping import wrap
 
 #: The first version of Celery whose pool remembers jobs that were accepted.
 REMEMBERS = (5, 7)
@@ -19,11 +20,9 @@ REMEMBERS = (5, 7)
 
 def keep_running_jobs(pool: Any) -> None:
     """Let `pool.flush` keep the jobs that will run; idempotent, and without effect for other pools."""
-    flush = getattr(pool, "flush", None)
     cache = getattr(getattr(pool, "_pool", None), "_cache", None)
-    if flush is None or cache is None or (isinstance(flush, functools.partial) and flush.func is _flush):
-        return
-    pool.flush = functools.partial(_flush, flush, cache)
+    if cache is not None and getattr(pool, "flush", None) is not None:
+        wrap(pool, "flush", _flush, cache)
 
 
 def messages_in(pool: Any) -> set[int]:
