@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import TYPE_CHECKING
 
-from celery_redis_plus.admin.operator import Operator
+if TYPE_CHECKING:
+    from celery_redis_plus.admin.operator import Operator
 
 #: Where the URL is taken from when it is not given; Celery's own name for it.
 URL_VARIABLE = "CELERY_BROKER_URL"
@@ -20,6 +22,9 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
 
 def operator_for(arguments: argparse.Namespace) -> Operator:
     """Return an operator for what the command line says. Raises as `Operator` does."""
+    # Not at the top: every command declares its arguments by this file, `--help` and `demo` included.
+    from celery_redis_plus.admin.operator import Operator
+
     return Operator(url_of(arguments), {"global_keyprefix": arguments.prefix})
 
 
