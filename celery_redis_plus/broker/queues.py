@@ -106,7 +106,7 @@ class Queues:
             keys = self._keys.queue(name)
             if wanted:
                 # Readers find the queue there, before its first event.
-                self._wire.command("SADD", self._keys.archives, encode_name(name))
+                self._wire.run(script("enter"), [self._keys.archives], encode_name(name))
             self._wire.run(script("set_archive"), [keys.meta], self._archive.record(keys) if wanted else "")
         return wanted
 
@@ -148,7 +148,8 @@ class Queues:
 
     def tend(self, name: str) -> None:
         """Have the queue swept even while nobody consumes it: messages expire there, or go on to a dead-letter exchange."""
-        self._wire.pipeline([("SADD", self._keys.tended, encode_name(name)), ("ZADD", self._keys.tended_bell, 0, "new")])
+        self._wire.run(script("enter"), [self._keys.tended], encode_name(name))
+        self._wire.run(script("ring"), [self._keys.tended_bell], "")
 
     def tended(self) -> list[str]:
         """Return the queues that are swept although nobody may consume them."""

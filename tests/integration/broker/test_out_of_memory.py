@@ -65,6 +65,15 @@ def test_everything_else_works(full):
     assert full.queues.delete("q") == 0
 
 
+def test_a_worker_may_declare_its_queues_and_they_are_tended_and_archived(full):
+    """A worker that starts is what frees memory."""
+    archived = QueueArguments.parse("archived", durable=True, arguments={"x-message-ttl": 60_000, "x-archive": True})
+    full.queues.declare("archived", archived)
+    assert full.queues.tended() == ["archived"]
+    assert full.client.exists(full.keys.tended_bell)
+    assert full.client.smembers(full.keys.archives) == {b"archived"}
+
+
 def test_a_posted_ack_is_executed(full):
     (message,) = full.register.admit(full.claim("q", credit=1), "session")
     full.settler.post(full.register.settle(message.tag, Settlement.ACK), Settlement.ACK)
