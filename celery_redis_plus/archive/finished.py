@@ -47,6 +47,11 @@ def spent_ms(path: Sequence[Event]) -> tuple[int, int]:
     return (spent[READY] + spent[DELAYED]) // 1000, spent[CLAIMED] // 1000
 
 
+def failed_deliveries(path: Sequence[Event]) -> int:
+    """Return how many of a message's deliveries failed, by its events."""
+    return sum(event.event in ("recovered", "retried") or _is_rejected(event) for event in path)
+
+
 def row(path: Sequence[Event]) -> dict[str, Any]:
     """Return the row of a finished message, by column; times are µs since the epoch.
 
@@ -70,7 +75,7 @@ def row(path: Sequence[Event]) -> dict[str, Any]:
         "last_delivery_at": claims[-1].ts if claims else None,
         "finished_at": last.ts,
         "deliveries": len(claims),
-        "failures": sum(event.event in ("recovered", "retried") or _is_rejected(event) for event in path),
+        "failures": failed_deliveries(path),
         "queued_ms": queued_ms,
         "worked_ms": worked_ms,
         "retries": first.retries,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.archive.finished import spent_ms
+from celery_redis_plus.archive.finished import failed_deliveries, spent_ms
 from celery_redis_plus.broker.delayed import list_delayed
 from celery_redis_plus.broker.describing import describe
 from celery_redis_plus.broker.eta import MAX_ETA_MS
@@ -214,7 +214,7 @@ def _gone(queue: str, tag: str, events: list[Event]) -> MessageInfo:
     tried = any(event.event == "claimed" for event in events)
     return replace(
         _told(queue, tag, shown_state(GONE, event=last.event, reason=last.reason or "", tried=tried), events),
-        failures=sum(event.event in ("recovered", "retried") or event.reason == "rejected" for event in events),
+        failures=failed_deliveries(events),
         reason=last.reason,
         error=last.error,
         task_id=first.task_id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import kombu
 import pytest
 
+from celery_redis_plus.broker.messages import Messages
 from celery_redis_plus.errors import QueueNotFound
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -150,6 +151,20 @@ def test_requeued_messages_die_at_the_delivery_limit(channel):
     letter = wait_until(lambda: letters(channel, "q"))[0]
     assert (letter.reason, letter.failures, letter.deliveries) == ("delivery_limit", 3, 3)
     assert inbox.rest() == ["poison"] * 3
+
+
+def test_the_failures_of_one_that_died_at_the_limit_stay_known_when_it_is_gone(connect):
+    channel = connect(archive=True, archive_index=True).channel()
+    declare(channel, "q", arguments={"x-delivery-limit": 2})
+    publish(channel, "q", "bad")
+    for _ in range(2):
+        wait_until(lambda: channel.basic_get("q")).requeue()
+    [letter] = wait_until(lambda: letters(channel, "q"))
+    messages = Messages(channel.session.wire, channel.session.keys, dead_letter_max=10)
+    assert messages.find("q", letter.tag).failures == letter.failures == 2
+    assert channel.session.dead_letters.delete("q", [letter.tag]) == 1
+    gone = messages.find("q", letter.tag)
+    assert (gone.deliveries, gone.failures) == (2, 2)
 
 
 def test_the_option_sets_the_limit_of_queues_without_one(connect):
