@@ -171,7 +171,7 @@ class Transport(virtual.Transport):
     # -- events -----------------------------------------------------------------------------------------------------------
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        """Deliver one message.
+        """Deliver one message, or up to 32 broadcasts that have come together, for 10 ms at the most.
 
         Raises:
             TimeoutError: none came within `timeout` seconds (`socket.timeout` is the same class).

@@ -36,11 +36,9 @@ BUFFER = 500
 #: Entries in its buffer from which on more is read for it again, though a read for others is out.
 LOW = 50
 #: A read that brings something within so many seconds, or several entries, is one of a burst. The next one waits, so that it
-#: brings more at once: first for a moment, then twice as long each time, because a read costs as much as 20 entries.
-BURST_S, FIRST_REST_S, LONGEST_REST_S = 0.002, 0.004, 0.020
-#: On a machine that is overloaded, it waits longer by twice as long as it was woken late: 50 subscribers that wake for every
-#: single broadcast leave no time to its publisher. Seconds of lateness that count at most.
-LATEST_S = 0.050
+#: brings more at once: first for a moment, then twice as long each time, because a read costs as much as 20 entries, and on a
+#: busy machine more: 50 subscribers that wake for every single broadcast leave no time to its publisher.
+BURST_S, FIRST_REST_S, LONGEST_REST_S = 0.002, 0.004, 0.050
 
 
 class Subscription:
@@ -160,7 +158,7 @@ class FanoutReader:
         self._page = FIRST_PAGE
         self._armed = False
         self._armed_at = 0.0
-        self._rest_s = self._rest_until = self._late_s = 0.0
+        self._rest_s = self._rest_until = 0.0
 
     # -- subscriptions --------------------------------------------------------------------------------------------------
 
@@ -245,8 +243,6 @@ class FanoutReader:
         self._wire.start("XREAD", "COUNT", self._page, "BLOCK", block_ms, "STREAMS", *streams, lasts_s=self._interval_s)
         self._armed = True
         self._armed_at = time.monotonic()
-        if self._rest_until:
-            self._late_s = min(self._armed_at - self._rest_until, LATEST_S)
 
     def arrived(self) -> bool:
         """Tell, without waiting, whether the read has ended. Raises as `BlockingWire.arrived`."""
@@ -273,9 +269,9 @@ class FanoutReader:
         # A read that ended as soon as it began is one of a burst: the entries of some milliseconds come in one read then.
         if 0 < most < self._page and (most > 1 or now - self._armed_at < BURST_S):
             self._rest_s = min(max(2 * self._rest_s, FIRST_REST_S), LONGEST_REST_S)
-            self._rest_until = now + self._rest_s + 2 * self._late_s
+            self._rest_until = now + self._rest_s
         else:
-            self._rest_s = self._rest_until = self._late_s = 0.0
+            self._rest_s = self._rest_until = 0.0
 
     # -- deliveries -------------------------------------------------------------------------------------------------------
 

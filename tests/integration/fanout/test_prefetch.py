@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import kombu
+import pytest
 
 from celery_redis_plus.broker.fanout import reader
 from tests.integration.fanout.conftest import NEWS, news, send
@@ -79,14 +80,25 @@ def test_a_flood_of_messages_does_not_starve_broadcasts(connect):
     assert received.index("b") < 900
 
 
-def test_each_consumer_may_change_its_copy(connection):
-    """Both decode the same entry, which is read once."""
+@pytest.mark.parametrize("headers", [{"nested": {"x": [1]}}, {"flat": 1}, {"list": [1]}])
+def test_each_consumer_may_change_its_copy(connection, headers):
+    """Both decode the same entry, which is read once; and their envelopes are alike."""
     changed, untouched = Inbox(connection.channel(), news("a")), Inbox(connection.channel(), news("b"))
-    kombu.Producer(connection.default_channel, NEWS).publish({"list": [1]}, headers={"nested": {"x": [1]}})
-    drain_all([changed, untouched], 2)
-    changed.messages[0].headers["nested"]["x"].append(2)
-    changed.messages[0].payload["list"].append(2)
-    changed.messages[0].properties["delivery_info"]["exchange"] = "another"
-    assert untouched.messages[0].headers == {"nested": {"x": [1]}}
-    assert untouched.messages[0].payload == {"list": [1]}
-    assert untouched.messages[0].delivery_info["exchange"] == "news"
+    producer = kombu.Producer(connection.default_channel, NEWS)
+    for _ in range(2):
+        producer.publish({"list": [1]}, headers=headers)
+    drain_all([changed, untouched], 4)
+    for message in changed.messages:
+        for value in message.headers.values():
+            if isinstance(value, list):
+                value.append(2)
+        message.headers.setdefault("nested", {"x": []})["x"].append(2)
+        message.headers["flat"] = 2
+        message.payload["list"].append(2)
+        message.properties["priority"] = 9
+        message.properties["delivery_info"]["exchange"] = "another"
+    for message in untouched.messages:
+        assert message.headers == headers
+        assert message.payload == {"list": [1]}
+        assert message.properties["priority"] == 0
+        assert message.delivery_info["exchange"] == "news"
