@@ -1,6 +1,7 @@
 """A fanout exchange with 1, 10 and 50 subscribers, each a process with a connection of its own: deliveries in all per second.
 
-Processes and not channels, because that is what users have: a broadcast goes to workers.
+Processes and not channels, because that is what users have: a broadcast goes to workers. Consumers that ack, as kombu's do where
+nothing else is said, and Celery's of `Broadcast` queues; and consumers without acks, as those of remote control and of events.
 """
 
 from __future__ import annotations
@@ -20,25 +21,40 @@ EXCHANGE = Exchange("bench.fanout", type="fanout", durable=False, auto_delete=Tr
 
 
 def one(bench: Bench) -> Figures:
-    """One subscriber."""
+    """One subscriber without acks."""
     return _measure(bench, "fanout1", 1, bench.size(3_000, 10_000))
 
 
 def ten(bench: Bench) -> Figures:
-    """Ten subscribers."""
+    """Ten subscribers without acks."""
     return _measure(bench, "fanout", 10, bench.size(1_000, 5_000))
 
 
 def fifty(bench: Bench) -> Figures:
-    """Fifty subscribers."""
+    """Fifty subscribers without acks."""
     return _measure(bench, "fanout50", 50, bench.size(400, 2_000))
 
 
-def _measure(bench: Bench, name: str, size: int, count: int) -> Figures:
+def one_that_acks(bench: Bench) -> Figures:
+    """One subscriber that acks."""
+    return _measure(bench, "fanout1_acks", 1, bench.size(1_500, 5_000), acks=True)
+
+
+def ten_that_ack(bench: Bench) -> Figures:
+    """Ten subscribers that ack."""
+    return _measure(bench, "fanout10_acks", 10, bench.size(500, 2_000), acks=True)
+
+
+def fifty_that_ack(bench: Bench) -> Figures:
+    """Fifty subscribers that ack."""
+    return _measure(bench, "fanout50_acks", 50, bench.size(150, 700), acks=True)
+
+
+def _measure(bench: Bench, name: str, size: int, count: int, *, acks: bool = False) -> Figures:
     """From the first publish until the last of `size` subscribers has all of `count` messages."""
     journal = bench.journal()
     context = multiprocessing.get_context("fork")
-    subscribers = [context.Process(target=_subscribe, args=(bench, number, count), daemon=True) for number in range(size)]
+    subscribers = [context.Process(target=_subscribe, args=(bench, number, count, acks), daemon=True) for number in range(size)]
     for subscriber in subscribers:
         subscriber.start()
     if not journal.wait(size, 60):
@@ -75,16 +91,18 @@ def _measure(bench: Bench, name: str, size: int, count: int) -> Figures:
     return figures
 
 
-def _subscribe(bench: Bench, number: int, count: int) -> None:
+def _subscribe(bench: Bench, number: int, count: int, acks: bool) -> None:
     """Two records: ready; and, at the end, how many arrived."""
     journal = bench.journal()
     received = 0
 
-    def on_message(_: Any) -> None:
+    def on_message(message: Any) -> None:
         nonlocal received
         received += 1
+        if acks:
+            message.ack()
 
-    queue = Queue(f"bench.fanout.{number}", EXCHANGE, durable=False, auto_delete=True, no_ack=True)
+    queue = Queue(f"bench.fanout.{number}", EXCHANGE, durable=False, auto_delete=True, no_ack=not acks)
     give_up_at = time.monotonic() + TIMEOUT_S
     with bench.connect() as connection, consuming(connection, [queue], on_message, 0):
         journal.note(READY)
