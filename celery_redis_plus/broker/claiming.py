@@ -13,7 +13,8 @@ from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys
-    from celery_redis_plus.topology.wire import Wire
+    from celery_redis_plus.topology.held_connection import Argument
+    from celery_redis_plus.topology.wire import Done, Wire
 
 #: Most messages a claim takes; Lua's `unpack` fails near 8,000 values, and a batch blocks the server for its length.
 MAX_BATCH = 500
@@ -118,30 +119,32 @@ class Claimer:
                 session is given up.
         """
         names = queues[:MAX_QUEUES]
+        keys, arguments = self._call(names, credit, held, share=share)
+        return batch_of(self._wire.run(self._claim, keys, *arguments), names)
+
+    def post(
+        self, queues: Sequence[str], credit: int, *, share: bool, held: Sequence[int] = (), done: Done
+    ) -> Sequence[str]:  # fmt: skip
+        """Send a `claim` without waiting; return the queues by which `batch_of` reads the reply that `done` gets.
+
+        Raises:
+            redis.exceptions.ConnectionError: the connection failed.
+        """
+        names = queues[:MAX_QUEUES]
+        keys, arguments = self._call(names, credit, held, share=share)
+        self._wire.post(self._claim, keys, *arguments, done=done)
+        return names
+
+    def _call(
+        self, names: Sequence[str], credit: int, held: Sequence[int], *, share: bool
+    ) -> tuple[Sequence[bytes], tuple[Argument, ...]]:  # fmt: skip
         keys: Sequence[bytes]
         if len(names) == 1:
             keys = self._keys.queue(names[0]).claim
         else:
             keys = [key for name in names for key in self._keys.queue(name).claim]
-        reply: list[bytes] = self._wire.run(
-            self._claim,
-            keys,
-            credit,
-            self._visibility_timeout_ms,
-            self._holder,
-            MAX_BATCH_BYTES,
-            int(share and len(names) > 1),
-            self._worker,
-            *held,
-        )
-        if not reply[0]:
-            return Batch(claimed_messages(reply, names), [], [])
-        numbers = [int(number) for number in reply[0].split()]
-        return Batch(
-            claimed_messages(reply, names),
-            [names[number - 1] for number in numbers if number > 0],
-            [names[-number - 1] for number in numbers if number < 0],
-        )
+        shares = int(share and len(names) > 1)
+        return keys, (credit, self._visibility_timeout_ms, self._holder, MAX_BATCH_BYTES, shares, self._worker, *held)
 
     def claim_managed(self, queue: str, count: int, consumer: str, *, credit: int, epoch: bytes) -> ManagedBatch:
         """Take up to `count` messages of a queue that has rules for its consumers.
@@ -177,6 +180,18 @@ class Claimer:
         key = self._keys.queue(message.queue).message + message.tag.encode()
         body: bytes | None = self._wire.command("HGET", key, "body")
         return body
+
+
+def batch_of(reply: Sequence[bytes], names: Sequence[str]) -> Batch:
+    """Return what a claim of the queues `names` brought, from the script's reply."""
+    if not reply[0]:
+        return Batch(claimed_messages(reply, names), [], [])
+    numbers = [int(number) for number in reply[0].split()]
+    return Batch(
+        claimed_messages(reply, names),
+        [names[number - 1] for number in numbers if number > 0],
+        [names[-number - 1] for number in numbers if number < 0],
+    )
 
 
 def claimed_messages(reply: Sequence[bytes], names: Sequence[str]) -> list[Claimed]:

@@ -120,25 +120,24 @@ class Register:
 
     # -- claimed, delivered, settled ------------------------------------------------------------------------------------
 
-    def admit(self, messages: Iterable[Claimed], session: str) -> list[Claimed]:
-        """Enter a claimed batch; return those to deliver.
+    def admit(self, messages: Iterable[Claimed], session: str, asked_at: float) -> list[Claimed]:
+        """Enter a batch that was claimed at `asked_at`, on the monotonic clock, in seconds; return those to deliver.
 
         A message that this process holds already was recovered while it was being worked on: its new claim is adopted. One that
         it has given back is back on the server, whether or not the answer to that was read: it is delivered anew.
         """
         fresh = []
-        now = time.monotonic()
         for message in messages:
             known = self._held.get(message.tag)
             if known is None or known.given_back:
-                held = Held(message.tag, message.queue, message.claim, session, confirmed_at=now)
+                held = Held(message.tag, message.queue, message.claim, session, confirmed_at=asked_at)
                 self._held[message.tag] = held
                 fresh.append(message)
             else:
                 known.claim = message.claim
                 known.session = session
                 known.lost = False
-                known.confirmed_at = now
+                known.confirmed_at = asked_at
                 if known.stage is Stage.BUFFERED:
                     fresh.append(message)
         return fresh

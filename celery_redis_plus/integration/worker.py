@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from celery import bootsteps
+from celery.concurrency import solo
 from celery.worker.consumer import Consumer, Tasks
 from redis.exceptions import RedisError
 
@@ -62,6 +63,7 @@ class BrokerStep(bootsteps.StartStopStep):
         settle_at_once(parent)
         begin_only_what_is_held(parent)
         transport.session.claimer.worker = parent.hostname
+        transport.poller.works_beside = not isinstance(parent.pool, solo.TaskPool)
         extend_inspect()
         self._limit_the_end(parent, transport)
         if transport.supports_native_delayed_delivery:

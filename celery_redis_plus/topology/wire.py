@@ -218,6 +218,16 @@ class Wire(HeldConnection):
             except BaseException as error:
                 self._break(error)
 
+    def catch_up(self) -> None:
+        """Read all owed replies, waiting for them. Raises as `run` does when the connection failed."""
+        self._check_process()
+        with self.lock:
+            try:
+                self.push()
+                self._read_owed()
+            except BaseException as error:
+                self._break(error)
+
     # -- inside the lock ----------------------------------------------------------------------------------------------
 
     def _exchange(self, script: Script | None, packed: bytes) -> Any:

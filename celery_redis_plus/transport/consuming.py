@@ -174,6 +174,7 @@ class Consuming(Broadcasting):
         self.session.reader.unsubscribe(queue)
         if self.session.broken:
             return
+        self.poller.ahead.finish()
         self._hand_back([message for message in self.buffer if message.queue == queue])
         consumer = self.consumers[queue]
         # In this order: the duties list it again, should they find it watched and not on the list.
@@ -239,14 +240,17 @@ class Consuming(Broadcasting):
         counts = Counter(self.session.service.register.queues_of(delivered))
         return [counts[queue] for queue in queues]
 
-    def claimed(self, queues: Iterable[str], batch: Batch) -> None:
-        """Take a claim's result: into the buffer, and what still has messages stays hot, at the end of the line."""
+    def cool(self, queues: Iterable[str]) -> None:
+        """Note that a claim looks at the queues: there is no other reason to, until it says so or a bell rings."""
         for queue in queues:
             self.hot.pop(queue, None)
+
+    def claimed(self, batch: Batch, asked_at: float) -> None:
+        """Take a claim's result: into the buffer, and what still has messages is hot, at the end of the line."""
         for queue in batch.more:
             if queue in self.consumed:
                 self.hot[queue] = None
-        self.buffer.extend(self.session.service.register.admit(batch.messages, self.session.id))
+        self.buffer.extend(self.session.service.register.admit(batch.messages, self.session.id, asked_at))
 
     def warm_up(self) -> None:
         """Look at the queues with the next claim for which the time has come."""
@@ -340,10 +344,11 @@ class Consuming(Broadcasting):
         session = self.session
         claimed = self._from_buffer(queue)
         while claimed is None or (payload := self._payload(claimed)) is None:
+            asked_at = time.monotonic()
             found = session.claims.get(queue)
             if not found:
                 return None
-            claimed = next(iter(session.service.register.admit(found, session.id)), None)
+            claimed = next(iter(session.service.register.admit(found, session.id, asked_at)), None)
         session.service.register.deliver(claimed.tag)
         session.tracking.delivered(payload["headers"], claimed.tag, queue)
         message = Message(payload, channel=self)

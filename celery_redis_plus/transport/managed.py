@@ -13,11 +13,12 @@ from itertools import groupby
 from math import ceil
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.broker.claiming import Batch, State
+from celery_redis_plus.broker.claiming import Batch, State, batch_of
 from celery_redis_plus.errors import AccessRefused, ResourceLocked
 
 if TYPE_CHECKING:
     from celery_redis_plus.message import Claimed
+    from celery_redis_plus.topology.wire import Done
     from celery_redis_plus.transport.consuming import Consuming
     from celery_redis_plus.transport.session import Session
 
@@ -75,9 +76,27 @@ class Claims:
             self._suspend(channel, batch)
         return batch
 
+    def post(self, channel: Consuming, queues: Sequence[str], credit: int, done: Done) -> Sequence[str] | None:
+        """Send a claim whose reply `done` gets, for `batch_of` with the names returned; None where one of the queues has rules.
+
+        Raises:
+            redis.exceptions.ConnectionError: the connection failed.
+        """
+        if self._ranked or not self._managed.isdisjoint(queues):
+            return None
+        held = channel.held(queues) if credit > 1 else ()
+        return self._session.claimer.post(queues, credit, share=channel.shares_credit, held=held, done=done)
+
+    def batch_of(self, reply: Sequence[bytes], names: Sequence[str]) -> Batch:
+        """Return what the reply to a posted claim brought."""
+        return self._noted(batch_of(reply, names))
+
     def _plain(self, channel: Consuming, queues: Sequence[str], credit: int, *, share: bool) -> Batch:
         held = channel.held(queues) if credit > 1 else ()
-        batch = self._session.claimer.claim(queues, credit, share=share, held=held)
+        return self._noted(self._session.claimer.claim(queues, credit, share=share, held=held))
+
+    def _noted(self, batch: Batch) -> Batch:
+        """Remember which of the queues have rules, as a claim of plain ones has found out; they are looked at again."""
         if batch.managed:
             self._managed.update(batch.managed)
             batch.more.extend(batch.managed)

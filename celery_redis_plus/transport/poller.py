@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from celery_redis_plus.broker.claiming import MAX_QUEUES
 from celery_redis_plus.topology.readable import wait_readable
 from celery_redis_plus.transport.bells import Bells
+from celery_redis_plus.transport.claim_ahead import ClaimAhead
 from celery_redis_plus.transport.looping import Seat
 from celery_redis_plus.transport.pacing import Pace
 
@@ -51,6 +52,10 @@ class Poller:
         self._seat = Seat(session.waker)
         self._pace = Pace(session.options, self._seat)
         self._bells = Bells(session, self._channels, self._pace)
+        #: The claim that is on its way.
+        self.ahead = ClaimAhead(session)
+        #: Whether work goes on in other threads or processes, so that the loop is never kept from its turns by it.
+        self.works_beside = False
         #: Until when a claim waits for more credit; 0: it does not.
         self._claim_at = 0.0
         self._turn_number = 0
@@ -133,7 +138,9 @@ class Poller:
             channel.timers_filled = 0
 
     def _claim(self) -> bool:
-        """Claim for one channel that has credit and reason to; return whether any channel did."""
+        """Claim for one channel that has credit and reason to; return whether anything may have come by it."""
+        if self.ahead.out:
+            return self.ahead.take()
         for channel in self._channels:
             channel.warm_up()
             if not channel.hot or (channel.buffer and not self._pace.overfetches):
@@ -144,8 +151,12 @@ class Poller:
                 self._pace.claimed()
                 self._session.settler.release(hold=True)
                 queues = channel.hot_queues(MAX_QUEUES)
+                if self.works_beside and self._seat.taken and channel.qos.busy and self.ahead.send(channel, queues, credit):
+                    return False
+                asked_at = time.monotonic()
                 batch = self._session.claims.claim(channel, queues, credit)
-                channel.claimed(queues, batch)
+                channel.cool(queues)
+                channel.claimed(batch, asked_at)
                 return True
         return False
 
@@ -288,6 +299,9 @@ class Poller:
         """Leave the loop."""
         if self._seat.taken:
             self._session.loop_thread = None
+            with suppress(RedisError, OSError):
+                # What failed is broken by now, and its next user hears of it.
+                self.ahead.finish()
             self._session.settler.release(hold=False)
             self._seat.leave()
 
@@ -308,7 +322,7 @@ class Poller:
         else:
             if self._claim_at < time.monotonic():
                 self._claim_at = 0.0
-            self._arm(bells=not self._claim_at)
+            self._arm(bells=not (self._claim_at or self.ahead.out))
             later_s = self._later_s()
             if later_s < LATER_S:
                 self._seat.wake_in(later_s)
@@ -318,6 +332,7 @@ class Poller:
         session.wire.push()
         self._seat.listen("bells", session.bell_wire, self._on_bells, wanted=bool(session.waiter.armed))
         self._seat.listen("streams", session.stream_wire, self._on_streams, wanted=session.reader.armed)
+        self._seat.listen("commands", session.wire, session.wire.collect, wanted=self.ahead.out and session.wire.connected)
 
     def _turn(self) -> bool:
         """Deliver and claim for `TURN_S` seconds; return whether there is more to do at once."""
@@ -359,3 +374,4 @@ class Poller:
         self._take_broadcasts()
         # Replies to acks are read with the next claim; where none comes, here. So is the end of the connection.
         self._session.wire.collect()
+        self.ahead.check()

@@ -127,6 +127,11 @@ class QoS(virtual.QoS):
             register.order(held, Settlement.RETURN)
         self._session.waker.wake()
 
+    @property
+    def busy(self) -> bool:
+        """Whether something is delivered and not settled."""
+        return bool(self._delivered)
+
     def unsettled(self) -> dict[str, Any]:
         """Return what is delivered and not settled, by tag, in the order of delivery."""
         return dict(self._delivered)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from celery_redis_plus.broker.holding import Settlement
@@ -17,7 +19,7 @@ def leases(broker):
 def held(broker):
     broker.declare("q")
     broker.publish("q", b"x")
-    (message,) = broker.register.admit(broker.claim("q"), "session")
+    (message,) = broker.register.admit(broker.claim("q"), "session", time.monotonic())
     return broker.register.find(message.tag)
 
 

@@ -75,7 +75,7 @@ def test_a_worker_may_declare_its_queues_and_they_are_tended_and_archived(full):
 
 
 def test_a_posted_ack_is_executed(full):
-    (message,) = full.register.admit(full.claim("q", credit=1), "session")
+    (message,) = full.register.admit(full.claim("q", credit=1), "session", time.monotonic())
     full.settler.post(full.register.settle(message.tag, Settlement.ACK), Settlement.ACK)
     full.wire.command("PING")
     assert len(full.register) == 0

@@ -1,0 +1,123 @@
+"""A claim whose reply is read later, by the loop of a worker whose tasks run elsewhere."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from celery_redis_plus.transport.failures import CONNECTION_ERRORS
+from tests.support.inbox import Inbox, declare, publish
+from tests.support.proxy import Proxy
+from tests.support.waiting import wait_until
+
+
+def ahead_of(inbox):
+    return inbox.connection.transport.poller.ahead
+
+
+@pytest.fixture
+def busy(connect, loop):
+    """A loop beside a pool that holds one message, with a claim out that the next message has caused."""
+    connection, publisher = connect(), connect().channel()
+    declare(publisher, "q")
+    inbox = Inbox(connection.channel(), "q", prefetch=10, ack=False)
+    running = loop(connection)
+    connection.transport.poller.works_beside = True
+    publish(publisher, "q", "in work")
+    running.run(lambda: len(inbox.messages) == 1)
+    publish(publisher, "q", "claimed")
+    running.run(lambda: ahead_of(inbox).out)
+    return running, inbox, publisher
+
+
+@pytest.mark.parametrize("prefetch", [2, 7, 100])
+def test_messages_are_delivered_in_order(connect, loop, prefetch):
+    connection, publisher = connect(), connect().channel()
+    declare(publisher, "q")
+    publish(publisher, "q", *range(300))
+    inbox = Inbox(connection.channel(), "q", prefetch=prefetch, ack=False)
+    running = loop(connection)
+    connection.transport.poller.works_beside = True
+    seen_out = []
+
+    def ack_later():
+        seen_out.append(ahead_of(inbox).out)
+        for message in inbox.messages:
+            if not message.acknowledged:
+                message.ack()
+                break
+        running.hub.call_soon(ack_later)
+
+    running.hub.call_soon(ack_later)
+    running.run(lambda: len(inbox.messages) == 300)
+    assert inbox.bodies == list(range(300))
+    assert any(seen_out)
+
+
+def test_its_message_is_delivered_by_a_later_turn(busy):
+    running, inbox, _ = busy
+    running.run(lambda: len(inbox.messages) == 2)
+    assert inbox.bodies == ["in work", "claimed"]
+
+
+def test_a_bell_that_rings_while_it_is_out_is_heard(connect, loop):
+    connection, publisher = connect(polling_interval=30), connect().channel()
+    inbox = Inbox(connection.channel(), "q", prefetch=10, ack=False)
+    running = loop(connection)
+    connection.transport.poller.works_beside = True
+    publish(publisher, "q", "in work")
+    running.run(lambda: len(inbox.messages) == 1 and connection.transport.session.waiter.armed)
+    inbox.channel.all_hot()
+    connection.transport.session.waker.wake()
+    running.run(lambda: ahead_of(inbox).out)
+    publish(publisher, "q", "next")
+    start = time.monotonic()
+    running.run(lambda: len(inbox.messages) == 2)
+    assert time.monotonic() - start < 15
+
+
+@pytest.mark.parametrize("how", ["cancel", "channel", "connection", "loop"])
+def test_what_it_brings_goes_back_when_the_consumer_ends(busy, how):
+    running, inbox, publisher = busy
+    transport = inbox.connection.transport
+    if how == "cancel":
+        inbox.consumer.cancel()
+    elif how == "channel":
+        inbox.channel.close()
+    else:
+        transport.unregister_from_event_loop(inbox.connection.connection, running.hub)
+    if how == "loop":
+        inbox.connection.drain_events(timeout=5)
+        assert inbox.bodies == ["in work", "claimed"]
+        return
+    if how == "connection":
+        inbox.connection.close()
+    sizes = publisher.queue_sizes("q")
+    # A channel that closes, unlike a consumer that is cancelled, also returns what was delivered.
+    assert (sizes.ready, sizes.unacked) == ((1, 1) if how == "cancel" else (2, 0))
+
+
+def test_what_it_brings_goes_back_when_the_connection_breaks(busy):
+    running, inbox, publisher = busy
+    inbox.connection.transport.session.abandon()
+    with pytest.raises(CONNECTION_ERRORS):
+        running.run(lambda: False)
+    inbox.connection.close()
+    wait_until(lambda: publisher.queue_sizes("q").ready == 2, 10)
+
+
+def test_a_server_that_does_not_answer_it_is_given_up(connect, loop, server):
+    publisher = connect().channel()
+    with Proxy(lambda: server.port) as proxy:
+        connection = connect(proxy.url(), socket_timeout=1)
+        inbox = Inbox(connection.channel(), "q", prefetch=10, ack=False)
+        running = loop(connection)
+        connection.transport.poller.works_beside = True
+        publish(publisher, "q", "in work")
+        running.run(lambda: len(inbox.messages) == 1)
+        proxy.lose_replies()
+        inbox.channel.all_hot()
+        connection.transport.session.waker.wake()
+        with pytest.raises(CONNECTION_ERRORS):
+            running.run(lambda: False, 20)
