@@ -115,6 +115,8 @@ class QueueKeys:
     places: tuple[bytes, ...]
     #: What the claim script takes of each queue.
     claim: tuple[bytes, ...]
+    #: What the ack script takes.
+    ack: tuple[bytes, ...]
     #: What the scripts take that deal with consumers; `lua/include/crew.lua` has the same order.
     crew: tuple[bytes, ...]
 
@@ -229,6 +231,7 @@ class Keys:
             publish=(meta, ready, delayed, message, bell, timer, expiry),
             places=places,
             claim=(ready, index, message, bell, meta, expiry, dying, consumers, interested),
+            ack=(index, ready, delayed, dead, dying, message, meta),
             crew=(*places, consumers, consumer, interested),
         )
 

@@ -4,9 +4,7 @@
 --       7 meta (hash)
 -- ARGV  tags; one whose events are written may be followed by TAB, the reason of its event, TAB, the error's class name
 -- Returns how many were still there.
--- @include now
 -- @include marks
--- @include quick_event
 
 -- Removes a message that is there; returns the number of its place, false where it is gone.
 local function remove(tag)
@@ -17,9 +15,22 @@ local function remove(tag)
 end
 
 local removed = 0
+local others = {}
+for _, tag in ipairs(ARGV) do
+  if not is_plain(tag) then
+    others[#others + 1] = tag
+  elseif remove(tag) then
+    removed = removed + 1
+  end
+end
+if #others == 0 then return removed end
+
+-- Only here, because each call makes the functions anew that it comes by.
+-- @include now
+-- @include quick_event
 local marked = {}
 local now, ts, log, id, _
-for _, tag in ipairs(ARGV) do
+for _, tag in ipairs(others) do
   local told = string.byte(tag, 20) == TOLD
   if told and not now then
     now, ts = now_ms_and_us()
@@ -33,15 +44,13 @@ for _, tag in ipairs(ARGV) do
       removed = removed + 1
       redis.call('XADD', log, id, 'v', 'acked\t' .. ts .. '\t' .. tag .. '\t\t' .. outcome .. '\t\t\t' .. NO_DESCRIPTION)
     end
-  elseif not is_plain(tag) then
+  else
     marked[#marked + 1] = tag
-  elseif remove(tag) then
-    removed = removed + 1
   end
 end
 if #marked == 0 then return removed end
 
--- Only here, because each call makes the functions anew that it comes by.
+-- As above.
 -- @include room
 -- @include event
 local DEAD = 4

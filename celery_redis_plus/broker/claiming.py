@@ -185,7 +185,9 @@ class Claimer:
 def batch_of(reply: Sequence[bytes], names: Sequence[str]) -> Batch:
     """Return what a claim of the queues `names` brought, from the script's reply."""
     if not reply[0]:
-        return Batch(claimed_messages(reply, names), [], [])
+        return Batch(claimed_messages(reply, names), [])
+    if len(names) == 1 and reply[0] == b"1":
+        return Batch(claimed_messages(reply, names), list(names))
     numbers = [int(number) for number in reply[0].split()]
     return Batch(
         claimed_messages(reply, names),

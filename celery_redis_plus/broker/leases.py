@@ -54,8 +54,10 @@ class Leases:
             redis.exceptions.RedisError: as `translation.translate` names it.
         """
         held = self._register.find(tag)
-        if held is None:
-            return True
+        return held is None or self.still_holds(held)
+
+    def still_holds(self, held: Held) -> bool:
+        """Return what `holds` does, of a message that stands in the register. Raises as `holds` does."""
         if not held.lost and time.monotonic() - held.confirmed_at > self._timeout_s:
             self.extend([held])
         return not held.lost

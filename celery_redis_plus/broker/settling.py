@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import deque
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys
     from celery_redis_plus.topology.held_connection import Argument
     from celery_redis_plus.topology.wire import Wire
+
+logger = logging.getLogger(__name__)
 
 #: Most messages one script call settles.
 MAX_BATCH = 250
@@ -74,6 +77,13 @@ class Settler:
         Nor does it wait long for the connection: another thread may wait there for a server that writes to its disk, and what
         has not left this process when it is killed runs again.
         """
+        wire = self._wire
+        if wire.lock.acquire(blocking=False):
+            try:
+                self._post([held], settlement, hold=False, wire=wire)
+            finally:
+                wire.lock.release()
+            return
         give_up_at = time.monotonic() + PATIENCE_S
         while not (self._post_over(self._wire, held, settlement) or self._post_over(self._spare, held, settlement)):
             if time.monotonic() > give_up_at:
@@ -123,6 +133,8 @@ class Settler:
 
     def release(self, *, hold: bool) -> None:
         """Send the gathered acks; with `hold` beside the wire's next write. Never raises, as `post`."""
+        if not self._gathered:
+            return
         queues: dict[str, list[Held]] = {}
         with suppress(IndexError):
             while self._gathered:
@@ -149,15 +161,17 @@ class Settler:
                 for held in messages:
                     self._register.order(held, settlement)
                 return
-            with suppress(RedisError, OSError):
-                # `done` has been told of the failure, and the session's owner meets it with its next call.
+            try:
                 wire.post(self._script(settlement), keys, *arguments, done=done, hold=hold)
                 if messages[0].queue in self._register.limited:
                     wire.post(self._wake, self._wake_keys(messages[0].queue), hold=hold)
+            except (RedisError, OSError) as error:
+                # `done` has been told of the failure, and the session's owner meets it with its next call.
+                logger.debug("settling %d message(s): %s", len(messages), error)
 
     def ack_now(self, queue: str, tags: Iterable[str]) -> int:
         """Remove messages and wait for the reply; return how many were there. Raises as `Wire.run` does."""
-        return int(self._wire.run(self._ack, self._ack_keys(queue), *tags))
+        return int(self._wire.run(self._ack, self._keys.queue(queue).ack, *tags))
 
     def settle(self, messages: Iterable[Held], settlement: Settlement) -> None:
         """Settle messages and wait for the replies. Raises as `Wire.run` does; the messages then stay held."""
@@ -185,14 +199,10 @@ class Settler:
             return self._reject
         return self._requeue if settlement is Settlement.REQUEUE else self._hand_back
 
-    def _ack_keys(self, queue: str) -> list[bytes]:
-        keys = self._keys.queue(queue)
-        return [keys.index, keys.ready, keys.delayed, keys.dead, keys.dying, keys.message, keys.meta]
-
     def _call(self, messages: list[Held], settlement: Settlement) -> tuple[Sequence[bytes], list[Argument]]:
         keys = self._keys.queue(messages[0].queue)
         if settlement is Settlement.ACK:
-            return self._ack_keys(messages[0].queue), [_with_outcome(held) for held in messages]
+            return keys.ack, [_with_outcome(held) for held in messages]
         pairs: list[Argument] = []
         for held in messages:
             pairs += (held.tag, held.claim)

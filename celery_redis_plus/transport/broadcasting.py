@@ -41,7 +41,7 @@ class Broadcasting:
 
     def _init_broadcasting(self) -> None:
         #: Broadcasts that were delivered and not settled: delivery tag -> position. It outlives the channel, for late acks.
-        self._open_broadcasts: dict[str, Position] = {}
+        self.open_broadcasts: dict[str, Position] = {}
         self._settles: dict[str, bool] = {}
 
     # -- subscriptions ----------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class Broadcasting:
             return
         if before is not None:
             position.deliver(tag, entry, before)
-            self._open_broadcasts[tag] = position
+            self.open_broadcasts[tag] = position
         if HEADER in payload["headers"]:
             self.session.tracking.delivered(payload["headers"], tag, position.id, entry[1][3])
             if before is None:
@@ -148,13 +148,11 @@ class Broadcasting:
         # Asked of the instance: Celery replaces it (worker_disable_prefetch).
         return self.qos.can_consume()
 
-    def settle_broadcast(self, tag: str, settlement: Settlement) -> bool:
-        """Settle a broadcast; return whether the tag is one's."""
-        position = self._open_broadcasts.pop(tag, None)
-        if position is None:
-            return False
-        position.settle(tag, settlement)
-        return True
+    def settle_broadcast(self, tag: str, settlement: Settlement) -> None:
+        """Settle a broadcast; nothing where another thread has just done so."""
+        position = self.open_broadcasts.pop(tag, None)
+        if position is not None:
+            position.settle(tag, settlement)
 
     # -- who subscribes ---------------------------------------------------------------------------------------------------
 

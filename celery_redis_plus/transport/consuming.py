@@ -20,6 +20,7 @@ from celery_redis_plus.transport.tracking import HEADER
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.claiming import Batch
+    from celery_redis_plus.broker.holding import Held
     from celery_redis_plus.message import Claimed
     from celery_redis_plus.transport.poller import Poller
     from celery_redis_plus.transport.qos import QoS
@@ -220,6 +221,8 @@ class Consuming(Broadcasting):
 
     def hot_queues(self, limit: int) -> list[str]:
         """Return the queues for the next claim: those with a reason, then a few others in turn."""
+        if len(self.consumed) == 1:
+            return list(self.consumed)
         strategy = self.session.options.queue_order_strategy
         if strategy == "sorted":
             return sorted(self.consumed)[:limit]
@@ -272,44 +275,45 @@ class Consuming(Broadcasting):
     def deliver_next(self) -> None:
         """Deliver the first buffered message."""
         claimed = self.buffer[0]
-        if not self.session.claims.may_deliver(self, claimed.queue):
+        session, queue = self.session, claimed.queue
+        if not session.claims.may_deliver(self, queue):
             return
-        if not self._may_begin(claimed):
+        register = session.service.register
+        held = register.find(claimed.tag)
+        if held is not None and not self._may_begin(held):
             self.buffer.popleft()
             return
-        deliver = self.consumed.get(claimed.queue)
+        deliver = self.consumed.get(queue)
         payload = self._payload(claimed)
         # Only now: until it is delivered or gone, the buffer is what its hand-back looks at.
         self.buffer.popleft()
         if payload is None:
             return
-        register = self.session.service.register
         if deliver is None:
             held = register.settle(claimed.tag, Settlement.HAND_BACK)
             if held is not None:
-                self.session.settler.post(held, Settlement.HAND_BACK)
+                session.settler.post(held, Settlement.HAND_BACK)
             return
-        register.deliver(claimed.tag)
-        if HEADER in payload["headers"]:
-            self.session.tracking.delivered(payload["headers"], claimed.tag, claimed.queue)
-        if claimed.queue in self._no_ack:
+        if held is not None:
+            held.stage = Stage.DELIVERED
+        headers = payload["headers"]
+        if HEADER in headers:
+            session.tracking.delivered(headers, claimed.tag, queue)
+        if queue in self._no_ack:
             self.qos.ack(claimed.tag)
         # Celery sends a task with an eta through its timer even when the eta has passed.
-        self.timers_filled += bool(payload["headers"].get("eta"))
+        if headers.get("eta"):
+            self.timers_filled += 1
         deliver(payload)
 
-    def _may_begin(self, claimed: Claimed) -> bool:
+    def _may_begin(self, held: Held) -> bool:
         """Return whether a buffered message is still ours to deliver: not if we stood still, and others have it by now."""
-        register = self.session.service.register
-        held = register.find(claimed.tag)
-        if held is None:
-            return True
         if held.stage is not Stage.BUFFERED:
             # It came twice, and was delivered under its later claim.
             return False
-        if self.session.leases.holds(claimed.tag):
+        if self.session.leases.still_holds(held):
             return True
-        register.confirm(held)
+        self.session.service.register.confirm(held)
         return False
 
     def _payload(self, claimed: Claimed) -> dict[str, Any] | None:

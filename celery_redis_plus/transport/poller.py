@@ -112,9 +112,9 @@ class Poller:
             self._count_timers(consumer)
         return True
 
-    def _deliver_burst(self, until: float) -> None:
-        """Deliver more of the broadcasts that a read has brought, `until` then, and while queues need not wait for it."""
-        session = self._session
+    def _deliver_burst(self) -> None:
+        """Deliver more of the broadcasts that a read has brought, for `TURN_S`, and while queues need not wait for it."""
+        session, until = self._session, time.monotonic() + TURN_S
         keeper = session.service.keeper
         while 0 < self._broadcasts_in_a_row < BROADCASTS_IN_A_ROW and time.monotonic() < until:
             if session.broken or (keeper is not None and keeper.ending()) or not self._deliver_broadcast():
@@ -128,14 +128,14 @@ class Poller:
                 self._turn_number += 1
                 self._session.settler.release_due()
                 channel.deliver_next()
-                self._count_timers(channel)
+                if channel.timers_filled:
+                    self._count_timers(channel)
                 return True
         return False
 
     def _count_timers(self, channel: Channel) -> None:
-        if channel.timers_filled:
-            self._seat.fill_timer(channel.timers_filled)
-            channel.timers_filled = 0
+        self._seat.fill_timer(channel.timers_filled)
+        channel.timers_filled = 0
 
     def _claim(self) -> bool:
         """Claim for one channel that has credit and reason to; return whether anything may have come by it."""
@@ -220,11 +220,11 @@ class Poller:
         while True:
             if session.broken:
                 session.check()
-            began = time.monotonic()
             service.begin_delivery(session.id)
             try:
                 if self._deliver_one():
-                    self._deliver_burst(until=began + TURN_S)
+                    if self._broadcasts_in_a_row:
+                        self._deliver_burst()
                     return True
             finally:
                 service.end_delivery()

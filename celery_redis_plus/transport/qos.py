@@ -67,10 +67,11 @@ class QoS(virtual.QoS):
 
     def _settle(self, tag: str, settlement: Settlement) -> None:
         self._delivered.pop(tag, None)
-        session = self._session
+        session, channel = self._session, self.channel
         if session.tracking.open:
             session.tracking.settled(tag, settlement)
-        if self.channel.settle_broadcast(tag, settlement):
+        if tag in channel.open_broadcasts:
+            channel.settle_broadcast(tag, settlement)
             if threading.get_ident() != session.loop_thread:
                 session.waker.wake()
             return
@@ -78,7 +79,7 @@ class QoS(virtual.QoS):
         held = service.register.settle(tag, settlement)
         if held is None:
             return
-        poller = self.channel.poller
+        poller = channel.poller
         if session.broken:
             service.register.order(held, settlement)
         elif threading.get_ident() != session.loop_thread:

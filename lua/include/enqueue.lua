@@ -3,6 +3,7 @@
 -- @include lifetime
 -- @include room
 -- @include event
+-- @include mark_of
 
 -- What of a queue's record whoever enqueues reads.
 local RECORD = { 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing' }

@@ -4,8 +4,3 @@ local PLAIN, LIMITED, TOLD, LIMITED_AND_TOLD = 46, 126, 45, 61
 local function is_plain(tag)
   return string.byte(tag, 20) == PLAIN
 end
-
-local function mark_of(limited, told)
-  if limited then return told and '=' or '~' end
-  return told and '-' or '.'
-end
