@@ -112,9 +112,9 @@ class Poller:
             self._count_timers(consumer)
         return True
 
-    def _deliver_burst(self) -> None:
-        """Deliver more of the broadcasts that a read has brought, for `TURN_S`, and while queues need not wait for it."""
-        session, until = self._session, time.monotonic() + TURN_S
+    def _deliver_burst(self, until: float) -> None:
+        """Deliver more of the broadcasts that a read has brought, `until` then, and while queues need not wait for it."""
+        session = self._session
         keeper = session.service.keeper
         while 0 < self._broadcasts_in_a_row < BROADCASTS_IN_A_ROW and time.monotonic() < until:
             if session.broken or (keeper is not None and keeper.ending()) or not self._deliver_broadcast():
@@ -220,11 +220,12 @@ class Poller:
         while True:
             if session.broken:
                 session.check()
+            began = time.monotonic()
             service.begin_delivery(session.id)
             try:
                 if self._deliver_one():
                     if self._broadcasts_in_a_row:
-                        self._deliver_burst()
+                        self._deliver_burst(until=began + TURN_S)
                     return True
             finally:
                 service.end_delivery()
