@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ class Server:
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
+        self._address = host, int(port)
         self._client: Redis = Redis(host=host, port=int(port), protocol=2, decode_responses=True)
 
     def info(self, section: str) -> dict[str, Any]:
@@ -34,9 +37,18 @@ class Server:
         cpu = self.info("cpu")
         return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
 
-    def commands(self) -> int:
-        """Commands processed so far; each call of this method adds one."""
-        return int(self.info("stats")["total_commands_processed"])
+    def commands_sent(self, seconds: float) -> int:
+        """Listen for so many seconds; return how many commands clients have sent: of a script the call, not what it calls."""
+        with socket.create_connection(self._address) as connection:
+            connection.sendall(b"MONITOR\r\n")
+            give_up_at, heard = time.monotonic() + seconds, b""
+            while (left_s := give_up_at - time.monotonic()) > 0:
+                connection.settimeout(left_s)
+                with suppress(TimeoutError):
+                    heard += connection.recv(65536)
+        # The first line is the answer to MONITOR itself.
+        lines = heard.splitlines()[1:]
+        return sum(b" lua] " not in line for line in lines)
 
     def pid(self) -> int:
         """The server's process id."""

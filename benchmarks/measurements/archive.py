@@ -6,6 +6,7 @@ the noise. Medians of the ratios of neighbouring blocks: what else runs on the m
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,7 +91,7 @@ class Side:
         session, done = self._channel.session, 0
         while done < count:
             claimed = session.claimer.claim([self.queue.name], PREFETCH, share=False).messages
-            session.service.register.admit(claimed, session.id)
+            session.service.register.admit(claimed, session.id, time.monotonic())
             held = [session.service.register.settle(message.tag, Settlement.ACK) for message in claimed]
             session.settler.settle([one for one in held if one is not None], Settlement.ACK)
             done += len(claimed)

@@ -206,16 +206,15 @@ class Queues:
 
         Queues that were deleted are left out, where they left a tombstone.
         """
-        commands: list[tuple[Argument, ...]] = []
-        for name in names:
-            commands.append(("HEXISTS", self._keys.queue(name).meta, "id"))
-            commands.append(("ZSCORE", self._keys.queues, encode_name(name)))
-        replies = self._wire.pipeline(commands)
+        there = self._wire.pipeline([("HEXISTS", self._keys.queue(name).meta, "id") for name in names])
+        gone = [name for name, exists in zip(names, there, strict=True) if not exists]
+        if not gone:
+            return {}
         found: dict[str, float | None] = {}
-        for number, name in enumerate(names):
-            exists, listed = replies[2 * number : 2 * number + 2]
-            place = None if listed is None else float(listed)
-            if not exists and (place is None or place >= 0):
+        listed = self._wire.pipeline([("ZSCORE", self._keys.queues, encode_name(name)) for name in gone])
+        for name, score in zip(gone, listed, strict=True):
+            place = None if score is None else float(score)
+            if place is None or place >= 0:
                 found[name] = place
         return found
 

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks; spread, so that a hundred workers do not look together.
+#: Seconds between two looks for a flush; spread, so that a hundred workers do not look together.
 LOOK_S = 5.0
+#: Each of so many looks asks for every queue and exchange by itself, one of which may have been evicted: as many commands.
+CLOSELY = 4
 #: Seconds after which a missing record is looked for again before it is believed: a deletion takes the record first, and its
 #: place in the list of queues a moment later.
 SECOND_LOOK_S = 0.3
@@ -36,6 +38,8 @@ class Restorer:
         self._knowledge = knowledge
         self._flushes = knowledge.flushes
         self._look_at = 0.0
+        #: When to ask for every queue and exchange, on the monotonic clock, in seconds.
+        self._closely_at = 0.0
         #: What was missing at the last look.
         self._suspects: set[str] = set()
 
@@ -46,19 +50,23 @@ class Restorer:
 
     def hurry(self) -> None:
         """Run next at once: the connection was away, and the server may have lost its data."""
-        self._look_at = 0.0
+        self._look_at = self._closely_at = 0.0
 
     def run(self) -> None:
         """Look, and declare again what is missing. Raises as `Wire.run` does."""
-        self._look_at = time.monotonic() + random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
+        now = time.monotonic()
+        rest_s = random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
+        self._look_at = now + rest_s
         watched = {queue.name for queue in self._watched.all()}
         if not watched:
             return
-        # A binding alone would lead nowhere.
-        wanted = sorted(watched | self._knowledge.bound_queues())
         # In this order: a flush after the look at the mark is noticed the next time.
         self._bindings.look()
         flushes = self._knowledge.flushes
+        if flushes == self._flushes and not self._suspects and now < self._closely_at:
+            return
+        # A binding alone would lead nowhere.
+        wanted = sorted(watched | self._knowledge.bound_queues())
         # Neither listed nor flushed: somebody has deleted it.
         missing = {
             name for name, listed in self._queues.missing(wanted).items() if listed is not None or flushes != self._flushes
@@ -72,6 +80,7 @@ class Restorer:
         for exchange in self._knowledge.bound_exchanges():
             self._bindings.look_after(exchange)
         self._flushes = flushes
+        self._closely_at = now + CLOSELY * rest_s
 
     def _declare(self, name: str) -> None:
         arguments = self._knowledge.queue(name) or QueueArguments(durable=True)
