@@ -29,7 +29,7 @@ MOMENT_S = 0.0002
 #: Seconds after which it is left to the duties' thread, which waits for the same server.
 PATIENCE_S = 0.05
 #: Seconds for which the ack of a message that is acked before its work may wait for others.
-LEISURE_S = 0.002
+LEISURE_S = 0.001
 
 
 class Settler:
@@ -114,25 +114,36 @@ class Settler:
         Returns whether it is the first one, so that nobody knows yet that something waits. May be called from any thread.
         """
         first = not self._gathered
-        leaves_at = time.monotonic() + LEISURE_S if held.early else 0.0
+        leaves_at = time.monotonic() + (LEISURE_S if held.early else 0.0)
         # The other way round, a release between the two would leave a time without an ack; this way an ack waits for the next.
         self._gathered.append(held)
-        if first or not leaves_at:
+        if first or leaves_at < self._leaves_at:
             self._leaves_at = leaves_at
         return first
 
-    def release_due(self) -> float:
-        """Send the gathered acks if one of them has to leave now; return the seconds until it has, infinity where none waits."""
+    @property
+    def gathers(self) -> bool:
+        """Whether acks wait for `release`."""
+        return bool(self._gathered)
+
+    def release_due(self, *, grace_s: float = 0.0) -> float:
+        """Send the gathered acks if one of them had to leave `grace_s` seconds ago.
+
+        Returns the seconds until it has to, infinity where none waits. May be called from any thread.
+        """
         if not self._gathered:
             return math.inf
-        left_s = self._leaves_at - time.monotonic()
+        left_s = self._leaves_at + grace_s - time.monotonic()
         if left_s > 0:
             return left_s
-        self.release(hold=False)
+        self.release()
         return math.inf
 
-    def release(self, *, hold: bool) -> None:
-        """Send the gathered acks; with `hold` beside the wire's next write. Never raises, as `post`."""
+    def release(self, *, hold: bool = False, trail: bool = False) -> None:
+        """Send the gathered acks: at once, or in the wire's next write, before (`hold`) or behind (`trail`) what that is for.
+
+        Never raises, as `post`.
+        """
         if not self._gathered:
             return
         queues: dict[str, list[Held]] = {}
@@ -142,9 +153,11 @@ class Settler:
                 queues.setdefault(held.queue, []).append(held)
         for messages in queues.values():
             for at in range(0, len(messages), MAX_BATCH):
-                self._post(messages[at : at + MAX_BATCH], Settlement.ACK, hold=hold)
+                self._post(messages[at : at + MAX_BATCH], Settlement.ACK, hold=hold, trail=trail)
 
-    def _post(self, messages: list[Held], settlement: Settlement, *, hold: bool, wire: Wire | None = None) -> None:
+    def _post(
+        self, messages: list[Held], settlement: Settlement, *, hold: bool, trail: bool = False, wire: Wire | None = None
+    ) -> None:
         wire = wire or self._wire
         keys, arguments = self._call(messages, settlement)
 
@@ -162,9 +175,12 @@ class Settler:
                     self._register.order(held, settlement)
                 return
             try:
-                wire.post(self._script(settlement), keys, *arguments, done=done, hold=hold)
+                if trail and messages[0].queue not in self._register.limited:
+                    wire.trail(self._script(settlement), keys, *arguments, done=done)
+                    return
+                wire.post(self._script(settlement), keys, *arguments, done=done, hold=hold or trail)
                 if messages[0].queue in self._register.limited:
-                    wire.post(self._wake, self._wake_keys(messages[0].queue), hold=hold)
+                    wire.post(self._wake, self._wake_keys(messages[0].queue), hold=hold or trail)
             except (RedisError, OSError) as error:
                 # `done` has been told of the failure, and the session's owner meets it with its next call.
                 logger.debug("settling %d message(s): %s", len(messages), error)

@@ -93,6 +93,6 @@ def give_back_waiting(consumer: Any, keeper: Keeper) -> None:
     if isinstance(channel, Channel) and keeper.stopping() and not channel.session.broken:
         waiting = [tag for tag, message in channel.qos.unsettled().items() if not keeper.keeps(message, 0.0)]
         # The loop takes no turn any more.
-        channel.session.settler.release(hold=False)
+        channel.session.settler.release()
         with suppress(*CONNECTION_ERRORS):
             channel.qos.give_back(waiting)

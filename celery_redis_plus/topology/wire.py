@@ -57,6 +57,8 @@ class Wire(HeldConnection):
         self._owed: deque[_Owed] = deque()
         #: Packed commands that wait for the next write.
         self._outbox: list[bytes] = []
+        #: Packed commands, and what their replies settle, that follow the next call in its write.
+        self._trail: list[tuple[bytes, _Owed]] = []
         self._loaded: set[bytes] = set()
         self.producer = b""
         self.sequence = 0
@@ -79,6 +81,8 @@ class Wire(HeldConnection):
 
     def _gave_up(self, error: Exception) -> None:
         owed, self._owed = self._owed, deque()
+        owed.extend(item for _, item in self._trail)
+        self._trail.clear()
         self._outbox.clear()
         for item in owed:
             item.settle(None, error)
@@ -130,6 +134,7 @@ class Wire(HeldConnection):
             connection = self._open()
             self.in_doubt = False
             try:
+                self._overtake()
                 packed = b"".join(map(pack_command, commands))
                 self.in_doubt = True
                 self._write(connection, packed)
@@ -164,6 +169,7 @@ class Wire(HeldConnection):
         with self.lock:
             try:
                 connection = self._open()
+                self._overtake()
                 packed = self._with_source(script, packed)
                 self._owed.append(owed)
                 if hold:
@@ -175,12 +181,22 @@ class Wire(HeldConnection):
                     owed.settle(None, error if isinstance(error, Exception) else ConnectionError(repr(error)))
                 self._break(error)
 
+    def trail(self, script: Script, keys: Sequence[bytes], *arguments: Argument, done: Done | None = None) -> None:
+        """Keep a script for the next write, behind what that is for: the reply to `run` does not wait for it. As `post`."""
+        self._check_process()
+        owed = _Owed(script, pack_call(script.sha, keys, arguments), done)
+        with self.lock:
+            self._trail.append((owed.packed, owed))
+            if script.sha not in self._loaded:
+                self._overtake()
+
     def push(self) -> None:
         """Send what was held. Raises as `run` does."""
-        if self._outbox:
+        if self._outbox or self._trail:
             with self.lock:
                 connection = self._open()
                 try:
+                    self._overtake()
                     self._write(connection, b"")
                 except BaseException as error:
                     self._break(error)
@@ -191,6 +207,7 @@ class Wire(HeldConnection):
         with self.lock:
             try:
                 connection = self._open()
+                self._overtake()
                 self._owed.append(_Owed(None, b"", done))
                 self._write(connection, pack_command(arguments))
             except BaseException as error:
@@ -237,9 +254,15 @@ class Wire(HeldConnection):
             if script is not None:
                 packed = self._with_source(script, packed)
             self.in_doubt = True
+            trail = self._trail
+            if trail:
+                packed = b"".join((packed, *(behind for behind, _ in trail)))
             self._write(connection, packed)
             if self._owed:
                 self._read_owed()
+            if trail:
+                self._owed.extend(owed for _, owed in trail)
+                trail.clear()
             reply = self._read()
         except NoScriptError:
             self.in_doubt = False
@@ -262,6 +285,13 @@ class Wire(HeldConnection):
         self._loaded.add(script.sha)
         self._owed.append(_Owed(None, b"", None))
         return pack_command(("SCRIPT", "LOAD", script.source)) + packed
+
+    def _overtake(self) -> None:
+        """Have what follows the next call go before it, since no `run` is coming, or the server lacks a script."""
+        for packed, owed in self._trail:
+            self._outbox.append(packed if owed.script is None else self._with_source(owed.script, packed))
+            self._owed.append(owed)
+        self._trail.clear()
 
     def _write(self, connection: Connection, packed: bytes) -> None:
         if self._outbox:

@@ -19,11 +19,12 @@ from celery_redis_plus.broker.claiming import MAX_QUEUES
 from celery_redis_plus.topology.readable import wait_readable
 from celery_redis_plus.transport.bells import Bells
 from celery_redis_plus.transport.claim_ahead import ClaimAhead
+from celery_redis_plus.transport.courier import Courier
 from celery_redis_plus.transport.looping import Seat
 from celery_redis_plus.transport.pacing import Pace
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.holding import Keeper
+    from celery_redis_plus.broker.holding import Held, Keeper
     from celery_redis_plus.transport.channel import Channel
     from celery_redis_plus.transport.session import Session
 
@@ -54,6 +55,7 @@ class Poller:
         self._bells = Bells(session, self._channels, self._pace)
         #: The claim that is on its way.
         self.ahead = ClaimAhead(session)
+        self._courier = Courier(session.settler)
         #: Whether work goes on in other threads or processes, so that the loop is never kept from its turns by it.
         self.works_beside = False
         #: Until when a claim waits for more credit; 0: it does not.
@@ -149,10 +151,14 @@ class Poller:
             if credit > 0 and not (self._pace.rest_s() or (self._seat.taken and self._gathers_credit(channel, credit))):
                 self._claim_at = 0.0
                 self._pace.claimed()
-                self._session.settler.release(hold=True)
                 queues = channel.hot_queues(MAX_QUEUES)
-                if self.works_beside and self._seat.taken and channel.qos.busy and self.ahead.send(channel, queues, credit):
-                    return False
+                if self.works_beside:
+                    self._session.settler.release(hold=True)
+                    if self._seat.taken and channel.qos.busy and self.ahead.send(channel, queues, credit):
+                        return False
+                else:
+                    # Nothing is done before the messages are here: the acks can wait for them, not the other way round.
+                    self._session.settler.release(trail=True)
                 asked_at = time.monotonic()
                 batch = self._session.claims.claim(channel, queues, credit)
                 channel.cool(queues)
@@ -277,15 +283,23 @@ class Poller:
         """Serve from `loop`; calling it again, or with another loop, leaves no trace of before."""
         self.detach()
         self._session.loop_thread = threading.get_ident()
+        self._courier = Courier(self._session.settler)
         self._seat.take(loop, self.on_tick, self._on_timer)
 
-    def turns_soon(self, keeper: Keeper | None) -> bool:
-        """Return whether the loop, whose thread asks, will take a turn before it sleeps or works for long.
+    def keep(self, held: Held) -> bool:
+        """Keep an ack of the loop's own thread for the loop's next write, which claims as well; return False where it cannot.
 
-        Not while it delivers: a solo worker runs a task in there, then the next one. Not when the worker was told to end: then
-        the loop stands still while its pool finishes what it has.
+        Not when the worker was told to end: then the loop stands still while its pool finishes what it has. Within a turn, in
+        which a solo worker runs its tasks, a courier sees to it that no ack waits for the end of one.
         """
-        return not self._in_turn and (keeper is None or not keeper.ending())
+        session = self._session
+        keeper = session.service.keeper
+        if (keeper is not None and keeper.ending()) or (self._in_turn and held.queue in session.service.register.limited):
+            return False
+        session.settler.gather(held)
+        if self._in_turn:
+            self._courier.expect()
+        return True
 
     def turns_when_woken(self, keeper: Keeper | None) -> bool:
         """Return whether the loop, which another thread asks about, takes a turn when it is woken."""
@@ -303,7 +317,8 @@ class Poller:
             with suppress(RedisError, OSError):
                 # What failed is broken by now, and its next user hears of it.
                 self.ahead.finish()
-            self._session.settler.release(hold=False)
+            self._courier.stop()
+            self._session.settler.release()
             self._seat.leave()
 
     def on_tick(self) -> None:
@@ -327,9 +342,12 @@ class Poller:
             later_s = self._later_s()
             if later_s < LATER_S:
                 self._seat.wake_in(later_s)
-        leisure_s = session.settler.release_due()
-        if leisure_s < LATER_S:
-            self._seat.wake_in(leisure_s)
+        if self.works_beside:
+            leisure_s = session.settler.release_due()
+            if leisure_s < LATER_S:
+                self._seat.wake_in(leisure_s)
+        else:
+            session.settler.release()
         session.wire.push()
         self._seat.listen("bells", session.bell_wire, self._on_bells, wanted=bool(session.waiter.armed))
         self._seat.listen("streams", session.stream_wire, self._on_streams, wanted=session.reader.armed)
@@ -348,6 +366,11 @@ class Poller:
                     # A solo worker has run a task in there: one that was told to end shall not begin the next.
                     if time.monotonic() > deadline or (keeper is not None and keeper.ending()):
                         return True
+        except BaseException:
+            # It ends the loop: a cold shutdown comes out of a task.
+            self._session.settler.release()
+            raise
+        else:
             return False
         finally:
             self._in_turn = False
@@ -365,7 +388,7 @@ class Poller:
             # the handler of a signal (a cold shutdown) that met it within a call: then it has the lock, and waits for us.
             if self._session.wire.lock.acquire(blocking=False):
                 try:
-                    self._session.settler.release(hold=False)
+                    self._session.settler.release()
                     with suppress(RedisError, OSError):
                         self._session.wire.collect()
                 finally:

@@ -89,10 +89,7 @@ class QoS(virtual.QoS):
             session.settler.post(held, settlement)
             # The consumer sleeps in poll, perhaps for want of the credit that this settlement has freed.
             session.waker.wake()
-        elif settlement is Settlement.ACK and poller.turns_soon(service.keeper):
-            # The loop's next turn, before it sleeps, sends all that were acked in this one, and claims in the same write.
-            session.settler.gather(held)
-        else:
+        elif settlement is not Settlement.ACK or not poller.keep(held):
             session.settler.post(held, settlement)
 
     def _gather_elsewhere(self, held: Held) -> None:
@@ -105,7 +102,7 @@ class QoS(virtual.QoS):
         first = session.settler.gather(held)
         if not self.channel.poller.attached:
             # The loop has ended meanwhile, and sends nothing any more.
-            session.settler.release(hold=False)
+            session.settler.release()
         elif first or 2 * self.credit(len(self.channel.buffer), limit) >= limit:
             # It has to know by when acks have to leave; and from half of the prefetch on it claims.
             session.waker.wake()

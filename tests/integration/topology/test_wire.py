@@ -393,3 +393,71 @@ def test_a_refused_blocking_call_keeps_the_connection(open_wire):
     with pytest.raises(redis.ResponseError):
         blocking.finish()
     assert blocking.connected
+
+
+# -- behind a call ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_follows_a_call_is_done_after_it_and_its_reply_not_waited_for(wire):
+    wire.run(ADD, [b"n"], 1)
+    answers = Answers()
+    for _ in range(3):
+        wire.trail(ADD, [b"n"], 10, done=answers)
+    assert wire.run(ADD, [b"n"], 1) == 2
+    assert answers.replies == []
+    assert wire.run(ADD, [b"n"], 1) == 33
+    assert answers.replies == [12, 22, 32]
+
+
+@pytest.mark.parametrize("how", ["command", "post", "push", "pipeline", "collect", "catch_up"])
+def test_what_should_follow_a_call_is_done_before_anything_else_that_is_sent(wire, how):
+    wire.run(ADD, [b"n"], 1)
+    answers = Answers()
+    wire.post(ADD, [b"n"], 1, hold=True, done=answers)
+    wire.trail(ADD, [b"n"], 10, done=answers)
+    if how == "command":
+        wire.command("PING")
+    elif how == "post":
+        wire.post(ADD, [b"n"], 100, done=answers)
+    elif how == "pipeline":
+        assert wire.pipeline([("GET", "n")]) == [b"12"]
+    else:
+        getattr(wire, how)()
+    wire.catch_up()
+    assert answers.replies == [2, 12, 112][: 3 if how == "post" else 2]
+
+
+def test_a_script_that_the_connection_has_not_brought_goes_before_the_call(wire):
+    answers = Answers()
+    wire.trail(ADD, [b"n"], 10, done=answers)
+    assert wire.run(ADD, [b"n"], 1) == 11
+    assert answers.replies == [10]
+
+
+def test_what_follows_a_call_survives_the_loss_of_the_scripts(wire, redis_client):
+    wire.run(ADD, [b"n"], 1)
+    redis_client.script_flush()
+    answers = Answers()
+    wire.trail(ADD, [b"n"], 10, done=answers)
+    assert wire.run(ADD, [b"n"], 1) in {2, 12}
+    wire.catch_up()
+    assert answers.errors == []
+    assert int(redis_client.get("n")) == 12
+
+
+def test_what_follows_a_call_that_the_server_refuses_is_done(wire):
+    wire.run(ADD, [b"n"], 1)
+    answers = Answers()
+    wire.trail(ADD, [b"n"], 10, done=answers)
+    with pytest.raises(redis.ResponseError):
+        wire.run(FAIL, [])
+    wire.catch_up()
+    assert answers.replies == [11]
+
+
+def test_what_waits_to_follow_a_call_is_told_when_the_connection_is_lost(wire):
+    wire.run(ADD, [b"n"], 1)
+    answers = Answers()
+    wire.trail(ADD, [b"n"], 10, done=answers)
+    wire.abandon()
+    assert len(answers.errors) == 1

@@ -1,0 +1,154 @@
+"""Acks given inside a turn of the loop, as a solo worker gives them: with the next claim, or by a thread if work comes first."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.support.inbox import declare, publish
+from tests.support.waiting import wait_until
+
+THREAD = "celery-redis-plus-courier"
+
+
+def couriers():
+    return [thread for thread in threading.enumerate() if thread.name == THREAD]
+
+
+@pytest.fixture
+def consume(connect, loop):
+    """Serve a queue of numbers by a loop; `on_message` gets each message inside a turn."""
+
+    def start(on_message, *, prefetch=4, count=8, **arguments):
+        connection, publisher = connect(), connect().channel()
+        declare(publisher, "q", **arguments)
+        publish(publisher, "q", *range(count))
+        channel = connection.channel()
+        consumer = connection.Consumer(queues=[], channel=channel, on_message=on_message, accept=None)
+        consumer.qos(prefetch_count=prefetch)
+        running = loop(connection)
+        consumer.add_queue(connection.SimpleQueue("q", queue_args=arguments.get("arguments"), channel=channel).queue)
+        consumer.consume()
+        return running, publisher, channel
+
+    return start
+
+
+def ack_calls(channel, monkeypatch):
+    """Return a list of the tags of each ack call that leaves from now on."""
+    wire, calls = channel.session.wire, []
+    for name in ("post", "trail"):
+        send = getattr(wire, name)
+
+        def note(script, keys, *tags, send=send, **options):
+            calls.append(tags)
+            send(script, keys, *tags, **options)
+
+        monkeypatch.setattr(wire, name, note)
+    return calls
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_an_ack_leaves_while_the_work_after_it_goes_on(consume, early):
+    left_by_then = []
+
+    def work(message):
+        if early:
+            message.note_early()
+        message.ack()
+        if not left_by_then:
+            wait_until(lambda: publisher.queue_sizes("q").unacked == 3, 10)
+            left_by_then.append(threading.get_ident())
+
+    running, publisher, _ = consume(work)
+    running.run(lambda: bool(left_by_then))
+    assert left_by_then == [threading.get_ident()]
+
+
+def test_early_acks_of_short_work_leave_with_the_next_claim(consume, monkeypatch):
+    monkeypatch.setattr("celery_redis_plus.broker.settling.LEISURE_S", 10.0)
+    done = []
+
+    def work(message):
+        message.note_early()
+        message.ack()
+        done.append(message.delivery_tag)
+
+    running, publisher, channel = consume(work)
+    calls = ack_calls(channel, monkeypatch)
+    running.run(lambda: len(done) == 8 and publisher.queue_sizes("q").unacked == 0)
+    assert [tag for call in calls for tag in call] == done
+    assert len(calls) == 2
+
+
+def test_the_ack_of_finished_work_leaves_before_other_work_begins(consume):
+    unacked = []
+
+    def work(message):
+        unacked.append(publisher.queue_sizes("q").unacked)
+        message.ack()
+
+    running, publisher, _ = consume(work, count=4)
+    running.run(lambda: len(unacked) == 4)
+    assert unacked == [4, 3, 2, 1]
+
+
+def test_an_ack_leaves_when_its_turn_ends_by_an_exception(consume):
+    def work(message):
+        message.note_early()
+        message.ack()
+        raise SystemExit
+
+    running, publisher, channel = consume(work)
+    with pytest.raises(SystemExit):
+        running.run(lambda: False)
+    assert not channel.session.settler.gathers
+    wait_until(lambda: publisher.queue_sizes("q").unacked == 3, 10)
+
+
+def test_an_ack_that_makes_room_for_others_leaves_at_once(consume):
+    waiting = []
+
+    def work(message):
+        message.note_early()
+        message.ack()
+        waiting.append(channel.session.settler.gathers)
+
+    running, _, channel = consume(work, arguments={"x-max-unacked": 2})
+    running.run(lambda: len(waiting) == 8)
+    assert waiting == [False] * 8
+
+
+def test_the_thread_ends_with_its_loop(consume):
+    done = []
+
+    def work(message):
+        message.ack()
+        done.append(message)
+
+    before = couriers()
+    running, _, channel = consume(work)
+    running.run(lambda: len(done) == 8)
+    assert len(couriers()) == len(before) + 1
+    connection = channel.connection.client
+    connection.transport.unregister_from_event_loop(connection.connection, running.hub)
+    wait_until(lambda: len(couriers()) <= len(before), 10)
+
+
+def test_the_thread_ends_when_nothing_has_come_for_long_and_a_new_one_serves_what_comes_then(consume, monkeypatch):
+    monkeypatch.setattr("celery_redis_plus.transport.courier.IDLE_END_S", 0.01)
+    monkeypatch.setattr("celery_redis_plus.transport.courier.QUIET_LOOKS", 1)
+    left = []
+
+    def work(message):
+        message.note_early()
+        message.ack()
+        wait_until(lambda: not channel.session.settler.gathers, 10)
+        wait_until(lambda: len(couriers()) == before, 10)
+        left.append(message)
+
+    before = len(couriers())
+    running, publisher, channel = consume(work, count=3)
+    running.run(lambda: len(left) == 3)
+    wait_until(lambda: publisher.queue_sizes("q").unacked == 0, 10)
