@@ -123,16 +123,18 @@ class Claimer:
         return batch_of(self._wire.run(self._claim, keys, *arguments), names)
 
     def post(
-        self, queues: Sequence[str], credit: int, *, share: bool, held: Sequence[int] = (), done: Done
+        self, queues: Sequence[str], credit: int, *, share: bool, held: Sequence[int] = (), done: Done, hold: bool = False
     ) -> Sequence[str]:  # fmt: skip
-        """Send a `claim` without waiting; return the queues by which `batch_of` reads the reply that `done` gets.
+        """Send a `claim` without waiting, with `hold` in the wire's next write.
+
+        Returns the queues by which `batch_of` reads the reply that `done` gets.
 
         Raises:
             redis.exceptions.ConnectionError: the connection failed.
         """
         names = queues[:MAX_QUEUES]
         keys, arguments = self._call(names, credit, held, share=share)
-        self._wire.post(self._claim, keys, *arguments, done=done)
+        self._wire.post(self._claim, keys, *arguments, done=done, hold=hold)
         return names
 
     def _call(

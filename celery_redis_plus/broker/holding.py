@@ -67,6 +67,8 @@ class Held:
     outcome: str = ""
     #: It is acked before the work on it begins, so that its ack may wait a moment for company.
     early: bool = False
+    #: It is acked when the work on it has ended, and its consumer has nothing else to do before it takes the next one.
+    ended: bool = False
     #: When the server was last asked, and said that the claim is ours; on the monotonic clock, in seconds.
     confirmed_at: float = 0.0
 
@@ -163,6 +165,12 @@ class Register:
         held = self._held.get(tag)
         if held is not None:
             held.early = True
+
+    def note_ended(self, tag: str) -> None:
+        """Note that a message is acked by a consumer that has ended its work, and takes the next one at once."""
+        held = self._held.get(tag)
+        if held is not None:
+            held.ended = True
 
     def settle(self, tag: str, settlement: Settlement) -> Held | None:
         """Take `tag` for settling; None where it is not held or is being settled already."""

@@ -108,10 +108,10 @@ class Settler:
             self._register.on_work()
         return True
 
-    def gather(self, held: Held) -> bool:
+    def gather(self, held: Held) -> None:
         """Keep an ack for `release` or `release_due`, which its caller promises to call: one script call for several.
 
-        Returns whether it is the first one, so that nobody knows yet that something waits. May be called from any thread.
+        May be called from any thread.
         """
         first = not self._gathered
         leaves_at = time.monotonic() + (LEISURE_S if held.early else 0.0)
@@ -119,7 +119,6 @@ class Settler:
         self._gathered.append(held)
         if first or leaves_at < self._leaves_at:
             self._leaves_at = leaves_at
-        return first
 
     @property
     def gathers(self) -> bool:

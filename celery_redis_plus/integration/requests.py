@@ -114,8 +114,11 @@ class BrokerRequest:
     def _crp_settle(self, action: str, *, early: bool = False) -> None:
         if action == ACK:
             message = self.message  # type: ignore[attr-defined]
-            if early and self._crp_ending == "success" and isinstance(message, Message):
-                message.note_early()
+            if isinstance(message, Message):
+                if not early:
+                    message.note_ended()
+                elif self._crp_ending == "success":
+                    message.note_early()
             super().acknowledge()  # type: ignore[misc]
         else:
             super().reject(requeue=action == REQUEUE)  # type: ignore[misc]

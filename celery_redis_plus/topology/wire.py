@@ -235,13 +235,14 @@ class Wire(HeldConnection):
             except BaseException as error:
                 self._break(error)
 
-    def catch_up(self) -> None:
-        """Read all owed replies, waiting for them. Raises as `run` does when the connection failed."""
+    def catch_up(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Read owed replies, waiting for them: all, or `until` it is enough. Raises as `run` does when the connection failed."""
         self._check_process()
         with self.lock:
             try:
                 self.push()
-                self._read_owed()
+                while self._owed and not until():
+                    self._read_one()
             except BaseException as error:
                 self._break(error)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class ClaimAhead:
     """At most one claim of a session whose reply has not been taken yet.
 
-    Only for a loop that runs no tasks itself: what the server has given out and nobody has read is kept alive by no heartbeat.
+    Not while the loop's own thread runs a task: what the server has given out and nobody has read is kept alive by no heartbeat.
     """
 
     def __init__(self, session: Session) -> None:
@@ -33,15 +33,17 @@ class ClaimAhead:
         """Whether a claim has been sent and not been taken."""
         return self._channel is not None
 
-    def send(self, channel: Channel, queues: Sequence[str], credit: int) -> bool:
+    def send(self, channel: Channel, queues: Sequence[str], credit: int, *, hold: bool = False) -> bool:
         """Send a claim; return False where it has to be made the other way, because a queue has rules for its consumers.
+
+        With `hold` it leaves with the next write.
 
         Raises:
             redis.exceptions.ConnectionError: the connection failed.
         """
         self._answer = None
         asked_at = time.monotonic()
-        names = self._session.claims.post(channel, queues, credit, self._answered)
+        names = self._session.claims.post(channel, queues, credit, self._answered, hold=hold)
         if names is None:
             return False
         self._channel, self._names, self._asked_at = channel, names, asked_at
@@ -71,10 +73,14 @@ class ClaimAhead:
         channel.claimed(self._session.claims.batch_of(reply, self._names), self._asked_at)
         return True
 
+    def wait(self) -> None:
+        """Wait for the reply of a claim that is out. Raises as the connection fails."""
+        self._session.wire.catch_up(until=lambda: self._answer is not None)
+
     def finish(self) -> None:
         """Wait for the reply of a claim that is out, and hand it over. Raises as `take` does, or as the connection fails."""
         if self._channel is not None and not self._session.broken:
-            self._session.wire.catch_up()
+            self.wait()
             self.take()
 
     def check(self) -> None:

@@ -1,4 +1,7 @@
-"""Sends the acks that a loop keeps for its next write, when work keeps it from that: a solo worker runs its tasks in a turn."""
+"""Sends the acks that are kept for a loop's next write, when that does not come.
+
+A solo worker runs its tasks in a turn of the loop; one with threads lets its loop sleep while they work.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ IDLE_END_S = 10.0
 
 
 class Courier:
-    """A thread that runs while a loop keeps acks within its turns."""
+    """A thread that runs while acks are kept for a loop."""
 
     def __init__(self, settler: Settler) -> None:
         """Look after what `settler` gathers; there is no thread before the first `expect`."""
@@ -43,7 +46,7 @@ class Courier:
         self._reset()
 
     def expect(self) -> None:
-        """See to it that what has been gathered leaves within `LOOK_S` after it is overdue. For the loop's thread."""
+        """See to it that what has been gathered leaves within `LOOK_S` after it is overdue. From any thread."""
         if self._looks:
             return
         with self._lock:

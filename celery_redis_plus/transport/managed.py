@@ -76,8 +76,12 @@ class Claims:
             self._suspend(channel, batch)
         return batch
 
-    def post(self, channel: Consuming, queues: Sequence[str], credit: int, done: Done) -> Sequence[str] | None:
+    def post(
+        self, channel: Consuming, queues: Sequence[str], credit: int, done: Done, *, hold: bool
+    ) -> Sequence[str] | None:  # fmt: skip
         """Send a claim whose reply `done` gets, for `batch_of` with the names returned; None where one of the queues has rules.
+
+        With `hold` it leaves with the next write.
 
         Raises:
             redis.exceptions.ConnectionError: the connection failed.
@@ -85,7 +89,7 @@ class Claims:
         if self._ranked or not self._managed.isdisjoint(queues):
             return None
         held = channel.held(queues) if credit > 1 else ()
-        return self._session.claimer.post(queues, credit, share=channel.shares_credit, held=held, done=done)
+        return self._session.claimer.post(queues, credit, share=channel.shares_credit, held=held, done=done, hold=hold)
 
     def batch_of(self, reply: Sequence[bytes], names: Sequence[str]) -> Batch:
         """Return what the reply to a posted claim brought."""

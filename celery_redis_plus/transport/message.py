@@ -39,6 +39,11 @@ class Message(base.Message):
         if self.channel is not None:
             self.channel.session.service.register.note_early(self.delivery_tag)
 
+    def note_ended(self) -> None:
+        """Note that it is acked by a consumer that has ended its work, and takes the next message at once."""
+        if self.channel is not None:
+            self.channel.session.service.register.note_ended(self.delivery_tag)
+
     def serializable(self) -> dict[str, Any]:
         """Return the payload again, as plain data."""
         headers = dict(self.headers)

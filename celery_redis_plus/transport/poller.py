@@ -7,6 +7,7 @@ loop.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.holding import Held, Keeper
     from celery_redis_plus.transport.channel import Channel
     from celery_redis_plus.transport.session import Session
+
+logger = logging.getLogger(__name__)
 
 #: Seconds for which one turn of the event loop delivers: a solo worker runs the task inside the delivery, and remote control
 #: must not wait for a whole batch.
@@ -55,7 +58,8 @@ class Poller:
         self._bells = Bells(session, self._channels, self._pace)
         #: The claim that is on its way.
         self.ahead = ClaimAhead(session)
-        self._courier = Courier(session.settler)
+        #: Sends the acks that the loop does not come to send.
+        self.courier = Courier(session.settler)
         #: Whether work goes on in other threads or processes, so that the loop is never kept from its turns by it.
         self.works_beside = False
         #: Until when a claim waits for more credit; 0: it does not.
@@ -142,6 +146,8 @@ class Poller:
     def _claim(self) -> bool:
         """Claim for one channel that has credit and reason to; return whether anything may have come by it."""
         if self.ahead.out:
+            if not self.works_beside:
+                self.ahead.wait()
             return self.ahead.take()
         for channel in self._channels:
             channel.warm_up()
@@ -165,6 +171,33 @@ class Poller:
                 channel.claimed(batch, asked_at)
                 return True
         return False
+
+    def _claim_behind_work(self, channel: Channel) -> bool:
+        """Claim, and send the acks, when a task has just ended inside a delivery, the rest of which goes on meanwhile.
+
+        Returns whether it has; only where there is nothing else to deliver. Never raises, since an ack does not: what the
+        connection's failure leaves is met in the next turn.
+        """
+        if (
+            self.works_beside
+            or not self._seat.taken
+            or self.ahead.out
+            or channel.buffer
+            or not channel.hot
+            or self._pace.rest_s()
+        ):
+            return False
+        credit = channel.qos.credit(0, self._pace.batch)
+        if 2 * credit <= channel.qos.prefetch_count:
+            return False
+        try:
+            sent = self.ahead.send(channel, channel.hot_queues(MAX_QUEUES), credit, hold=True)
+        except (RedisError, OSError) as error:
+            logger.debug("claiming: %s", error)
+            sent = False
+        self._pace.claimed()
+        self._session.settler.release()
+        return sent
 
     def _gathers_credit(self, channel: Channel, credit: int) -> bool:
         """Return whether a claim had better wait: a pool frees credit one by one, and one round trip can serve several.
@@ -283,22 +316,22 @@ class Poller:
         """Serve from `loop`; calling it again, or with another loop, leaves no trace of before."""
         self.detach()
         self._session.loop_thread = threading.get_ident()
-        self._courier = Courier(self._session.settler)
+        self.courier = Courier(self._session.settler)
         self._seat.take(loop, self.on_tick, self._on_timer)
 
-    def keep(self, held: Held) -> bool:
+    def keep(self, held: Held, channel: Channel) -> bool:
         """Keep an ack of the loop's own thread for the loop's next write, which claims as well; return False where it cannot.
 
-        Not when the worker was told to end: then the loop stands still while its pool finishes what it has. Within a turn, in
-        which a solo worker runs its tasks, a courier sees to it that no ack waits for the end of one.
+        Not when the worker was told to end: then the loop stands still while its pool finishes what it has. In a turn, in which
+        a solo worker runs its tasks, the end of the last one claims, and a courier sees to it that no ack waits for a task.
         """
         session = self._session
         keeper = session.service.keeper
         if (keeper is not None and keeper.ending()) or (self._in_turn and held.queue in session.service.register.limited):
             return False
         session.settler.gather(held)
-        if self._in_turn:
-            self._courier.expect()
+        if self._in_turn and not (held.ended and self._claim_behind_work(channel)):
+            self.courier.expect()
         return True
 
     def turns_when_woken(self, keeper: Keeper | None) -> bool:
@@ -317,7 +350,7 @@ class Poller:
             with suppress(RedisError, OSError):
                 # What failed is broken by now, and its next user hears of it.
                 self.ahead.finish()
-            self._courier.stop()
+            self.courier.stop()
             self._session.settler.release()
             self._seat.leave()
 
@@ -342,12 +375,10 @@ class Poller:
             later_s = self._later_s()
             if later_s < LATER_S:
                 self._seat.wake_in(later_s)
-        if self.works_beside:
-            leisure_s = session.settler.release_due()
-            if leisure_s < LATER_S:
-                self._seat.wake_in(leisure_s)
-        else:
+        if not self.works_beside:
             session.settler.release()
+        elif session.settler.release_due() < LATER_S:
+            self.courier.expect()
         session.wire.push()
         self._seat.listen("bells", session.bell_wire, self._on_bells, wanted=bool(session.waiter.armed))
         self._seat.listen("streams", session.stream_wire, self._on_streams, wanted=session.reader.armed)

@@ -89,23 +89,24 @@ class QoS(virtual.QoS):
             session.settler.post(held, settlement)
             # The consumer sleeps in poll, perhaps for want of the credit that this settlement has freed.
             session.waker.wake()
-        elif settlement is not Settlement.ACK or not poller.keep(held):
+        elif settlement is not Settlement.ACK or not poller.keep(held, channel):
             session.settler.post(held, settlement)
 
     def _gather_elsewhere(self, held: Held) -> None:
         """Keep an ack for the loop, from another thread, and wake the loop no more often than it has something to do.
 
         A thread that writes to the server hands the interpreter to others, and waits for it afterwards: with four threads that
-        cost a third of what a worker can do.
+        cost a third of what a worker can do. A loop that is woken takes it from them, too: it is let sleep while they have work.
         """
         session, limit = self._session, self.prefetch_count
-        first = session.settler.gather(held)
+        session.settler.gather(held)
         if not self.channel.poller.attached:
             # The loop has ended meanwhile, and sends nothing any more.
             session.settler.release()
-        elif first or 2 * self.credit(len(self.channel.buffer), limit) >= limit:
-            # It has to know by when acks have to leave; and from half of the prefetch on it claims.
+        elif 4 * self.credit(len(self.channel.buffer), limit) >= 3 * limit:
             session.waker.wake()
+        else:
+            self.channel.poller.courier.expect()
 
     def drop(self, tag: str) -> None:
         """Forget a delivered message that others hold by now."""

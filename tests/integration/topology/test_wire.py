@@ -461,3 +461,13 @@ def test_what_waits_to_follow_a_call_is_told_when_the_connection_is_lost(wire):
     wire.trail(ADD, [b"n"], 10, done=answers)
     wire.abandon()
     assert len(answers.errors) == 1
+
+
+def test_owed_replies_are_read_until_it_is_enough(wire):
+    answers = Answers()
+    for _ in range(5):
+        wire.post(ADD, [b"n"], 1, done=answers)
+    wire.catch_up(until=lambda: len(answers.replies) == 2)
+    assert answers.replies == [1, 2]
+    wire.catch_up()
+    assert answers.replies == [1, 2, 3, 4, 5]

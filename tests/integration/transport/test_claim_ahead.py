@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 
+import kombu
 import pytest
 
 from celery_redis_plus.transport.failures import CONNECTION_ERRORS
@@ -14,6 +17,11 @@ from tests.support.waiting import wait_until
 
 def ahead_of(inbox):
     return inbox.connection.transport.poller.ahead
+
+
+def sizes_of(publisher):
+    sizes = publisher.queue_sizes("q")
+    return sizes.ready, sizes.unacked
 
 
 @pytest.fixture
@@ -121,3 +129,90 @@ def test_a_server_that_does_not_answer_it_is_given_up(connect, loop, server):
         connection.transport.session.waker.wake()
         with pytest.raises(CONNECTION_ERRORS):
             running.run(lambda: False, 20)
+
+
+# -- behind the end of a solo worker's task ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def worked(connect, loop):
+    """Serve a queue of 4 messages, one at a time; `work` gets each message inside its delivery."""
+
+    def start(work, **arguments):
+        connection, publisher = connect(), connect().channel()
+        declare(publisher, "q", **arguments)
+        publish(publisher, "q", *range(4))
+        inbox = Inbox(
+            connection.channel(), kombu.Queue("q", durable=True, queue_arguments=arguments.get("arguments")), prefetch=1
+        )
+        inbox.consumer.on_message = lambda message: (inbox.messages.append(message), work(message))
+        return loop(connection), inbox, publisher
+
+    return start
+
+
+def test_a_task_that_has_ended_claims_the_next_one_before_its_delivery_is_over(worked):
+    out = []
+
+    def work(message):
+        message.note_ended()
+        message.ack()
+        out.append(ahead_of(inbox).out)
+
+    running, inbox, publisher = worked(work)
+    running.run(lambda: len(inbox.messages) == 4)
+    assert inbox.bodies == [0, 1, 2, 3]
+    assert out == [True, True, True, False]
+    running.run(lambda: sizes_of(publisher) == (0, 0))
+
+
+def test_an_ack_behind_which_work_may_come_claims_nothing(worked):
+    out = []
+
+    def work(message):
+        message.ack()
+        out.append(ahead_of(inbox).out)
+
+    running, inbox, _ = worked(work)
+    running.run(lambda: len(inbox.messages) == 4)
+    assert out == [False] * 4
+
+
+def test_a_queue_with_rules_is_claimed_from_when_the_delivery_is_over(worked):
+    out = []
+
+    def work(message):
+        message.note_ended()
+        message.ack()
+        out.append(ahead_of(inbox).out)
+
+    running, inbox, _ = worked(work, arguments={"x-single-active-consumer": True})
+    running.run(lambda: len(inbox.messages) == 4)
+    assert out == [False] * 4
+
+
+def test_what_the_end_of_a_task_has_claimed_goes_back_when_the_worker_ends(worked):
+    def work(message):
+        message.note_ended()
+        message.ack()
+        raise SystemExit
+
+    running, inbox, publisher = worked(work)
+    with pytest.raises(SystemExit):
+        running.run(lambda: False)
+    inbox.connection.close()
+    assert sizes_of(publisher) == (3, 0)
+
+
+def test_an_ack_whose_claim_meets_a_lost_connection_leaves_over_another_one(worked):
+    def work(message):
+        with socket.socket(fileno=os.dup(inbox.connection.transport.session.wire.fileno())) as same:
+            same.shutdown(socket.SHUT_RDWR)
+        message.note_ended()
+        message.ack()
+
+    running, inbox, publisher = worked(work)
+    with pytest.raises(CONNECTION_ERRORS):
+        running.run(lambda: False)
+    inbox.connection.close()
+    wait_until(lambda: sizes_of(publisher) == (3, 0), 10)
