@@ -63,7 +63,7 @@ class BrokerStep(bootsteps.StartStopStep):
         settle_at_once(parent)
         begin_only_what_is_held(parent)
         transport.session.claimer.worker = parent.hostname
-        transport.poller.works_beside = not isinstance(parent.pool, solo.TaskPool)
+        transport.poller.claiming.works_beside = not isinstance(parent.pool, solo.TaskPool)
         extend_inspect()
         self._limit_the_end(parent, transport)
         if transport.supports_native_delayed_delivery:

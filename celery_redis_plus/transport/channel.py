@@ -80,7 +80,7 @@ class Channel(Publishing, Consuming, Declaring, virtual.Channel):
             if session.broken:
                 self._abandon()
             else:
-                self.poller.ahead.finish()
+                self.poller.claiming.ahead.finish()
                 self._leave()
         except CONNECTION_ERRORS:
             session.abandon()

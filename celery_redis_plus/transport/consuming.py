@@ -175,7 +175,7 @@ class Consuming(Broadcasting):
         self.session.reader.unsubscribe(queue)
         if self.session.broken:
             return
-        self.poller.ahead.finish()
+        self.poller.claiming.ahead.finish()
         self._hand_back([message for message in self.buffer if message.queue == queue])
         consumer = self.consumers[queue]
         # In this order: the duties list it again, should they find it watched and not on the list.

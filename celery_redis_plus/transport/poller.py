@@ -7,7 +7,6 @@ loop.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
@@ -16,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from celery_redis_plus.broker.claiming import MAX_QUEUES
 from celery_redis_plus.topology.readable import wait_readable
 from celery_redis_plus.transport.bells import Bells
-from celery_redis_plus.transport.claim_ahead import ClaimAhead
+from celery_redis_plus.transport.claiming import Claiming
 from celery_redis_plus.transport.courier import Courier
 from celery_redis_plus.transport.looping import Seat
 from celery_redis_plus.transport.pacing import Pace
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
     from celery_redis_plus.transport.channel import Channel
     from celery_redis_plus.transport.session import Session
 
-logger = logging.getLogger(__name__)
-
 #: Seconds for which one turn of the event loop delivers: a solo worker runs the task inside the delivery, and remote control
 #: must not wait for a whole batch.
 TURN_S = 0.010
@@ -38,8 +34,6 @@ TURN_S = 0.010
 BROADCASTS_IN_A_ROW = 32
 #: Messages that are delivered in a row while broadcasts may have come.
 MESSAGES_IN_A_ROW = 32
-#: Seconds for which a claim waits for more credit while most of the prefetch is being worked on.
-GATHER_S = 0.002
 #: Seconds between two looks at connections that should have answered.
 HEALTH_S = 5.0
 #: Seconds; what a channel looks at later than this waits for a turn that comes anyway.
@@ -56,14 +50,9 @@ class Poller:
         self._seat = Seat(session.waker)
         self._pace = Pace(session.options, self._seat)
         self._bells = Bells(session, self._channels, self._pace)
-        #: The claim that is on its way.
-        self.ahead = ClaimAhead(session)
+        self.claiming = Claiming(session, self._channels, self._pace, self._seat)
         #: Sends the acks that the loop does not come to send.
         self.courier = Courier(session.settler)
-        #: Whether work goes on in other threads or processes, so that the loop is never kept from its turns by it.
-        self.works_beside = False
-        #: Until when a claim waits for more credit; 0: it does not.
-        self._claim_at = 0.0
         self._turn_number = 0
         self._in_turn = False
         self._broadcasts_in_a_row = 0
@@ -96,7 +85,7 @@ class Poller:
             # Queues have their turn: nobody has listened to their bells meanwhile.
             self._bells.arm()
             self._bells.take()
-            self._claim()
+            self.claiming.claim()
         self._broadcasts_in_a_row = 0
         if self._deliver_message():
             self._messages_in_a_row += 1
@@ -142,77 +131,6 @@ class Poller:
     def _count_timers(self, channel: Channel) -> None:
         self._seat.fill_timer(channel.timers_filled)
         channel.timers_filled = 0
-
-    def _claim(self) -> bool:
-        """Claim for one channel that has credit and reason to; return whether anything may have come by it."""
-        if self.ahead.out:
-            if not self.works_beside:
-                self.ahead.wait()
-            return self.ahead.take()
-        for channel in self._channels:
-            channel.warm_up()
-            if not channel.hot or (channel.buffer and not self._pace.overfetches):
-                continue
-            credit = channel.qos.credit(len(channel.buffer), self._pace.batch)
-            if credit > 0 and not (self._pace.rest_s() or (self._seat.taken and self._gathers_credit(channel, credit))):
-                self._claim_at = 0.0
-                self._pace.claimed()
-                queues = channel.hot_queues(MAX_QUEUES)
-                if self.works_beside:
-                    self._session.settler.release(hold=True)
-                    if self._seat.taken and channel.qos.busy and self.ahead.send(channel, queues, credit):
-                        return False
-                else:
-                    # Nothing is done before the messages are here: the acks can wait for them, not the other way round.
-                    self._session.settler.release(trail=True)
-                asked_at = time.monotonic()
-                batch = self._session.claims.claim(channel, queues, credit)
-                channel.cool(queues)
-                channel.claimed(batch, asked_at)
-                return True
-        return False
-
-    def _claim_behind_work(self, channel: Channel) -> bool:
-        """Claim, and send the acks, when a task has just ended inside a delivery, the rest of which goes on meanwhile.
-
-        Returns whether it has; only where there is nothing else to deliver. Never raises, since an ack does not: what the
-        connection's failure leaves is met in the next turn.
-        """
-        if (
-            self.works_beside
-            or not self._seat.taken
-            or self.ahead.out
-            or channel.buffer
-            or not channel.hot
-            or self._pace.rest_s()
-        ):
-            return False
-        credit = channel.qos.credit(0, self._pace.batch)
-        if 2 * credit <= channel.qos.prefetch_count:
-            return False
-        try:
-            sent = self.ahead.send(channel, channel.hot_queues(MAX_QUEUES), credit, hold=True)
-        except (RedisError, OSError) as error:
-            logger.debug("claiming: %s", error)
-            sent = False
-        self._pace.claimed()
-        self._session.settler.release()
-        return sent
-
-    def _gathers_credit(self, channel: Channel, credit: int) -> bool:
-        """Return whether a claim had better wait: a pool frees credit one by one, and one round trip can serve several.
-
-        Only with more than half of the prefetch in hand, so that nobody idles, and for `GATHER_S` at the most: a consumer that
-        holds messages on purpose must not starve.
-        """
-        limit = channel.qos.prefetch_count
-        if not limit or 2 * credit >= limit:
-            return False
-        now = time.monotonic()
-        if not self._claim_at:
-            self._claim_at = now + GATHER_S
-            self._seat.wake_in(GATHER_S)
-        return now < self._claim_at
 
     def _later_s(self) -> float:
         """Return the seconds until a channel has to look at a queue by itself; infinity where none has to."""
@@ -268,7 +186,7 @@ class Poller:
                     return True
             finally:
                 service.end_delivery()
-            if session.reader.look_around() or self._claim():
+            if session.reader.look_around() or self.claiming.claim():
                 continue
             self._arm()
             left = HEALTH_S if deadline is None else deadline - time.monotonic()
@@ -330,7 +248,7 @@ class Poller:
         if (keeper is not None and keeper.ending()) or (self._in_turn and held.queue in session.service.register.limited):
             return False
         session.settler.gather(held)
-        if self._in_turn and not (held.ended and self._claim_behind_work(channel)):
+        if self._in_turn and not (held.ended and self.claiming.claim_behind_work(channel)):
             self.courier.expect()
         return True
 
@@ -349,7 +267,7 @@ class Poller:
             self._session.loop_thread = None
             with suppress(RedisError, OSError):
                 # What failed is broken by now, and its next user hears of it.
-                self.ahead.finish()
+                self.claiming.ahead.finish()
             self.courier.stop()
             self._session.settler.release()
             self._seat.leave()
@@ -369,20 +287,20 @@ class Poller:
         if more or self._seat.turns_again(delivered=self._turn_number != delivered_before):
             session.waker.wake()
         else:
-            if self._claim_at < time.monotonic():
-                self._claim_at = 0.0
-            self._arm(bells=not (self._claim_at or self.ahead.out))
+            self._arm(bells=not self.claiming.comes_anyway())
             later_s = self._later_s()
             if later_s < LATER_S:
                 self._seat.wake_in(later_s)
-        if not self.works_beside:
+        if not self.claiming.works_beside:
             session.settler.release()
         elif session.settler.release_due() < LATER_S:
             self.courier.expect()
         session.wire.push()
         self._seat.listen("bells", session.bell_wire, self._on_bells, wanted=bool(session.waiter.armed))
         self._seat.listen("streams", session.stream_wire, self._on_streams, wanted=session.reader.armed)
-        self._seat.listen("commands", session.wire, session.wire.collect, wanted=self.ahead.out and session.wire.connected)
+        self._seat.listen(
+            "commands", session.wire, session.wire.collect, wanted=self.claiming.ahead.out and session.wire.connected
+        )
 
     def _turn(self) -> bool:
         """Deliver and claim for `TURN_S` seconds; return whether there is more to do at once."""
@@ -393,7 +311,7 @@ class Poller:
             deadline = time.monotonic() + TURN_S
             keeper = self._session.service.keeper
             with self._session.service.delivering(self._session.id):
-                while self._deliver_one() or self._claim():
+                while self._deliver_one() or self.claiming.claim():
                     # A solo worker has run a task in there: one that was told to end shall not begin the next.
                     if time.monotonic() > deadline or (keeper is not None and keeper.ending()):
                         return True
@@ -429,4 +347,4 @@ class Poller:
         self._take_broadcasts()
         # Replies to acks are read with the next claim; where none comes, here. So is the end of the connection.
         self._session.wire.collect()
-        self.ahead.check()
+        self.claiming.ahead.check()

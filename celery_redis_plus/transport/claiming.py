@@ -1,0 +1,117 @@
+"""When a connection claims, for which of its channels, and whether it waits for the messages."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
+
+from celery_redis_plus.broker.claiming import MAX_QUEUES
+from celery_redis_plus.transport.claim_ahead import ClaimAhead
+
+if TYPE_CHECKING:
+    from celery_redis_plus.transport.channel import Channel
+    from celery_redis_plus.transport.looping import Seat
+    from celery_redis_plus.transport.pacing import Pace
+    from celery_redis_plus.transport.session import Session
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for which a claim waits for more credit while most of the prefetch is being worked on.
+GATHER_S = 0.002
+
+
+class Claiming:
+    """The claims of one connection's channels."""
+
+    def __init__(self, session: Session, channels: list[Channel], pace: Pace, seat: Seat) -> None:
+        """Claim for `channels`, which the caller keeps up to date, as `pace` lets them, by the loop of `seat` if it is taken."""
+        self._session = session
+        self._channels = channels
+        self._pace = pace
+        self._seat = seat
+        #: The claim that is on its way.
+        self.ahead = ClaimAhead(session)
+        #: Whether work goes on in other threads or processes, so that the loop is never kept from its turns by it.
+        self.works_beside = False
+        #: Until when a claim waits for more credit; 0: it does not.
+        self._claim_at = 0.0
+
+    def claim(self) -> bool:
+        """Claim for one channel that has credit and reason to; return whether anything may have come by it."""
+        if self.ahead.out:
+            if not self.works_beside:
+                self.ahead.wait()
+            return self.ahead.take()
+        for channel in self._channels:
+            channel.warm_up()
+            if not channel.hot or (channel.buffer and not self._pace.overfetches):
+                continue
+            credit = channel.qos.credit(len(channel.buffer), self._pace.batch)
+            if credit > 0 and not (self._pace.rest_s() or (self._seat.taken and self._gathers_credit(channel, credit))):
+                self._claim_at = 0.0
+                self._pace.claimed()
+                queues = channel.hot_queues(MAX_QUEUES)
+                if self.works_beside:
+                    self._session.settler.release(hold=True)
+                    if self._seat.taken and channel.qos.busy and self.ahead.send(channel, queues, credit):
+                        return False
+                else:
+                    # Nothing is done before the messages are here: the acks can wait for them, not the other way round.
+                    self._session.settler.release(trail=True)
+                asked_at = time.monotonic()
+                batch = self._session.claims.claim(channel, queues, credit)
+                channel.cool(queues)
+                channel.claimed(batch, asked_at)
+                return True
+        return False
+
+    def claim_behind_work(self, channel: Channel) -> bool:
+        """Claim, and send the acks, when a task has just ended inside a delivery, the rest of which goes on meanwhile.
+
+        Returns whether it has; only where there is nothing else to deliver. Never raises, since an ack does not: what the
+        connection's failure leaves is met in the next turn.
+        """
+        if (
+            self.works_beside
+            or not self._seat.taken
+            or self.ahead.out
+            or channel.buffer
+            or not channel.hot
+            or self._pace.rest_s()
+        ):
+            return False
+        credit = channel.qos.credit(0, self._pace.batch)
+        if 2 * credit <= channel.qos.prefetch_count:
+            return False
+        try:
+            sent = self.ahead.send(channel, channel.hot_queues(MAX_QUEUES), credit, hold=True)
+        except (RedisError, OSError) as error:
+            logger.debug("claiming: %s", error)
+            sent = False
+        self._pace.claimed()
+        self._session.settler.release()
+        return sent
+
+    def _gathers_credit(self, channel: Channel, credit: int) -> bool:
+        """Return whether a claim had better wait: a pool frees credit one by one, and one round trip can serve several.
+
+        Only with more than half of the prefetch in hand, so that nobody idles, and for `GATHER_S` at the most: a consumer that
+        holds messages on purpose must not starve.
+        """
+        limit = channel.qos.prefetch_count
+        if not limit or 2 * credit >= limit:
+            return False
+        now = time.monotonic()
+        if not self._claim_at:
+            self._claim_at = now + GATHER_S
+            self._seat.wake_in(GATHER_S)
+        return now < self._claim_at
+
+    def comes_anyway(self) -> bool:
+        """Return whether there will be a claim without a bell: one waits for more credit, or is on its way."""
+        if self._claim_at < time.monotonic():
+            self._claim_at = 0.0
+        return bool(self._claim_at) or self.ahead.out
