@@ -58,7 +58,7 @@ class Courier:
                 self._told.set()
 
     def stop(self) -> None:
-        """End the thread, soon; what is gathered is its caller's business again."""
+        """End the thread, soon; what is gathered from now on leaves as it is expected."""
         self._stopped = True
         self._told.set()
 
@@ -66,16 +66,19 @@ class Courier:
         while True:
             self._look()
             self._looks = False
-            if self._settler.gathers:
+            if self._settler.gathers and not self._stopped:
                 # It came after the last look, and was told to one who looked.
                 self._looks = True
                 continue
             self._told.wait(IDLE_END_S)
             with self._lock:
-                if self._stopped or not self._told.is_set():
-                    self._thread = None
-                    return
-                self._told.clear()
+                if self._told.is_set() and not self._stopped:
+                    self._told.clear()
+                    continue
+                self._thread = None
+            # Whoever comes from now on finds no thread, and starts one; whoever came before has gathered already.
+            self._settler.release()
+            return
 
     def _look(self) -> None:
         quiet = 0

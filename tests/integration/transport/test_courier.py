@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from celery_redis_plus.broker.holding import Settlement
 from tests.support.inbox import declare, publish
 from tests.support.waiting import wait_until
 
@@ -152,3 +153,17 @@ def test_the_thread_ends_when_nothing_has_come_for_long_and_a_new_one_serves_wha
     running, publisher, channel = consume(work, count=3)
     running.run(lambda: len(left) == 3)
     wait_until(lambda: publisher.queue_sizes("q").unacked == 0, 10)
+
+
+def test_an_ack_that_comes_while_the_loop_ends_leaves_and_the_thread_ends(consume):
+    messages = []
+    before = len(couriers())
+    running, publisher, channel = consume(messages.append)
+    running.run(lambda: len(messages) == 4)
+    connection, session = channel.connection.client, channel.session
+    connection.transport.unregister_from_event_loop(connection.connection, running.hub)
+    # A thread that saw the loop just before its end.
+    session.settler.gather(session.service.register.settle(messages[0].delivery_tag, Settlement.ACK))
+    connection.transport.poller.courier.expect()
+    wait_until(lambda: publisher.queue_sizes("q").unacked == 3, 10)
+    wait_until(lambda: len(couriers()) <= before, 10)
