@@ -91,7 +91,8 @@ class Claiming:
         except (RedisError, OSError) as error:
             logger.debug("claiming: %s", error)
             sent = False
-        self._pace.claimed()
+        if sent:
+            self._pace.claimed()
         self._session.settler.release()
         return sent
 
