@@ -160,18 +160,6 @@ class Register:
         if held is not None and held.stage is not Stage.SETTLING and is_told(tag):
             held.outcome = f"{pack_text(reason)}\t{pack_text(error)}"
 
-    def note_early(self, tag: str) -> None:
-        """Note that a message is acked before the work on it begins."""
-        held = self._held.get(tag)
-        if held is not None:
-            held.early = True
-
-    def note_ended(self, tag: str) -> None:
-        """Note that a message is acked by a consumer that has ended its work, and takes the next one at once."""
-        held = self._held.get(tag)
-        if held is not None:
-            held.ended = True
-
     def settle(self, tag: str, settlement: Settlement) -> Held | None:
         """Take `tag` for settling; None where it is not held or is being settled already."""
         held = self._held.get(tag)

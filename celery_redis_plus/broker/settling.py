@@ -125,18 +125,10 @@ class Settler:
         """Whether acks wait for `release`."""
         return bool(self._gathered)
 
-    def release_due(self, *, grace_s: float = 0.0) -> float:
-        """Send the gathered acks if one of them had to leave `grace_s` seconds ago.
-
-        Returns the seconds until it has to, infinity where none waits. May be called from any thread.
-        """
-        if not self._gathered:
-            return math.inf
-        left_s = self._leaves_at + grace_s - time.monotonic()
-        if left_s > 0:
-            return left_s
-        self.release()
-        return math.inf
+    def release_due(self, *, grace_s: float = 0.0) -> None:
+        """Send the gathered acks if one of them had to leave `grace_s` seconds ago. May be called from any thread."""
+        if self._gathered and self._leaves_at + grace_s <= time.monotonic():
+            self.release()
 
     def release(self, *, hold: bool = False, trail: bool = False) -> None:
         """Send the gathered acks: at once, or in the wire's next write, before (`hold`) or behind (`trail`) what that is for.
@@ -174,12 +166,15 @@ class Settler:
                     self._register.order(held, settlement)
                 return
             try:
-                if trail and messages[0].queue not in self._register.limited:
+                limited = messages[0].queue in self._register.limited
+                if trail and not limited:
                     wire.trail(self._script(settlement), keys, *arguments, done=done)
-                    return
-                wire.post(self._script(settlement), keys, *arguments, done=done, hold=hold or trail)
-                if messages[0].queue in self._register.limited:
-                    wire.post(self._wake, self._wake_keys(messages[0].queue), hold=hold or trail)
+                else:
+                    # The room that it makes may be what the next call is about to look for.
+                    hold = hold or trail
+                    wire.post(self._script(settlement), keys, *arguments, done=done, hold=hold)
+                if limited:
+                    wire.post(self._wake, self._wake_keys(messages[0].queue), hold=hold)
             except (RedisError, OSError) as error:
                 # `done` has been told of the failure, and the session's owner meets it with its next call.
                 logger.debug("settling %d message(s): %s", len(messages), error)

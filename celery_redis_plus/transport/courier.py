@@ -28,9 +28,9 @@ class Courier:
     """A thread that runs while acks are kept for a loop."""
 
     def __init__(self, settler: Settler) -> None:
-        """Look after what `settler` gathers; there is no thread before the first `expect`."""
+        """Look after what `settler` gathers, from `start` to `stop`; there is no thread before the first `expect`."""
         self._settler = settler
-        self._stopped = False
+        self._stopped = True
         self._reset()
         forks.watch(self)
 
@@ -44,6 +44,10 @@ class Courier:
     def forked(self) -> None:
         """Have no thread yet, in a child."""
         self._reset()
+
+    def start(self) -> None:
+        """Look after what is gathered from now on; after a `stop` as well."""
+        self._stopped = False
 
     def expect(self) -> None:
         """See to it that what has been gathered leaves within `LOOK_S` after it is overdue. From any thread."""

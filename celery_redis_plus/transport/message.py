@@ -11,6 +11,7 @@ from celery_redis_plus.transport import codec
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.entries import Entry
+    from celery_redis_plus.broker.holding import Held
     from celery_redis_plus.message import Claimed
 
 
@@ -36,13 +37,18 @@ class Message(base.Message):
     def note_early(self) -> None:
         """Note that it is acked before the work on it begins: for the event of its ack, which may leave a moment later."""
         self.note_outcome("early")
-        if self.channel is not None:
-            self.channel.session.service.register.note_early(self.delivery_tag)
+        held = self._held()
+        if held is not None:
+            held.early = True
 
     def note_ended(self) -> None:
         """Note that it is acked by a consumer that has ended its work, and takes the next message at once."""
-        if self.channel is not None:
-            self.channel.session.service.register.note_ended(self.delivery_tag)
+        held = self._held()
+        if held is not None:
+            held.ended = True
+
+    def _held(self) -> Held | None:
+        return None if self.channel is None else self.channel.session.service.register.find(self.delivery_tag)
 
     def serializable(self) -> dict[str, Any]:
         """Return the payload again, as plain data."""

@@ -234,7 +234,7 @@ class Poller:
         """Serve from `loop`; calling it again, or with another loop, leaves no trace of before."""
         self.detach()
         self._session.loop_thread = threading.get_ident()
-        self.courier = Courier(self._session.settler)
+        self.courier.start()
         self._seat.take(loop, self.on_tick, self._on_timer)
 
     def keep(self, held: Held, channel: Channel) -> bool:
@@ -293,8 +293,10 @@ class Poller:
                 self._seat.wake_in(later_s)
         if not self.claiming.works_beside:
             session.settler.release()
-        elif session.settler.release_due() < LATER_S:
-            self.courier.expect()
+        else:
+            session.settler.release_due()
+            if session.settler.gathers:
+                self.courier.expect()
         session.wire.push()
         self._seat.listen("bells", session.bell_wire, self._on_bells, wanted=bool(session.waiter.armed))
         self._seat.listen("streams", session.stream_wire, self._on_streams, wanted=session.reader.armed)

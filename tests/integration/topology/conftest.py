@@ -10,6 +10,7 @@ from celery_redis_plus.options import Options
 from celery_redis_plus.topology.address import Address
 from celery_redis_plus.topology.connector import Connector
 from celery_redis_plus.topology.server_check import ServerCheck
+from celery_redis_plus.topology.wire import Wire
 from tests.support.servers import new_server
 
 
@@ -56,3 +57,35 @@ def closed_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@pytest.fixture
+def open_wire(redis_client):
+    opened = []
+
+    def make(kind=Wire, *, timeout=5.0, purpose="tested", **options):
+        place = redis_client.connection_pool.connection_kwargs
+        address = Address.from_parts(hostname=place["host"], port=place["port"], virtual_host=str(place.get("db") or 0))
+        opened.append(kind(Connector(address, Options(**options)), purpose, timeout=timeout))
+        return opened[-1]
+
+    yield make
+    for wire in opened:
+        wire.close()
+
+
+@pytest.fixture
+def wire(open_wire):
+    return open_wire()
+
+
+@pytest.fixture
+def cut(redis_client):
+    """Cut a wire's connection from the server's side."""
+
+    def kill(name="tested"):
+        for client in redis_client.client_list():
+            if client["name"] == f"celery-redis-plus:{name}":
+                redis_client.client_kill_filter(_id=client["id"])
+
+    return kill

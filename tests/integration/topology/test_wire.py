@@ -12,47 +12,14 @@ import redis
 from celery_redis_plus.errors import ServerTimeout, ServerUnreachable, WrongKeyType
 from celery_redis_plus.options import Options
 from celery_redis_plus.scripts import Script
-from celery_redis_plus.topology import blocking_wire, held_connection
+from celery_redis_plus.topology import held_connection
 from celery_redis_plus.topology.address import Address
-from celery_redis_plus.topology.blocking_wire import BlockingWire
 from celery_redis_plus.topology.connector import Connector
 from celery_redis_plus.topology.wire import Wire
 from tests.support.waiting import wait_until
 
 ADD = Script("add", "#!lua\nreturn redis.call('INCRBY', KEYS[1], ARGV[1])")
 FAIL = Script("fail", "#!lua\nreturn redis.error_reply('ERR no')")
-
-
-@pytest.fixture
-def open_wire(redis_client):
-    opened = []
-
-    def make(kind=Wire, *, timeout=5.0, purpose="tested", **options):
-        place = redis_client.connection_pool.connection_kwargs
-        address = Address.from_parts(hostname=place["host"], port=place["port"], virtual_host=str(place.get("db") or 0))
-        opened.append(kind(Connector(address, Options(**options)), purpose, timeout=timeout))
-        return opened[-1]
-
-    yield make
-    for wire in opened:
-        wire.close()
-
-
-@pytest.fixture
-def wire(open_wire):
-    return open_wire()
-
-
-@pytest.fixture
-def cut(redis_client):
-    """Cut a wire's connection from the server's side."""
-
-    def kill(name="tested"):
-        for client in redis_client.client_list():
-            if client["name"] == f"celery-redis-plus:{name}":
-                redis_client.client_kill_filter(_id=client["id"])
-
-    return kill
 
 
 class Answers:
@@ -344,55 +311,6 @@ def test_numbers_of_a_connection_start_anew_with_the_connection(wire):
     assert len({producer for producer, _ in first}) == 1
     assert second[1] == 1
     assert second[0] != first[0][0]
-
-
-# -- blocking ---------------------------------------------------------------------------------------------------------------
-
-
-def test_a_blocking_call_ends_with_what_came(open_wire, redis_client):
-    blocking = open_wire(BlockingWire, purpose="blocking")
-    blocking.start("BZPOPMIN", "bell", 5)
-    assert not blocking.arrived()
-    redis_client.zadd("bell", {"x": 1})
-    wait_until(blocking.arrived)
-    assert blocking.finish()[0] == b"bell"
-
-
-def test_a_blocking_call_outlives_the_timeout_of_ordinary_ones(open_wire, redis_client):
-    """Whoever waits asks `arrived`; only a read has a limit."""
-    blocking = open_wire(BlockingWire, purpose="blocking", timeout=0.1)
-    blocking.start("BZPOPMIN", "bell", 0.4)
-    wait_until(blocking.arrived)
-    assert blocking.finish() is None
-
-
-def test_a_blocking_call_that_the_server_does_not_end_in_time_is_given_up(open_wire, monkeypatch):
-    monkeypatch.setattr(blocking_wire, "OVERDUE_S", 0.1)
-    blocking = open_wire(BlockingWire, purpose="blocking")
-    blocking.start("BZPOPMIN", "bell", 60, lasts_s=0.1)
-    assert not blocking.arrived()
-    with pytest.raises(ServerTimeout, match="blocking: no answer"):
-        wait_until(blocking.arrived)
-    assert not blocking.connected
-
-
-def test_a_blocking_call_whose_connection_is_cut_says_so(open_wire, cut):
-    blocking = open_wire(BlockingWire, purpose="blocking")
-    blocking.start("BZPOPMIN", "bell", 5)
-    cut("blocking")
-    wait_until(blocking.arrived)
-    with pytest.raises(ServerUnreachable):
-        blocking.finish()
-    with pytest.raises(ServerUnreachable):
-        blocking.finish()
-
-
-def test_a_refused_blocking_call_keeps_the_connection(open_wire):
-    blocking = open_wire(BlockingWire, purpose="blocking")
-    blocking.start("BZPOPMIN", "bell", "soon")
-    with pytest.raises(redis.ResponseError):
-        blocking.finish()
-    assert blocking.connected
 
 
 # -- behind a call ----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import kombu
 import pytest
 
 from tests.support.hubs import Loop
-from tests.support.inbox import Inbox
+from tests.support.inbox import Inbox, declare, publish
 from tests.support.services import end_services
 
 if TYPE_CHECKING:
@@ -65,3 +65,29 @@ def loop(connect: Connect) -> Iterator[Callable[[kombu.Connection], Loop]]:
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def worked(connect: Connect, loop: Callable[[kombu.Connection], Loop]) -> Callable[..., tuple[Loop, Inbox, Channel]]:
+    """Serve a queue `q` of numbers; `work` gets each message inside a turn of the loop, as a solo worker's task does.
+
+    Returns the loop, the inbox that keeps the messages, and a channel to look with.
+    """
+
+    def start(
+        work: Callable[[Any], None], *, prefetch: int, count: int, arguments: dict[str, Any] | None = None
+    ) -> tuple[Loop, Inbox, Channel]:
+        connection, publisher = connect(), connect().channel()
+        declare(publisher, "q", arguments=arguments)
+        publish(publisher, "q", *range(count))
+        queue = kombu.Queue("q", durable=True, queue_arguments=arguments)
+        inbox = Inbox(connection.channel(), queue, prefetch=prefetch)
+
+        def take(message: Any) -> None:
+            inbox.messages.append(message)
+            work(message)
+
+        inbox.consumer.on_message = take
+        return loop(connection), inbox, publisher
+
+    return start

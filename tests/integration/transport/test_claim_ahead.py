@@ -6,7 +6,6 @@ import os
 import socket
 import time
 
-import kombu
 import pytest
 
 from celery_redis_plus.transport.failures import CONNECTION_ERRORS
@@ -101,9 +100,8 @@ def test_what_it_brings_goes_back_when_the_consumer_ends(busy, how):
         return
     if how == "connection":
         inbox.connection.close()
-    sizes = publisher.queue_sizes("q")
     # A channel that closes, unlike a consumer that is cancelled, also returns what was delivered.
-    assert (sizes.ready, sizes.unacked) == ((1, 1) if how == "cancel" else (2, 0))
+    assert sizes_of(publisher) == ((1, 1) if how == "cancel" else (2, 0))
 
 
 def test_what_it_brings_goes_back_when_the_connection_breaks(busy):
@@ -134,23 +132,6 @@ def test_a_server_that_does_not_answer_it_is_given_up(connect, loop, server):
 # -- behind the end of a solo worker's task ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def worked(connect, loop):
-    """Serve a queue of 4 messages, one at a time; `work` gets each message inside its delivery."""
-
-    def start(work, **arguments):
-        connection, publisher = connect(), connect().channel()
-        declare(publisher, "q", **arguments)
-        publish(publisher, "q", *range(4))
-        inbox = Inbox(
-            connection.channel(), kombu.Queue("q", durable=True, queue_arguments=arguments.get("arguments")), prefetch=1
-        )
-        inbox.consumer.on_message = lambda message: (inbox.messages.append(message), work(message))
-        return loop(connection), inbox, publisher
-
-    return start
-
-
 def test_a_task_that_has_ended_claims_the_next_one_before_its_delivery_is_over(worked):
     out = []
 
@@ -159,7 +140,7 @@ def test_a_task_that_has_ended_claims_the_next_one_before_its_delivery_is_over(w
         message.ack()
         out.append(ahead_of(inbox).out)
 
-    running, inbox, publisher = worked(work)
+    running, inbox, publisher = worked(work, prefetch=1, count=4)
     running.run(lambda: len(inbox.messages) == 4)
     assert inbox.bodies == [0, 1, 2, 3]
     assert out == [True, True, True, False]
@@ -173,7 +154,7 @@ def test_an_ack_behind_which_work_may_come_claims_nothing(worked):
         message.ack()
         out.append(ahead_of(inbox).out)
 
-    running, inbox, _ = worked(work)
+    running, inbox, _ = worked(work, prefetch=1, count=4)
     running.run(lambda: len(inbox.messages) == 4)
     assert out == [False] * 4
 
@@ -186,7 +167,7 @@ def test_a_queue_with_rules_is_claimed_from_when_the_delivery_is_over(worked):
         message.ack()
         out.append(ahead_of(inbox).out)
 
-    running, inbox, _ = worked(work, arguments={"x-single-active-consumer": True})
+    running, inbox, _ = worked(work, prefetch=1, count=4, arguments={"x-single-active-consumer": True})
     running.run(lambda: len(inbox.messages) == 4)
     assert out == [False] * 4
 
@@ -197,7 +178,7 @@ def test_what_the_end_of_a_task_has_claimed_goes_back_when_the_worker_ends(worke
         message.ack()
         raise SystemExit
 
-    running, inbox, publisher = worked(work)
+    running, inbox, publisher = worked(work, prefetch=1, count=4)
     with pytest.raises(SystemExit):
         running.run(lambda: False)
     inbox.connection.close()
@@ -211,7 +192,7 @@ def test_an_ack_whose_claim_meets_a_lost_connection_leaves_over_another_one(work
         message.note_ended()
         message.ack()
 
-    running, inbox, publisher = worked(work)
+    running, inbox, publisher = worked(work, prefetch=1, count=4)
     with pytest.raises(CONNECTION_ERRORS):
         running.run(lambda: False)
     inbox.connection.close()

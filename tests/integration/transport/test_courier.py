@@ -7,7 +7,6 @@ import threading
 import pytest
 
 from celery_redis_plus.broker.holding import Settlement
-from tests.support.inbox import declare, publish
 from tests.support.waiting import wait_until
 
 THREAD = "celery-redis-plus-courier"
@@ -15,25 +14,6 @@ THREAD = "celery-redis-plus-courier"
 
 def couriers():
     return [thread for thread in threading.enumerate() if thread.name == THREAD]
-
-
-@pytest.fixture
-def consume(connect, loop):
-    """Serve a queue of numbers by a loop; `on_message` gets each message inside a turn."""
-
-    def start(on_message, *, prefetch=4, count=8, **arguments):
-        connection, publisher = connect(), connect().channel()
-        declare(publisher, "q", **arguments)
-        publish(publisher, "q", *range(count))
-        channel = connection.channel()
-        consumer = connection.Consumer(queues=[], channel=channel, on_message=on_message, accept=None)
-        consumer.qos(prefetch_count=prefetch)
-        running = loop(connection)
-        consumer.add_queue(connection.SimpleQueue("q", queue_args=arguments.get("arguments"), channel=channel).queue)
-        consumer.consume()
-        return running, publisher, channel
-
-    return start
 
 
 def ack_calls(channel, monkeypatch):
@@ -51,7 +31,7 @@ def ack_calls(channel, monkeypatch):
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_an_ack_leaves_while_the_work_after_it_goes_on(consume, early):
+def test_an_ack_leaves_while_the_work_after_it_goes_on(worked, early):
     left_by_then = []
 
     def work(message):
@@ -62,12 +42,12 @@ def test_an_ack_leaves_while_the_work_after_it_goes_on(consume, early):
             wait_until(lambda: publisher.queue_sizes("q").unacked == 3, 10)
             left_by_then.append(threading.get_ident())
 
-    running, publisher, _ = consume(work)
+    running, _, publisher = worked(work, prefetch=4, count=8)
     running.run(lambda: bool(left_by_then))
     assert left_by_then == [threading.get_ident()]
 
 
-def test_early_acks_of_short_work_leave_with_the_next_claim(consume, monkeypatch):
+def test_early_acks_of_short_work_leave_with_the_next_claim(worked, monkeypatch):
     monkeypatch.setattr("celery_redis_plus.broker.settling.LEISURE_S", 10.0)
     done = []
 
@@ -76,52 +56,52 @@ def test_early_acks_of_short_work_leave_with_the_next_claim(consume, monkeypatch
         message.ack()
         done.append(message.delivery_tag)
 
-    running, publisher, channel = consume(work)
-    calls = ack_calls(channel, monkeypatch)
+    running, inbox, publisher = worked(work, prefetch=4, count=8)
+    calls = ack_calls(inbox.channel, monkeypatch)
     running.run(lambda: len(done) == 8 and publisher.queue_sizes("q").unacked == 0)
     assert [tag for call in calls for tag in call] == done
     assert len(calls) == 2
 
 
-def test_the_ack_of_finished_work_leaves_before_other_work_begins(consume):
+def test_the_ack_of_finished_work_leaves_before_other_work_begins(worked):
     unacked = []
 
     def work(message):
         unacked.append(publisher.queue_sizes("q").unacked)
         message.ack()
 
-    running, publisher, _ = consume(work, count=4)
+    running, _, publisher = worked(work, prefetch=4, count=4)
     running.run(lambda: len(unacked) == 4)
     assert unacked == [4, 3, 2, 1]
 
 
-def test_an_ack_leaves_when_its_turn_ends_by_an_exception(consume):
+def test_an_ack_leaves_when_its_turn_ends_by_an_exception(worked):
     def work(message):
         message.note_early()
         message.ack()
         raise SystemExit
 
-    running, publisher, channel = consume(work)
+    running, inbox, publisher = worked(work, prefetch=4, count=8)
     with pytest.raises(SystemExit):
         running.run(lambda: False)
-    assert not channel.session.settler.gathers
+    assert not inbox.channel.session.settler.gathers
     wait_until(lambda: publisher.queue_sizes("q").unacked == 3, 10)
 
 
-def test_an_ack_that_makes_room_for_others_leaves_at_once(consume):
+def test_an_ack_that_makes_room_for_others_leaves_at_once(worked):
     waiting = []
 
     def work(message):
         message.note_early()
         message.ack()
-        waiting.append(channel.session.settler.gathers)
+        waiting.append(inbox.channel.session.settler.gathers)
 
-    running, _, channel = consume(work, arguments={"x-max-unacked": 2})
+    running, inbox, _ = worked(work, prefetch=4, count=8, arguments={"x-max-unacked": 2})
     running.run(lambda: len(waiting) == 8)
     assert waiting == [False] * 8
 
 
-def test_the_thread_ends_with_its_loop(consume):
+def test_the_thread_ends_with_its_loop(worked):
     done = []
 
     def work(message):
@@ -129,15 +109,15 @@ def test_the_thread_ends_with_its_loop(consume):
         done.append(message)
 
     before = couriers()
-    running, _, channel = consume(work)
+    running, inbox, _ = worked(work, prefetch=4, count=8)
     running.run(lambda: len(done) == 8)
     assert len(couriers()) == len(before) + 1
-    connection = channel.connection.client
+    connection = inbox.connection
     connection.transport.unregister_from_event_loop(connection.connection, running.hub)
     wait_until(lambda: len(couriers()) <= len(before), 10)
 
 
-def test_the_thread_ends_when_nothing_has_come_for_long_and_a_new_one_serves_what_comes_then(consume, monkeypatch):
+def test_the_thread_ends_when_nothing_has_come_for_long_and_a_new_one_serves_what_comes_then(worked, monkeypatch):
     monkeypatch.setattr("celery_redis_plus.transport.courier.IDLE_END_S", 0.01)
     monkeypatch.setattr("celery_redis_plus.transport.courier.QUIET_LOOKS", 1)
     left = []
@@ -145,22 +125,22 @@ def test_the_thread_ends_when_nothing_has_come_for_long_and_a_new_one_serves_wha
     def work(message):
         message.note_early()
         message.ack()
-        wait_until(lambda: not channel.session.settler.gathers, 10)
+        wait_until(lambda: not inbox.channel.session.settler.gathers, 10)
         wait_until(lambda: len(couriers()) == before, 10)
         left.append(message)
 
     before = len(couriers())
-    running, publisher, channel = consume(work, count=3)
+    running, inbox, publisher = worked(work, prefetch=4, count=3)
     running.run(lambda: len(left) == 3)
     wait_until(lambda: publisher.queue_sizes("q").unacked == 0, 10)
 
 
-def test_an_ack_that_comes_while_the_loop_ends_leaves_and_the_thread_ends(consume):
+def test_an_ack_that_comes_while_the_loop_ends_leaves_and_the_thread_ends(worked):
     messages = []
     before = len(couriers())
-    running, publisher, channel = consume(messages.append)
+    running, inbox, publisher = worked(messages.append, prefetch=4, count=8)
     running.run(lambda: len(messages) == 4)
-    connection, session = channel.connection.client, channel.session
+    connection, session = inbox.connection, inbox.channel.session
     connection.transport.unregister_from_event_loop(connection.connection, running.hub)
     # A thread that saw the loop just before its end.
     session.settler.gather(session.service.register.settle(messages[0].delivery_tag, Settlement.ACK))
