@@ -44,6 +44,30 @@ def test_a_poison_task_dies_at_the_delivery_limit_and_runs_after_the_fix(pool, c
     assert letters.page("celery") == []
 
 
+@pytest.mark.parametrize("pool", ["solo", "threads"])
+def test_a_task_that_kills_its_worker_before_its_early_ack_has_left_ends_as_well(pool, celery_app, celery_worker, notes, letters):
+    config = {**CONFIG, "task_acks_late": False}
+    app = celery_app(**config)
+    app.send_task("c.die", ["hasty", "task"])
+    with app.connection_for_read() as connection:
+        channel = connection.default_channel
+
+        def is_over():
+            sizes = channel.queue_sizes("celery")
+            return sizes.ready + sizes.delayed + sizes.unacked == 0
+
+        for _ in range(LIMIT + 1):
+            worker = celery_worker(pool=pool, config=config)
+            wait_until(lambda worker=worker: letters.page("celery") or not worker.running, 20, worker.tail)
+            if is_over():
+                break
+        assert is_over()
+    runs = len(notes.started("hasty"))
+    # Acked while it died, or dead at the limit: either way no worker dies of it any more.
+    assert [letter.failures for letter in letters.page("celery")] in ([], [runs])
+    assert 1 <= runs <= LIMIT
+
+
 def test_a_task_that_expired_in_the_queue_is_a_dead_letter(celery_app, celery_worker, notes, letters):
     app = celery_app(**CONFIG)
     app.send_task("c.note", ["expired", "late"], expires=0.2, queue="unattended")
