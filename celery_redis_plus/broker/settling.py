@@ -183,6 +183,15 @@ class Settler:
         """Remove messages and wait for the reply; return how many were there. Raises as `Wire.run` does."""
         return int(self._wire.run(self._ack, self._keys.queue(queue).ack, *tags))
 
+    def settle_or_order(self, messages: Sequence[Held], settlement: Settlement) -> None:
+        """Settle messages and wait for the replies. Raises as `Wire.run` does; the duties settle them then."""
+        try:
+            self.settle(messages, settlement)
+        except Exception:
+            for held in messages:
+                self._register.order(held, settlement)
+            raise
+
     def settle(self, messages: Iterable[Held], settlement: Settlement) -> None:
         """Settle messages and wait for the replies. Raises as `Wire.run` does; the messages then stay held."""
         queues: dict[str, list[Held]] = {}

@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds for which a claim waits for more credit while most of the prefetch is being worked on.
 GATHER_S = 0.002
+#: Seconds; where a solo worker's task has taken no longer, the next one is expected not to.
+SHORT_S = 0.002
 
 
 class Claiming:
@@ -38,6 +40,8 @@ class Claiming:
         self.works_beside = False
         #: Until when a claim waits for more credit; 0: it does not.
         self._claim_at = 0.0
+        #: When the last task began that a solo worker ran within a delivery, on the monotonic clock, in seconds.
+        self._began_at = 0.0
 
     def claim(self) -> bool:
         """Claim for one channel that has credit and reason to; return whether anything may have come by it."""
@@ -68,12 +72,24 @@ class Claiming:
                 return True
         return False
 
+    def claim_before_work(self, channel: Channel) -> bool:
+        """Claim, and send the acks, when a task is about to begin inside a delivery and will be short, as the one before it was.
+
+        As `claim_behind_work`. What it brings has to be given back should the task be long after all (`ClaimAhead.give_back`).
+        """
+        now = time.monotonic()
+        began_at, self._began_at = self._began_at, now
+        return now - began_at < SHORT_S and self._claim_within_delivery(channel, before_work=True)
+
     def claim_behind_work(self, channel: Channel) -> bool:
         """Claim, and send the acks, when a task has just ended inside a delivery, the rest of which goes on meanwhile.
 
         Returns whether it has; only where there is nothing else to deliver. Never raises, since an ack does not: what the
         connection's failure leaves is met in the next turn.
         """
+        return self._claim_within_delivery(channel, before_work=False)
+
+    def _claim_within_delivery(self, channel: Channel, *, before_work: bool) -> bool:
         if (
             self.works_beside
             or not self._seat.taken
@@ -87,7 +103,7 @@ class Claiming:
         if 2 * credit <= channel.qos.prefetch_count:
             return False
         try:
-            sent = self.ahead.send(channel, channel.hot_queues(MAX_QUEUES), credit, hold=True)
+            sent = self.ahead.send(channel, channel.hot_queues(MAX_QUEUES), credit, hold=True, before_work=before_work)
         except (RedisError, OSError) as error:
             logger.debug("claiming: %s", error)
             sent = False

@@ -201,12 +201,7 @@ class Consuming(Broadcasting):
             return
         self.buffer = deque(message for message in self.buffer if message.tag not in gone)
         held = [taken for tag in gone if (taken := register.settle(tag, Settlement.HAND_BACK)) is not None]
-        try:
-            self.session.settler.settle(held, Settlement.HAND_BACK)
-        except Exception:
-            for one in held:
-                register.order(one, Settlement.HAND_BACK)
-            raise
+        self.session.settler.settle_or_order(held, Settlement.HAND_BACK)
 
     def forfeit(self, queue: str) -> None:
         """Give what is claimed from a queue and not delivered back: another consumer is the active one by now."""

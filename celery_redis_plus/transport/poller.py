@@ -51,8 +51,8 @@ class Poller:
         self._pace = Pace(session.options, self._seat)
         self._bells = Bells(session, self._channels, self._pace)
         self.claiming = Claiming(session, self._channels, self._pace, self._seat)
-        #: Sends the acks that the loop does not come to send.
-        self.courier = Courier(session.settler)
+        #: Sends the acks that the loop does not come to send, and gives back what it does not come to take.
+        self.courier = Courier(session.settler, self.claiming.ahead)
         self._turn_number = 0
         self._in_turn = False
         self._broadcasts_in_a_row = 0
@@ -241,14 +241,19 @@ class Poller:
         """Keep an ack of the loop's own thread for the loop's next write, which claims as well; return False where it cannot.
 
         Not when the worker was told to end: then the loop stands still while its pool finishes what it has. In a turn, in which
-        a solo worker runs its tasks, the end of the last one claims, and a courier sees to it that no ack waits for a task.
+        a solo worker runs its tasks, the beginning or the end of the last one claims, and a courier sees to it that neither an
+        ack nor a claim waits for a long task.
         """
         session = self._session
         keeper = session.service.keeper
         if (keeper is not None and keeper.ending()) or (self._in_turn and held.queue in session.service.register.limited):
             return False
         session.settler.gather(held)
-        if self._in_turn and not (held.ended and self.claiming.claim_behind_work(channel)):
+        if self._in_turn:
+            if held.early:
+                self.claiming.claim_before_work(channel)
+            elif held.ended and self.claiming.claim_behind_work(channel):
+                return True
             self.courier.expect()
         return True
 

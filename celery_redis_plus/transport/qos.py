@@ -153,12 +153,7 @@ class QoS(virtual.QoS):
             taken = register.settle(tag, Settlement.RETURN)
             if taken is not None:
                 held.append(taken)
-        try:
-            self._session.settler.settle(held, Settlement.RETURN)
-        except Exception:
-            for one in held:
-                register.order(one, Settlement.RETURN)
-            raise
+        self._session.settler.settle_or_order(held, Settlement.RETURN)
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
         """Do nothing: the channel's close decides what goes back."""

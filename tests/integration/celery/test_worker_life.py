@@ -39,3 +39,22 @@ def test_task_longer_than_the_visibility_timeout_runs_once(celery_app, celery_wo
 
     assert ran == {"task": 1}
     assert notes.started("long") == ["task"]
+
+
+def test_a_solo_worker_keeps_nothing_behind_a_long_task(celery_app, celery_worker, notes, redis_client):
+    config = {"worker_prefetch_multiplier": 1}
+    app = celery_app(**config)
+    for number in range(10):
+        app.send_task("c.add", [number, 1])
+    app.send_task("c.wait", ["long", "task"])
+    for number in range(3):
+        app.send_task("c.note", ["after", str(number)])
+    worker = celery_worker(config=config, concurrency=1)
+    wait_until(lambda: notes.started("long") == ["task"], 15, worker.tail)
+    # The short tasks before it had the worker claim ahead.
+    wait_until(
+        lambda: redis_client.zcard("queue:{celery}") == 3 and not redis_client.exists("messages_index:{celery}"), 10, worker.tail
+    )
+    notes.go("long")
+    assert notes.wait_for("after", 3, 15, worker.tail) == {"0": 1, "1": 1, "2": 1}
+    assert notes.started("after") == ["0", "1", "2"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import time
 
@@ -197,3 +198,152 @@ def test_an_ack_whose_claim_meets_a_lost_connection_leaves_over_another_one(work
         running.run(lambda: False)
     inbox.connection.close()
     wait_until(lambda: sizes_of(publisher) == (3, 0), 10)
+
+
+# -- before a solo worker's last task ---------------------------------------------------------------------------------------
+
+
+def begins(message):
+    """Ack as a worker without late acks does when a task begins."""
+    message.note_early()
+    message.ack()
+
+
+def test_the_last_of_several_short_tasks_claims_before_it_runs(worked):
+    out = []
+
+    def work(message):
+        begins(message)
+        out.append(ahead_of(inbox).out)
+
+    running, inbox, publisher = worked(work, prefetch=4, count=12)
+    running.run(lambda: len(inbox.messages) == 12)
+    assert inbox.bodies == list(range(12))
+    assert out == [False, False, False, True] * 2 + [False] * 4
+    running.run(lambda: sizes_of(publisher) == (0, 0))
+
+
+def test_behind_a_long_task_nothing_is_claimed(worked, monkeypatch):
+    monkeypatch.setattr("celery_redis_plus.transport.claiming.SHORT_S", 0.0)
+    out = []
+
+    def work(message):
+        begins(message)
+        out.append(ahead_of(inbox).out)
+
+    running, inbox, _ = worked(work, prefetch=1, count=4)
+    running.run(lambda: len(inbox.messages) == 4)
+    assert out == [False] * 4
+
+
+@pytest.fixture
+def surprised(worked):
+    """Serve 8 messages, of which the fourth takes until `wait` returns; return what `worked` does."""
+
+    def start(wait):
+        def work(message):
+            begins(message)
+            if message.payload == 3:
+                assert ahead_of(inbox).out
+                wait(inbox, publisher)
+
+        running, inbox, publisher = worked(work, prefetch=4, count=8)
+        return running, inbox, publisher
+
+    return start
+
+
+def test_what_was_claimed_before_a_long_task_goes_back_while_that_runs(surprised):
+    seen = []
+
+    def wait(_, publisher):
+        wait_until(lambda: sizes_of(publisher) == (4, 0), 10)
+        elsewhere = publisher.basic_get("q")
+        seen.append((elsewhere.payload, elsewhere.delivery_info["redelivered"]))
+        elsewhere.ack()
+
+    running, inbox, publisher = surprised(wait)
+    running.run(lambda: len(inbox.messages) == 7)
+    assert seen == [(4, False)]
+    assert inbox.bodies == [0, 1, 2, 3, 5, 6, 7]
+    assert not any(message.delivery_info["redelivered"] for message in inbox.messages)
+    running.run(lambda: sizes_of(publisher) == (0, 0))
+
+
+def test_it_goes_back_over_another_connection_where_its_own_is_lost(surprised):
+    def wait(inbox, publisher):
+        wait_until(lambda: sizes_of(publisher) == (0, 4), 10)
+        with socket.socket(fileno=os.dup(inbox.connection.transport.session.wire.fileno())) as same:
+            same.shutdown(socket.SHUT_RDWR)
+        wait_until(lambda: sizes_of(publisher) == (4, 0), 10)
+
+    running, inbox, publisher = surprised(wait)
+    with pytest.raises(CONNECTION_ERRORS):
+        running.run(lambda: False)
+    assert inbox.bodies == [0, 1, 2, 3]
+    inbox.connection.close()
+    assert sizes_of(publisher) == (4, 0)
+
+
+def test_the_answer_of_a_server_that_stands_still_is_waited_for(worked, server, monkeypatch):
+    looks = []
+
+    def work(message):
+        if message.payload != 3:
+            begins(message)
+            return
+        wire = inbox.channel.session.wire
+        collect = wire.collect
+        monkeypatch.setattr(wire, "collect", lambda: (collect(), looks.append(ahead_of(inbox).out)))
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            begins(message)
+            wait_until(lambda: len(looks) > 3, 10)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        wait_until(lambda: sizes_of(publisher) == (4, 0), 10)
+
+    running, inbox, publisher = worked(work, prefetch=4, count=8)
+    running.run(lambda: len(inbox.messages) == 8 and sizes_of(publisher) == (0, 0))
+    assert inbox.bodies == list(range(8))
+    assert looks[:3] == [True] * 3
+
+
+def test_a_loop_and_the_thread_that_gives_back_never_deliver_one_message_twice(worked, monkeypatch):
+    monkeypatch.setattr("celery_redis_plus.transport.claim_ahead.LONG_S", 0.0)
+    monkeypatch.setattr("celery_redis_plus.transport.courier.LOOK_S", 0.00005)
+    monkeypatch.setattr("celery_redis_plus.transport.claiming.SHORT_S", 10.0)
+    returned = []
+
+    def work(message):
+        begins(message)
+        if message.payload % 3 == 0:
+            # For as long as it may take a claim to come, and to go back.
+            time.sleep(message.payload % 7 / 10_000)
+
+    running, inbox, publisher = worked(work, prefetch=2, count=2_000)
+    settler = inbox.channel.session.settler
+    give_back = settler.settle_or_order
+
+    def note(messages, settlement):
+        returned.append(len(messages))
+        give_back(messages, settlement)
+
+    monkeypatch.setattr(settler, "settle_or_order", note)
+    running.run(lambda: len(inbox.messages) >= 2_000 and sizes_of(publisher) == (0, 0), 60)
+    assert sorted(inbox.bodies) == list(range(2_000))
+    assert not any(message.delivery_info["redelivered"] for message in inbox.messages)
+    assert returned
+
+
+def test_what_was_claimed_before_a_task_goes_back_when_that_ends_the_worker(worked):
+    def work(message):
+        begins(message)
+        if ahead_of(inbox).out:
+            raise SystemExit
+
+    running, inbox, publisher = worked(work, prefetch=4, count=8)
+    with pytest.raises(SystemExit):
+        running.run(lambda: False)
+    inbox.connection.close()
+    assert sizes_of(publisher) == (4, 0)
