@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from celery import bootsteps
+from celery import bootsteps, signals
 from celery.concurrency import solo
 from celery.worker.consumer import Consumer, Tasks
 from redis.exceptions import RedisError
@@ -24,6 +24,9 @@ from celery_redis_plus.integration.stopping import GracefulStop, give_back_waiti
 from celery_redis_plus.topology.server_check import parse_info
 from celery_redis_plus.transport.transport import Transport
 
+if TYPE_CHECKING:
+    from celery_redis_plus.topology.waker import Waker
+
 logger = logging.getLogger(__name__)
 
 STEP = "celery_redis_plus.integration.worker:BrokerStep"
@@ -39,6 +42,8 @@ class BrokerStep(bootsteps.StartStopStep):
         super().__init__(parent, **options)
         self._running = RunningTasks(parent)
         self._graceful_stop: GracefulStop | None = None
+        #: Of the session that the worker's loop serves.
+        self._waker: Waker | None = None
         self._configured = type(self) in parent.app.steps["consumer"]
 
     def include_if(self, parent: Any) -> bool:
@@ -58,6 +63,8 @@ class BrokerStep(bootsteps.StartStopStep):
         if not isinstance(transport, Transport):
             # The next URL of a failover list is another broker.
             return
+        self._waker = transport.session.waker
+        signals.worker_shutting_down.connect(self._wake_loop, sender=parent.hostname)
         set_keeper(self._running)
         keep_running_jobs(parent.pool)
         settle_at_once(parent)
@@ -78,6 +85,11 @@ class BrokerStep(bootsteps.StartStopStep):
         if graceful_timeout_s is not None and self._graceful_stop is None:
             self._graceful_stop = GracefulStop(parent, transport.session.service, graceful_timeout_s)
 
+    def _wake_loop(self, **_: Any) -> None:
+        """Have a loop that sleeps look at what a signal has told the worker: its system call goes on after signals (PEP 475)."""
+        if self._waker is not None:
+            self._waker.wake()
+
     def stop(self, parent: Any) -> None:
         """Return what waits in a worker that stops; called before each restart of the consumer as well."""
         give_back_waiting(parent, self._running)
@@ -85,8 +97,9 @@ class BrokerStep(bootsteps.StartStopStep):
     #: Of a cold shutdown.
     terminate = stop
 
-    def shutdown(self, parent: Any) -> None:  # noqa: ARG002 - Celery gives the signature
+    def shutdown(self, parent: Any) -> None:
         """Let go of the worker."""
+        signals.worker_shutting_down.disconnect(self._wake_loop, sender=parent.hostname)
         if self._graceful_stop is not None:
             self._graceful_stop.disconnect()
 

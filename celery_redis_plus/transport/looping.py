@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 #: Timers that kombu's loop fires in one turn: ten (`Hub.fire_timers`, kombu 5.7), of which one may be somebody else's.
 TIMERS_A_TURN = 9
 #: Seconds between two calls of `on_timer`.
-TIMER_S = 1.0
+TIMER_S = 2.0
 
 
 class Seat:
@@ -39,7 +39,7 @@ class Seat:
         return self._loop is not None
 
     def take(self, loop: Any, on_tick: Callable[[], None], on_timer: Callable[[], None]) -> None:
-        """Be served by `loop`: `on_tick` before it sleeps, `on_timer` every second."""
+        """Be served by `loop`: `on_tick` before it sleeps, `on_timer` every `TIMER_S`."""
         self._loop = loop
         self._timers_ahead = 0
         self._wakes_at = math.inf

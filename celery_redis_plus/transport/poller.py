@@ -37,7 +37,7 @@ MESSAGES_IN_A_ROW = 32
 #: Seconds between two looks at connections that should have answered.
 HEALTH_S = 5.0
 #: Seconds; what a channel looks at later than this waits for a turn that comes anyway.
-LATER_S = 1.5
+LATER_S = 2.5
 
 
 class Poller:

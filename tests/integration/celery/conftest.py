@@ -52,10 +52,16 @@ def celery_worker(server: Server, broker_url: str, start_worker: Callable[..., W
     """Start a worker of such an app: `celery_worker("configured", pool="solo", config={"task_acks_late": True})`."""
 
     def start(
-        setup: str = "alone", url: str = broker_url, *, config: dict[str, Any] | None = None, pool: str = "solo", **options: Any
+        setup: str = "alone",
+        url: str = broker_url,
+        *,
+        app: str = "tests.integration.celery.app",
+        config: dict[str, Any] | None = None,
+        pool: str = "solo",
+        **options: Any,
     ) -> Worker:
         return start_worker(
-            "tests.integration.celery.app",
+            app,
             pool=pool,
             env={
                 SETUP_VARIABLE: setup,

@@ -58,3 +58,13 @@ def test_a_solo_worker_keeps_nothing_behind_a_long_task(celery_app, celery_worke
     notes.go("long")
     assert notes.wait_for("after", 3, 15, worker.tail) == {"0": 1, "1": 1, "2": 1}
     assert notes.started("after") == ["0", "1", "2"]
+
+
+def test_a_sleeping_worker_hears_of_its_signal(celery_app, celery_worker, notes):
+    config = {"broker_transport_options": {"polling_interval": 300}}
+    worker = celery_worker(app="tests.integration.celery.sleepy_app", config=config, options=("--without-heartbeat",))
+    celery_app(**config).send_task("c.note", ["before", "sleep"])
+    notes.wait_for("before", 1, 15, worker.tail)
+    worker.signal(15)
+    # Something of Celery's wakes it every ten seconds or so.
+    assert worker.wait(5) == 0

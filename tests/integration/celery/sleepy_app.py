@@ -1,0 +1,10 @@
+"""The app of a worker whose loop is woken by messages and signals alone."""
+
+from __future__ import annotations
+
+from celery_redis_plus.transport import looping
+from tests.integration.celery.app import app
+
+__all__ = ["app"]
+
+looping.TIMER_S = 3600.0
