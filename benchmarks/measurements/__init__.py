@@ -21,6 +21,7 @@ REDIS_ONLY = frozenset({KOMBU_REDIS, OURS})
 
 #: (quick, full) rounds: what takes long and hardly varies is repeated less.
 OFTEN = (2, 9)
+SEVERAL = (1, 5)
 SOME = (1, 3)
 ONCE = (1, 1)
 
@@ -50,12 +51,12 @@ _ALL = (
     Measurement("publish", "publish", BROKERS | {FLOOR, MEMORY}, one_core=True),
     Measurement("consume", "consume", BROKERS | {FLOOR, MEMORY}, one_core=True),
     Measurement("delay", "delay", BROKERS | {FLOOR, MEMORY}, one_core=True),
-    Measurement("solo", "celery_rate", BROKERS | {FLOOR}, "solo", SOME),
-    Measurement("prefork", "celery_rate", BROKERS, "prefork", SOME),
-    Measurement("threads", "celery_rate", BROKERS, "threads", SOME),
-    Measurement("solo-late", "celery_rate", BROKERS, "solo_acks_late", SOME),
-    Measurement("prefork-late", "celery_rate", BROKERS, "prefork_acks_late", SOME),
-    Measurement("ping", "ping", BROKERS, rounds=SOME),
+    Measurement("solo", "celery_rate", BROKERS | {FLOOR}, "solo", SEVERAL),
+    Measurement("prefork", "celery_rate", BROKERS, "prefork", SEVERAL),
+    Measurement("threads", "celery_rate", BROKERS, "threads", SEVERAL),
+    Measurement("solo-late", "celery_rate", BROKERS, "solo_acks_late", SEVERAL),
+    Measurement("prefork-late", "celery_rate", BROKERS, "prefork_acks_late", SEVERAL),
+    Measurement("ping", "ping", BROKERS, rounds=SEVERAL),
     Measurement("countdown", "countdown", BROKERS, "idle", SOME),
     Measurement("countdown-far", "countdown", REDIS_ONLY, "behind_far_tasks", ONCE, timeout_s=600),
     Measurement("countdown-burst", "countdown", REDIS_ONLY, "burst", SOME),
@@ -70,7 +71,7 @@ _ALL = (
     Measurement("fanout50-acks", "fanout", BROKERS, "fifty_that_ack", SOME),
     Measurement("limits", "limits", frozenset({OURS}), rounds=SOME, one_core=True),
     Measurement("memory", "memory", REDIS_ONLY | {FLOOR}, rounds=ONCE),
-    Measurement("idle", "idle", REDIS_ONLY, rounds=ONCE),
+    Measurement("idle", "idle", REDIS_ONLY, rounds=SOME),
     Measurement("close", "closing", BROKERS, rounds=SOME),
     Measurement("shutdown", "shutdown", BROKERS, rounds=SOME),
 )

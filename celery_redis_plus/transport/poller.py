@@ -192,7 +192,10 @@ class Poller:
             left = HEALTH_S if deadline is None else deadline - time.monotonic()
             rest_s = session.reader.rest_s() or HEALTH_S
             wait_s = max(min(left, HEALTH_S, rest_s, self._pace.rest_s() or HEALTH_S, self._later_s()), 0.0)
-            if not self._wait(wait_s) and left <= 0:
+            if self._wait(wait_s):
+                # Before all else: what a bell has announced waits for nothing but this.
+                self.claiming.claim()
+            elif left <= 0:
                 return False
 
     def _descriptors(self) -> dict[str, int]:

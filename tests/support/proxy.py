@@ -54,6 +54,9 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._changed = asyncio.Event()
         self._sockets: set[asyncio.StreamWriter] = set()
+        #: From clients: readers of open connections, and the bytes that were passed on or held back.
+        self._clients: set[asyncio.StreamReader] = set()
+        self._taken = 0
         self._listener: asyncio.Server | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self.port = 0
@@ -117,6 +120,11 @@ class Proxy:
         """How many connections are open."""
         return len(self._sockets) // 2
 
+    @property
+    def heard(self) -> int:
+        """How many bytes have arrived from clients, whether or not they were let through."""
+        return self._call(lambda: self._taken + sum(len(_unread(reader)) for reader in self._clients))
+
     # ---- inside the loop
 
     def _turn(self, **changes: Any) -> None:
@@ -154,6 +162,7 @@ class Proxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._sockets.add(writer)
+        self._clients.add(reader)
         try:
             await self._until_it_passes()
             if not self._weather.accepts:
@@ -168,14 +177,19 @@ class Proxy:
                 if commands in left and writer.transport.is_closing() and writer in self._sockets:
                     # The client was killed, and an answer to it failed. What it had sent before still arrives.
                     _, left = await asyncio.wait([commands], timeout=LAST_WORDS_S)
+                heard_out = commands not in left and commands.exception() is None
                 for pump in left | set(pumps) - {commands}:
                     pump.cancel()
                 await asyncio.gather(*pumps, return_exceptions=True)
+                if heard_out and server_writer in self._sockets:
+                    self._forget(writer)
+                    await _let_read(server_reader, server_writer)
             finally:
                 self._forget(server_writer)
         except (OSError, asyncio.CancelledError):
             pass  # the server is away, the client has gone, or the proxy ends: the others see a reset
         finally:
+            self._clients.discard(reader)
             self._forget(writer)
 
     def _forget(self, writer: asyncio.StreamWriter) -> None:
@@ -184,6 +198,8 @@ class Proxy:
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, replies: bool) -> None:
         while data := await _read(reader):
+            if not replies:
+                self._taken += len(data)
             weather = self._weather
             if weather.delay_s:
                 await asyncio.sleep(weather.delay_s)
@@ -206,10 +222,23 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
         return await reader.read(CHUNK)
     except ConnectionError:
         # asyncio would forget what came before the reset.
-        buffer = reader._buffer  # type: ignore[attr-defined]  # noqa: SLF001
+        buffer = _unread(reader)
         rest = bytes(buffer)
         buffer.clear()
         return rest
+
+
+async def _let_read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """End the way to the server, and have it read what is on that: a reset, also one that answers its replies, would take it."""
+    with suppress(OSError, TimeoutError):
+        writer.write_eof()
+        async with asyncio.timeout(LAST_WORDS_S):
+            while await reader.read(CHUNK):
+                pass
+
+
+def _unread(reader: asyncio.StreamReader) -> bytearray:
+    return reader._buffer  # type: ignore[attr-defined,no-any-return]  # noqa: SLF001
 
 
 def _reset_one(writer: asyncio.StreamWriter) -> None:

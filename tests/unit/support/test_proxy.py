@@ -1,6 +1,5 @@
 import socket
 import threading
-import time
 
 import pytest
 
@@ -75,13 +74,12 @@ def test_what_a_killed_client_had_sent_arrives_all_the_same(proxy, echo, client)
     client.sendall(b"a")
     assert client.recv(100) == b"a"
     proxy.blackhole()
-    for piece in (b"b", b"c", b"d"):
+    for number, piece in enumerate((b"b", b"c", b"d"), 2):
         client.sendall(piece)
         # In pieces: the first one waits for better weather, the others behind it.
-        time.sleep(0.02)
+        wait_until(lambda number=number: proxy.heard == number)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     client.close()
-    time.sleep(0.02)
     proxy.heal()
     wait_until(lambda: bytes(echo[1]) == b"abcd")
 
