@@ -19,6 +19,7 @@ from celery_redis_plus.demo.app import BROKER_VARIABLE, PREFIX_VARIABLE, journal
 from celery_redis_plus.demo.guard import Guard
 from celery_redis_plus.demo.server import EmbeddedServer
 from celery_redis_plus.demo.worker import WorkerProcess
+from celery_redis_plus.duties.service import services
 from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.options import Options
 from celery_redis_plus.topology.address import Address, url_options
@@ -87,6 +88,8 @@ class Stage:
             self.folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="celery-redis-plus-demo-")))
             self._guard.watch_folder(str(self.folder))
             self.broker = own_url(self._url) if self._url else self._embedded_server(exits)
+            # Before the server goes: they would report that it is away.
+            exits.callback(_stop_services)
             self.address = Address.from_url(self.broker)
             self._check_server()
             self.journal: Journal = journal_of(self.broker, self.prefix)
@@ -227,6 +230,11 @@ def own_url(url: str) -> str:
     plain, tls = OWN_SCHEMES
     scheme = plain if address.tls is None else tls
     return f"{scheme}{'+socket' if address.path else ''}://{url.partition('://')[2]}"
+
+
+def _stop_services() -> None:
+    for service in services():
+        service.stop()
 
 
 def _ignore(source: str, line: str) -> None:

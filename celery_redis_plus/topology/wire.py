@@ -7,7 +7,9 @@ posted one, whose reply is read later, less than half of that (measured, see DES
 from __future__ import annotations
 
 import logging
+import os
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from celery_redis_plus.scripts import Script
 
 logger = logging.getLogger(__name__)
+
+#: Not on every Unix.
+_yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 #: Called with (reply, None) or (None, error).
 Done = Callable[[Any, Exception | None], None]
@@ -234,6 +239,26 @@ class Wire(HeldConnection):
                     self._read()
             except BaseException as error:
                 self._break(error)
+
+    def glance(self, seconds: float, *, until: Callable[[], bool]) -> bool:
+        """Read owed replies as they come for up to `seconds`, without sleeping; return whether it was enough, as `catch_up`."""
+        self._check_process()
+        with self.lock:
+            connection = self._connection
+            give_up_at = time.monotonic() + seconds
+            try:
+                self.push()
+                while connection is not None and self._owed and not until():
+                    if connection.can_read(timeout=0):
+                        self._read_one()
+                    elif time.monotonic() > give_up_at:
+                        return False
+                    else:
+                        # The server may share our core.
+                        _yield_core()
+            except BaseException as error:
+                self._break(error)
+            return True
 
     def catch_up(self, until: Callable[[], bool] = lambda: False) -> None:
         """Read owed replies, waiting for them: all, or `until` it is enough. Raises as `run` does when the connection failed."""
