@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds for which the end waits until the server has what goes back and what was acked.
 FLUSH_S = 5.0
+#: Seconds for which a cold shutdown waits for the consumer's end, which a warm one has begun.
+CLOSING_S = 2.0
 
 
 class GracefulStop:
@@ -62,6 +64,8 @@ class GracefulStop:
         if not self._lock.acquire(blocking=False):
             return
         if terminates_jobs(self._consumer.pool):
+            # In the midst of that, Celery's cold shutdown would find it half closed, and return nothing of what runs.
+            self._consumer.blueprint.shutdown_complete.wait(CLOSING_S)
             os.kill(os.getpid(), signal.SIGQUIT)
             return
         give_back_everything(self._service)
