@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.guard import ServerTestGuard
-from tests.support.servers import Server, new_server, session_server
+from tests.support.servers import DATABASES, Server, new_server, session_server
 from tests.support.workers import Worker
 
 if TYPE_CHECKING:
@@ -18,13 +18,10 @@ if TYPE_CHECKING:
 
     from celery_redis_plus.demo.server import EmbeddedServer
 
-#: Databases that a test may use on the shared server; all are emptied before it runs.
-DATABASES = (0, 1)
-
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """The server that all tests of the session share."""
+    """The server that all tests of this process share."""
     with session_server() as shared:
         yield shared
 

@@ -17,6 +17,8 @@ from celery_redis_plus.demo.server import EmbeddedServer, ServerStartError, embe
 
 URL_VARIABLE = "CRP_TEST_URL"
 PROGRAM_VARIABLE = "CRP_TEST_SERVER"
+#: Databases that the tests of one process use.
+DATABASES = (0, 1)
 
 
 class Server(Protocol):
@@ -30,11 +32,15 @@ class Server(Protocol):
 
 
 class RunningServer:
-    """A server that somebody else started: `CRP_TEST_URL`. Database 0 is the one in the URL, 1 the next."""
+    """The running server that `CRP_TEST_URL` names. Database 0 of a test is the one in the URL, 1 the next.
+
+    With pytest-xdist each process of the run has two databases of its own, so that no test empties those of another.
+    """
 
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
-        self._first_db = int(self._parts.path.strip("/") or 0)
+        process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+        self._first_db = int(self._parts.path.strip("/") or 0) + len(DATABASES) * process
 
     def url(self, db: int = 0, scheme: str = "redisplus") -> str:
         return urlunsplit(self._parts._replace(scheme=scheme, path=f"/{self._first_db + db}"))

@@ -418,12 +418,18 @@ def test_a_glance_gives_up_where_nothing_comes(wire, server):
     assert answers.replies == [2]
 
 
-def test_a_glance_meets_a_lost_connection(wire):
+def test_a_glance_meets_a_lost_connection(wire, server):
     answers = Answers()
-    wire.post(FAIL, [], done=answers)
-    with socket.socket(fileno=os.dup(wire.fileno())) as same:
-        same.shutdown(socket.SHUT_RDWR)
-    with pytest.raises(redis.ConnectionError):
-        wire.glance(10.0, until=lambda: False)
+    wire.run(ADD, [b"n"], 1)
+    # The reply must not come before the connection is lost.
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        wire.post(ADD, [b"n"], 1, done=answers)
+        with socket.socket(fileno=os.dup(wire.fileno())) as same:
+            same.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(redis.ConnectionError):
+            wire.glance(10.0, until=lambda: False)
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
     assert answers.errors
     assert not wire.connected

@@ -5,8 +5,8 @@ import pytest
 from tests.support.guard import ServerTestGuard
 
 
-def finish(guard, exitstatus):
-    session = SimpleNamespace(exitstatus=exitstatus)
+def finish(guard, exitstatus, **config):
+    session = SimpleNamespace(exitstatus=exitstatus, config=SimpleNamespace(**config))
     guard.pytest_sessionfinish(session, exitstatus)
     return session.exitstatus
 
@@ -35,6 +35,12 @@ def test_run_with_enough_passes():
     guard.pytest_runtest_logreport(report())
 
     assert finish(guard, pytest.ExitCode.OK) == pytest.ExitCode.OK
+
+
+def test_a_process_that_runs_a_share_of_the_tests_does_not_judge_the_run():
+    guard = ServerTestGuard(minimum=1)
+
+    assert finish(guard, pytest.ExitCode.OK, workerinput={}) == pytest.ExitCode.OK
 
 
 def test_interrupted_run_stays_interrupted():
