@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from redis.utils import HIREDIS_AVAILABLE
 
 from tests.support.guard import ServerTestGuard
 from tests.support.servers import DATABASES, Server, new_server, session_server
@@ -81,6 +82,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="fail unless at least N tests passed on a real server",
     )
+
+
+def pytest_report_header() -> str:
+    return f"replies are parsed by {'hiredis' if HIREDIS_AVAILABLE else 'redis-py, in Python'}"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -11,6 +11,7 @@ from redis.exceptions import ResponseError
 from celery_redis_plus.errors import ServerTimeout, ServerUnreachable
 from celery_redis_plus.topology.held_connection import Argument, HeldConnection
 from celery_redis_plus.topology.packing import pack_command
+from celery_redis_plus.topology.replies import send
 
 #: Seconds by which the server may be late with its own timeout (up to 100 ms, seen by its cron) and the network besides.
 OVERDUE_S = 5.0
@@ -40,7 +41,7 @@ class BlockingWire(HeldConnection):
             self._patience_s = lasts_s + OVERDUE_S
             self._overdue_at = time.monotonic() + self._patience_s
             try:
-                connection.send_packed_command((pack_command(arguments),), check_health=False)
+                send(connection, pack_command(arguments))
             except BaseException as error:
                 self._break(error)
 
@@ -50,13 +51,7 @@ class BlockingWire(HeldConnection):
         Raises:
             ServerTimeout: the server did not answer its own timeout: the peer is gone without a word.
         """
-        connection = self._connection
-        if connection is None:
-            return True
-        try:
-            if connection.can_read(timeout=0):
-                return True
-        except Exception:
+        if self._connection is None or self._arrived():
             return True
         if time.monotonic() > self._overdue_at:
             error = ServerTimeout(

@@ -9,8 +9,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.topology import forks
-from celery_redis_plus.topology.replies import reply_reader
+from celery_redis_plus.topology.packing import pack_command
+from celery_redis_plus.topology.replies import replies_of, send
 from celery_redis_plus.topology.this_process import this_process
 from celery_redis_plus.translation import translate
 
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Seconds of rest after which a connection is looked at before it is used again.
 IDLE_CHECK_S = 2.0
+
+PING = pack_command((b"PING",))
 
 #: What a script or a command takes as one argument.
 Argument = bytes | str | int | float
@@ -46,6 +52,8 @@ class HeldConnection:
         self._used = 0.0
         #: Returns the next reply of the connection; raises what it says, or its failure.
         self._read: Callable[[], Any] = _not_connected
+        #: Tells whether `_read` has something at hand, were it the end of the connection.
+        self._arrived: Callable[[], bool] = _nothing
         #: Counts the connections that were opened: two sockets may have the same file descriptor, one after the other.
         self.generation = 0
 
@@ -60,10 +68,14 @@ class HeldConnection:
         return self._connection
 
     def fileno(self) -> int:
-        """Return the socket's file descriptor; ValueError without a connection."""
+        """Return the socket's file descriptor.
+
+        Raises:
+            ServerUnreachable: there is no connection: it was lost, or it is the parent process's.
+        """
         sock = _socket_of(self._connection)
         if sock is None:
-            raise ValueError(f"{self.purpose} is not connected")
+            raise ServerUnreachable(f"{self.purpose}: this process has no connection to {self.connector.address.display()}")
         return int(sock.fileno())
 
     def connect(self) -> None:
@@ -111,7 +123,7 @@ class HeldConnection:
         self._used = now
         if self._connection is None:
             self._connection = self.connector.open(self.purpose, timeout=self.timeout)
-            self._read = reply_reader(self._connection)
+            self._read, self._arrived = replies_of(self._connection)
             self.generation += 1
             self._opened()
         return self._connection
@@ -123,9 +135,9 @@ class HeldConnection:
         said nothing.
         """
         try:
-            dead = connection.can_read(timeout=0)
+            dead = self._arrived()
             if not dead and 0 < self.connector.options.health_check_interval < idle_s:
-                connection.send_command("PING", check_health=False)
+                send(connection, PING)
                 dead = self._read() != b"PONG"
         except Exception:  # noqa: BLE001 - any failure of an idle connection means the same
             dead = True
@@ -154,7 +166,7 @@ class HeldConnection:
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            self._read = _not_connected
+            self._read, self._arrived = _not_connected, _nothing
             with suppress(Exception):
                 connection.disconnect()
 
@@ -194,7 +206,11 @@ class HeldConnection:
 
 
 def _not_connected() -> NoReturn:
-    raise ConnectionError("not connected")
+    raise RedisConnectionError("not connected")
+
+
+def _nothing() -> bool:
+    return False
 
 
 def _socket_of(connection: Connection | None) -> Any:

@@ -18,6 +18,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from celery_redis_plus.topology.held_connection import Argument, HeldConnection
 from celery_redis_plus.topology.packing import pack_call, pack_command
+from celery_redis_plus.topology.replies import send
 
 if TYPE_CHECKING:
     from redis.connection import Connection
@@ -227,14 +228,13 @@ class Wire(HeldConnection):
         """Read the owed replies that have arrived; never waits for one. Raises as `run` does when the connection failed."""
         self._check_process()
         with self.lock:
-            connection = self._connection
-            if connection is None:
+            if self._connection is None:
                 return
             try:
                 self.push()
-                while self._owed and connection.can_read(timeout=0):
+                while self._owed and self._arrived():
                     self._read_one()
-                if not self._owed and connection.can_read(timeout=0):
+                if not self._owed and self._arrived():
                     # Nothing is owed: only an end of file can be there.
                     self._read()
             except BaseException as error:
@@ -244,12 +244,11 @@ class Wire(HeldConnection):
         """Read owed replies as they come for up to `seconds`, without sleeping; return whether it was enough, as `catch_up`."""
         self._check_process()
         with self.lock:
-            connection = self._connection
             give_up_at = time.monotonic() + seconds
             try:
                 self.push()
-                while connection is not None and self._owed and not until():
-                    if connection.can_read(timeout=0):
+                while self._owed and not until():
+                    if self._arrived():
                         self._read_one()
                     elif time.monotonic() > give_up_at:
                         return False
@@ -323,7 +322,7 @@ class Wire(HeldConnection):
         if self._outbox:
             packed = b"".join((*self._outbox, packed))
             self._outbox.clear()
-        connection.send_packed_command((packed,), check_health=False)
+        send(connection, packed)
 
     def _read_owed(self) -> None:
         """Read what is owed now; a script that is sent again meanwhile is answered after the caller's own command."""

@@ -58,6 +58,7 @@ def celery_worker(server: Server, broker_url: str, start_worker: Callable[..., W
         app: str = "tests.integration.celery.app",
         config: dict[str, Any] | None = None,
         pool: str = "solo",
+        env: dict[str, str] | None = None,
         **options: Any,
     ) -> Worker:
         return start_worker(
@@ -68,6 +69,7 @@ def celery_worker(server: Server, broker_url: str, start_worker: Callable[..., W
                 URL_VARIABLE: url,
                 CONFIG_VARIABLE: repr(config or {}),
                 JOURNAL_VARIABLE: server.url(JOURNAL_DB, "redis"),
+                **(env or {}),
             },
             options=("--without-mingle", "--without-gossip", *options.pop("options", ())),
             **options,

@@ -1,12 +1,16 @@
 """A worker whose connections are cut keeps what runs and gives back the rest, at once (issue A, Shows 6, 7 and 9)."""
 
+from pathlib import Path
+
 import pytest
 from kombu import Connection, Consumer, Queue
 
 from celery_redis_plus.errors import ServerUnreachable
+from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
 QUEUE = b"celery"
+WITHOUT_HIREDIS = Path(__file__).parents[2] / "support" / "without_hiredis"
 
 
 def kill_connections(client):
@@ -58,6 +62,25 @@ def test_running_tasks_run_once_and_prefetched_ones_at_once(  # noqa: PLR0917 - 
     ran = notes.wait_for("loss", 20, 10, worker.tail)
     assert dict(ran) == {str(number): 1 for number in range(20)}
     wait_until(lambda: not redis_client.keys(b"message:{%s}:*" % QUEUE), 5, lambda: left(redis_client))
+
+
+@pytest.mark.parametrize("parser", ["hiredis", "python"])
+@pytest.mark.parametrize("pool", ["solo", "threads"])
+def test_a_worker_whose_connections_are_reset_goes_on_whichever_parser_it_has(
+    pool, parser, celery_app, celery_worker, notes, redis_client
+):
+    """A reset, unlike an end of file, makes the parser in Python close its connection before anybody reads from it."""
+    with Proxy(lambda: redis_client.connection_pool.connection_kwargs["port"]) as proxy:
+        env = {"PYTHONPATH": str(WITHOUT_HIREDIS)} if parser == "python" else {}
+        worker = celery_worker(url=proxy.url(), pool=pool, env=env)
+        app = celery_app()
+        for number in range(5):
+            proxy.reset()
+            app.send_task("c.note", ["reset", str(number)])
+            notes.wait_for("reset", number + 1, 10, worker.tail)
+        assert worker.stop() == 0
+    assert "please report it" not in worker.log()
+    assert "Unrecoverable" not in worker.log()
 
 
 def test_consumer_is_told_when_another_thread_has_met_the_broken_connection(broker_url, redis_client):

@@ -11,6 +11,7 @@ from celery_redis_plus.topology.address import Address
 from celery_redis_plus.topology.connector import Connector
 from celery_redis_plus.topology.server_check import ServerCheck
 from celery_redis_plus.topology.wire import Wire
+from tests.support.proxy import Proxy
 from tests.support.servers import new_server
 
 
@@ -60,12 +61,20 @@ def closed_port():
 
 
 @pytest.fixture
+def proxy(redis_client):
+    """A network to the server that breaks when the test says so."""
+    with Proxy(lambda: redis_client.connection_pool.connection_kwargs["port"]) as proxy:
+        yield proxy
+
+
+@pytest.fixture
 def open_wire(redis_client):
     opened = []
 
-    def make(kind=Wire, *, timeout=5.0, purpose="tested", **options):
+    def make(kind=Wire, *, timeout=5.0, purpose="tested", port=None, **options):
         place = redis_client.connection_pool.connection_kwargs
-        address = Address.from_parts(hostname=place["host"], port=place["port"], virtual_host=str(place.get("db") or 0))
+        db = str(place.get("db") or 0)
+        address = Address.from_parts(hostname=place["host"], port=port or place["port"], virtual_host=db)
         opened.append(kind(Connector(address, Options(**options)), purpose, timeout=timeout))
         return opened[-1]
 

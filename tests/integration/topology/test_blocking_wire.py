@@ -55,3 +55,19 @@ def test_a_refused_blocking_call_keeps_the_connection(open_wire):
     with pytest.raises(redis.ResponseError):
         blocking.finish()
     assert blocking.connected
+
+
+def test_a_blocking_call_whose_connection_is_reset_says_so_and_connects_only_for_the_next_one(open_wire, proxy):
+    blocking = open_wire(BlockingWire, purpose="blocking", port=proxy.port)
+    blocking.start("BZPOPMIN", "bell", 5)
+    failures = []
+    blocking.on_failure = lambda: failures.append(1)
+    proxy.reset()
+    wait_until(blocking.arrived)
+    assert blocking.arrived()
+    with pytest.raises(ServerUnreachable):
+        blocking.finish()
+    assert (blocking.connected, blocking.generation, failures) == (False, 1, [1])
+    blocking.start("BZPOPMIN", "bell", 0.01)
+    assert blocking.finish() is None
+    assert blocking.generation == 2

@@ -14,7 +14,7 @@ import redis
 from celery_redis_plus.errors import ServerTimeout, ServerUnreachable, WrongKeyType
 from celery_redis_plus.options import Options
 from celery_redis_plus.scripts import Script
-from celery_redis_plus.topology import held_connection
+from celery_redis_plus.topology import held_connection, replies
 from celery_redis_plus.topology.address import Address
 from celery_redis_plus.topology.connector import Connector
 from celery_redis_plus.topology.wire import Wire
@@ -278,6 +278,38 @@ def test_a_lost_connection_is_told_whichever_parser_reads(parsed_wire, cut):
     assert parsed_wire.command("PING") == b"PONG"
 
 
+def test_a_reset_connection_is_told_and_not_replaced_by_the_parser(open_wire, proxy):
+    """The parser in Python closes a connection that fails in `can_read`, and redis-py opens another one at the next command."""
+    wire = open_wire(port=proxy.port)
+    number = wire.next_number()
+    proxy.reset()
+    with pytest.raises(ServerUnreachable):
+        wait_until(wire.collect, 5, "the reset")
+    assert not wire.connected
+    assert wire.next_number()[0] != number[0]
+    assert wire.generation == 2
+
+
+@pytest.mark.parametrize(
+    "error", [AttributeError("'NoneType' object has no attribute 'readline'"), ValueError("I/O on closed file")]
+)
+@pytest.mark.parametrize("where", ["read_response", "send_packed_command"])
+def test_what_a_parser_raises_over_a_closed_socket_is_a_lost_connection(where, error, open_wire, monkeypatch):
+    monkeypatch.setattr(replies, "_quick", lambda sock, reader, buffer, slow: slow)
+    wire = open_wire()
+    wire.connect()
+
+    def fail(*args, **kwargs):
+        raise error
+
+    owner = wire.connection if where == "send_packed_command" else wire.connection._parser  # noqa: SLF001
+    monkeypatch.setattr(owner, where, fail)
+    with pytest.raises(ServerUnreachable, match="socket"):
+        wire.command("PING")
+    assert not wire.connected
+    assert wire.command("PING") == b"PONG"
+
+
 def test_an_argument_that_cannot_be_packed_leaves_no_reply_behind(wire):
     wire.command("SET", "a", 1)
     with pytest.raises(UnicodeEncodeError):
@@ -301,7 +333,7 @@ def test_closing_twice_and_closing_what_was_never_open_is_fine(open_wire):
     wire.connect()
     wire.close()
     wire.close()
-    with pytest.raises(ValueError, match="not connected"):
+    with pytest.raises(ServerUnreachable, match="tested: this process has no connection"):
         wire.fileno()
 
 
