@@ -53,7 +53,7 @@ local function take_over()
   for _, tag in ipairs(tags) do
     local fields = redis.call('HMGET', crew.message .. tag, 'score', 'expires')
     redis.call('ZREM', crew.index, tag)
-    if fields[1] and put_back_failed(crew, rules, ARGV[8], tag, fields[1], fields[2], now, 'recovered', 'heartbeat_lost') == 'dead' then died = died + 1 end
+    if fields[1] and put_back_lost(crew, rules, ARGV[8], tag, fields[1], fields[2], now) == 'dead' then died = died + 1 end
   end
   if died > 0 then trim_dead(crew, tonumber(ARGV[9]), 0) end
   if #tags == 500 then return false end

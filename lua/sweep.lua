@@ -100,7 +100,7 @@ local function recover(queue, rules)
     local fields = redis.call('HMGET', queue.message .. tag, 'score', 'expires')
     if not fields[1] then
       tell(queue.meta, tag, 'vanished', {})
-    elseif put_back_failed(queue, rules, ARGV[8], tag, fields[1], fields[2], now, 'recovered', 'heartbeat_lost') == 'dead' then
+    elseif put_back_lost(queue, rules, ARGV[8], tag, fields[1], fields[2], now) == 'dead' then
       died = died + 1
     end
   end

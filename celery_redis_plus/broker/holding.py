@@ -69,6 +69,10 @@ class Held:
     early: bool = False
     #: It is acked when the work on it has ended, and its consumer has nothing else to do before it takes the next one.
     ended: bool = False
+    #: A delivery of it failed before: the server has to hear when the work on it begins.
+    failed_before: bool = False
+    #: The server was told so.
+    begun: bool = False
     #: When the server was last asked, and said that the claim is ours; on the monotonic clock, in seconds.
     confirmed_at: float = 0.0
 
@@ -133,6 +137,7 @@ class Register:
             known = self._held.get(message.tag)
             if known is None or known.given_back:
                 held = Held(message.tag, message.queue, message.claim, session, confirmed_at=asked_at)
+                held.failed_before = message.failures > 0
                 self._held[message.tag] = held
                 fresh.append(message)
             else:
@@ -147,12 +152,6 @@ class Register:
     def find(self, tag: str) -> Held | None:
         """Return a held message."""
         return self._held.get(tag)
-
-    def deliver(self, tag: str) -> None:
-        """Note that the consumer has the message now."""
-        held = self._held.get(tag)
-        if held is not None:
-            held.stage = Stage.DELIVERED
 
     def note_outcome(self, tag: str, reason: str, error: str = "") -> None:
         """Note how the work on a message ended, where its events are written; its ack will tell, unless it is on its way."""

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,7 @@ class Settler:
         #: When the first of them has to leave, on the monotonic clock, in seconds.
         self._leaves_at = math.inf
         self._ack = script("ack")
+        self._begin = script("begin")
         self._requeue = script("requeue")
         self._hand_back = script("hand_back")
         self._reject = script("reject")
@@ -84,14 +85,39 @@ class Settler:
             finally:
                 wire.lock.release()
             return
-        give_up_at = time.monotonic() + PATIENCE_S
-        while not (self._post_over(self._wire, held, settlement) or self._post_over(self._spare, held, settlement)):
-            if time.monotonic() > give_up_at:
-                self._register.order(held, settlement)
-                return
+        if not self._over_either(lambda wire: self._post([held], settlement, hold=False, wire=wire)):
+            self._register.order(held, settlement)
 
-    def _post_over(self, wire: Wire | None, held: Held, settlement: Settlement) -> bool:
-        """Send a settlement over a connection that is free at once, or nearly; return False where it is not.
+    def begin(self, held: Held) -> None:
+        """Tell the server that the work on a message begins, where a delivery of it failed before. Never raises.
+
+        The call has left this process when this returns, and nothing waits for the reply. Where no connection is free in time, or
+        none is there, the server does not hear of it, and does not count the loss of this delivery.
+        """
+        if held.begun or not held.failed_before:
+            return
+        held.begun = True
+        if not self._over_either(lambda wire: self._post_begin(held, wire)):
+            logger.debug("message %s of queue %r begins, and the server is not told", held.tag, held.queue)
+
+    def _post_begin(self, held: Held, wire: Wire) -> None:
+        if wire.connected:
+            try:
+                wire.post(self._begin, [self._keys.queue(held.queue).message], held.tag, held.claim)
+            except (RedisError, OSError) as error:
+                # The session's owner meets it with its next call.
+                logger.debug("beginning message %s: %s", held.tag, error)
+
+    def _over_either(self, send: Callable[[Wire], None]) -> bool:
+        """Send over the session's connection or the spare one, whichever is free; return False where neither is in time."""
+        give_up_at = time.monotonic() + PATIENCE_S
+        while not (self._over(self._wire, send) or self._over(self._spare, send)):
+            if time.monotonic() > give_up_at:
+                return False
+        return True
+
+    def _over(self, wire: Wire | None, send: Callable[[Wire], None]) -> bool:
+        """Send over a connection that is free at once, or nearly; return False where it is not.
 
         Where the spare one has just broken, its thread tries again only after a pause: the session's own is free sooner.
         """
@@ -101,7 +127,7 @@ class Settler:
             if wire is self._spare and not wire.connected:
                 return False
             is_read = wire is self._wire or wire.owes
-            self._post([held], settlement, hold=False, wire=wire)
+            send(wire)
         finally:
             wire.lock.release()
         if not is_read:

@@ -1,4 +1,4 @@
-"""Lets a worker begin only the tasks that it still holds.
+"""Lets a worker begin only the tasks that it still holds, and tell the broker when it begins one that failed before.
 
 A worker that stood still for longer than the visibility timeout has lost what it had prefetched: others have it. Celery does not
 know, and would go through all of it.
@@ -15,6 +15,7 @@ from celery.worker import state
 from redis.exceptions import RedisError
 
 from celery_redis_plus.integration.wrapping import wrap
+from celery_redis_plus.transport.channel import Channel
 from celery_redis_plus.transport.message import Message
 
 logger = logging.getLogger(__name__)
@@ -37,8 +38,21 @@ def begin_only_what_is_held(consumer: Any) -> None:
         wrap(pool, "on_apply", _apply)
 
 
+def begin_with_the_work(consumer: Any) -> None:
+    """Have a delivered task begin when the pool begins it: until then, the loss of the worker is no failure of the task.
+
+    `_process` below says so for prefork, `BrokerRequest.on_accepted` for the other pools.
+    """
+    channel = getattr(consumer.task_consumer, "channel", None)
+    if isinstance(channel, Channel):
+        channel.begins_at_delivery = False
+
+
 def _process(process: Callable[[Any], Any], controller: Any, request: Any) -> Any:
     if _is_held(request):
+        if isinstance(request.message, Message):
+            # The job is written to a child, which may end this process before it says that it has accepted the job.
+            request.message.begin()
         return process(request)
     # Through the loop: the next one in line may be lost as well, and the one after it.
     controller.hub.call_soon(controller.semaphore.release)

@@ -43,7 +43,10 @@ class BrokerRequest:
     # -- what Celery calls ------------------------------------------------------------------------------------------------
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
-        """Ack before the work begins, where that is wanted."""
+        """Tell the broker that the work begins, and ack before it where that is wanted."""
+        message = self.message  # type: ignore[attr-defined]
+        if isinstance(message, Message):
+            message.begin()
         super().on_accepted(pid, time_accepted)  # type: ignore[misc]
         if self.crp_policies is not None and self._crp_table() is None:
             self._crp_settle(ACK, early=True)

@@ -14,7 +14,7 @@ from celery_redis_plus import __version__
 from celery_redis_plus.duties.service import set_keeper
 from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.acks import settle_at_once
-from celery_redis_plus.integration.beginning import begin_only_what_is_held
+from celery_redis_plus.integration.beginning import begin_only_what_is_held, begin_with_the_work
 from celery_redis_plus.integration.connections import Connections, warn_about_priorities
 from celery_redis_plus.integration.prefork import keep_running_jobs
 from celery_redis_plus.integration.requests import understand_requests
@@ -69,6 +69,7 @@ class BrokerStep(bootsteps.StartStopStep):
         keep_running_jobs(parent.pool)
         settle_at_once(parent)
         begin_only_what_is_held(parent)
+        begin_with_the_work(parent)
         transport.session.claimer.worker = parent.hostname
         transport.poller.claiming.works_beside = not isinstance(parent.pool, solo.TaskPool)
         extend_inspect()

@@ -65,6 +65,8 @@ class Consuming(Broadcasting):
         self._init_broadcasting()
         #: How many of the messages delivered in this turn went to Celery's timer.
         self.timers_filled = 0
+        #: Whoever is given a message begins it at once; else `Message.begin` is called when the work begins.
+        self.begins_at_delivery = True
 
     def _check_open(self) -> None:
         raise NotImplementedError
@@ -273,8 +275,7 @@ class Consuming(Broadcasting):
         session, queue = self.session, claimed.queue
         if not session.claims.may_deliver(self, queue):
             return
-        register = session.service.register
-        held = register.find(claimed.tag)
+        held = session.service.register.find(claimed.tag)
         if held is not None and not self._may_begin(held):
             self.buffer.popleft()
             return
@@ -285,12 +286,12 @@ class Consuming(Broadcasting):
         if payload is None:
             return
         if deliver is None:
-            held = register.settle(claimed.tag, Settlement.HAND_BACK)
-            if held is not None:
-                session.settler.post(held, Settlement.HAND_BACK)
+            self._give_back_unseen(claimed.tag)
             return
         if held is not None:
             held.stage = Stage.DELIVERED
+            if held.failed_before and self.begins_at_delivery:
+                session.settler.begin(held)
         headers = payload["headers"]
         if HEADER in headers:
             session.tracking.delivered(headers, claimed.tag, queue)
@@ -300,6 +301,11 @@ class Consuming(Broadcasting):
         if headers.get("eta"):
             self.timers_filled += 1
         deliver(payload)
+
+    def _give_back_unseen(self, tag: str) -> None:
+        held = self.session.service.register.settle(tag, Settlement.HAND_BACK)
+        if held is not None:
+            self.session.settler.post(held, Settlement.HAND_BACK)
 
     def _may_begin(self, held: Held) -> bool:
         """Return whether a buffered message is still ours to deliver: not if we stood still, and others have it by now."""
@@ -348,7 +354,10 @@ class Consuming(Broadcasting):
             if not found:
                 return None
             claimed = next(iter(session.service.register.admit(found, session.id, asked_at)), None)
-        session.service.register.deliver(claimed.tag)
+        held = session.service.register.find(claimed.tag)
+        if held is not None:
+            held.stage = Stage.DELIVERED
+            session.settler.begin(held)
         session.tracking.delivered(payload["headers"], claimed.tag, queue)
         message = Message(payload, channel=self)
         if no_ack:

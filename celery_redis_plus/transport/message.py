@@ -29,6 +29,12 @@ class Message(base.Message):
     #: The queue it came by; None outside deliveries of a consumer.
     queue: str | None = None
 
+    def begin(self) -> None:
+        """Note that the work on it begins: the server is told where a delivery of it failed before. From any thread."""
+        held = self._held()
+        if held is not None:
+            self.channel.session.settler.begin(held)
+
     def note_outcome(self, reason: str, error: str = "") -> None:
         """Note how the work on it ended, for the event of its ack: a reason of `events.REASONS`, an exception's name."""
         if self.channel is not None:

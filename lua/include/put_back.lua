@@ -42,3 +42,18 @@ local function put_back_failed(queue, rules, limit, tag, score, expires, now, ev
   tell(queue.meta, tag, 'retried', { reason = reason, delay = text(delay) })
   return 'delayed'
 end
+
+-- Puts back a message whose consumer was lost. A message's first failure counts in any case: its consumer does not tell how far it
+-- had come. From then on the consumer says when it begins (`begin.lua`), and a loss before that is no failure of the message.
+-- Returns as `put_back_failed`.
+local function put_back_lost(queue, rules, limit, tag, score, expires, now)
+  local hash = queue.message .. tag
+  local fields = redis.call('HMGET', hash, 'failed', 'claim', 'begun')
+  if tonumber(fields[1] or 0) == 0 or fields[3] == fields[2] then
+    return put_back_failed(queue, rules, limit, tag, score, expires, now, 'recovered', 'heartbeat_lost')
+  end
+  put_back(queue, tag, score, expires)
+  redis.call('HDEL', hash, 'by', 'score')
+  tell(queue.meta, tag, 'recovered', { reason = 'heartbeat_lost' })
+  return 'ready'
+end

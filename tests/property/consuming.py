@@ -99,6 +99,17 @@ class Consuming(World):
         for message in self.claimed_by(holder):
             message.known = False
 
+    @precondition(lambda self: self.claimed_by() or self.stale)
+    @rule(data=st.data())
+    def work_begins(self, data: st.DataObject) -> None:
+        """On some that are held, or no longer are."""
+        current = [(m.tag, m.claim, m.queue) for m in self.claimed_by()]
+        for tag, claim, queue in data.draw(st.lists(st.sampled_from(current + self.telling()), max_size=3), label="begun"):
+            self.wire.run(script("begin"), [self.keys.queue(queue).message], tag, claim)
+            message = self.messages.get(tag)
+            if message is not None and message.claim == claim:
+                message.begun = claim
+
     # -- settling ---------------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.claimed_by())

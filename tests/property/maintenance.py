@@ -68,7 +68,7 @@ class Maintenance(World):
                 if message.lives is not None:
                     message.expires = now + message.lives
             for message in overdue[:recovered]:
-                self.back(message, failed=True)
+                self.back(message, failed=message.failed == 0 or message.begun == message.claim)
             self.end_expired(queue, all_of_them=wait_ms > 0)
             self.evict(queue)
             self.rings(queue)

@@ -88,6 +88,8 @@ class Message:
     known: bool = False
     deadline: int = 0
     failed: int = 0
+    #: The last claim whose work began.
+    begun: int = 0
     seen: bool = False
     #: Milliseconds that it lives once it is ready.
     lives: int | None = None

@@ -53,6 +53,14 @@ def die(name: str, entry: str) -> None:
         journal.rpush(f"{name}:done", entry)
 
 
+@shared_task(name="c.die_with_all")
+def die_with_all(name: str, entry: str) -> None:
+    """Note the start, and kill the whole worker: the process that runs it, its parent and its siblings."""
+    with _journal() as journal:
+        journal.rpush(f"{name}:started", entry)
+    os.killpg(0, signal.SIGKILL)
+
+
 @shared_task(name="c.add")
 def add(x: int, y: int, z: int = 0) -> int:
     return x + y + z

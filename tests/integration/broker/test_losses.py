@@ -1,0 +1,106 @@
+"""What a consumer's death counts for: the messages that it had begun, and the first time all that it had."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from celery_redis_plus.broker.holding import Held
+from celery_redis_plus.duties.sweeper import Limits, Sweeper
+
+LIMIT = 3
+
+
+@pytest.fixture
+def lose(broker):
+    """Have the sweep recover what is claimed; returns how many failures each message has then, by body."""
+    limits = Limits(visibility_timeout_s=30, delivery_limit=LIMIT, dead_letter_max=100, dead_letter_ttl_s=1000)
+    sweeper = Sweeper(broker.wire, broker.keys, name="test", limits=limits, see_off=lambda _: None)
+
+    def run():
+        claimed = broker.client.zrange("messages_index:{q}", 0, -1)
+        broker.client.zadd("messages_index:{q}", dict.fromkeys(claimed, 1))
+        sweeper.watch(["q"])
+        sweeper.hurry("q")
+        sweeper.run()
+        keys = broker.client.keys("message:{q}:*")
+        found = [broker.client.hmget(key, "payload", "failed") for key in keys]
+        return {payload.partition(b"\n")[2]: int(failed or 0) for payload, failed in found}
+
+    return run
+
+
+@pytest.fixture
+def begin(broker):
+    def run(message):
+        broker.register.admit([message], "session", time.monotonic())
+        held = broker.register.find(message.tag)
+        broker.settler.begin(held)
+        broker.register.confirm(held)
+        # The call is on its way, and this one behind it.
+        broker.wire.command("PING")
+
+    return run
+
+
+def test_a_first_loss_counts_for_all_and_a_later_one_only_for_what_was_begun(broker, lose, begin):
+    broker.declare("q")
+    broker.publish("q", b"poison", b"innocent", b"other")
+    broker.claim("q")
+    assert lose() == {b"poison": 1, b"innocent": 1, b"other": 1}
+    begin(broker.claim("q")[0])
+    assert lose() == {b"poison": 2, b"innocent": 1, b"other": 1}
+    assert [(message.body, message.redelivered) for message in broker.claim("q")] == [
+        (b"poison", True),
+        (b"innocent", True),
+        (b"other", True),
+    ]
+    broker.check()
+
+
+def test_at_the_limit_only_what_was_begun_dies(broker, lose, begin):
+    broker.declare("q")
+    broker.publish("q", b"poison", b"innocent")
+    for _ in range(LIMIT):
+        begin(broker.claim("q")[0])
+        lose()
+    assert broker.client.zcard("dead:{q}") == 1
+    assert [message.body for message in broker.claim("q")] == [b"innocent"]
+    broker.check()
+
+
+def test_a_beginning_of_an_older_claim_does_not_count(broker, lose, begin):
+    broker.declare("q")
+    broker.publish("q", b"x")
+    broker.claim("q")
+    lose()
+    (old,) = broker.claim("q")
+    begin(old)
+    assert lose() == {b"x": 2}
+    broker.claim("q")
+    begin(old)
+    assert lose() == {b"x": 2}
+
+
+def test_a_message_that_never_failed_begins_without_a_word_to_the_server(broker):
+    broker.declare("q")
+    broker.publish("q", b"x")
+    (message,) = broker.register.admit(broker.claim("q"), "session", time.monotonic())
+    broker.client.config_resetstat()
+    broker.settler.begin(broker.register.find(message.tag))
+    broker.wire.command("PING")
+    assert "cmdstat_evalsha" not in broker.client.info("commandstats")
+
+
+def test_to_begin_over_a_lost_connection_is_no_error_and_opens_none(broker, lose):
+    broker.declare("q")
+    broker.publish("q", b"x")
+    broker.claim("q")
+    lose()
+    (message,) = broker.register.admit(broker.claim("q"), "session", time.monotonic())
+    broker.wire.abandon()
+    held = broker.register.find(message.tag)
+    assert isinstance(held, Held)
+    broker.settler.begin(held)
+    assert not broker.wire.connected
