@@ -191,6 +191,12 @@ class InvalidQueueName(InvalidArgument):
     """A queue's name is empty or not text. Give the queue a name."""
 
 
+class UnsupportedVersion(CeleryRedisPlusError, ImportError):
+    """The installed Celery, kombu or billiard lacks an internal name that this package builds on. The message names
+    it, the installed versions and the supported ones. Install a supported version.
+    """
+
+
 class UnknownEventSchema(CeleryRedisPlusError):
     """Lifecycle events were written by another release, in a form that this one does not know. Upgrade
     celery-redis-plus where the events are read; they stay in their stream until then.

@@ -11,18 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.wrapping import wrap
 from celery_redis_plus.transport.message import Message
-
-#: How a consumer has its loop call something, by the version of Celery.
-SCHEDULERS = ("call_soon", "call_soon_ack")
 
 
 def settle_at_once(consumer: Any) -> None:
     """Let `consumer` settle our messages in the thread that says so; idempotent."""
-    for name in SCHEDULERS:
-        if hasattr(consumer, name):
-            wrap(consumer, name, _call)
+    for name in compat.schedulers(consumer):
+        wrap(consumer, name, _call)
 
 
 def _call(later: Callable[..., Any], function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

@@ -1,7 +1,9 @@
 """Lets a worker begin only the tasks that it still holds, and tell the broker when it begins one that failed before.
 
 A worker that stood still for longer than the visibility timeout has lost what it had prefetched: others have it. Celery does not
-know, and would go through all of it.
+know, and would go through all of it. Prefork lets tasks wait for a free process in a semaphore (`WorkController._process_task`);
+a pool of threads in its own queue, where `requests.BrokerRequest.on_accepted` asks. Solo, gevent and eventlet begin at once what
+is delivered, and the transport has looked then.
 """
 
 from __future__ import annotations
@@ -10,10 +12,9 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from celery.concurrency import thread
-from celery.worker import state
 from redis.exceptions import RedisError
 
+from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.wrapping import wrap
 from celery_redis_plus.transport.channel import Channel
 from celery_redis_plus.transport.message import Message
@@ -26,16 +27,10 @@ class TaskLostError(Exception):
 
 
 def begin_only_what_is_held(consumer: Any) -> None:
-    """Have `consumer` look at each task again when the pool begins it, which may be long after its delivery; idempotent.
-
-    Prefork lets tasks wait for a free process in a semaphore (`WorkController._process_task`), a pool of threads in its own
-    queue. Solo, gevent and eventlet begin at once what is delivered, and the transport has looked then.
-    """
-    controller, pool = consumer.controller, consumer.pool
-    if controller is not None and getattr(controller, "semaphore", None) is not None:
-        wrap(controller, "_process_task", _process, controller)
-    if isinstance(pool, thread.TaskPool):
-        wrap(pool, "on_apply", _apply)
+    """Have a prefork worker look at each task again when a process is free for it; idempotent."""
+    controller = consumer.controller
+    if getattr(controller, "semaphore", None) is not None and compat.PROCESS_TASK.of(controller) is not None:
+        wrap(controller, compat.PROCESS_TASK.name, _process, controller)
 
 
 def begin_with_the_work(consumer: Any) -> None:
@@ -49,7 +44,7 @@ def begin_with_the_work(consumer: Any) -> None:
 
 
 def _process(process: Callable[[Any], Any], controller: Any, request: Any) -> Any:
-    if _is_held(request):
+    if is_held(request):
         if isinstance(request.message, Message):
             # The job is written to a child, which may end this process before it says that it has accepted the job.
             request.message.begin()
@@ -59,18 +54,7 @@ def _process(process: Callable[[Any], Any], controller: Any, request: Any) -> An
     return None
 
 
-def _apply(apply: Callable[..., Any], *arguments: Any, accept_callback: Any = None, **options: Any) -> Any:
-    request: Any = getattr(accept_callback, "__self__", None)
-
-    def accepted(pid: int, time_accepted: float) -> Any:
-        if not _is_held(request):
-            raise TaskLostError(request.id)
-        return accept_callback(pid, time_accepted)
-
-    return apply(*arguments, accept_callback=accepted if hasattr(request, "message") else accept_callback, **options)
-
-
-def _is_held(request: Any) -> bool:
+def is_held(request: Any) -> bool:
     """Return whether the message of `request` is ours; what is not is forgotten here."""
     message = request.message
     if not isinstance(message, Message) or message.acknowledged:
@@ -90,5 +74,5 @@ def _is_held(request: Any) -> bool:
             channel.qos.drop(tag)
             logger.info("task %s[%s] is not begun: its message was given to another consumer", request.name, request.id)
     if not held:
-        state.task_ready(request)
+        compat.forget(request)
     return bool(held)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from celery import Celery
 
-from celery_redis_plus.integration import consumer_priority
+from celery_redis_plus.integration import compat, consumer_priority
 from celery_redis_plus.integration.ack_policies import AckPolicies
-from celery_redis_plus.integration.connections import Connections
+from celery_redis_plus.integration.connections import Connections, connections_of
 from celery_redis_plus.integration.messages import let_revoke_remove
 from celery_redis_plus.integration.publishing import set_eta_for
 from celery_redis_plus.integration.worker import BrokerStep
@@ -60,18 +59,21 @@ def configure_app(
 
     Raises:
         OptionError: an ack policy does not exist; with the first connection, where `accept` has something that is none of these.
+        UnsupportedVersion: this version of Celery has no place where all connections pass.
     """
-    if not isinstance(app.__dict__.get("_connection"), Connections):
-        app._connection = Connections(app)  # noqa: SLF001 - see Connections
+    connections = connections_of(app)
+    if connections is None:
+        connections = Connections(app)
+        compat.CONNECT.set(app, connections)
         _forget_connections(app)
     if accept is not None:
-        app._connection.accept = dict(accept)  # noqa: SLF001 - as above
+        connections.accept = dict(accept)
         _forget_connections(app)
     if archive is not None:
-        app._connection.archive = archive  # noqa: SLF001 - as above
+        connections.archive = archive
         _forget_connections(app)
     if ack_policy is not None or queue_ack_policies is not None:
-        app._connection.ack_policies = AckPolicies(ack_policy, dict(queue_ack_policies or {}))  # noqa: SLF001 - as above
+        connections.ack_policies = AckPolicies(ack_policy, dict(queue_ack_policies or {}))
     if revoke_removes:
         let_revoke_remove(app)
     app.steps["consumer"].add(BrokerStep)
@@ -84,6 +86,9 @@ def configure_app(
 
 def _forget_connections(app: Celery) -> None:
     """Drop pools that were filled over the old transport, as Celery itself does after a fork."""
-    app._pool = None  # noqa: SLF001 - `app.close()` would also take the app out of Celery's list
-    with suppress(KeyError):
-        app.__dict__["amqp"]._producer_pool = None  # noqa: SLF001 - as above
+    # No public way leads there: `app.close()` would also take the app out of Celery's list.
+    if compat.APP_POOL.of(app) is not None:
+        compat.APP_POOL.set(app, None)
+    amqp = app.__dict__.get("amqp")
+    if amqp is not None and compat.PRODUCER_POOL.of(amqp) is not None:
+        compat.PRODUCER_POOL.set(amqp, None)

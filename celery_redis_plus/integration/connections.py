@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.addresses import has_dotted_url, our_transport, our_urls, scheme_of
 from celery_redis_plus.transport.aliases import OWN_SCHEMES
@@ -28,7 +29,7 @@ class Connections:
     def __init__(self, app: Any) -> None:
         """Wrap what `app` connects with now."""
         self._app = app
-        self._connection = app._connection  # noqa: SLF001 - Celery has no public place where all connections pass
+        self._connection = compat.CONNECT.of(app)
         self._warned = False
         #: The option of this name, for connections to our broker.
         self.accept: dict[str, Any] | None = None
@@ -57,6 +58,13 @@ class Connections:
             urls = conf.get(setting)
             if has_dotted_url(urls):
                 conf[setting] = our_urls(urls)
+
+
+def connections_of(app: Any) -> Connections | None:
+    """Return what makes the connections of a configured app; None for another app."""
+    # Of the instance: the class has Celery's own method.
+    connections = app.__dict__.get(compat.CONNECT.name)
+    return connections if isinstance(connections, Connections) else None
 
 
 def translated(urls: Any, transport: Any) -> tuple[Any, Any]:

@@ -13,7 +13,9 @@ from billiard.einfo import ExceptionWithTraceback
 from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded, WorkerLostError
 from kombu.utils.imports import symbol_by_name
 
+from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.ack_policies import ACK, POLICIES, REQUEUE, AckPolicies
+from celery_redis_plus.integration.beginning import TaskLostError, is_held
 from celery_redis_plus.transport.message import Message
 
 #: Ending -> reason of the event `acked`, where it is another word.
@@ -38,12 +40,20 @@ class BrokerRequest:
     crp_policies: AckPolicies | None = None
     #: What the task's settings were before.
     crp_settings: Mapping[str, Any] | None = None
+    #: Whether the pool begins tasks in threads of its own, where they may have waited for long.
+    crp_waits_in_pool = False
     _crp_ending = "success"
 
     # -- what Celery calls ------------------------------------------------------------------------------------------------
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
-        """Tell the broker that the work begins, and ack before it where that is wanted."""
+        """Tell the broker that the work begins, and ack before it where that is wanted.
+
+        Raises:
+            TaskLostError: another consumer has the message by now; a pool of threads goes on with its next task.
+        """
+        if self.crp_waits_in_pool and not is_held(self):
+            raise TaskLostError(self.id)  # type: ignore[attr-defined]
         message = self.message  # type: ignore[attr-defined]
         if isinstance(message, Message):
             message.begin()
@@ -142,20 +152,27 @@ def _ending(error: BaseException) -> str:
     return "worker_lost" if isinstance(error, SystemExit | KeyboardInterrupt) else "failure"
 
 
-def understand_requests(app: Any, policies: AckPolicies) -> None:
+def understand_requests(app: Any, policies: AckPolicies, *, waits_in_pool: bool = False) -> None:
     """Let the requests of all of the app's tasks settle through `BrokerRequest`; idempotent.
 
     Has to be called before the consumer builds its strategies, which is when Celery looks at the tasks' settings.
+    `waits_in_pool`: each task is looked at again when the pool begins it (`BrokerRequest.crp_waits_in_pool`).
 
     Raises:
         OptionError: a task's `ack_policy` does not exist.
+        UnsupportedVersion: an ack policy needs to know revoked tasks, and this version of Celery does not tell.
     """
     for task in app.tasks.values():
         base = symbol_by_name(task.Request)
         if issubclass(base, BrokerRequest):
+            if base.crp_waits_in_pool != waits_in_pool:
+                # Another worker of the app, in the same process; the first one keeps the class that it has.
+                task.Request = type(base.__name__, (base,), {"crp_waits_in_pool": waits_in_pool})
             continue
-        names: dict[str, Any] = {}
-        if policies.governs(task):
+        names: dict[str, Any] = {"crp_waits_in_pool": waits_in_pool}
+        governed = policies.governs(task)
+        (compat.ANNOUNCE_REVOKED_FOR_POLICIES if governed else compat.ANNOUNCE_REVOKED).of(base)
+        if governed:
             policies.of(task, None)
             names["crp_policies"] = policies
             names["crp_settings"] = {name: getattr(task, name) for name in LATE if hasattr(task, name)}

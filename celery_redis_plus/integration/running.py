@@ -9,9 +9,10 @@ from typing import Any
 
 from celery.bootsteps import CLOSE, TERMINATE
 from celery.concurrency.base import BasePool
-from celery.worker import state
 
+from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.prefork import messages_in
+from celery_redis_plus.transport.compat import decoded_body
 
 
 class RunningTasks:
@@ -46,8 +47,7 @@ class RunningTasks:
 
     def ending(self) -> bool:
         """Return whether the worker was told to end: its loop will see that with its next turn."""
-        # Celery's own test: the exit status 0 is a reason, too (`celery.worker.state.maybe_shutdown`).
-        return not (_is_unset(state.should_stop) and _is_unset(state.should_terminate))
+        return compat.was_told_to_end()
 
     def keeps(self, message: Any, adrift_since: float) -> bool | None:
         """Return whether a task's message will still be settled; None while Celery has not decided, and at the first doubt.
@@ -71,7 +71,7 @@ class RunningTasks:
 
     def _is_waiting(self, message: Any, consumer: Any) -> bool:
         """Return whether a task that had not begun before the restart will run."""
-        if _drops_waiting_jobs(consumer.pool):
+        if compat.drops_waiting_jobs(consumer.pool):
             # What the pool has kept is on its way to a child.
             return id(message) in messages_in(consumer.pool)
         return message not in self._cancelled_by(consumer)
@@ -83,29 +83,25 @@ class RunningTasks:
         return self._cancelled
 
 
-def _is_unset(flag: Any) -> bool:
-    return flag is None or flag is False
-
-
 def _is_task(message: Any) -> bool:
     if "task" in message.headers:
         return True
     # Celery's first message protocol. What was decoded is a dict then; nothing is decoded for this.
-    body = getattr(message, "_decoded_cache", None)
+    body = decoded_body(message)
     return isinstance(body, dict) and "task" in body
 
 
 def _has_stopped(pool: Any) -> bool:
     """Return whether the pool has ended, so that nobody works any more."""
-    return pool is None or getattr(pool, "_state", None) == BasePool.TERMINATE
+    return pool is None or compat.POOL_STATE.of(pool) == BasePool.TERMINATE
 
 
 def _is_active(message: Any) -> bool:
-    request = state.requests.get(message.headers.get("id"))
+    request = compat.requests().get(message.headers.get("id"))
     if request is not None and request.message is message:
-        return request in state.active_requests
+        return request in compat.active_requests()
     # The first protocol has its id in the body; and two messages may have one id, after a retry.
-    return any(request.message is message for request in _copy(state.active_requests))
+    return any(request.message is message for request in _copy(compat.active_requests()))
 
 
 def _copy(requests: Iterable[Any]) -> list[Any]:
@@ -117,16 +113,10 @@ def _copy(requests: Iterable[Any]) -> list[Any]:
             continue
 
 
-def _drops_waiting_jobs(pool: Any) -> bool:
-    """Return whether the pool discards what it has not begun, as prefork does under the event loop."""
-    flush = getattr(pool, "flush", None)
-    return flush is not None and getattr(flush, "__func__", None) is not BasePool.flush
-
-
 def _messages_of_cancelled(timer: Any) -> list[Any]:
     """Return the messages of the tasks in `timer` that will not run; timers of greenlets keep none."""
     messages = []
-    for waiting in list(timer.schedule.queue) if timer is not None else ():
+    for waiting in compat.timer_queue(timer):
         entry = getattr(waiting, "entry", None)
         arguments = getattr(entry, "args", ())
         if arguments and getattr(entry, "canceled", False) and hasattr(arguments[0], "message"):

@@ -10,10 +10,10 @@ from operator import attrgetter
 from typing import Any
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
-from celery.worker.control import Panel
 from kombu.serialization import prepare_accept_content
 
 from celery_redis_plus.broker.delayed import Delayed, Listing, list_delayed
+from celery_redis_plus.integration import compat
 from celery_redis_plus.message import Claimed
 from celery_redis_plus.transport.message import Message, payload_of
 from celery_redis_plus.transport.transport import Transport
@@ -30,10 +30,20 @@ COMMANDS = ("scheduled", "dump_schedule")
 
 def extend_inspect() -> None:
     """Let `inspect scheduled` of this process list broker-held tasks, for workers whose broker is ours; idempotent."""
+    known = compat.control_commands()
     for command in COMMANDS:
-        handler = Panel.data.get(command)
-        if handler is not None and not isinstance(handler, _Scheduled):
-            Panel.data[command] = _Scheduled(handler)
+        handler = known.get(command)
+        if handler is not None and not _is_extended(handler):
+            known[command] = _Scheduled(handler)
+
+
+def _is_extended(handler: Any) -> bool:
+    """Return whether a control command is ours already, also where other tools have wrapped it since (`functools.wraps`)."""
+    while not isinstance(handler, _Scheduled):
+        if not hasattr(handler, "__wrapped__"):
+            return False
+        handler = handler.__wrapped__
+    return True
 
 
 class _Scheduled:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import signals
 
+from celery_redis_plus.integration.compat import terminates_jobs
 from celery_redis_plus.transport.channel import Channel
 from celery_redis_plus.transport.failures import CONNECTION_ERRORS
 
@@ -74,11 +75,6 @@ class GracefulStop:
             pidlock.release()
         logging.shutdown()
         os._exit(exit_status)
-
-
-def terminates_jobs(pool: Any) -> bool:
-    """Return whether a pool can end the task that it runs: only processes can be ended."""
-    return getattr(pool, "_pool", None) is not None and hasattr(pool._pool, "terminate_job")  # noqa: SLF001 - no other way to ask
 
 
 def give_back_everything(service: Service) -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from celery import bootsteps, signals
-from celery.concurrency import solo
-from celery.worker.consumer import Consumer, Tasks
+from celery import bootsteps, current_app, signals
+from celery.concurrency import solo, thread
+from celery.worker.consumer import Tasks
 from redis.exceptions import RedisError
 
 from celery_redis_plus import __version__
 from celery_redis_plus.duties.service import set_keeper
+from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.acks import settle_at_once
 from celery_redis_plus.integration.beginning import begin_only_what_is_held, begin_with_the_work
-from celery_redis_plus.integration.connections import Connections, warn_about_priorities
+from celery_redis_plus.integration.connections import connections_of, warn_about_priorities
 from celery_redis_plus.integration.prefork import keep_running_jobs
 from celery_redis_plus.integration.requests import understand_requests
 from celery_redis_plus.integration.running import RunningTasks
@@ -52,9 +53,9 @@ class BrokerStep(bootsteps.StartStopStep):
 
     def create(self, parent: Any) -> None:
         """Take part in how tasks' messages are settled; the consumer has not looked at its tasks yet."""
-        connections = parent.app.__dict__.get("_connection")
-        policies = connections.ack_policies if isinstance(connections, Connections) else AckPolicies()
-        understand_requests(parent.app, policies)
+        connections = connections_of(parent.app)
+        policies = AckPolicies() if connections is None else connections.ack_policies
+        understand_requests(parent.app, policies, waits_in_pool=isinstance(parent.pool, thread.TaskPool))
 
     def start(self, parent: Any) -> None:
         """Tell the transport's duties what runs here, extend `inspect`, and say which broker this is."""
@@ -121,8 +122,11 @@ def _server(transport: Transport) -> str:
 def join_workers() -> None:
     """Have every consumer that is built from now on include the step where its broker is ours; idempotent.
 
-    An app without `configure_app` has no list of steps that we know of, so the step stands among Celery's own.
+    An app without `configure_app` has no list of steps that we know of, so the step stands among Celery's own. A worker makes
+    its app the current one before it builds its consumer; where that is a configured app, nothing is changed.
     """
-    steps = Consumer.Blueprint.default_steps
-    if STEP not in steps:
-        Consumer.Blueprint.default_steps = [*steps, STEP]
+    if BrokerStep in current_app.steps["consumer"]:
+        return
+    steps = compat.default_steps()
+    if steps is not None and STEP not in steps:
+        compat.set_default_steps([*steps, STEP])

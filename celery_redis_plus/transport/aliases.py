@@ -9,6 +9,11 @@ along: an app needs no import of ours for `redisplus://` to work.
 from __future__ import annotations
 
 import json
+import logging
+
+from celery_redis_plus.transport import compat
+
+logger = logging.getLogger(__name__)
 
 TRANSPORT = "celery_redis_plus.transport:Transport"
 
@@ -19,13 +24,24 @@ SHARED_SCHEMES = ("valkey", "valkeys")
 
 
 def register() -> None:
-    """Add our schemes to kombu's table; calling it again changes nothing."""
-    from kombu.transport import TRANSPORT_ALIASES
+    """Add our schemes to kombu's table; calling it again changes nothing. It never raises.
 
-    for scheme in OWN_SCHEMES:
-        TRANSPORT_ALIASES[scheme] = TRANSPORT
-    for scheme in SHARED_SCHEMES:
-        TRANSPORT_ALIASES.setdefault(scheme, TRANSPORT)
+    kombu's loop over its entry points catches nothing: an error would break every `import kombu.serialization`, also in
+    programs that never use this package.
+    """
+    try:
+        table = compat.aliases()
+        for scheme in OWN_SCHEMES:
+            table[scheme] = TRANSPORT
+        for scheme in SHARED_SCHEMES:
+            table.setdefault(scheme, TRANSPORT)
+    except Exception:
+        logger.exception("kombu does not know the URL schemes redisplus:// and redispluss://")
+
+
+def leads_to_us(scheme: str) -> bool:
+    """Return whether kombu takes URLs of this scheme to our transport."""
+    return scheme in OWN_SCHEMES or (scheme in SHARED_SCHEMES and compat.aliases().get(scheme) == TRANSPORT)
 
 
 register()

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from celery_redis_plus.transport.compat import HUB_READY
+
 if TYPE_CHECKING:
     from celery_redis_plus.topology.held_connection import HeldConnection
     from celery_redis_plus.topology.waker import Waker
@@ -74,7 +76,7 @@ class Seat:
         others_look_again = delivered and len(self._loop.on_tick) > 1
         # What a delivery left for the loop's next turn (`call_soon`: Celery's acks) does not wake it by itself (kombu 5.7,
         # `Hub.create_loop`: the timeout was taken before `on_tick`).
-        return bool(others_look_again or self._timers_ahead or getattr(self._loop, "_ready", None))
+        return bool(others_look_again or self._timers_ahead or HUB_READY.of(self._loop))
 
     def wake_in(self, seconds: float) -> None:
         """Have the loop turn again in `seconds`. It has taken its timeout for this turn, so one more comes at once."""

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from celery_redis_plus.transport.aliases import OWN_SCHEMES, SHARED_SCHEMES, TRANSPORT
+from celery_redis_plus.transport.aliases import leads_to_us
+from celery_redis_plus.transport.compat import PARSE_URL
 
 #: Names of a query that kombu itself understands; those that start with `ssl_` as well.
 OF_KOMBU = frozenset({"connect_timeout", "heartbeat", "insist", "login_method"})
@@ -27,15 +28,15 @@ def install() -> None:
     """Wrap kombu's `parse_url`; calling it again changes nothing."""
     from kombu import connection
 
-    known: ParseUrl = connection.parse_url
-    if not hasattr(known, "knows_our_options"):
-        connection.parse_url = _knowing_our_options(known)
+    known: ParseUrl | None = PARSE_URL.of(connection)
+    if known is not None and not hasattr(known, "knows_our_options"):
+        PARSE_URL.set(connection, _knowing_our_options(known))
 
 
 def _knowing_our_options(parse_url: ParseUrl) -> ParseUrl:
     def parse(url: str) -> dict[str, Any]:
         head, _, query = url.partition("?")
-        if not query or not _is_ours(head.partition("://")[0]):
+        if not query or not leads_to_us(head.partition("://")[0]):
             return parse_url(url)
         given = dict(parse_qsl(query, keep_blank_values=True))
         for_kombu = {name: value for name, value in given.items() if name in OF_KOMBU or name.startswith("ssl_")}
@@ -48,9 +49,3 @@ def _knowing_our_options(parse_url: ParseUrl) -> ParseUrl:
 
     parse.knows_our_options = True  # type: ignore[attr-defined]
     return parse
-
-
-def _is_ours(scheme: str) -> bool:
-    from kombu.transport import TRANSPORT_ALIASES
-
-    return scheme in OWN_SCHEMES or (scheme in SHARED_SCHEMES and TRANSPORT_ALIASES.get(scheme) == TRANSPORT)

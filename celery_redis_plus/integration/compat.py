@@ -1,0 +1,157 @@
+"""The names of Celery's and billiard's internals that this package uses (Celery 5.6 and 5.7, billiard 4.2 and 4.3).
+
+Public and documented names are imported where they are used. Everything else is declared here: a version without a name is
+refused in one sentence (`UnsupportedVersion`), or switches off what needs the name, with one warning.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import celery
+from celery.concurrency.base import BasePool
+from celery.worker import state
+from celery.worker.consumer import Consumer
+from celery.worker.control import Panel
+
+from celery_redis_plus.internals import Internal
+
+#: The one function by which Celery makes every broker connection.
+CONNECT = Internal("celery.app.base:Celery", "_connection")
+#: An app's pools of connections and producers, which may hold connections from before `configure_app`.
+APP_POOL = Internal(
+    "celery.app.base:Celery", "_pool", "connections that an app opened before configure_app keep their old transport and options"
+)
+PRODUCER_POOL = Internal(
+    "celery.app.amqp:AMQP",
+    "_producer_pool",
+    "connections that an app opened before configure_app keep their old transport and options",
+)
+#: Bootsteps of every consumer, of any app.
+DEFAULT_STEPS = Internal(
+    "celery.worker.consumer.consumer:Consumer.Blueprint",
+    "default_steps",
+    "everything that this package does in workers of apps without configure_app; call configure_app(app)",
+)
+PROCESS_TASK = Internal(
+    "celery.worker.worker:WorkController",
+    "_process_task",
+    "the check whether a prefork worker still holds a task that it begins; after a standstill longer than visibility_timeout, "
+    "tasks that it had prefetched may run twice",
+)
+ANNOUNCE_REVOKED = Internal(
+    "celery.worker.request:Request",
+    "_announce_revoked",
+    "the ending 'revoked': the event of a revoked task has no reason",
+)
+#: As above, for apps with ack policies: `manual` would requeue revoked tasks for ever.
+ANNOUNCE_REVOKED_FOR_POLICIES = Internal(ANNOUNCE_REVOKED.where, ANNOUNCE_REVOKED.name)
+CALL_SOON = Internal(
+    "celery.worker.consumer.consumer:Consumer",
+    "call_soon",
+    "acks that leave at once; they leave with the next turn of the worker's loop",
+)
+CONTROL_COMMANDS = Internal("celery.worker.control:Panel", "data", "delayed tasks of the broker in `inspect scheduled`")
+#: Billiard's pool behind a prefork pool, and its jobs.
+PROCESS_POOL = Internal(
+    "celery.concurrency.prefork:TaskPool",
+    "_pool",
+    "knowing which tasks a prefork pool runs: after a connection loss some run twice",
+)
+POOL_JOBS = Internal("billiard.pool:Pool", "_cache", PROCESS_POOL.without)
+JOB_ACCEPTED = Internal("billiard.pool:ApplyResult", "_accepted", PROCESS_POOL.without)
+JOB_CALLBACK = Internal("billiard.pool:ApplyResult", "_accept_callback", PROCESS_POOL.without)
+JOB_WRITTEN_TO = Internal("billiard.pool:ApplyResult", "_write_to", PROCESS_POOL.without)
+PROCESS_ALIVE = Internal("billiard.process:BaseProcess", "_is_alive", PROCESS_POOL.without)
+POOL_STATE = Internal("celery.concurrency.base:BasePool", "_state", "noticing that a pool has ended before its worker has")
+#: What a worker knows of its tasks.
+ACTIVE_REQUESTS = Internal("celery.worker.state", "active_requests", PROCESS_POOL.without)
+REQUESTS = Internal("celery.worker.state", "requests", PROCESS_POOL.without)
+TASK_READY = Internal("celery.worker.state", "task_ready", "forgetting tasks that a worker does not begin, in `inspect reserved`")
+SHOULD_STOP = Internal("celery.worker.state", "should_stop", "giving back at once what a worker holds that was told to stop")
+SHOULD_TERMINATE = Internal("celery.worker.state", "should_terminate", SHOULD_STOP.without)
+TIMER_SCHEDULE = Internal(
+    "kombu.asynchronous.timer:Timer", "schedule", "giving back tasks of the worker's timer at once after a connection loss"
+)
+TIMER_QUEUE = Internal("kombu.asynchronous.timer:Timer", "queue", TIMER_SCHEDULE.without)
+
+#: The first version of Celery whose prefork pool remembers jobs that were accepted when it is flushed.
+REMEMBERS = (5, 7)
+
+
+def pool_remembers_jobs() -> bool:
+    """Return whether `AsynPool.flush` keeps jobs that a child is known to have accepted."""
+    return bool((celery.VERSION.major, celery.VERSION.minor) >= REMEMBERS)
+
+
+def job_cache(pool: Any) -> dict[int, Any] | None:
+    """Return the jobs of a prefork pool; None for another pool."""
+    processes = PROCESS_POOL.of(pool) if drops_waiting_jobs(pool) else None
+    jobs: dict[int, Any] | None = None if processes is None else POOL_JOBS.of(processes)
+    return jobs
+
+
+def drops_waiting_jobs(pool: Any) -> bool:
+    """Return whether a pool discards what it has not begun, as prefork does under the event loop."""
+    flush = getattr(pool, "flush", None)
+    return flush is not None and getattr(flush, "__func__", None) is not BasePool.flush
+
+
+def terminates_jobs(pool: Any) -> bool:
+    """Return whether a pool can end the task that it runs: only processes can be ended."""
+    return hasattr(getattr(pool, PROCESS_POOL.name, None), "terminate_job")
+
+
+def default_steps() -> list[Any] | None:
+    """Return the bootsteps that every consumer has, a list to be replaced as a whole."""
+    steps: list[Any] | None = DEFAULT_STEPS.of(Consumer.Blueprint)
+    return steps
+
+
+def set_default_steps(steps: list[Any]) -> None:
+    """Replace the bootsteps that every consumer has, from the next one on."""
+    DEFAULT_STEPS.set(Consumer.Blueprint, steps)
+
+
+def schedulers(consumer: Any) -> list[str]:
+    """Return the names of the methods by which a consumer has its loop call something."""
+    if CALL_SOON.of(consumer) is None:
+        return []
+    return [name for name in (CALL_SOON.name, "call_soon_ack") if hasattr(consumer, name)]
+
+
+def control_commands() -> dict[str, Any]:
+    """Return the worker's remote control commands by name; changing the dict changes them."""
+    commands: dict[str, Any] = CONTROL_COMMANDS.of(Panel, {})
+    return commands
+
+
+def forget(request: Any) -> None:
+    """Take a request that is not begun out of the worker's lists."""
+    ready = TASK_READY.of(state)
+    if ready is not None:
+        ready(request)
+
+
+def was_told_to_end() -> bool:
+    """Return whether the worker was told to end; its loop sees that with its next turn."""
+    # Celery's own test: the exit status 0 is a reason, too (`celery.worker.state.maybe_shutdown`).
+    return not all(flag is None or flag is False for flag in (SHOULD_STOP.of(state), SHOULD_TERMINATE.of(state)))
+
+
+def requests() -> dict[str, Any]:
+    """Return the requests that the worker knows, by task id."""
+    found: dict[str, Any] = REQUESTS.of(state, {})
+    return found
+
+
+def active_requests() -> set[Any]:
+    """Return the requests whose tasks run."""
+    found: set[Any] = ACTIVE_REQUESTS.of(state, set())
+    return found
+
+
+def timer_queue(timer: Any) -> list[Any]:
+    """Return what waits in a worker's timer, cancelled entries among it."""
+    schedule = None if timer is None else TIMER_SCHEDULE.of(timer)
+    return [] if schedule is None else list(TIMER_QUEUE.of(schedule, ()))

@@ -1,0 +1,79 @@
+"""What happens where a version of Celery does not have an internal name that this package uses."""
+
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from celery_redis_plus import internals as internals_module
+from tests.integration.celery.app_of_another_version import VARIABLE, internals
+
+APP = "tests.integration.celery.app_of_another_version"
+REQUIRED = [name for name, internal in internals().items() if not internal.without]
+OPTIONAL = [name for name, internal in internals().items() if internal.without]
+
+
+@pytest.mark.parametrize("constant", OPTIONAL)
+def test_an_optional_name_that_is_missing_is_named_once_with_what_is_off(constant, caplog, monkeypatch):
+    monkeypatch.setattr(internals_module, "_reported", set())
+    internal = internals()[constant]
+
+    assert internal.of(object(), "default") == "default"
+    assert internal.of(object()) is None
+    (message,) = caplog.messages
+    for part in (internal.where, repr(internal.name), "celery 5.", "billiard 4.", "celery<5.8", f"Off: {internal.without}"):
+        assert part in message
+
+
+def configure(constant, *arguments):
+    script = (
+        f"import os; os.environ[{VARIABLE!r}] = {constant!r}\n"
+        f"import {APP}\n"
+        "from celery import Celery\n"
+        "from celery_redis_plus import configure_app\n"
+        "app = configure_app(Celery('x', broker='redis://127.0.0.1:1', set_as_current=False))\n"
+        "from celery_redis_plus.integration.ack_policies import AckPolicies\n"
+        "from celery_redis_plus.integration.requests import understand_requests\n"
+        "understand_requests(app, AckPolicies('manual', {}))\n"
+    )
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("constant", REQUIRED)
+def test_a_required_name_that_is_missing_is_refused_in_one_sentence(constant):
+    ended = configure(constant)
+    internal = internals()[constant]
+
+    assert ended.returncode == 1
+    last = ended.stderr.strip().splitlines()[-1]
+    assert last.startswith(
+        f"celery_redis_plus.errors.UnsupportedVersion: {internal.where} has no 'renamed_{internal.name}' (celery"
+    )
+    assert "allowed: " in last
+
+
+@pytest.mark.parametrize("setup", ["configured", "alone"])
+def test_a_worker_without_any_optional_name_runs_tasks_and_says_what_is_off(setup, celery_worker, celery_app, notes):
+    worker = celery_worker(setup, app=APP, pool="prefork", env={VARIABLE: ""})
+    app = celery_app()
+    for number in range(3):
+        app.send_task("c.note", ("optional", str(number)))
+    notes.wait_for("optional", 3)
+
+    off = [line for line in worker.log().splitlines() if ". Off: " in line]
+    assert off
+    assert len(off) == len(set(off))
+    assert any("default_steps" in line for line in off) is (setup == "alone")
+    assert any("_process_task" in line for line in off) is (setup == "configured")
+
+
+def test_all_names_present_say_nothing(caplog):
+    from celery import Celery
+
+    from celery_redis_plus import configure_app
+
+    with caplog.at_level(logging.WARNING):
+        configure_app(Celery("x", broker="redis://127.0.0.1:1", set_as_current=False))
+
+    assert caplog.messages == []
