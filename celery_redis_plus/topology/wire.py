@@ -207,15 +207,21 @@ class Wire(HeldConnection):
                 except BaseException as error:
                     self._break(error)
 
-    def ask(self, *arguments: Argument, done: Done) -> None:
-        """Send one plain command without waiting; `done` gets its reply before the next call returns. Raises as `post` does."""
+    def ask(self, *arguments: Argument, done: Done, hold: bool = False) -> None:
+        """Send one plain command without waiting; `done` gets its reply before the next call returns. Raises as `post` does.
+
+        With `hold` it is kept for the next write, or for `push`.
+        """
         self._check_process()
         with self.lock:
             try:
                 connection = self._open()
                 self._overtake()
                 self._owed.append(_Owed(None, b"", done))
-                self._write(connection, pack_command(arguments))
+                if hold:
+                    self._outbox.append(pack_command(arguments))
+                else:
+                    self._write(connection, pack_command(arguments))
             except BaseException as error:
                 self._break(error)
 

@@ -89,7 +89,7 @@ class Channel(Publishing, Consuming, Declaring, virtual.Channel):
             self._consumer_queues.clear()
             self.consumed.clear()
             self.consumers.clear()
-            self.hot.clear()
+            self.turns.clear()
             if self.connection is not None:
                 self.connection.close_channel(self)
 

@@ -91,7 +91,7 @@ class ClaimAhead:
         self._channel, self._names, self._asked_at = channel, names, asked_at
         self._goes_back_at = asked_at + LONG_S if before_work else math.inf
         # A bell that rings from now on is news.
-        channel.cool(queues)
+        channel.cool(names)
         return True
 
     def _answered(self, reply: Any, error: Exception | None) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from celery_redis_plus.broker.claiming import MAX_QUEUES
 from celery_redis_plus.transport.claim_ahead import ClaimAhead
+from celery_redis_plus.transport.rotation import Rotation
 
 if TYPE_CHECKING:
     from celery_redis_plus.transport.channel import Channel
@@ -34,6 +34,7 @@ class Claiming:
         self._channels = channels
         self._pace = pace
         self._seat = seat
+        self.rotation = Rotation(session, channels, pace)
         #: The claim that is on its way.
         self.ahead = ClaimAhead(session)
         #: Whether work goes on in other threads or processes, so that the loop is never kept from its turns by it.
@@ -49,28 +50,44 @@ class Claiming:
             if not self.works_beside:
                 self.ahead.wait()
             return self.ahead.take()
-        for channel in self._channels:
+        self.rotation.hear()
+        for channel in self.rotation.channels():
             channel.warm_up()
             if not channel.hot or (channel.buffer and not self._pace.overfetches):
                 continue
             credit = channel.qos.credit(len(channel.buffer), self._pace.batch)
             if credit > 0 and not (self._pace.rest_s() or (self._seat.taken and self._gathers_credit(channel, credit))):
                 self._claim_at = 0.0
-                self._pace.claimed()
-                queues = channel.hot_queues(MAX_QUEUES)
-                if self.works_beside:
-                    self._session.settler.release(hold=True)
-                    if self._seat.taken and channel.qos.busy and self.ahead.send(channel, queues, credit):
-                        return False
-                else:
-                    # Nothing is done before the messages are here: the acks can wait for them, not the other way round.
-                    self._session.settler.release(trail=True)
-                asked_at = time.monotonic()
-                batch = self._session.claims.claim(channel, queues, credit)
-                channel.cool(queues)
-                channel.claimed(batch, asked_at)
-                return True
+                return self._claim_for(channel, credit)
         return False
+
+    def _claim_for(self, channel: Channel, credit: int) -> bool:
+        self._pace.claimed()
+        self.rotation.claims(channel)
+        queues = self._queues(channel)
+        if self.works_beside:
+            self._session.settler.release(hold=True)
+            if self._seat.taken and channel.qos.busy and self.ahead.send(channel, queues, credit):
+                return False
+        else:
+            # Nothing is done before the messages are here: the acks can wait for them, not the other way round.
+            self._session.settler.release(trail=True)
+        asked_at = time.monotonic()
+        batch = self._session.claims.claim(channel, queues, credit)
+        channel.cool(queues)
+        channel.claimed(batch, asked_at)
+        return True
+
+    def _queues(self, channel: Channel) -> list[str]:
+        return channel.turns.next_queues(few=self._session.claims.has_rules)
+
+    @property
+    def due(self) -> bool:
+        """Whether a channel with credit and reason to claim would wait until others have delivered what they have."""
+        batch = self._pace.batch
+        return any(channel.buffer for channel in self._channels) and any(
+            channel.hot and not channel.buffer and channel.qos.credit(0, batch) > 0 for channel in self._channels
+        )
 
     def claim_before_work(self, channel: Channel) -> bool:
         """Claim, and send the acks, when a task is about to begin inside a delivery and will be short, as the one before it was.
@@ -103,7 +120,8 @@ class Claiming:
         if 2 * credit <= channel.qos.prefetch_count:
             return False
         try:
-            sent = self.ahead.send(channel, channel.hot_queues(MAX_QUEUES), credit, hold=True, before_work=before_work)
+            self.rotation.claims(channel)
+            sent = self.ahead.send(channel, self._queues(channel), credit, hold=True, before_work=before_work)
         except (RedisError, OSError) as error:
             logger.debug("claiming: %s", error)
             sent = False

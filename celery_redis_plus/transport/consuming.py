@@ -17,6 +17,7 @@ from celery_redis_plus.transport.broadcasting import UNREADABLE, Broadcasting
 from celery_redis_plus.transport.failures import as_channel_errors, channel_error
 from celery_redis_plus.transport.message import Message, payload_of
 from celery_redis_plus.transport.tracking import HEADER
+from celery_redis_plus.transport.turns import Turns
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.claiming import Batch
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Queues without a known reason to look that each claim looks at all the same: their bells are not heard while others have work.
-COLD_QUEUES = 4
 #: A channel that has more messages in work does not count them for each claim.
 COUNTED = 100
 #: Consumer priorities go from minus this to this.
@@ -57,9 +56,9 @@ class Consuming(Broadcasting):
         self.later: dict[str, float] = {}
         #: Claimed and not delivered.
         self.buffer: deque[Claimed] = deque()
-        #: Queues with a reason to claim from; a dict for its order.
-        self.hot: dict[str, None] = {}
-        self._cold_at = 0
+        self.turns = Turns(self.session.options.queue_order_strategy, self.consumed)
+        #: Queues with a reason to claim from.
+        self.hot = self.turns.hot
         self._no_ack: set[str] = set()
         self._getting: set[str] = set()
         self._init_broadcasting()
@@ -171,7 +170,7 @@ class Consuming(Broadcasting):
         if queue is None or queue in self._consumer_queues.values():
             return
         self.consumed.pop(queue, None)
-        self.hot.pop(queue, None)
+        self.turns.forget(queue)
         self.later.pop(queue, None)
         self._no_ack.discard(queue)
         self.session.reader.unsubscribe(queue)
@@ -211,27 +210,6 @@ class Consuming(Broadcasting):
 
     # -- what the poller asks ---------------------------------------------------------------------------------------------
 
-    @property
-    def shares_credit(self) -> bool:
-        """Whether a claim splits the credit among its queues."""
-        return self.session.options.queue_order_strategy == "round_robin"
-
-    def hot_queues(self, limit: int) -> list[str]:
-        """Return the queues for the next claim: those with a reason, then a few others in turn."""
-        if len(self.consumed) == 1:
-            return list(self.consumed)
-        strategy = self.session.options.queue_order_strategy
-        if strategy == "sorted":
-            return sorted(self.consumed)[:limit]
-        if strategy == "priority":
-            return list(self.consumed)[:limit]
-        hot = list(self.hot)[:limit]
-        cold = [queue for queue in self.consumed if queue not in self.hot]
-        room = min(COLD_QUEUES, limit - len(hot), len(cold))
-        chosen = [cold[(self._cold_at + number) % len(cold)] for number in range(room)]
-        self._cold_at += room
-        return hot + chosen
-
     def held(self, queues: Sequence[str]) -> Sequence[int]:
         """Return how many messages of each queue this channel has in work; nothing where it has too many to count."""
         delivered = self.qos.unsettled()
@@ -246,11 +224,12 @@ class Consuming(Broadcasting):
             self.hot.pop(queue, None)
 
     def claimed(self, batch: Batch, asked_at: float) -> None:
-        """Take a claim's result: into the buffer, and what still has messages is hot, at the end of the line."""
+        """Take a claim's result: into the buffer, and what still has messages is hot."""
         for queue in batch.more:
             if queue in self.consumed:
                 self.hot[queue] = None
-        self.buffer.extend(self.session.service.register.admit(batch.messages, self.session.id, asked_at))
+        fresh = self.session.service.register.admit(batch.messages, self.session.id, asked_at)
+        self.buffer.extend(self.turns.took(fresh))
 
     def warm_up(self) -> None:
         """Look at the queues with the next claim for which the time has come."""

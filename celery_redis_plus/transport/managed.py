@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from math import ceil
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.broker.claiming import Batch, State, batch_of
+from celery_redis_plus.broker.claiming import MAX_BATCH_BYTES, MAX_QUEUES, Batch, State, batch_of
 from celery_redis_plus.errors import AccessRefused, ResourceLocked
 
 if TYPE_CHECKING:
@@ -50,54 +50,74 @@ class Claims:
 
     def claim(self, channel: Consuming, queues: Sequence[str], credit: int) -> Batch:
         """Claim up to `credit` messages of `queues`, in their order. Raises as `Claimer.claim` does."""
-        if self._managed.isdisjoint(queues):
-            batch = self._plain(channel, queues, credit, share=channel.shares_credit)
+        if len(queues) <= MAX_QUEUES and self._managed.isdisjoint(queues):
+            batch = self._plain(channel, queues, credit)
         else:
-            batch = Batch([], [])
-            left = len(queues)
-            for managed, group in groupby(queues, self._managed.__contains__):
-                for names in [[name] for name in group] if managed else [list(group)]:
-                    open_credit = credit - len(batch.messages)
-                    if open_credit <= 0:
-                        # Not looked at: they keep their reason to be.
-                        batch.more.extend(name for name in names if name in channel.hot)
-                        continue
-                    share = ceil(open_credit * len(names) / left) if channel.shares_credit else open_credit
-                    left -= len(names)
-                    if managed:
-                        found, more = self._by_the_rules(channel, names[0], share, open_credit)
-                        batch.messages.extend(found)
-                        batch.more.extend(more)
-                    else:
-                        part = self._plain(channel, names, share, share=channel.shares_credit)
-                        batch.messages.extend(part.messages)
-                        batch.more.extend(part.more)
+            batch = self._in_parts(channel, queues, credit)
         if self._ranked and len(batch.messages) >= credit:
             self._suspend(channel, batch)
         return batch
+
+    def _in_parts(self, channel: Consuming, queues: Sequence[str], credit: int) -> Batch:
+        """Claim with several calls, among which the credit is split as one call splits it among its queues."""
+        batch = Batch([], [])
+        left, room = len(queues), MAX_BATCH_BYTES
+        for names in self._parts(queues):
+            open_credit = credit - len(batch.messages)
+            if open_credit <= 0 or room <= 0:
+                # Not looked at: they keep their reason to be.
+                batch.more.extend(name for name in names if name in channel.hot)
+                continue
+            share = ceil(open_credit * len(names) / left) if channel.turns.share else open_credit
+            left -= len(names)
+            if names[0] in self._managed:
+                found, more = self._by_the_rules(channel, names[0], share, open_credit)
+            else:
+                part = self._plain(channel, names, share)
+                found, more = part.messages, part.more
+            batch.messages.extend(found)
+            batch.more.extend(more)
+            room -= sum(len(message.body or b"") for message in found)
+        return batch
+
+    def _parts(self, queues: Sequence[str]) -> Iterator[Sequence[str]]:
+        """Split queues, in their order, into what one call can take."""
+        for managed, group in groupby(queues, self._managed.__contains__):
+            names = list(group)
+            size = 1 if managed else MAX_QUEUES
+            for start in range(0, len(names), size):
+                yield names[start : start + size]
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether a queue is known that has rules: each of these takes a call of its own."""
+        return bool(self._managed)
 
     def post(
         self, channel: Consuming, queues: Sequence[str], credit: int, done: Done, *, hold: bool
     ) -> Sequence[str] | None:  # fmt: skip
         """Send a claim whose reply `done` gets, for `batch_of` with the names returned; None where one of the queues has rules.
 
-        With `hold` it leaves with the next write.
+        One call asks `MAX_QUEUES` queues at most, and for their part of the credit. With `hold` it leaves with the next write.
 
         Raises:
             redis.exceptions.ConnectionError: the connection failed.
         """
         if self._ranked or not self._managed.isdisjoint(queues):
             return None
-        held = channel.held(queues) if credit > 1 else ()
-        return self._session.claimer.post(queues, credit, share=channel.shares_credit, held=held, done=done, hold=hold)
+        names, share = queues[:MAX_QUEUES], channel.turns.share
+        if share:
+            credit = ceil(credit * len(names) / len(queues))
+        held = channel.held(names) if credit > 1 else ()
+        return self._session.claimer.post(names, credit, share=share, held=held, done=done, hold=hold)
 
     def batch_of(self, reply: Sequence[bytes], names: Sequence[str]) -> Batch:
         """Return what the reply to a posted claim brought."""
         return self._noted(batch_of(reply, names))
 
-    def _plain(self, channel: Consuming, queues: Sequence[str], credit: int, *, share: bool) -> Batch:
+    def _plain(self, channel: Consuming, queues: Sequence[str], credit: int) -> Batch:
         held = channel.held(queues) if credit > 1 else ()
-        return self._noted(self._session.claimer.claim(queues, credit, share=share, held=held))
+        return self._noted(self._session.claimer.claim(queues, credit, share=channel.turns.share, held=held))
 
     def _noted(self, batch: Batch) -> Batch:
         """Remember which of the queues have rules, as a claim of plain ones has found out; they are looked at again."""

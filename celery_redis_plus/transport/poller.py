@@ -54,6 +54,8 @@ class Poller:
         #: Sends the acks that the loop does not come to send, and gives back what it does not come to take.
         self.courier = Courier(session.settler, self.claiming.ahead)
         self._turn_number = 0
+        #: The place of the channel that delivers next.
+        self._next_channel = 0
         self._in_turn = False
         self._broadcasts_in_a_row = 0
         self._messages_in_a_row = 0
@@ -117,10 +119,13 @@ class Poller:
 
     def _deliver_message(self) -> bool:
         channels = self._channels
-        for number in range(len(channels)):
-            channel = channels[(self._turn_number + number) % len(channels)]
+        if len(channels) > 1 and self.claiming.due:
+            self.claiming.claim()
+        for number in range(self._next_channel, self._next_channel + len(channels)):
+            channel = channels[number % len(channels)]
             if channel.buffer and channel.qos.can_consume():
                 self._turn_number += 1
+                self._next_channel = number % len(channels) + 1
                 self._session.settler.release_due()
                 channel.deliver_next()
                 if channel.timers_filled:

@@ -1,0 +1,74 @@
+"""In which order the channels of a connection claim, and how those learn of messages that listen to no bell at the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.transport.turns import COLD_QUEUES
+
+if TYPE_CHECKING:
+    from celery_redis_plus.transport.channel import Channel
+    from celery_redis_plus.transport.pacing import Pace
+    from celery_redis_plus.transport.session import Session
+
+#: Of so many claims of a connection one asks as well whether there are messages for its other channels. That costs a
+#: twentieth of a claim.
+LOOK_EVERY = 4
+
+
+class Rotation:
+    """Whose turn it is to claim."""
+
+    def __init__(self, session: Session, channels: list[Channel], pace: Pace) -> None:
+        """Rotate `channels`, which the caller keeps up to date."""
+        self._session = session
+        self._channels = channels
+        self._pace = pace
+        self._next = 0
+        self._claims = 0
+        #: Queues that were looked at, and some of which have messages.
+        self._seen: Sequence[str] = ()
+
+    def channels(self) -> list[Channel]:
+        """Return the channels, the one first that has not claimed for the longest time."""
+        at = self._next
+        return [*self._channels[at:], *self._channels[:at]] if at else self._channels
+
+    def claims(self, channel: Channel) -> None:
+        """Note that a channel claims now; ask in the same write for messages of the channels that have no reason to.
+
+        While one of them has work, nobody listens to the bells of the others.
+
+        Raises:
+            redis.exceptions.ConnectionError: the connection failed.
+        """
+        channels = self._channels
+        if len(channels) == 1:
+            return
+        self._next = (channels.index(channel) + 1) % len(channels)
+        self._claims += 1
+        if self._claims < LOOK_EVERY:
+            return
+        self._claims = 0
+        names = [
+            queue
+            for other in channels
+            if not other.hot and other is not channel and other.qos.credit(len(other.buffer), self._pace.batch) > 0
+            for queue in other.turns.cold(COLD_QUEUES)
+        ]
+        if names:
+            ready = [self._session.keys.queue(name).ready for name in names]
+            self._session.wire.ask("EXISTS", *ready, done=lambda reply, _: self._looked(names, reply), hold=True)
+
+    def _looked(self, names: Sequence[str], reply: Any) -> None:
+        # In whatever thread reads the reply.
+        if reply:
+            self._seen = names
+
+    def hear(self) -> None:
+        """Give the channels whose queues were found to have messages a reason to claim."""
+        if self._seen:
+            names, self._seen = self._seen, ()
+            for channel in self._channels:
+                channel.hot.update((name, None) for name in names if name in channel.consumed)
