@@ -34,7 +34,7 @@ class Options:
         kinds.number(3),
         300,
         "How long a claimed message stays with a worker that gives no sign of life; then it is ready again. "
-        "A living worker renews it every third of this time, so tasks may run far longer.",
+        "A living worker renews it every sixth of this time, every 5 s at the latest, so tasks may run far longer.",
         unit="s",
     )
     polling_interval: float = kinds.option(

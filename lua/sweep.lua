@@ -145,8 +145,8 @@ local function sweep(queue)
   end
   local grace_until = tonumber(record[4] or 0)
   local swept = tonumber(record[3] or 0)
-  -- Living workers get the time to send a heartbeat first.
-  if swept > 0 and redis.call('EXISTS', queue.index) == 1 and was_away(swept) then
+  -- Living workers get the time to send a heartbeat first. Of a queue that was never swept the time before is unknown.
+  if redis.call('EXISTS', queue.index) == 1 and (swept == 0 or was_away(swept)) then
     grace_until = now + grace
   end
   local rules = redis.call('HMGET', queue.meta, unpack(FAILURE_RULES))

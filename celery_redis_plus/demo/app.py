@@ -26,7 +26,7 @@ CRASHES = "demo.crashes"
 #: The queues that outlive their consumers; every worker has a queue of its own for broadcasts.
 QUEUES = (PRIORITIES, COUNTDOWNS, RETRIES, CRASHES)
 
-#: The heartbeat comes every third of it, so a busy machine may be late by more than two seconds.
+#: The heartbeat comes every sixth of it, so a busy machine may be late by more than two seconds.
 VISIBILITY_TIMEOUT_S = 4
 
 BROKER_VARIABLE = "CRP_DEMO_BROKER"

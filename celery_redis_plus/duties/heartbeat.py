@@ -1,4 +1,8 @@
-"""Moves on the deadlines of what this process holds, every third of the visibility timeout, whatever its consumer is doing."""
+"""Moves on the deadlines of held messages every few seconds, whatever the consumer is doing.
+
+After a step of the server's clock nothing is recovered for as long as `duties/sweeper.py` says. Every living process has to
+send a heartbeat within that time, also one whose connection never broke: so the grace is two intervals.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,15 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.leases import Leases
 
 
+#: Seconds between two heartbeats, at most.
+LONGEST_INTERVAL_S = 5.0
+
+
+def interval_s(visibility_timeout_s: float) -> float:
+    """Return the seconds between two heartbeats."""
+    return min(LONGEST_INTERVAL_S, visibility_timeout_s / 6)
+
+
 class Heartbeat:
     """The duty that keeps claims alive."""
 
@@ -18,7 +31,7 @@ class Heartbeat:
         """Send for what stands in `register`."""
         self._leases = leases
         self._register = register
-        self._interval_s = visibility_timeout_s / 3
+        self._interval_s = interval_s(visibility_timeout_s)
         self._due_at = 0.0
 
     @property

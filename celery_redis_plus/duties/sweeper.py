@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.duties.heartbeat import interval_s
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ LIMIT = 500
 QUEUES = 50
 #: Seconds by which a pass may come early, to serve queues together that are due together.
 TOGETHER_S = 0.0005
-#: Longest wait after an outage before messages are recovered, in seconds.
-LONGEST_GRACE_S = 10.0
+#: Wait after an outage, or a step of the server's clock, before messages are recovered, in intervals of the heartbeat.
+GRACE_INTERVALS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Sweeper:
         )
         self._interval_s = min(INTERVAL_S, visibility_timeout_s / 6)
         self._lease_s = self._interval_s + LEASE_MARGIN_S
-        self._grace_s = min(LONGEST_GRACE_S, visibility_timeout_s / 3)
+        self._grace_s = GRACE_INTERVALS * interval_s(visibility_timeout_s)
         # The last heartbeat may be as old when the outage begins: what is left of the timeout is for the way back.
         self._longest_gap_s = max(visibility_timeout_s / 3, self._lease_s * 1.5)
         self._due_at: dict[str, float] = {}

@@ -90,9 +90,9 @@ class Maintenance(World):
             message.deadline = died
 
     def in_grace(self, queue: str) -> bool:
-        """Return whether the living have time for a heartbeat first: after an outage, or a jump of the clock."""
+        """Return whether the living have time for a heartbeat first: at the first pass, after an outage, a jump of the clock."""
         now, swept = self.clock.now_ms, self.swept_at.get(queue)
-        if swept is not None and (now - swept > LONGEST_GAP_MS or now < swept) and self.live(queue, "claimed"):
+        if (swept is None or now - swept > LONGEST_GAP_MS or now < swept) and self.live(queue, "claimed"):
             self.grace_until[queue] = now + GRACE_MS
         self.swept_at[queue] = now
         return self.grace_until.get(queue, 0) > now

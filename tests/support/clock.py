@@ -5,8 +5,8 @@ The server's uptime, by the real clock, is unknown to them then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import scripts
@@ -46,13 +46,55 @@ class ServerClock:
 
 
 @contextmanager
-def scripts_read_a_key() -> Iterator[None]:
-    """Compose all scripts with the clock that `ServerClock` sets; objects that keep scripts have to be made inside."""
+def composed_with(includes: Mapping[str, str]) -> Iterator[None]:
+    """Compose all scripts with other includes (path -> text); objects that keep scripts have to be made inside."""
     read = scripts._read  # noqa: SLF001 - the one seam between a script and its text
-    scripts._read = lambda path: INCLUDES.get(path) or read(path)  # noqa: SLF001
+    scripts._read = lambda path: includes.get(path) or read(path)  # noqa: SLF001
     scripts.script.cache_clear()
     try:
         yield
     finally:
         scripts._read = read  # noqa: SLF001
         scripts.script.cache_clear()
+
+
+def scripts_read_a_key() -> AbstractContextManager[None]:
+    """Compose all scripts with the clock that `ServerClock` sets."""
+    return composed_with(INCLUDES)
+
+
+def scripts_with_steps() -> AbstractContextManager[None]:
+    """Compose all scripts with the clock that `SteppingClock` steps."""
+    return composed_with(OFFSET_INCLUDES)
+
+
+OFFSET_KEY = "test:clock_offset"
+_OFFSET = f"tonumber(redis.call('GET', '{OFFSET_KEY}') or 0)"
+OFFSET_INCLUDES = {
+    "include/now.lua": f"""\
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000) + {_OFFSET}
+end
+local function now_ms_and_us()
+  local now = now_ms()
+  return now, string.format('%.0f', now * 1000)
+end
+""",
+    "include/uptime.lua": INCLUDES["include/uptime.lua"],
+}
+
+
+class SteppingClock:
+    """The server's own clock, which runs on, and can be set back and forward for the scripts."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+
+    def step(self, seconds: float) -> None:
+        self._client.incrby(OFFSET_KEY, round(seconds * 1000))
+
+    @property
+    def now_ms(self) -> int:
+        seconds, microseconds = self._client.time()
+        return int(seconds * 1000 + microseconds // 1000 + int(self._client.get(OFFSET_KEY) or 0))

@@ -26,11 +26,12 @@ def sweep(broker):
 
 
 def hold_until_now(broker):
-    """Claim a message whose deadline passes at once, after a pass over the queue."""
+    """Claim a message whose deadline passes at once, after a pass over the queue, whose grace is over."""
     broker.declare("q")
     broker.publish("q", b"x")
     (message,) = broker.claim("q")
     sweep(broker)
+    broker.client.hset("meta:{q}", "grace", 1)
     broker.client.zadd("messages_index:{q}", {message.tag: 1})
 
 
