@@ -8,7 +8,7 @@ from typing import Any
 
 from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.ack_policies import AckPolicies
-from celery_redis_plus.integration.addresses import has_dotted_url, our_transport, our_urls, scheme_of
+from celery_redis_plus.integration.addresses import ALLOWED, check_broker, has_dotted_url, our_transport, our_urls, scheme_of
 from celery_redis_plus.transport.aliases import OWN_SCHEMES
 
 logger = logging.getLogger(__name__)
@@ -31,6 +31,8 @@ class Connections:
         self._app = app
         self._connection = compat.CONNECT.of(app)
         self._warned = False
+        #: Other brokers that the log has named.
+        self._others: set[str] = set()
         #: The option of this name, for connections to our broker.
         self.accept: dict[str, Any] | None = None
         #: The same; the app's own `broker_transport_options` go first.
@@ -38,10 +40,17 @@ class Connections:
         self.ack_policies = AckPolicies()
 
     def __call__(self, url: Any, *args: Any, **options: Any) -> Any:
-        """Return a kombu Connection; the arguments are those of `Celery._connection`."""
+        """Return a kombu Connection; the arguments are those of `Celery._connection`.
+
+        Raises:
+            InvalidAddress: as `addresses.check_broker`.
+        """
         self._make_readable()
         urls, transport = translated(url, options.pop("transport", None) or self._app.conf.broker_transport)
-        if is_ours(urls, transport):
+        other = check_broker(urls, transport)
+        if other is not None:
+            self._name_other(other)
+        else:
             if not self._warned:
                 self._warned = True
                 warn_about_priorities(self._app)
@@ -51,6 +60,17 @@ class Connections:
             if added:
                 options["transport_options"] = {**added, **(options.get("transport_options") or {})}
         return self._connection(urls, *args, transport=transport, **options)
+
+    def _name_other(self, other: str) -> None:
+        """Say once that another broker is used: an app may have one for its tests, such as `memory://`."""
+        if other in self._others:
+            return
+        self._others.add(other)
+        logger.warning(
+            "app %r was given to configure_app, and its broker is %r, which celery-redis-plus does not serve: its options, ack "
+            "policies and promises have no effect there. Brokers that it serves: %s",
+            self._app.main, other, ALLOWED,
+        )  # fmt: skip
 
     def _make_readable(self) -> None:
         conf = self._app.conf

@@ -24,6 +24,8 @@ from celery_redis_plus.transport import Transport
         ("memory://", "memory://"),
         ("h:6379", "h:6379"),
         ("", ""),
+        ("Redis://h", "redisplus://h"),
+        ("REDISS+socket:///x ", "redispluss+socket:///x"),
     ],
 )
 def test_url_of_redis_or_of_our_transport_gets_our_scheme(url, ours):
@@ -41,6 +43,7 @@ def test_password_that_looks_like_a_url_is_left_alone():
         ("redis://a;amqp://b;rediss://c", "redisplus://a;amqp://b;redispluss://c"),
         (["redis://a", "redisplus://b"], ["redisplus://a", "redisplus://b"]),
         (("redis://a;redis://b",), ["redisplus://a;redisplus://b"]),
+        ("rediss://a; REDISS://b ;", "redispluss://a;redispluss://b"),
     ],
 )
 def test_every_url_of_a_failover_setting_is_turned(urls, ours):
@@ -56,6 +59,7 @@ def test_every_url_of_a_failover_setting_is_turned(urls, ours):
         ("redis", "redisplus"),
         ("rediss", "redispluss"),
         ("amqp", "amqp"),
+        ("Redis", "redisplus"),
         (Transport, "redisplus"),
         (dict, dict),
     ],

@@ -5,6 +5,7 @@ import pytest
 from celery import Celery
 
 from celery_redis_plus import configure_app
+from celery_redis_plus.errors import InvalidAddress
 from celery_redis_plus.integration.configure import FIXUP
 from celery_redis_plus.integration.worker import BrokerStep
 
@@ -53,10 +54,71 @@ def test_url_that_is_set_later_counts_too():
     assert (connection.transport_cls, connection.hostname) == ("redispluss", "other")
 
 
-def test_broker_of_another_kind_is_left_alone():
-    app = configure_app(make(broker_url="memory://"))
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"broker_url": "memory://"}, "memory"),
+        ({"broker_url": "amqp://a;amqp://b"}, "amqp"),
+        ({"broker_url": "filesystem://", "broker_transport": "memory"}, "memory"),
+        ({"broker_url": None}, "amqp"),
+    ],
+)
+def test_broker_of_another_kind_is_used_and_named_once_in_a_warning(settings, name, caplog):
+    app = configure_app(make(**settings))
 
-    assert app.connection_for_write().transport_cls == "memory"
+    assert app.connection_for_write().transport_cls == name
+    app.connection_for_read()
+    (message,) = caplog.messages
+    assert f"its broker is {name!r}" in message
+    assert "'unit'" in message
+    assert "redisplus://" in message
+
+
+SENTINEL = "sentinel://:secret@h:26379"
+UNSUPPORTED = {
+    "single": {"broker_url": SENTINEL},
+    "semicolons": {"broker_url": f"{SENTINEL};sentinel://b"},
+    "list": {"broker_url": [SENTINEL, "sentinel://b"]},
+    "capitals": {"broker_url": "Sentinel://:secret@h"},
+    "mixed": {"broker_url": f"redis://:secret@h;{SENTINEL}"},
+    "mixed with amqp": {"broker_url": ["redis://:secret@h", "amqp://:secret@b"]},
+    "mixed the other way": {"broker_url": "amqp://:secret@b;redisplus://h"},
+    "mixed behind the setting": {"broker_url": "redis://:secret@h;amqp://b", "broker_transport": DOTTED},
+    "setting": {"broker_url": "redis://:secret@h", "broker_transport": "sentinel"},
+    "kombu's path": {"broker_url": "redis://:secret@h", "broker_transport": "kombu.transport.redis:Transport"},
+    "suffix": {"broker_url": "redis+sentinel://:secret@h"},
+}
+
+
+@pytest.mark.parametrize("settings", UNSUPPORTED.values(), ids=UNSUPPORTED)
+def test_a_transport_of_kombu_for_redis_is_refused_and_no_secret_shown(settings):
+    app = configure_app(make(**settings))
+    with pytest.raises(InvalidAddress, match="allowed in an app with configure_app: redisplus://") as refused:
+        app.connection_for_write()
+
+    assert "secret" not in str(refused.value)
+
+
+def test_every_way_to_a_connection_is_checked(monkeypatch):
+    app = configure_app(make(broker_read_url=SENTINEL, broker_write_url="redis://h"))
+    with pytest.raises(InvalidAddress, match="Redis Sentinel is not supported: give the address of the primary"):
+        app.connection_for_read()
+    app.connection_for_write()
+    with pytest.raises(InvalidAddress):
+        app.connection(SENTINEL)
+    with pytest.raises(InvalidAddress):
+        configure_app(make(broker_write_url=SENTINEL, broker_read_url="redis://h")).producer_pool  # noqa: B018 - a property
+    monkeypatch.setenv("CELERY_BROKER_URL", SENTINEL)
+    with pytest.raises(InvalidAddress):
+        configure_app(make()).connection_for_write()
+
+
+@pytest.mark.parametrize("url", ["rediss://a;rediss://b", "rediss://a; REDISS://b", ["rediss://a", "valkeys://b"], "REDISS://a"])
+def test_lists_with_tls_are_all_ours(url):
+    connection = configure_app(make(broker_url=url)).connection_for_write()
+
+    assert connection.transport_cls == "redispluss"
+    assert all(address.startswith("redispluss://") for address in connection.alt)
 
 
 def test_read_and_write_url_differ():
@@ -135,4 +197,4 @@ def test_priorities_of_kombu_are_asked_about_once(options, warned, caplog):
 def test_other_brokers_are_not_asked_about_priorities(caplog):
     configure_app(make(broker_url="memory://", broker_transport_options={"sep": ":"})).connection_for_write()
 
-    assert caplog.messages == []
+    assert "priority_order" not in caplog.text
