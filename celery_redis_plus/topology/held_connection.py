@@ -16,6 +16,7 @@ from celery_redis_plus.topology import forks
 from celery_redis_plus.topology.packing import pack_command
 from celery_redis_plus.topology.replies import replies_of, send
 from celery_redis_plus.topology.this_process import this_process
+from celery_redis_plus.topology.unpatched import identity
 from celery_redis_plus.translation import translate
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ class HeldConnection:
         self.lock = threading.RLock()
         self._pid = this_process.pid
         self._connection: Connection | None = None
+        #: What the socket's descriptor stands for: a program that turns into a daemon closes it behind our back.
+        self._identity: tuple[int, int] | None = None
         self._used = 0.0
         #: Returns the next reply of the connection; raises what it says, or its failure.
         self._read: Callable[[], Any] = _not_connected
@@ -124,6 +127,7 @@ class HeldConnection:
         if self._connection is None:
             self._connection = self.connector.open(self.purpose, timeout=self.timeout)
             self._read, self._arrived = replies_of(self._connection)
+            self._identity = identity(self.fileno())
             self.generation += 1
             self._opened()
         return self._connection
@@ -155,12 +159,14 @@ class HeldConnection:
 
     def _after_fork(self) -> None:
         """Let go of the parent's connection: close our descriptor of its socket, and send nothing over it."""
-        inherited = self._connection
+        inherited, what = self._connection, self._identity
         self._reset()
         sock = _socket_of(inherited)
         if inherited is not None and sock is not None:
-            with suppress(OSError):
-                os.close(sock.detach())
+            descriptor = sock.detach()
+            if identity(descriptor) == what:
+                with suppress(OSError):
+                    os.close(descriptor)
             inherited._sock = None  # noqa: SLF001 - redis-py would close the parent's
 
     def _disconnect(self) -> None:

@@ -1,16 +1,16 @@
 """The system's own calls, which gevent and eventlet leave alone wherever they have replaced those of the standard modules.
 
-A greenlet may not wait where the event loop itself runs, nor where the call cannot block: eventlet's `os.read` waits for input
-before it reads, even from a descriptor that is set not to block (eventlet 0.40, `green/os.py`).
+eventlet's `os.read` waits for input before it reads, even from a descriptor that is set not to block (eventlet 0.40,
+`green/os.py`), and neither library lets a signal handler wait.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from posix import close, pipe, read, set_blocking, write
+from posix import close, fstat, pipe, read, set_blocking, write
 from types import ModuleType
 
-__all__ = ["close", "is_readable", "pipe", "read", "set_blocking", "write"]
+__all__ = ["close", "identity", "is_readable", "pipe", "read", "set_blocking", "write"]
 
 
 def _fresh(name: str) -> ModuleType:
@@ -26,7 +26,20 @@ _select = _fresh("select")
 
 
 def is_readable(descriptor: int) -> bool:
-    """Return, without waiting, whether a read would return at once: input, the end of it, or a failure. False is a wait."""
+    """Return, without waiting, whether a read would return at once: with input, the end of it, or a failure."""
     poller = _select.poll()
     poller.register(descriptor, _select.POLLIN)
     return bool(poller.poll(0))
+
+
+def identity(descriptor: int) -> tuple[int, int] | None:
+    """Return what tells an open file, pipe or socket from any other one: device and inode; None where nothing is open.
+
+    A program that turns into a daemon closes all descriptors, and the numbers come back for other files. An object that still
+    keeps such a number must neither write to it nor close it.
+    """
+    try:
+        found = fstat(descriptor)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

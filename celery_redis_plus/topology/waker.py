@@ -2,35 +2,61 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 
-from celery_redis_plus.topology import forks
+from celery_redis_plus.topology import forks, unpatched
+
+
+class _Pipe:
+    """Both ends of a pipe that never blocks. What they stand for may be closed behind our back: see `unpatched.identity`."""
+
+    __slots__ = ("_identities", "reader", "writer")
+
+    def __init__(self) -> None:
+        self.reader, self.writer = unpatched.pipe()
+        for end in (self.reader, self.writer):
+            unpatched.set_blocking(end, False)
+        self._identities = {end: unpatched.identity(end) for end in (self.reader, self.writer)}
+
+    def has(self, end: int) -> bool:
+        """Whether `end` is still an end of this pipe."""
+        return unpatched.identity(end) == self._identities[end]
+
+    def close(self) -> None:
+        for end in (self.reader, self.writer):
+            if self.has(end):
+                unpatched.close(end)
 
 
 class Waker:
-    """A file descriptor that is readable after `wake` and until `clear`."""
+    """A file descriptor that is readable after `wake` and until `clear`. The pipe is opened by the first `fileno`.
+
+    Without locks: a signal handler wakes, and a fork may come at any moment.
+    """
 
     def __init__(self) -> None:
-        """Open the pipe."""
-        self._open()
+        """Open nothing yet."""
+        self._pipe: _Pipe | None = None
+        self._awake = False
+        self._closed = False
         forks.watch(self)
 
-    def _open(self) -> None:
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._reader, False)
-        os.set_blocking(self._writer, False)
+    def forked(self) -> None:
+        """Let go of the parent's pipe, in a child: a shared one would wake the parent, and eat the parent's wake-ups."""
+        self._drop()
         self._awake = False
 
-    def forked(self) -> None:
-        """Have a pipe of its own, in a child: one that it shared would wake the parent, and eat the parent's wake-ups."""
-        if self._reader >= 0:
-            self.close()
-            self._open()
-
     def fileno(self) -> int:
-        """Return the readable end."""
-        return self._reader
+        """Return the readable end; -1 after `close`. For one thread only."""
+        pipe = self._pipe
+        if pipe is None or not pipe.has(pipe.reader) or not pipe.has(pipe.writer):
+            if self._closed:
+                return -1
+            self._drop()
+            self._pipe = pipe = _Pipe()
+            if self._awake:
+                self._write(pipe)
+        return pipe.reader
 
     @property
     def awake(self) -> bool:
@@ -38,11 +64,13 @@ class Waker:
         return self._awake
 
     def wake(self) -> None:
-        """Make it readable. May be called from any thread, and after `close`."""
-        if not self._awake and self._writer >= 0:
+        """Make it readable. May be called from any thread, from a signal handler, and after `close`."""
+        if not self._awake:
+            # Before the pipe is looked at: one that is opened meanwhile begins readable.
             self._awake = True
-            with suppress(OSError):
-                os.write(self._writer, b"!")
+            pipe = self._pipe
+            if pipe is not None:
+                self._write(pipe)
 
     def clear(self) -> None:
         """Make it unreadable again; a `wake` from now on counts anew. For one thread only, which looks around afterwards.
@@ -50,19 +78,28 @@ class Waker:
         Reads first, and always: a `wake` between the read and the flag is one that the caller is about to see, and one that
         wrote after the flag was down leaves the pipe readable without it.
         """
-        if self._reader >= 0:
+        pipe = self._pipe
+        if pipe is not None and pipe.has(pipe.reader):
             with suppress(OSError):
-                os.read(self._reader, 64)
-            self._awake = False
+                unpatched.read(pipe.reader, 64)
+        self._awake = False
 
     def close(self) -> None:
         """Close both ends."""
-        reader, writer, self._reader, self._writer = self._reader, self._writer, -1, -1
-        for descriptor in (reader, writer):
-            if descriptor >= 0:
-                os.close(descriptor)
+        self._closed = True
+        self._drop()
+
+    def _write(self, pipe: _Pipe) -> None:
+        if pipe.has(pipe.writer):
+            with suppress(OSError):
+                unpatched.write(pipe.writer, b"!")
+
+    def _drop(self) -> None:
+        pipe, self._pipe = self._pipe, None
+        if pipe is not None:
+            pipe.close()
 
     def __del__(self) -> None:
         """Close what a connection that nobody closed has left, as redis-py does with its sockets."""
-        with suppress(AttributeError, OSError):
-            self.close()
+        with suppress(AttributeError, TypeError, OSError):
+            self._drop()

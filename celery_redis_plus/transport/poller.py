@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from celery_redis_plus.topology.readable import wait_readable
+from celery_redis_plus.topology.readable import several_may_wait, wait_readable
 from celery_redis_plus.transport.bells import Bells
 from celery_redis_plus.transport.claiming import Claiming
 from celery_redis_plus.transport.courier import Courier
@@ -211,7 +211,7 @@ class Poller:
             found["bells"] = session.bell_wire.fileno()
         if session.reader.armed:
             found["streams"] = session.stream_wire.fileno()
-        if session.wire.connected:
+        if session.wire.connected and several_may_wait():
             found["commands"] = session.wire.fileno()
         return found
 
@@ -227,7 +227,7 @@ class Poller:
             return False
         if descriptors["waker"] in readable:
             session.waker.clear()
-        if descriptors.get("commands") in readable:
+        if descriptors.get("commands") in readable or (session.wire.owes and not several_may_wait()):
             session.wire.collect()
         # Asking each wire again whether it has something would cost two more system calls.
         if descriptors.get("bells") in readable:

@@ -1,4 +1,4 @@
-"""Tasks under the four pools, with early and late acks."""
+"""Tasks under the pools, with early and late acks."""
 
 import time
 
@@ -12,7 +12,9 @@ from tests.support.apps import JOURNAL_DB
 from tests.support.waiting import wait_until
 
 SHIPS = {
-    f"{pool}-{acks}": (pool, acks == "late") for pool in ("prefork", "threads", "solo", "gevent") for acks in ("early", "late")
+    f"{pool}-{acks}": (pool, acks == "late")
+    for pool in ("prefork", "threads", "solo", "gevent", "eventlet")
+    for acks in ("early", "late")
 }
 
 

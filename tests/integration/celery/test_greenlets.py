@@ -1,0 +1,55 @@
+"""Workers whose pool has greenlets: the duties and the consumer share one thread with the tasks, and a socket has one reader."""
+
+import time
+
+import pytest
+from kombu import Connection, Consumer, Queue
+
+from tests.support.waiting import wait_until
+
+POOLS = ["gevent", "eventlet"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_claim_is_renewed_while_its_task_waits_and_nothing_else_happens(pool, celery_app, celery_worker, notes, broker_url):
+    options = {"visibility_timeout": 3}
+    config = {"task_acks_late": True, "worker_enable_remote_control": False, "broker_transport_options": options}
+    worker = celery_worker(pool=pool, config=config, options=("--without-heartbeat",))
+    celery_app(**config).send_task("c.wait", ["lease", "1"])
+    wait_until(lambda: notes.started("lease"), 15, worker.tail)
+    taken = []
+    with Connection(broker_url, transport_options=options) as other:
+        with Consumer(other, [Queue("celery")], on_message=taken.append):
+            until = time.monotonic() + 6
+            while time.monotonic() < until and not taken:
+                try:
+                    other.drain_events(timeout=0.5)
+                except TimeoutError:
+                    continue
+        assert taken == []
+        notes.go("lease")
+        notes.wait_for("lease", 1, 5, worker.tail)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_greenlets_that_settle_and_list_leave_the_consumers_connection_alone(pool, celery_app, celery_worker, notes):
+    worker = celery_worker(pool=pool, concurrency=4, config={"task_acks_late": True})
+    app = celery_app(task_acks_late=True)
+    for number in range(3):
+        app.send_task("c.wait", ["busy", str(number)])
+        app.send_task("c.note", ["later", str(number)], countdown=0.5)
+    wait_until(lambda: len(notes.started("busy")) == 3, 15, worker.tail)
+    notes.wait_for("later", 3, 5, worker.tail)
+    app.send_task("c.note", ["far", "1"], countdown=100)
+    for _ in range(3):
+        (listed,) = wait_until(lambda: app.control.inspect(timeout=0.5, limit=1).scheduled(), 5, worker.tail).values()
+        assert [entry["request"]["name"] for entry in listed] == ["c.note"]
+        for number in range(5):
+            app.send_task("c.note", ["short", str(number)])
+    notes.go("busy")
+    notes.wait_for("busy", 3, 5, worker.tail)
+    notes.wait_for("short", 5, 5, worker.tail)
+    assert worker.stop() == 0
+    for complaint in ("broker lost", "Second simultaneous", "Signal handler", "mainloop", "Traceback", "please report it"):
+        assert complaint not in worker.log()
