@@ -184,6 +184,9 @@ class Keys:
         #: Queues with work for the sweep even where nobody consumes them, and the bell that tells of a new one.
         self.tended = self._key("tended")
         self.tended_bell = self._key("bell_tended")
+        #: Tasks that expired and that no worker has revoked yet: a zset tag -> when a worker may take it, the prefix of their
+        #: hashes, and the bell that tells of a new one. `lua/sweep.lua` takes them in this order.
+        self.expired = (self._key("expired"), self._key("expired_task:"), self._key("bell_expired"))
         self.exchanges = self._key("exchanges")
         #: A zset: tracked deliveries that are not resolved -> when they should be.
         self.tracks = self._key("tracks")
@@ -230,7 +233,7 @@ class Keys:
             producer=self._key(f"pub:{{{tag}}}:"),
             publish=(meta, ready, delayed, message, bell, timer, expiry),
             places=places,
-            claim=(ready, index, message, bell, meta, expiry, dying, consumers, interested),
+            claim=(ready, index, message, bell, meta, expiry, delayed, consumers, interested),
             ack=(index, ready, delayed, dead, dying, message, meta),
             crew=(*places, consumers, consumer, interested),
         )

@@ -104,7 +104,7 @@ if rate then
 end
 local taken = 0
 if count > 0 then
-  taken = take(1, count, crew.ready, crew.index, crew.message, crew.meta, crew.expiry, crew.dying)
+  taken = take(1, count, crew.ready, crew.index, crew.message, crew.meta, crew.expiry, crew.delayed)
 end
 local left = redis.call('EXISTS', crew.ready) == 1
 local full = max_unacked and unacked + taken >= max_unacked

@@ -3,6 +3,7 @@
 -- the dead letters, empties the trash, rings again.
 -- KEYS  per queue: queue (zset), delayed (zset), messages_index (zset), message (prefix of a hash), bell (zset), meta (hash),
 --       timer (zset), expiry (zset), dying (zset), dead (zset), trash (zset)
+--       then, unless expired tasks shall only die: expired (zset), expired task (prefix of a hash), bell of these (zset)
 -- ARGV  1 sweeper  2 lease (ms)  3 interval to the next pass at the latest (ms)  4 entries a queue at most
 --       5 take over (0/1): sweep even where another sweeper holds the lease  6 grace (ms): a gap since the last pass longer
 --       than ARGV 7, or one in which the server was started, is an outage, and recovery waits this long after it
@@ -19,6 +20,7 @@
 -- @include lifetime
 -- @include trash
 -- @include trim_events
+-- @include expired
 
 local now = now_ms()
 local lease, interval, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -38,17 +40,28 @@ local function was_away(swept)
   return up and up <= gap
 end
 
+local outbox = #KEYS % PLACES == OUTBOX and outbox_of(#KEYS - OUTBOX)
+
+-- Ends a message that expired; the caller has taken it out of its place.
+local function end_expired(queue, rules, tag, score)
+  if outbox then note_expired(outbox, queue.message .. tag, tag, now) end
+  die(queue, rules, tag, score, 'expired', now)
+end
+
 local function due_in(key)
   return redis.call('ZRANGEBYSCORE', key, '-inf', text(now), 'LIMIT', 0, limit)
 end
 
-local function promote(queue)
+-- Returns how many were due, and how many of them had expired: in their queue when a claim met them, or before their eta.
+local function promote(queue, rules)
   local due = due_in(queue.delayed)
-  local entries, expiries = {}, {}
+  local entries, expiries, late = {}, {}, {}
   for _, tag in ipairs(due) do
     local hash = queue.message .. tag
     local fields = redis.call('HMGET', hash, 'score', 'lives', 'expires')
-    if fields[1] then
+    if fields[1] and fields[3] and tonumber(fields[3]) <= now then
+      late[#late + 1] = { tag, fields[1] }
+    elseif fields[1] then
       entries[#entries + 1] = fields[1]
       entries[#entries + 1] = tag
       redis.call('HDEL', hash, 'score')
@@ -67,7 +80,8 @@ local function promote(queue)
   if #due > 0 then redis.call('ZREM', queue.delayed, unpack(due)) end
   if #entries > 0 then redis.call('ZADD', queue.ready, unpack(entries)) end
   if #expiries > 0 then redis.call('ZADD', queue.expiry, unpack(expiries)) end
-  return #due
+  for _, message in ipairs(late) do end_expired(queue, rules, message[1], message[2]) end
+  return #due, #late
 end
 
 -- Returns how many entries it looked at, and how many of them were ready messages.
@@ -80,7 +94,7 @@ local function expire(queue, rules)
       redis.call('ZREM', queue.ready, tag)
       -- A hash that vanished (flush, eviction) leaves nothing to keep.
       if redis.call('EXISTS', queue.message .. tag) == 1 then
-        die(queue, rules, tag, score, 'expired', now)
+        end_expired(queue, rules, tag, score)
       else
         tell(queue.meta, tag, 'vanished', {})
       end
@@ -151,7 +165,7 @@ local function sweep(queue)
   end
   local rules = redis.call('HMGET', queue.meta, unpack(FAILURE_RULES))
   local dropped_before = tonumber(redis.call('HGET', queue.meta, 'dropped') or 0)
-  local promoted = promote(queue)
+  local promoted, late = promote(queue, rules)
   local recovered, died = 0, 0
   if grace_until <= now then recovered, died = recover(queue, rules) end
   local looked_at, expired = expire(queue, rules)
@@ -176,7 +190,7 @@ local function sweep(queue)
   end
   if redis.call('EXISTS', queue.ready) == 1 then redis.call('ZADD', record[6] or queue.bell, 0, 'work') end
   local dropped = tonumber(redis.call('HGET', queue.meta, 'dropped') or 0) - dropped_before
-  answer(wait, 1, promoted, recovered, died, expired, dropped, dying, evicted, trim_events(queue.meta))
+  answer(wait, 1, promoted, recovered, died, expired + late, dropped, dying, evicted, trim_events(queue.meta))
 end
 
 for base = 0, #KEYS - PLACES, PLACES do sweep(places(base)) end

@@ -201,10 +201,13 @@ def _goes_on(letter: DeadLetter, routing: tuple[str, str] | None) -> tuple[bytes
     """Return the payload with which a dead message goes on, and its life there.
 
     RabbitMQ takes `expiration` off, whatever a message died of, so that it does not expire in the queues it is routed to.
+    Celery's `expires` stays with what goes to a dead-letter exchange, so that no worker runs it; the broker ignores it there.
     """
     headers = letter.death_headers
     properties = {name: value for name, value in letter.properties.items() if name != "expiration"}
-    if letter.reason == "expired" and headers.get("expires") is not None:
+    expired = any(death.get("reason") == "expired" for death in headers["x-death"])
+    if expired and routing is None and headers.get("expires") is not None:
+        # Whoever replays it wants it to run.
         headers["expires"] = None
     if routing is not None:
         info = dict(properties.get("delivery_info") or {})
@@ -218,7 +221,7 @@ def _goes_on(letter: DeadLetter, routing: tuple[str, str] | None) -> tuple[bytes
     }
     payload = json.dumps(envelope, separators=(",", ":")).encode("ascii")
     try:
-        life = lifetime(None, headers.get("expires") if "task" in headers else None)
+        life = lifetime(None, headers.get("expires") if "task" in headers and not expired else None)
     except InvalidEta:
         # It was published before that was checked.
         life = ""

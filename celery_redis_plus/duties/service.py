@@ -12,7 +12,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from celery_redis_plus.broker.archive import Archive
 from celery_redis_plus.broker.bindings import Bindings
 from celery_redis_plus.broker.consumers import Consumers
 from celery_redis_plus.broker.dead_letters import DeadLetters
+from celery_redis_plus.broker.expired_tasks import ExpiredTasks
 from celery_redis_plus.broker.fanout.positions import Positions
 from celery_redis_plus.broker.fanout.registry import Registry
 from celery_redis_plus.broker.holding import Keeper, Register
@@ -37,6 +38,7 @@ from celery_redis_plus.duties.deliveries import Deliveries, Forgotten, Overdue
 from celery_redis_plus.duties.heartbeat import Heartbeat
 from celery_redis_plus.duties.janitor import Janitor
 from celery_redis_plus.duties.restorer import Restorer
+from celery_redis_plus.duties.revoking import Revoking
 from celery_redis_plus.duties.roster import Roster
 from celery_redis_plus.duties.rounds import Rounds
 from celery_redis_plus.duties.subscriptions import Subscriptions
@@ -112,6 +114,7 @@ class Service:
         self._sweeper = Sweeper(wire, keys, name=self.name, limits=limits, see_off=undertaker.see_off)
         self._janitor = Janitor(queues, bindings, self.watched)
         self._tending = Tending(queues)
+        self._revoking = Revoking(ExpiredTasks(wire, keys))
         self._restorer = Restorer(queues, bindings, self.watched, self.knowledge)
         timeout_s = options.consumer_heartbeat_timeout
         self.roster = Roster(Consumers(wire, keys, timeout_s=timeout_s), self.watched, timeout_s=timeout_s)
@@ -130,6 +133,7 @@ class Service:
                 self._aftermath,
                 self._heartbeat,
                 self._sweeper,
+                self._revoking,
                 self.roster,
                 self._restorer,
                 self._janitor,
@@ -151,6 +155,11 @@ class Service:
     def keeper(self, keeper: Keeper | None) -> None:
         self._aftermath.keeper = keeper
         self._subscriptions.keeper = keeper
+
+    def revoke_expired(self, callback: Callable[[], None] | None) -> None:
+        """Have `callback` called, in the thread of the duties, when tasks have expired; None: other processes revoke them."""
+        self._revoking.on_expired = callback
+        self._waker.wake()
 
     def start(self) -> None:
         """Make sure that the thread runs."""
@@ -283,7 +292,9 @@ class Service:
 
     def _rest(self) -> None:
         """Wait until something is due, a timer rings, or a channel has work for us."""
-        bells = (*(self._keys.queue(name).timer for name in self._swept()), self._keys.tended_bell)
+        bells: tuple[bytes, ...] = (*(self._keys.queue(name).timer for name in self._swept()), self._keys.tended_bell)
+        if self._revoking.on_expired is not None:
+            bells = (*bells, self._keys.expired[-1])
         if bells != self._timers.armed:
             if self._timers.armed:
                 self._timer_rang(self._timers.disarm())
@@ -303,6 +314,8 @@ class Service:
     def _timer_rang(self, bell: bytes | None) -> None:
         if bell == self._keys.tended_bell:
             self._tending.hurry()
+        if bell == self._keys.expired[-1]:
+            self._revoking.hurry()
         for name in self._swept():
             if self._keys.queue(name).timer == bell:
                 self._sweeper.hurry(name)
@@ -319,6 +332,7 @@ class Service:
         self.roster.hurry()
         self._janitor.hurry()
         self._tending.hurry()
+        self._revoking.hurry()
         self._restorer.hurry()
         self._subscriptions.hurry()
 

@@ -110,6 +110,7 @@ class Sweeper:
         keys: list[bytes] = []
         for queue in queues:
             keys += self._keys.queue(queue).places
+        keys += self._keys.expired
         reply = self._wire.run(
             script("sweep"), keys, self._name, _ms(self._lease_s), _ms(self._interval_s), LIMIT, int(take_over),
             _ms(self._grace_s), _ms(self._longest_gap_s), *self._bounds,

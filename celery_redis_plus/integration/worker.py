@@ -17,6 +17,7 @@ from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.acks import settle_at_once
 from celery_redis_plus.integration.beginning import begin_only_what_is_held, begin_with_the_work
 from celery_redis_plus.integration.connections import connections_of, warn_about_priorities
+from celery_redis_plus.integration.expired import ExpiredTaskRevoker
 from celery_redis_plus.integration.prefork import keep_running_jobs
 from celery_redis_plus.integration.requests import understand_requests
 from celery_redis_plus.integration.running import RunningTasks
@@ -26,6 +27,7 @@ from celery_redis_plus.topology.server_check import parse_info
 from celery_redis_plus.transport.transport import Transport
 
 if TYPE_CHECKING:
+    from celery_redis_plus.duties.service import Service
     from celery_redis_plus.topology.waker import Waker
 
 logger = logging.getLogger(__name__)
@@ -45,6 +47,8 @@ class BrokerStep(bootsteps.StartStopStep):
         self._graceful_stop: GracefulStop | None = None
         #: Of the session that the worker's loop serves.
         self._waker: Waker | None = None
+        #: Of the broker that the worker consumes from.
+        self._service: Service | None = None
         self._configured = type(self) in parent.app.steps["consumer"]
 
     def include_if(self, parent: Any) -> bool:
@@ -74,6 +78,8 @@ class BrokerStep(bootsteps.StartStopStep):
         transport.session.claimer.worker = parent.hostname
         transport.poller.claiming.works_beside = not isinstance(parent.pool, solo.TaskPool)
         extend_inspect()
+        self._service = transport.session.service
+        self._service.revoke_expired(ExpiredTaskRevoker(parent, transport.session).wake)
         self._limit_the_end(parent, transport)
         if transport.supports_native_delayed_delivery:
             transport.setup_native_delayed_delivery(parent.connection, list(parent.app.amqp.queues.consume_from))
@@ -101,6 +107,8 @@ class BrokerStep(bootsteps.StartStopStep):
 
     def shutdown(self, parent: Any) -> None:
         """Let go of the worker."""
+        if self._service is not None:
+            self._service.revoke_expired(None)
         signals.worker_shutting_down.disconnect(self._wake_loop, sender=parent.hostname)
         if self._graceful_stop is not None:
             self._graceful_stop.disconnect()

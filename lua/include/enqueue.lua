@@ -44,9 +44,11 @@ local function enqueue(meta, ready, delayed, message, bell, timer, record, paylo
     redis.call('HSET', hash, 'payload', payload, 'score', text(rank * level + eta))
     if lives then redis.call('HSET', hash, 'lives', text(lives)) end
     if expires then redis.call('HSET', hash, 'expires', text(expires)) end
-    redis.call('ZADD', delayed, text(eta), tag)
+    -- One that expires before its time ends then.
+    local due = expires and math.min(expires, eta) or eta
+    redis.call('ZADD', delayed, text(due), tag)
     if ttl then redis.call('PEXPIRE', delayed, ttl) end
-    announce(timer, ttl, record[3], eta, now)
+    announce(timer, ttl, record[3], due, now)
   else
     -- Nobody may take it now (paused, limits): who lifts that rings.
     make_ready(ready, record[7] or bell, hash, tag, payload, rank, now, level, record[8])

@@ -24,7 +24,7 @@ end
 
 -- Takes up to `count` messages from the queue with these keys, which the reply calls `q`: out of the queue and into the index.
 -- Returns how many it took, and whether the queue gave less than was asked for: nothing is left there.
-local function take(q, count, ready, index, message, meta, expiry, dying)
+local function take(q, count, ready, index, message, meta, expiry, delayed)
   local popped = redis.call('ZPOPMIN', ready, count)
   local drained = #popped < 2 * count
   if #popped > 0 and not deadline then
@@ -46,15 +46,9 @@ local function take(q, count, ready, index, message, meta, expiry, dying)
       local expires = fields[5]
       if expires then redis.call('ZREM', expiry, tag) end
       if expires and tonumber(expires) <= now then
-        -- The sweep decides where it goes: at this very moment it is due there.
-        local marked = not is_plain(tag) and for_marked()
-        if marked and marked.is_limited(tag) then marked.make_room(meta, 1, marked.size_of(hash), 'gone', now) end
-        redis.call('HSET', hash, 'score', score, 'reason', 'expired', 'died', text(now))
-        redis.call('HDEL', hash, 'expires')
-        redis.call('ZADD', dying, text(now), tag)
-        redis.call('HINCRBY', meta, 'expired', 1)
-        redis.call('HINCRBY', meta, 'dead_lettered', 1)
-        if marked then marked.tell(meta, tag, 'dead_lettered', { reason = 'expired' }) end
+        -- Only the sweep ends messages that expired, and tells their waiters. It finds this one among the delayed: due, and expired.
+        redis.call('HSET', hash, 'score', score)
+        redis.call('ZADD', delayed, text(now), tag)
       elseif fields[1] then
         local claim = (tonumber(fields[2]) or 0) + 1
         redis.call('HSET', hash, 'score', score, 'claim', claim, 'by', holder)

@@ -27,6 +27,10 @@ def declared_keys(name):
     assert header, f"{name} has no line KEYS"
     text = header.group(1)
     if text.startswith("per "):
+        # What comes once, after the keys of the queues, may be left out.
+        text, _, once = text.partition("then")
+        if once:
+            return text.count("("), None, 1
         width = text.count("(zset)") + text.count("(hash)") + text.count("(prefix of a hash)")
         return width, None, width
     numbers = [int(number) for number in re.findall(r"(?:^|\s|\[)(\d+)(?=\s)", text)]

@@ -1,0 +1,71 @@
+"""Tasks that expired in their queue, for the workers: their results say REVOKED when a worker has told the result backend.
+
+The sweep copies each (`lua/include/expired.lua`), because no worker ever sees an expired message, and it may be anywhere by now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.message import split_payload
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.topology.wire import Wire
+
+#: Tasks that one script call takes, and bytes after which it takes no further one.
+BATCH, BATCH_BYTES = 50, 1_000_000
+#: Milliseconds after which what was taken is taken again: its worker has died, or its result backend is away.
+RETRY_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredTask:
+    """A task that expired."""
+
+    tag: str
+    #: When it was found expired, ms since the epoch, on the server's clock.
+    died_ms: int
+    #: One line of JSON: headers and properties.
+    envelope: bytes
+    body: bytes
+
+
+class ExpiredTasks:
+    """The tasks that expired, over one wire. All methods raise as `Wire.run` does."""
+
+    def __init__(self, wire: Wire, keys: Keys) -> None:
+        """Use `wire`."""
+        self._wire = wire
+        self._tasks, self._task, self._bell = keys.expired
+
+    def waiting(self) -> bool:
+        """Return whether there are any, also such that another worker has taken."""
+        return bool(self._wire.command("EXISTS", self._tasks))
+
+    def take(self) -> list[ExpiredTask]:
+        """Take some; they come back after `RETRY_MS`, unless `done` is called."""
+        _, *fields = self._wire.run(script("take_expired"), [self._tasks, self._task], BATCH, RETRY_MS, BATCH_BYTES)
+        return [_task(*fields[at : at + 4]) for at in range(0, len(fields), 4)]
+
+    def done(self, tasks: Sequence[ExpiredTask]) -> None:
+        """Forget tasks that are revoked."""
+        tags = [task.tag.encode() for task in tasks]
+        if tags:
+            replies = self._wire.pipeline([("ZREM", self._tasks, *tags), ("UNLINK", *(self._task + tag for tag in tags))])
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply
+
+    def leave(self, tasks: Sequence[ExpiredTask], *, ring: bool) -> None:
+        """Leave tasks that were taken to other workers; `ring` wakes one of these."""
+        if tasks:
+            self._wire.run(script("leave_expired"), [self._tasks, self._bell], int(ring), *(task.tag for task in tasks))
+
+
+def _task(tag: bytes, died: bytes, payload: bytes, large: bytes) -> ExpiredTask:
+    envelope, body = split_payload(payload)
+    return ExpiredTask(tag.decode(), int(died), envelope, large if body is None else body)

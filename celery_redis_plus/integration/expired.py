@@ -1,0 +1,140 @@
+"""Revokes tasks that expired in the broker, as Celery revokes those that it finds expired when it begins them.
+
+The broker never delivers an expired message, so no worker would tell those who wait for the result. Any worker whose app has
+the task does it, by Celery's own `Request.revoked` (5.6, 5.7): result, chord, event `task-revoked`, signal `task_revoked`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from celery.worker import state
+from kombu.serialization import prepare_accept_content
+from kombu.utils.imports import symbol_by_name
+from redis.exceptions import RedisError
+
+from celery_redis_plus.broker.eta import eta_to_ms
+from celery_redis_plus.broker.expired_tasks import ExpiredTask, ExpiredTasks
+from celery_redis_plus.errors import CeleryRedisPlusError, InvalidEta
+from celery_redis_plus.topology.wire import Wire
+from celery_redis_plus.transport import codec
+from celery_redis_plus.transport.message import Message
+
+if TYPE_CHECKING:
+    from celery_redis_plus.transport.session import Session
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for which a task that this app does not have is passed on to other workers; later ones find it by themselves.
+PASSED_ON_S = 3.0
+#: Seconds between two tries to pass tasks on, so that workers without the task do not keep each other busy.
+PASS_ON_PAUSE_S = 0.05
+
+
+class ExpiredTaskRevoker:
+    """Revokes the expired tasks of a worker's app. It has a thread only while there are some: result backends may be slow."""
+
+    def __init__(self, consumer: Any, session: Session) -> None:
+        """Revoke for the worker of `consumer`, without keeping it alive; `session` names the broker."""
+        self._consumer = weakref.ref(consumer)
+        self._connector, self._keys, self._options = session.connector, session.keys, session.options
+        self._lock = threading.Lock()
+        self._runs = False
+        self._again = False
+
+    def wake(self) -> None:
+        """Look for expired tasks, in a thread of its own."""
+        with self._lock:
+            self._again = True
+            if self._runs:
+                return
+            self._runs = True
+        threading.Thread(target=self._work, name="celery-redis-plus-expired", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._again:
+                    self._runs = False
+                    return
+                self._again = False
+            wire = Wire(self._connector, "expired", timeout=self._options.socket_timeout)
+            try:
+                tasks = ExpiredTasks(wire, self._keys)
+                while batch := tasks.take():
+                    if not self._revoke(tasks, batch):
+                        break
+            except (RedisError, OSError, CeleryRedisPlusError) as error:
+                logger.warning("expired tasks are not revoked yet (%s); trying again", error)
+            except Exception:
+                logger.exception("expired tasks are not revoked yet; this is a defect of celery-redis-plus, please report it")
+            finally:
+                wire.close()
+
+    def _revoke(self, tasks: ExpiredTasks, batch: list[ExpiredTask]) -> bool:
+        """Revoke some tasks; return False where nothing is left for this worker."""
+        consumer = self._consumer()
+        done, foreign = [], []
+        for task in batch:
+            payload = codec.load(task.envelope)
+            if not _is_over(payload["headers"], task.died_ms):
+                # A TTL of its queue was over, and not its own time: it goes on to a dead-letter exchange.
+                done.append(task)
+            elif consumer is None or payload["headers"].get("task") not in consumer.app.tasks:
+                foreign.append(task)
+            elif _revoke(consumer, task, payload):
+                done.append(task)
+        tasks.done(done)
+        if foreign:
+            young = [task for task in foreign if time.time() - task.died_ms / 1000 < PASSED_ON_S]
+            if young:
+                time.sleep(PASS_ON_PAUSE_S)
+            tasks.leave(foreign, ring=bool(young))
+        return not foreign
+
+
+def _is_over(headers: dict[str, Any], died_ms: int) -> bool:
+    try:
+        return eta_to_ms(headers.get("expires"), naive_is_utc=True) <= died_ms
+    except InvalidEta:
+        return False
+
+
+def _revoke(consumer: Any, expired: ExpiredTask, payload: dict[str, Any]) -> bool:
+    """Have Celery revoke a task; return False where that failed, and has to be tried again."""
+    task = consumer.app.tasks[payload["headers"]["task"]]
+    payload["body"] = expired.body
+    payload["properties"] = {"delivery_info": {}, **payload["properties"], "delivery_tag": expired.tag}
+    try:
+        request = symbol_by_name(task.Request)(
+            Message(payload, accept=prepare_accept_content(consumer.app.conf.accept_content)),
+            on_ack=_settled,
+            on_reject=_settled,
+            hostname=consumer.hostname,
+            eventer=consumer.event_dispatcher,
+            connection_errors=consumer.connection_errors,
+            app=consumer.app,
+            task=task,
+        )
+        # By this machine's clock it may not have expired yet.
+        request.expires = datetime.now(UTC) - timedelta(seconds=1)
+        known = request.id in state.revoked
+        request.revoked()
+        if not known:
+            # A dead letter that is replayed shall run.
+            state.revoked.discard(request.id)
+    except Exception:
+        logger.exception(
+            "task %s[%s] expired, and is not revoked yet", payload["headers"].get("task"), payload["headers"].get("id")
+        )
+        return False
+    return True
+
+
+def _settled(*_: Any, **__: Any) -> None:
+    """Do nothing: the broker has ended the message."""
