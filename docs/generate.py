@@ -169,9 +169,11 @@ configure_app(app, ack_policy="ack_after", queue_ack_policies={"orders": "reject
 def bill(order): ...
 ```
 
-`ack` removes the message; its event `acked` says how the work ended. `reject` makes it a dead letter. `requeue` is a failed
-delivery: it comes back under the queue's [retry policy](lifecycle.md#retry-policies), until its
-[delivery limit](dead-letters.md#the-delivery-limit). With `ack_first` the message is acked before the work begins, whatever comes
+`ack` removes the message; its event `acked` says how the work ended. `reject` makes it a dead letter. `requeue` sends
+the message back: it is delivered again under the queue's [retry policy](lifecycle.md#retry-policies), or after a
+[pause](lifecycle.md#requeue). It is a failed delivery, which counts towards the [delivery
+limit](dead-letters.md#the-delivery-limit), except where the task asked for it by `Reject(requeue=True)`. With `ack_first` the
+message is acked before the work begins, whatever comes
 then; where a worker is killed within a few milliseconds of that, the ack may not have left, and the task runs elsewhere. With
 `manual` only what the task says counts: to be done with a message it raises `Ignore`, or `Reject`.
 

@@ -7,7 +7,8 @@
 --       5 consumer ('' = one that gets messages one at a time)  6 credit that it has in all  7 epoch in which it became the active
 --       one, as far as it knows  8 delivery limit of queues without their own (-1 = none)  9 how many dead letters the queue
 --       keeps at most  10 the worker's name, packed for events
--- Returns { 'state wait epoch more ranked', header, payload, ... }. wait: ms after which the consumer has to claim again (-1 = it is
+-- Returns { 'state wait epoch more ranked deaths', header, payload, ..., death, ... }: the last `deaths` entries are about messages that
+-- died in a takeover, as put_back.lua has them. wait: ms after which the consumer has to claim again (-1 = it is
 -- woken); more: 1 = there is work left, or the consumer has to claim when it has credit again;
 -- ranked: 1 = consumers have priorities. States:
 --   ok; plain (it has no rules any more); paused; standby (another consumer is the active one, or has the queue alone);
@@ -28,7 +29,8 @@ local record = redis.call('HMGET', crew.meta, 'managed', 'paused', 'paused_until
 local epoch = record[7] or '0'
 
 local function answer(state, wait, more)
-  reply[1] = state .. ' ' .. text(wait) .. ' ' .. epoch .. ' ' .. (more and 1 or 0) .. ' ' .. (record[15] and 1 or 0)
+  reply[1] = state .. ' ' .. text(wait) .. ' ' .. epoch .. ' ' .. (more and 1 or 0) .. ' ' .. (record[15] and 1 or 0) .. ' ' .. #deaths
+  for _, part in ipairs(deaths) do reply[#reply + 1] = part end
   return reply
 end
 

@@ -19,7 +19,7 @@ if not score then return '' end
 let_go(queue, tag, now_ms())
 local hash = queue.message .. tag
 local fields = redis.call('HMGET', hash, 'payload', 'expires', 'lives', 'rank')
-redis.call('HDEL', hash, 'score', 'claim', 'by', 'failed', 'begun', 'seen', 'expires', 'lives', 'rank')
+redis.call('HDEL', hash, 'score', 'claim', 'by', 'failed', 'begun', 'requeues', 'seen', 'expires', 'lives', 'rank')
 local moving = queue.message .. 'moving.' .. tag
 redis.call('RENAME', hash, moving)
 local life = (fields[2] or '') .. (fields[3] and '+' .. fields[3] or '')

@@ -9,6 +9,9 @@ from typing import Any
 from celery_redis_plus.events import CLAIMED, DEAD, DELAYED, GONE, READY, TRANSITIONS, Column, Event, shown_state
 
 #: The columns of a row.
+#: Reasons of an event that ends a delivery, where the delivery failed.
+FAILURES = frozenset(("rejected", "heartbeat_lost", "delivery_limit"))
+
 FINISHED = (
     Column("id", "text", "The message's id."),
     Column("task_id", "text", "Celery's task id."),
@@ -49,7 +52,7 @@ def spent_ms(path: Sequence[Event]) -> tuple[int, int]:
 
 def failed_deliveries(path: Sequence[Event]) -> int:
     """Return how many of a message's deliveries failed, by its events."""
-    return sum(event.event in ("recovered", "retried") or _is_rejected(event) for event in path)
+    return sum(_is_failure(event) for event in path)
 
 
 def row(path: Sequence[Event]) -> dict[str, Any]:
@@ -86,5 +89,5 @@ def row(path: Sequence[Event]) -> dict[str, Any]:
     }
 
 
-def _is_rejected(event: Event) -> bool:
-    return event.event in ("requeued", "dead_lettered") and event.reason in ("rejected", "delivery_limit")
+def _is_failure(event: Event) -> bool:
+    return event.event in ("recovered", "requeued", "retried", "dead_lettered") and event.reason in FAILURES

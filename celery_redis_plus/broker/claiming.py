@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.broker.failures import log_deaths, read_deaths
 from celery_redis_plus.events import pack_text, unpack_text
 from celery_redis_plus.message import Claimed, split_payload
 from celery_redis_plus.scripts import script
@@ -166,10 +167,14 @@ class Claimer:
             count, self._visibility_timeout_ms, self._holder, MAX_BATCH_BYTES, consumer, credit, epoch,
             self._delivery_limit, self._dead_letter_max, self._worker,
         )  # fmt: skip
-        state, wait_ms, now_epoch, more, ranked = reply[0].split()
+        state, wait_ms, now_epoch, more, ranked, told = reply[0].split()
         wait_s = int(wait_ms) / 1000
+        claimed_to = len(reply) - int(told)
+        if int(told):
+            deaths = list(read_deaths(reply[claimed_to:]))
+            log_deaths(queue, len(deaths), deaths)
         return ManagedBatch(
-            claimed_messages(reply, [queue]),
+            claimed_messages(reply[:claimed_to], [queue]),
             State(state.decode()),
             None if wait_s < 0 else wait_s,
             now_epoch,

@@ -38,8 +38,10 @@ class Settlement(Enum):
     ACK = "ack"
     #: Rejected without requeue: to the dead letters.
     REJECT = "reject"
-    #: Rejected with requeue: a failed delivery, back in place.
+    #: Sent back by a consumer that wants it to be delivered again: back in place.
     REQUEUE = "requeue"
+    #: Sent back because the work on it failed: a failed delivery, back in place.
+    FAIL = "fail"
     #: Given back by a consumer that had seen it, without a failure: close, cancel, shutdown.
     RETURN = "return"
     #: Given back out of a buffer: nobody saw it.
@@ -69,6 +71,8 @@ class Held:
     early: bool = False
     #: It is acked when the work on it has ended, and its consumer has nothing else to do before it takes the next one.
     ended: bool = False
+    #: Its consumer says that the work on it failed, should it send it back.
+    failed: bool = False
     #: A delivery of it failed before: the server has to hear when the work on it begins.
     failed_before: bool = False
     #: The server was told so.
@@ -117,6 +121,8 @@ class Register:
         self._broken: dict[str, frozenset[str]] = {}
         #: Queues with a limit of messages in work: a settlement there makes room, and wakes who may take the next one.
         self.limited: set[str] = set()
+        #: Queues whose log line about messages that are sent back repeatedly was written.
+        self.pauses_told: set[str] = set()
         #: Called, from any thread, when there is something for the duties to do.
         self.on_work: Callable[[], None] = lambda: None
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
+from celery_redis_plus.broker.failures import log_deaths, log_pause, read_deaths
 from celery_redis_plus.broker.holding import Held, Register, Settlement
 from celery_redis_plus.scripts import script
 
@@ -30,6 +31,8 @@ MOMENT_S = 0.0002
 PATIENCE_S = 0.05
 #: Seconds for which the ack of a message that is acked before its work may wait for others.
 LEISURE_S = 0.001
+#: Settlement -> what the requeue script calls it.
+REQUEUES = {Settlement.REQUEUE: "asked", Settlement.FAIL: "failed"}
 
 
 class Settler:
@@ -178,7 +181,9 @@ class Settler:
         wire = wire or self._wire
         keys, arguments = self._call(messages, settlement)
 
-        def done(_: Any, error: Exception | None) -> None:
+        def done(reply: Any, error: Exception | None) -> None:
+            if error is None and settlement in REQUEUES:
+                self._log_requeue(messages[0].queue, reply)
             for held in messages:
                 if error is None:
                     self._register.confirm(held)
@@ -227,11 +232,21 @@ class Settler:
             for at in range(0, len(batch), MAX_BATCH):
                 part = batch[at : at + MAX_BATCH]
                 keys, arguments = self._call(part, settlement)
-                self._wire.run(self._script(settlement), keys, *arguments)
+                reply = self._wire.run(self._script(settlement), keys, *arguments)
+                if settlement in REQUEUES:
+                    self._log_requeue(batch[0].queue, reply)
                 for held in part:
                     self._register.confirm(held)
             if batch[0].queue in self._register.limited:
                 self._wire.run(self._wake, self._wake_keys(batch[0].queue))
+
+    def _log_requeue(self, queue: str, reply: Any) -> None:
+        _, died, _, deaths, paused = reply
+        if died:
+            log_deaths(queue, died, list(read_deaths(deaths)))
+        if paused and queue not in self._register.pauses_told:
+            self._register.pauses_told.add(queue)
+            log_pause(queue, paused[0].decode(), paused[1])
 
     def _wake_keys(self, queue: str) -> list[bytes]:
         keys = self._keys.queue(queue)
@@ -242,7 +257,7 @@ class Settler:
             return self._ack
         if settlement is Settlement.REJECT:
             return self._reject
-        return self._requeue if settlement is Settlement.REQUEUE else self._hand_back
+        return self._requeue if settlement in REQUEUES else self._hand_back
 
     def _call(self, messages: list[Held], settlement: Settlement) -> tuple[Sequence[bytes], list[Argument]]:
         keys = self._keys.queue(messages[0].queue)
@@ -253,8 +268,8 @@ class Settler:
             pairs += (held.tag, held.claim)
         if settlement is Settlement.REJECT:
             return keys.places, ["rejected", self._dead_letter_max, *pairs]
-        if settlement is Settlement.REQUEUE:
-            return keys.places, [self._delivery_limit, self._dead_letter_max, *pairs]
+        if settlement in REQUEUES:
+            return keys.places, [self._delivery_limit, self._dead_letter_max, REQUEUES[settlement], *pairs]
         seen = settlement is not Settlement.HAND_BACK
         return [keys.ready, keys.index, keys.message, keys.bell, keys.expiry, keys.timer, keys.meta], [int(seen), *pairs]
 

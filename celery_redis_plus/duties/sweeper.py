@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.broker.failures import log_deaths, read_deaths
 from celery_redis_plus.duties.heartbeat import interval_s
 from celery_redis_plus.scripts import script
 
@@ -116,11 +117,14 @@ class Sweeper:
             _ms(self._grace_s), _ms(self._longest_gap_s), *self._bounds,
         )  # fmt: skip
         now = time.monotonic()
+        deaths = list(read_deaths(reply[COLUMNS * len(queues) :]))
         for number, queue in enumerate(queues):
             swept = Swept(*reply[COLUMNS * number : COLUMNS * (number + 1)])
             if queue in self._due_at:
                 self._due_at[queue] = now + swept.wait_ms / 1000
             _report(queue, swept)
+            if swept.died:
+                log_deaths(queue, swept.died, [death for death in deaths if death.meta == self._keys.queue(queue).meta])
             if swept.dying:
                 self._see_off(queue)
 
@@ -148,11 +152,6 @@ COLUMNS = 11
 def _report(queue: str, swept: Swept) -> None:
     if swept.recovered:
         logger.info("recovered %d message(s) of queue %r: their consumers gave no sign of life", swept.recovered, queue)
-    if swept.died:
-        logger.warning(
-            "%d message(s) of queue %r died at the delivery limit: each time their consumer gave no sign of life any more",
-            swept.died, queue,
-        )  # fmt: skip
     if swept.expired:
         logger.info("%d message(s) of queue %r expired", swept.expired, queue)
     if swept.dropped:

@@ -134,6 +134,10 @@ class BrokerRequest:
                     message.note_early()
             super().acknowledge()  # type: ignore[misc]
         else:
+            message = self.message  # type: ignore[attr-defined]
+            if self._crp_ending != "requeue" and isinstance(message, Message):
+                # By a policy, not as the task wishes.
+                message.note_failed()
             super().reject(requeue=action == REQUEUE)  # type: ignore[misc]
 
 

@@ -364,7 +364,7 @@ class Consuming(Broadcasting):
             self.qos.ack(tag)
 
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Settle a message as failed: with `requeue` back in place, else to the queue's dead letters."""
+        """Settle a message that was not done: with `requeue` back in place, else to the queue's dead letters."""
         self.qos.reject(delivery_tag, requeue=requeue)
 
     def _up_to(self, delivery_tag: str) -> list[str]:

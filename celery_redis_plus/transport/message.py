@@ -40,6 +40,12 @@ class Message(base.Message):
         if self.channel is not None:
             self.channel.session.service.register.note_outcome(self.delivery_tag, reason, error)
 
+    def note_failed(self) -> None:
+        """Note that its work failed: sent back with requeue, it counts towards the delivery limit."""
+        held = self._held()
+        if held is not None:
+            held.failed = True
+
     def note_early(self) -> None:
         """Note that it is acked before the work on it begins: for the event of its ack, which may leave a moment later."""
         self.note_outcome("early")

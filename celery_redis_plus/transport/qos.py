@@ -62,7 +62,7 @@ class QoS(virtual.QoS):
         self._settle(delivery_tag, Settlement.ACK)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        """Settle a message as failed: back to its place, or to the dead letters."""
+        """Settle a message that was not done: back to its place, or to the dead letters."""
         self._settle(delivery_tag, Settlement.REQUEUE if requeue else Settlement.REJECT)
 
     def _settle(self, tag: str, settlement: Settlement) -> None:
@@ -79,6 +79,8 @@ class QoS(virtual.QoS):
         held = service.register.settle(tag, settlement)
         if held is None:
             return
+        if held.failed and settlement is Settlement.REQUEUE:
+            settlement = Settlement.FAIL
         poller = channel.poller
         if session.broken:
             service.register.order(held, settlement)

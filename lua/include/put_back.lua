@@ -16,31 +16,59 @@ end
 -- What `put_back_failed` needs of a queue's record.
 local FAILURE_RULES = { 'ttl', 'dlx', 'limit', 'retry' }
 
--- Puts back a message whose delivery failed: it counts, and at the limit the message dies, or where the retry policy is at its end.
--- `rules` is HMGET meta of FAILURE_RULES, `limit` holds for queues without one of their own (-1 = none). With a policy the
--- message waits in `delayed`. Returns 'ready', 'delayed', 'dead'.
--- `event` and `reason` are what its log says where it is ready again.
-local function put_back_failed(queue, rules, limit, tag, score, expires, now, event, reason)
+-- What ended at its limit in this call, at most MOST_TOLD messages, for the caller's log: the key of the queue's record, tag, failed
+-- deliveries, where it is now ('store', 'exchange', 'dropped'), its headers and properties.
+local MOST_TOLD, LONGEST_ENVELOPE = 10, 65536
+local deaths = {}
+
+-- The part of a message's payload that names its task.
+local function envelope_of(hash)
+  local envelope = string.match(redis.call('HGET', hash, 'payload') or '', '^[^\n]*')
+  return #envelope > LONGEST_ENVELOPE and '' or envelope
+end
+
+local function note_death(queue, rules, tag, failures)
+  if #deaths >= 5 * MOST_TOLD then return end
+  local place = rules[2] and 'exchange' or rules[1] and 'dropped' or 'store'
+  for _, part in ipairs({ queue.meta, tag, failures, place, envelope_of(queue.message .. tag) }) do deaths[#deaths + 1] = part end
+end
+
+-- Puts back a message after a delivery that is over. `how`: 'lost' with its consumer; 'failed', as its consumer says; 'asked': its
+-- consumer wants it to be delivered again, which is a failure only where the queue has a limit of its own. At the limit the message
+-- dies, or where the retry policy is at its end. `rules` is HMGET meta of FAILURE_RULES, `limit` holds for queues without one of
+-- their own (-1 = none). Returns 'ready'; 'delayed', and which delivery it was that the policy or the pause counts; 'dead'.
+local function put_back_failed(queue, rules, limit, tag, score, expires, now, how)
   local hash = queue.message .. tag
-  local failures = redis.call('HINCRBY', hash, 'failed', 1)
+  local counts = how ~= 'asked' or rules[3]
+  redis.call('HINCRBY', hash, counts and 'failed' or 'requeues', 1)
+  local fields = redis.call('HMGET', hash, 'failed', 'requeues')
+  local failures = tonumber(fields[1] or 0)
+  local attempt = failures + tonumber(fields[2] or 0)
   limit = tonumber(rules[3] or limit)
-  local delay = rules[4] and retry_delay(rules[4], failures, tag)
-  if (limit >= 0 and failures >= limit) or delay == false and rules[4] then
+  local delay = 0
+  if rules[4] then
+    delay = retry_delay(rules[4], attempt, tag)
+  elseif how ~= 'lost' then
+    delay = requeue_pause(attempt)
+  end
+  if (limit >= 0 and failures >= limit) or not delay then
+    note_death(queue, rules, tag, failures)
     die(queue, rules, tag, score, 'delivery_limit', now)
     return 'dead'
   end
+  local reason = how == 'lost' and 'heartbeat_lost' or counts and 'rejected' or 'requeue'
   redis.call('HDEL', hash, 'by')
-  if not rules[4] then
+  if delay == 0 then
     redis.call('HDEL', hash, 'score')
     put_back(queue, tag, score, expires)
-    tell(queue.meta, tag, event, { reason = reason })
+    tell(queue.meta, tag, how == 'lost' and 'recovered' or 'requeued', { reason = reason })
     return 'ready'
   end
   redis.call('HSET', hash, 'score', score)
   redis.call('ZADD', queue.delayed, text(now + delay), tag)
   redis.call('ZADD', queue.timer, 0, 'due')
   tell(queue.meta, tag, 'retried', { reason = reason, delay = text(delay) })
-  return 'delayed'
+  return 'delayed', attempt
 end
 
 -- Puts back a message whose consumer was lost. A message's first failure counts in any case: its consumer does not tell how far it
@@ -50,10 +78,10 @@ local function put_back_lost(queue, rules, limit, tag, score, expires, now)
   local hash = queue.message .. tag
   local fields = redis.call('HMGET', hash, 'failed', 'claim', 'begun')
   if tonumber(fields[1] or 0) == 0 or fields[3] == fields[2] then
-    return put_back_failed(queue, rules, limit, tag, score, expires, now, 'recovered', 'heartbeat_lost')
+    return put_back_failed(queue, rules, limit, tag, score, expires, now, 'lost')
   end
   put_back(queue, tag, score, expires)
   redis.call('HDEL', hash, 'by', 'score')
-  tell(queue.meta, tag, 'recovered', { reason = 'heartbeat_lost' })
+  tell(queue.meta, tag, 'recovered', { reason = 'not_begun' })
   return 'ready'
 end

@@ -38,3 +38,12 @@ local function retry_delay(record, attempt, tag)
   end
   return nth_delay(policy, attempt, tag)
 end
+
+local FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 50, 5000
+
+-- The pause (ms) before a message that its consumer sent back is ready again, where its queue has no retry policy: none for the first
+-- time, then twice as long each time. What cannot be done now must not keep the head of its queue, nor its consumer busy.
+local function requeue_pause(attempt)
+  if attempt <= 1 then return 0 end
+  return math.min(FIRST_PAUSE_MS * 2 ^ math.min(attempt - 2, 10), LONGEST_PAUSE_MS)
+end

@@ -13,6 +13,8 @@ from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.scripts import script
 from tests.property.world import QUEUES, VISIBILITY_MS, Message, World, holders, queues
 
+NOT_ACKS = [settlement for settlement in Settlement if settlement is not Settlement.ACK]
+
 
 class Consuming(World):
     """Rules."""
@@ -69,7 +71,10 @@ class Consuming(World):
         self.claim(holder, list(QUEUES), 8, share=True, woken=False)
 
     @precondition(lambda self: self.claimed_by())
-    @rule(holder=holders, what=st.sampled_from((Settlement.REQUEUE, Settlement.REJECT, Settlement.RETURN, Settlement.HAND_BACK)))
+    @rule(
+        holder=holders,
+        what=st.sampled_from(NOT_ACKS),
+    )
     def settle_everything_and_claim_again(self, holder: str, what: Settlement) -> None:
         """What old claim numbers must not touch."""
         self.settle_all(self.claimed_by()[:4], what)
@@ -126,14 +131,25 @@ class Consuming(World):
                 self.remove(message)
             elif what is Settlement.REJECT:
                 self.die(message)
+            elif what in (Settlement.REQUEUE, Settlement.FAIL):
+                self.sent_back(message, failed=what is Settlement.FAIL)
             else:
-                self.back(message, failed=what is Settlement.REQUEUE, seen=what is not Settlement.HAND_BACK)
-        if what in (Settlement.REJECT, Settlement.REQUEUE):
+                self.back(message, seen=what is Settlement.RETURN)
+        if what in (Settlement.REJECT, Settlement.FAIL):
             for queue in {m.queue: None for m in messages}:
                 self.evict(queue)
 
+    def sent_back(self, message: Message, *, failed: bool) -> None:
+        message.requeues += not failed
+        attempt = message.failed + failed + message.requeues
+        pause_ms = 0 if attempt == 1 else min(50 * 2 ** (attempt - 2), 5000)
+        self.back(message, failed=failed, seen=True, pause_ms=pause_ms)
+
     @precondition(lambda self: self.stale)
-    @rule(data=st.data(), what=st.sampled_from((Settlement.REJECT, Settlement.REQUEUE, Settlement.RETURN, Settlement.HAND_BACK)))
+    @rule(
+        data=st.data(),
+        what=st.sampled_from(NOT_ACKS),
+    )
     def settle_with_an_old_claim_number(self, data: st.DataObject, what: Settlement) -> None:
         tag, claim, queue = data.draw(st.sampled_from(self.telling()), label="stale")
         self.settler.settle([self.held(tag, claim, queue)], what)

@@ -65,7 +65,7 @@ class Maintenance(World):
             assert recovered == (0 if self.in_grace(queue) else min(limit, len(overdue)))
             for message in due[:promoted]:
                 message.place = "ready"
-                if message.lives is not None:
+                if message.lives is not None and message.expires is None:
                     message.expires = now + message.lives
             for message in overdue[:recovered]:
                 self.back(message, failed=message.failed == 0 or message.begun == message.claim)

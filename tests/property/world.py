@@ -88,6 +88,7 @@ class Message:
     known: bool = False
     deadline: int = 0
     failed: int = 0
+    requeues: int = 0
     #: The last claim whose work began.
     begun: int = 0
     seen: bool = False
@@ -187,15 +188,18 @@ class World(RuleBasedStateMachine):
         self.stale.append((message.tag, message.claim, message.queue))
         message.by, message.known = None, False
 
-    def back(self, message: Message, *, failed: bool = False, seen: bool = False) -> None:
+    def back(self, message: Message, *, failed: bool = False, seen: bool = False, pause_ms: int = 0) -> None:
         message.failed += failed
         if failed and message.failed >= DELIVERY_LIMIT:
             self.die(message)
             return
         self.end_claim(message)
-        message.place = "ready"
         message.seen = message.seen or seen
-        self.rings(message.queue)
+        if pause_ms:
+            message.place, message.eta = "delayed", self.clock.now_ms + pause_ms
+        else:
+            message.place = "ready"
+            self.rings(message.queue)
 
     def remove(self, message: Message) -> None:
         if message.place == "claimed":

@@ -99,7 +99,7 @@ def test_redelivery_and_failures_are_told_apart(broker):
     expected = [
         (Settlement.HAND_BACK, False, 0),
         (Settlement.RETURN, True, 0),
-        (Settlement.REQUEUE, True, 1),
+        (Settlement.FAIL, True, 1),
         (Settlement.HAND_BACK, True, 1),
     ]
     (message,) = broker.claim("q")

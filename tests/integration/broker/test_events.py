@@ -89,7 +89,7 @@ def test_each_return_is_told(archived):
         ("claimed", None),
         ("requeued", "handed_back"),
         ("claimed", None),
-        ("requeued", "rejected"),
+        ("requeued", "requeue"),
         ("claimed", None),
         ("dead_lettered", "rejected"),
     ]

@@ -12,6 +12,7 @@ from typing import Any
 
 import redis
 from celery import Celery, shared_task
+from celery.exceptions import Reject
 
 URL_VARIABLE = "CRP_TEST_URL_FORM"
 SETUP_VARIABLE = "CRP_TEST_SETUP"
@@ -59,6 +60,16 @@ def die_with_all(name: str, entry: str) -> None:
     with _journal() as journal:
         journal.rpush(f"{name}:started", entry)
     os.killpg(0, signal.SIGKILL)
+
+
+@shared_task(name="c.not_now")
+def not_now(name: str, entry: str) -> str:
+    """Note the start, and ask for another delivery until `NAME:go` exists."""
+    with _journal() as journal:
+        journal.rpush(f"{name}:started", entry)
+        if not journal.exists(f"{name}:go"):
+            raise Reject(requeue=True)
+        journal.rpush(f"{name}:done", entry)
 
 
 @shared_task(name="c.add")

@@ -37,6 +37,8 @@ def test_a_poison_task_dies_at_the_delivery_limit_and_runs_after_the_fix(pool, c
     assert letter.headers["task"] == "c.die"
     assert letter.death_headers["x-death"][0]["reason"] == "delivery_limit"
     assert notes.started("poison") == ["task"] * LIMIT
+    line = f"task c.die[{letter.headers['id']}] (message {letter.tag}) of queue 'celery' died at the delivery limit"
+    wait_until(lambda: line in worker.log(), 5, worker.tail)
 
     notes.go("poison")
     assert letters.replay(letter)

@@ -1,0 +1,76 @@
+"""Log lines about messages that fail: those that died at the delivery limit, and those that are sent back again and again."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+logger = logging.getLogger(__name__)
+
+#: Entries of a script's reply for one message (`note_death` in `lua/include/put_back.lua`).
+PARTS = 5
+#: Place as the scripts call it -> how the line ends.
+PLACES = {
+    b"store": "it is kept: celery-redis-plus dead-letters show %(queue)s %(tag)s",
+    b"exchange": "it goes to the dead-letter exchange of its queue",
+    b"dropped": "the queue is transient and keeps no dead letters: it is dropped",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A message that died at its limit."""
+
+    #: The key of the queue's record.
+    meta: bytes
+    tag: str
+    #: Deliveries that failed.
+    failures: int
+    #: A key of `PLACES`.
+    place: bytes
+    #: What the log calls it.
+    name: str
+
+
+def read_deaths(parts: Sequence[bytes | int]) -> Iterator[Failed]:
+    """Yield the deaths that a script's reply tells of; it has the first ones only."""
+    for at in range(0, len(parts), PARTS):
+        meta, tag, failures, place, envelope = (_bytes(part) for part in parts[at : at + PARTS])
+        yield Failed(meta, tag.decode(), int(failures), place, name_of(tag.decode(), envelope))
+
+
+def log_deaths(queue: str, died: int, deaths: Sequence[Failed]) -> None:
+    """Warn of `died` messages of a queue, of which `deaths` are known by name."""
+    for death in deaths:
+        end = PLACES.get(death.place, PLACES[b"store"]) % {"queue": queue, "tag": death.tag}
+        logger.warning(
+            "%s of queue %r died at the delivery limit, or at the end of its retry policy, after %d failed deliveries; %s",
+            death.name, queue, death.failures, end,
+        )  # fmt: skip
+    if died > len(deaths):
+        logger.warning("%d more message(s) of queue %r died at the delivery limit", died - len(deaths), queue)
+
+
+def log_pause(queue: str, tag: str, envelope: bytes) -> None:
+    """Tell of a message that was sent back for the second time."""
+    logger.warning(
+        "%s of queue %r was sent back with requeue for the second time: from now on such messages wait before they are delivered "
+        "again, up to 5 s, so that others have their turn (this is logged once a queue)",
+        name_of(tag, envelope), queue,
+    )  # fmt: skip
+
+
+def name_of(tag: str, envelope: bytes) -> str:
+    """Return what a log calls a message: Celery's task name and id, where it is a task."""
+    with suppress(ValueError, AttributeError):
+        headers = json.loads(envelope).get("headers") or {}
+        if headers.get("task"):
+            return f"task {headers['task']}[{headers.get('id')}] (message {tag})"
+    return f"message {tag}"
+
+
+def _bytes(part: bytes | int) -> bytes:
+    return b"%d" % part if isinstance(part, int) else part
