@@ -87,7 +87,7 @@ class QueueKeys:
     bell: bytes
     timer: bytes
     meta: bytes
-    #: Consumers, by the time until which they count as alive without being heard of.
+    #: Consumers, by the time until which they count as alive without being heard of: the one source of which there are.
     consumers: bytes
     #: A prefix: a consumer's record is this and its id.
     consumer: bytes
@@ -123,6 +123,10 @@ class QueueKeys:
     def bell_of(self, own: str) -> bytes:
         """Return the bell of some of the queue's consumers: a priority's, or one consumer's; of nobody in particular for ''."""
         return self.bell + b":" + own.encode() if own else self.bell
+
+    def probe_of(self, consumer: str) -> bytes:
+        """Return the bell by which a consumer's process is asked whether it is alive."""
+        return self.consumer + consumer.encode() + b":probe"
 
     def structure(self) -> tuple[bytes, ...]:
         """Return the keys that hold the queue itself, without the messages' hashes."""

@@ -5,7 +5,7 @@
 --       interested (zset)
 -- ARGV  1 for how long a consumer counts as alive without being heard of (ms), then per queue: consumer, state
 -- Returns per queue: known (0 = it is not on the list any more and has to join again), ms until the next consumer of a queue
--- with rules counts as dead if it is not heard of (-1 = the queue has none, nobody has to look), why the queue is paused ('' = it
+-- with rules counts as dead if it is not heard of, or one was probed (-1 = nobody has to look), why the queue is paused ('' = it
 -- is not), until when (ms since the epoch, 0 = for good).
 -- @include now
 -- @include crew
@@ -15,20 +15,25 @@ local reply = {}
 for i = 0, #KEYS / CREW - 1 do
   local crew = crew_of(i * CREW)
   local id, state = ARGV[2 * i + 2], ARGV[2 * i + 3]
-  local known = redis.call('ZSCORE', crew.consumers, id) and redis.call('EXISTS', crew.consumer .. id) or 0
+  local known = redis.call('ZSCORE', crew.consumers, id) and redis.call('HEXISTS', crew.consumer .. id, 'since') or 0
   if known == 1 then
     redis.call('HSET', crew.consumer .. id, 'state', state, 'heard', text(now))
     alive(crew, id, life, now)
   end
-  bury(crew, now)
-  local record = redis.call('HMGET', crew.meta, 'managed', 'paused', 'paused_until')
+  bury(crew, now, id)
+  local record = redis.call('HMGET', crew.meta, 'managed', 'paused', 'paused_until', 'sac', 'active', 'exclusive')
   local next_death = -1
   if record[1] then
-    -- What an eviction took of the rules stands again.
-    direct(crew)
-    local first = redis.call('ZRANGE', crew.consumers, 0, 0, 'WITHSCORES')
-    if first[2] then next_death = tonumber(first[2]) - now end
+    if agrees(crew, { record[4], record[5], record[6] }) then
+      -- What an eviction took of the rules stands again.
+      direct(crew)
+    else
+      review(crew)
+    end
   end
+  local first = redis.call('ZRANGE', crew.consumers, 0, 0, 'WITHSCORES')
+  local left = first[2] and tonumber(first[2]) - now
+  if left and (record[1] or left <= ANSWER_MS) then next_death = math.max(0, left) end
   local until_ms = tonumber(record[3] or 0)
   local paused = record[2] and (until_ms == 0 or until_ms > now)
   for _, value in ipairs({ known, next_death, paused and record[2] or '', text(until_ms) }) do reply[#reply + 1] = value end

@@ -23,9 +23,16 @@ local count, me, credit = math.min(tonumber(ARGV[1]), 500), ARGV[5], tonumber(AR
 visibility, holder, bytes, worker = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[10]
 now = now_ms()
 deadline = text(now + visibility)
-bury(crew, now)
-local record = redis.call('HMGET', crew.meta, 'managed', 'paused', 'paused_until', 'sac', 'active', 'takeover', 'epoch',
-  'max_unacked', 'rate', 'burst', 'tokens', 'tokens_at', 'pacer', 'pacer_until', 'prioritised', 'exclusive')
+bury(crew, now, me)
+local function read_record()
+  return redis.call('HMGET', crew.meta, 'managed', 'paused', 'paused_until', 'sac', 'active', 'takeover', 'epoch',
+    'max_unacked', 'rate', 'burst', 'tokens', 'tokens_at', 'pacer', 'pacer_until', 'prioritised', 'exclusive')
+end
+local record = read_record()
+if not agrees(crew, { record[4], record[5], record[16] }) then
+  review(crew)
+  record = read_record()
+end
 local epoch = record[7] or '0'
 
 local function answer(state, wait, more)
@@ -47,27 +54,35 @@ end
 if record[16] and record[16] ~= me then return answer('standby', -1, false) end
 if me ~= '' and not redis.call('ZSCORE', crew.consumers, me) then return answer('unknown', 0, true) end
 
--- Puts back what the last active consumer held when it died. Returns whether that was all.
+-- Puts back what active consumers that died held: by their sessions, unless one of these has come back. What others hold (a
+-- cancelled consumer that finishes its work) stays theirs. Returns whether that was all.
 local function take_over()
+  local dead = {}
+  for session in string.gmatch(record[6], '%S+') do dead[session] = true end
+  for _, id in ipairs(redis.call('ZRANGE', crew.consumers, 0, -1)) do dead[string.match(id, '^[^.]*')] = nil end
   local rules = redis.call('HMGET', crew.meta, unpack(FAILURE_RULES))
-  local tags = redis.call('ZRANGE', crew.index, 0, 499)
-  local died = 0
-  for _, tag in ipairs(tags) do
-    local fields = redis.call('HMGET', crew.message .. tag, 'score', 'expires')
-    redis.call('ZREM', crew.index, tag)
-    if fields[1] and put_back_lost(crew, rules, ARGV[8], tag, fields[1], fields[2], now) == 'dead' then died = died + 1 end
+  local first, back, died = 0, 0, 0
+  while next(dead) and back < 500 do
+    local tags = redis.call('ZRANGE', crew.index, first, first + 499)
+    if #tags == 0 then break end
+    first = first + #tags
+    for _, tag in ipairs(tags) do
+      local fields = redis.call('HMGET', crew.message .. tag, 'score', 'expires', 'by')
+      if fields[1] and dead[fields[3]] then
+        redis.call('ZREM', crew.index, tag)
+        first, back = first - 1, back + 1
+        if put_back_lost(crew, rules, ARGV[8], tag, fields[1], fields[2], now) == 'dead' then died = died + 1 end
+      end
+    end
   end
   if died > 0 then trim_dead(crew, tonumber(ARGV[9]), 0) end
-  if #tags == 500 then return false end
+  if back >= 500 then return false end
   redis.call('HDEL', crew.meta, 'takeover')
   return true
 end
 
 if record[4] then
-  local active = record[5] or elect(crew)
-  direct(crew)
-  epoch = redis.call('HGET', crew.meta, 'epoch') or '0'
-  if active ~= me then return answer('standby', -1, false) end
+  if record[5] ~= me then return answer('standby', -1, false) end
   if record[6] and not take_over() then return answer('again', 0, true) end
   -- It was deposed and chosen again, and has not heard of either: what it has in its buffer is not its own any more.
   if epoch ~= ARGV[7] then return answer('ok', 0, true) end
@@ -76,8 +91,8 @@ end
 if record[15] and me ~= '' then
   local mine = tonumber(redis.call('HGET', crew.consumer .. me, 'priority') or 0)
   redis.call('ZADD', crew.interested, mine, me)
-  local first = redis.call('ZREVRANGE', crew.interested, 0, 0, 'WITHSCORES')
-  if tonumber(first[2]) > mine then
+  local _, highest = first_in_line(crew)
+  if tonumber(highest) > mine then
     local bell = direct(crew)
     if redis.call('EXISTS', crew.ready) == 0 then return answer('outranked', -1, false) end
     -- Those of a higher priority have credit. If none of them takes what it was woken for, it is blocked, and we go on.

@@ -1,18 +1,18 @@
 #!lua flags=allow-oom
 -- Deletes a queue: its record at once, its messages into the trash, which the caller then empties.
 -- KEYS  1 trash (zset)  2 meta (hash)  3 bell (zset)  4 timer (zset)  5 consumers (zset)  6 expiry (zset)
---       7 interested (zset)  8 queue (zset)  9.. the other sets of messages (zsets)
+--       7 interested (zset)  8 consumer (prefix of a hash)  9 queue (zset)  10.. the other sets of messages (zsets)
 -- ARGV  1 only if unused (0/1)  2 only if empty (0/1)  3 only if it has no record any more (0/1)
 -- Returns { 1, ready messages that went with it, was it transient (0/1), record of its events or '' }; { 0, 0, 0, '' } where a
 -- condition forbids it.
 -- @include now
 if ARGV[3] == '1' and redis.call('HEXISTS', KEYS[2], 'id') == 1 then return { 0, 0, 0, '' } end
 if ARGV[1] == '1' and redis.call('ZCOUNT', KEYS[5], now_ms(), '+inf') > 0 then return { 0, 0, 0, '' } end
-local ready = redis.call('ZCARD', KEYS[8])
+local ready = redis.call('ZCARD', KEYS[9])
 if ARGV[2] == '1' and ready > 0 then return { 0, 0, 0, '' } end
 local transient = redis.call('HEXISTS', KEYS[2], 'ttl')
 local archive = redis.call('HGET', KEYS[2], 'archive') or ''
-for i = 8, #KEYS do
+for i = 9, #KEYS do
   if redis.call('EXISTS', KEYS[i]) == 1 then
     if redis.call('EXISTS', KEYS[1]) == 0 then
       redis.call('RENAME', KEYS[i], KEYS[1])
@@ -21,6 +21,11 @@ for i = 8, #KEYS do
       redis.call('DEL', KEYS[i])
     end
   end
+end
+-- Their processes list those that live again.
+for _, id in ipairs(redis.call('ZRANGE', KEYS[5], 0, -1)) do
+  local record, bell = KEYS[8] .. id, KEYS[3] .. ':'
+  redis.call('DEL', bell .. (redis.call('HGET', record, 'priority') or '0'), bell .. id, record .. ':probe', record)
 end
 redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
 return { 1, ready, transient, archive }

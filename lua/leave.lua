@@ -5,8 +5,12 @@
 --       13 consumer (prefix of a hash)  14 interested (zset)
 -- ARGV  1 consumer
 -- Returns how many consumers are left.
+-- @include now
 -- @include crew
 local crew = crew_of(0)
-forget(crew, ARGV[1], false)
-if redis.call('HEXISTS', crew.meta, 'managed') == 1 then wake(crew) end
+-- It is not dead: what it holds is its own, and nothing is taken over.
+if redis.call('HGET', crew.meta, 'active') == ARGV[1] then redis.call('HDEL', crew.meta, 'active') end
+forget(crew, ARGV[1])
+bury(crew, now_ms())
+review(crew)
 return redis.call('ZCARD', crew.consumers)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -27,10 +28,14 @@ PAGE = 500
 INTERESTED, NOTIFIED, NOT_INTERESTED = "interested", "notified", "not interested"
 #: Stands between a session and the number of its consumer in a consumer's id.
 SEPARATOR = "."
+#: Seconds between two tries of a consumer in whose way there are others that may be dead, and how long it tries in all: a
+#: probed consumer has `ANSWER_MS` of lua/include/crew.lua.
+PROBING_S, PROBED_WITHIN_S = 0.1, 5.0
 #: What the join script answers -> what that means.
 REFUSALS = {
     b"exclusive": "has an exclusive consumer",
     b"in use": "has consumers, so that nobody can consume it exclusively",
+    b"probing": "has consumers, which may be dead and have been asked",
 }
 
 
@@ -58,7 +63,7 @@ class Sign:
     consumer: Consumer
     #: False: it is off the list, and has to join again.
     known: bool
-    #: Seconds until the next consumer counts as dead, if it is not heard of before; None where nobody has to know in time.
+    #: Seconds until the next consumer is probed or counts as dead, if it is not heard of before; None where nobody has to know.
     next_death_s: float | None
     #: Why the queue is paused; None: it is not.
     paused: str | None
@@ -95,8 +100,12 @@ class Consumers:
         self._keys = keys
         self._timeout_ms = int(timeout_s * 1000)
 
-    def join(self, consumer: Consumer) -> bool:
+    def join(self, consumer: Consumer, *, patient: bool = False) -> bool:
         """List `consumer`; return whether its queue has rules for its consumers.
+
+        Args:
+            consumer: what to list.
+            patient: wait, some 1.2 s, where those in its way may be dead and have been asked whether they are.
 
         Raises:
             AccessRefused: another consumer has the queue alone, or it wants to and there are others.
@@ -106,16 +115,21 @@ class Consumers:
             *("tag", consumer.tag, "host", socket.gethostname(), "pid", os.getpid()),
             *("state", consumer.state()),
         )
-        answer: bytes = self._wire.run(
-            script("join"), self._keys.queue(consumer.queue).crew,
-            consumer.id, self._timeout_ms, consumer.priority, int(consumer.exclusive), *fields,
-        )  # fmt: skip
+        deadline = time.monotonic() + PROBED_WITHIN_S
+        while True:
+            answer: bytes = self._wire.run(
+                script("join"), self._keys.queue(consumer.queue).crew,
+                consumer.id, self._timeout_ms, consumer.priority, int(consumer.exclusive), *fields,
+            )  # fmt: skip
+            if answer != b"probing" or not patient or time.monotonic() > deadline:
+                break
+            time.sleep(PROBING_S)
         if answer in REFUSALS:
             raise AccessRefused(f"queue {consumer.queue!r} {REFUSALS[answer]}")
         return answer == b"managed"
 
     def beat(self, consumers: Sequence[Consumer]) -> list[Sign]:
-        """Give a sign of life of each. Also takes others off the lists that gave none in time. Raises as `Wire.run` does."""
+        """Give a sign of life of each. Also probes others that gave none in time. Raises as `Wire.run` does."""
         keys: list[bytes] = []
         arguments: list[Argument] = [self._timeout_ms]
         for consumer in consumers:
@@ -134,6 +148,10 @@ class Consumers:
                 consumers, reply[::4], reply[1::4], reply[2::4], reply[3::4], strict=True
             )
         ]
+
+    def probe_of(self, consumer: Consumer) -> bytes:
+        """Return the bell by which the server asks for a sign of life of `consumer`."""
+        return self._keys.queue(consumer.queue).probe_of(consumer.id)
 
     def suspend(self, consumer: Consumer) -> None:
         """Note that a consumer has no credit, so that those of lower priorities get what comes. Does not wait for the reply."""

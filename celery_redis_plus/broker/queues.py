@@ -229,7 +229,7 @@ class Queues:
 
     def consumer_count(self, name: str) -> int:
         """Return how many consumers have been heard of lately."""
-        return int(self._wire.command("ZCARD", self._keys.queue(name).consumers))
+        return int(self._wire.run(script("count_consumers"), [self._keys.queue(name).consumers]))
 
     def purge(self, name: str) -> int:
         """Remove all waiting messages, ready and delayed; return how many. Memory is freed in batches."""
@@ -314,7 +314,7 @@ class Queues:
         """Run the delete script; return whether it did, the ready messages, whether the queue was transient, its archive."""
         keys = self._keys.queue(name)
         sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
-        others = [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, keys.interested]
+        others = [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, keys.interested, keys.consumer]
         conditions = (int(if_unused), int(if_empty), int(if_gone))
         reply: tuple[int, int, int, bytes] = self._wire.run(script("delete"), [*others, *sets], *conditions)
         return reply

@@ -292,7 +292,8 @@ class Service:
 
     def _rest(self) -> None:
         """Wait until something is due, a timer rings, or a channel has work for us."""
-        bells: tuple[bytes, ...] = (*(self._keys.queue(name).timer for name in self._swept()), self._keys.tended_bell)
+        timers = (self._keys.queue(name).timer for name in self._swept())
+        bells: tuple[bytes, ...] = (*timers, self._keys.tended_bell, *self.roster.probes)
         if self._revoking.on_expired is not None:
             bells = (*bells, self._keys.expired[-1])
         if bells != self._timers.armed:
@@ -316,6 +317,8 @@ class Service:
             self._tending.hurry()
         if bell == self._keys.expired[-1]:
             self._revoking.hurry()
+        if bell in self.roster.probes:
+            self.roster.hurry()
         for name in self._swept():
             if self._keys.queue(name).timer == bell:
                 self._sweeper.hurry(name)

@@ -143,7 +143,7 @@ class Consuming(Broadcasting):
             session.new_consumer_id(), queue, tag, priority=priority, exclusive=exclusive, state=lambda: self._state(queue)
         )
         declared = session.queues.arguments(queue)
-        session.claims.note(queue, managed=session.consumers.join(consumer))
+        session.claims.note(queue, managed=session.consumers.join(consumer, patient=True))
         self.consumers[queue] = consumer
         alone = declared is not None and declared.single_active
         self.bells[queue] = session.keys.queue(queue).bell_of(consumer.id if alone else str(priority or ""))

@@ -125,8 +125,9 @@ class Maintenance(World):
         ready = len(self.live(queue, "ready"))
         if dies:
             keys = self.keys.queue(queue)
-            sets = [keys.expiry, keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
-            self.wire.run(script("delete"), [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, *sets], 0, 0)
+            others = [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, keys.interested, keys.consumer]
+            sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
+            self.wire.run(script("delete"), [*others, *sets], 0, 0)
         else:
             assert self.queues.delete(queue) == ready
         for message in [m for m in self.messages.values() if m.queue == queue]:

@@ -1,7 +1,8 @@
 """A consumer in a process of its own, and what such processes noted.
 
 `python -m tests.support.consuming URL NAME OPTIONS`, the options being JSON: those of the transport, and `queue`, `prefetch`,
-`arguments` (the queue's), `priority`, `work_s`.
+`arguments` (the queue's), `priority`, `work_s`, `exclusive`, `ack` (false: it keeps what it gets), `stepped_clock` (a test steps
+the clock that its scripts have). SIGUSR1 cancels the consumer; the process goes on with what it has.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.support.apps import JOURNAL_DB, plain_url
+from tests.support.clock import scripts_with_steps
 from tests.support.waiting import wait_until
 from tests.support.workers import ROOT
 
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 #: A list of `name body redelivered`, in the order in which the server heard of the deliveries.
 NOTES = "notes"
 READY = "ready"
-OWN = ("queue", "prefetch", "arguments", "priority", "work_s")
+#: Names of processes that are about to consume.
+JOINING = "joining"
+OWN = ("queue", "prefetch", "arguments", "priority", "work_s", "exclusive", "ack", "stepped_clock")
 
 
 class Consumers:
@@ -54,6 +58,10 @@ class Consumers:
     def wait(self, timeout_s: float = 60.0) -> None:
         """Return when all that were started consume."""
         wait_until(lambda: self._journal.scard(READY) >= self._started, timeout_s, "all consume")
+
+    def wait_to_join(self, name: str, timeout_s: float = 60.0) -> None:
+        """Return when the process `name` is about to consume."""
+        wait_until(lambda: self._journal.sismember(JOINING, name), timeout_s, f"{name} is about to consume", interval_s=0.005)
 
     def kill(self, name: str) -> None:
         process = self.processes.pop(name)
@@ -91,6 +99,8 @@ def main(url: str, name: str, options: dict[str, Any]) -> None:
     import redis
 
     own = {key: options.pop(key, None) for key in OWN}
+    if own["stepped_clock"]:
+        scripts_with_steps().__enter__()
     journal = redis.Redis.from_url(plain_url(url, JOURNAL_DB))
     connection = kombu.Connection(url, transport_options=options)
     connection.connect()
@@ -105,17 +115,22 @@ def main(url: str, name: str, options: dict[str, Any]) -> None:
         journal.rpush(NOTES, f"{name} {message.payload} {bool(message.delivery_info['redelivered'])}")
         if own["work_s"]:
             time.sleep(own["work_s"])
-        message.ack()
+        if own["ack"] is not False:
+            message.ack()
 
     consumer = kombu.Consumer(connection.channel(), [queue], on_message=take)
     consumer.qos(prefetch_count=own["prefetch"] or 1)
+    cancelled: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, frame: cancelled.append(number))
+    journal.sadd(JOINING, name)
     consumer.consume()
     journal.sadd(READY, f"{name} {time.monotonic_ns()}")
     while True:
-        try:
-            connection.drain_events(timeout=5)
-        except TimeoutError:
-            continue
+        with suppress(TimeoutError):
+            connection.drain_events(timeout=0.1)
+        if cancelled:
+            cancelled.clear()
+            consumer.cancel()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,8 @@
+#!lua flags=no-writes
+-- Counts a queue's live consumers: the list also has those that are overdue and nobody has missed yet.
+-- KEYS  1 consumers (zset)
+-- ARGV  none
+-- Returns how many there are.
+-- @include now
+-- @include text
+return redis.call('ZCOUNT', KEYS[1], '(' .. text(now_ms()), '+inf')
