@@ -14,7 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,12 +95,15 @@ def consumers(url: str, journal: redis.Redis, logs: Path) -> Iterator[Consumers]
 
 
 def main(url: str, name: str, options: dict[str, Any]) -> None:
+    own = {key: options.pop(key, None) for key in OWN}
+    with scripts_with_steps() if own["stepped_clock"] else nullcontext():
+        consume(url, name, own, options)
+
+
+def consume(url: str, name: str, own: dict[str, Any], options: dict[str, Any]) -> None:
     import kombu
     import redis
 
-    own = {key: options.pop(key, None) for key in OWN}
-    if own["stepped_clock"]:
-        scripts_with_steps().__enter__()
     journal = redis.Redis.from_url(plain_url(url, JOURNAL_DB))
     connection = kombu.Connection(url, transport_options=options)
     connection.connect()
