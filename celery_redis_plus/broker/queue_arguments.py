@@ -2,7 +2,7 @@
 
 Names, meanings and limits are RabbitMQ's (https://www.rabbitmq.com/docs/queues#optional-arguments and
 `declare_args` in `rabbit_amqqueue.erl`). Times are milliseconds. Arguments that are not listed here are kept
-as they are.
+as they are; `transport.arguments` names them to the user.
 """
 
 from __future__ import annotations
@@ -375,6 +375,10 @@ _RULES: dict[str, _Rule] = {
     "x-durable-subscriber": _BOOLEAN,
     "x-archive": _BOOLEAN,
 }
+
+
+#: The names of all arguments that have an effect.
+KNOWN = frozenset(_RULES)
 
 
 def _checked(queue: str, key: str, value: object) -> object:

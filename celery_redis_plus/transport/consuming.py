@@ -13,6 +13,7 @@ from kombu.utils.uuid import uuid
 from celery_redis_plus.broker.consumers import INTERESTED, NOT_INTERESTED, NOTIFIED, Consumer
 from celery_redis_plus.broker.holding import Settlement, Stage
 from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.transport.arguments import check_consumer_arguments
 from celery_redis_plus.transport.broadcasting import UNREADABLE, Broadcasting
 from celery_redis_plus.transport.failures import as_channel_errors, channel_error
 from celery_redis_plus.transport.message import Message, payload_of
@@ -97,7 +98,7 @@ class Consuming(Broadcasting):
             kwargs: what kombu passes to other transports.
 
         Raises:
-            InvalidArgument: `x-priority` is no whole number.
+            InvalidArgument: `x-priority` is no whole number, or there is an argument that is unknown here.
             ChannelError: 403: another consumer has the queue alone, or this one wants to and there are others.
         """
         self._check_open()
@@ -125,6 +126,7 @@ class Consuming(Broadcasting):
         return tag
 
     def _priority(self, queue: str, arguments: Mapping[str, Any] | None) -> int:
+        check_consumer_arguments(queue, arguments or {})
         priority = (arguments or {}).get("x-priority")
         if priority is None:
             return self.session.options.consumer_priority

@@ -13,6 +13,7 @@ from celery_redis_plus.broker.counters import Counters, read_counters
 from celery_redis_plus.broker.exchange_record import ExchangeRecord
 from celery_redis_plus.broker.queue_arguments import QueueArguments
 from celery_redis_plus.broker.routing import Binding
+from celery_redis_plus.transport.arguments import check_fanout_binding, check_queue_arguments
 from celery_redis_plus.transport.failures import as_channel_errors, channel_error
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Declaring:
                 raise channel_error(f"NOT_FOUND - no queue {name!r}", 404, "Channel.queue_declare")
             return queue_declare_ok_t(name, queues.sizes(name).ready, queues.consumer_count(name))
         parsed = QueueArguments.parse(name, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=arguments)
+        check_queue_arguments(name, parsed)
         sizes = queues.declare(name, parsed)
         return queue_declare_ok_t(name, sizes.ready, 0)
 
@@ -150,9 +152,15 @@ class Declaring:
         arguments: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Bind a queue to an exchange. On a fanout exchange, broadcasts are read from this moment on."""
+        """Bind a queue to an exchange. On a fanout exchange, broadcasts are read from this moment on.
+
+        Raises:
+            ChannelError: the exchange is a fanout, and the queue has an argument that no broadcast heeds (406).
+        """
         self._check_open()
         name = exchange or "amq.direct"
+        if self.session.bindings.is_fanout(name):
+            check_fanout_binding(queue, self.session.queues.arguments(queue), name)
         self.session.bindings.bind(name, Binding(queue, routing_key or "", arguments or {}))
         if self.session.bindings.is_fanout(name):
             self._fanout_bound(queue, name, routing_key or "")

@@ -17,7 +17,8 @@ from celery_redis_plus.broker.unique import unique
 from celery_redis_plus.errors import BrokerError, MessageNotAccepted, PublishRefused, Unroutable
 from celery_redis_plus.message import SEPARATOR, Outgoing
 from celery_redis_plus.transport import codec
-from celery_redis_plus.transport.failures import as_channel_error
+from celery_redis_plus.transport.arguments import check_properties
+from celery_redis_plus.transport.failures import as_channel_error, channel_error
 from celery_redis_plus.transport.tracking import TRACK
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ class Publishing:
 
         Raises:
             InvalidPriority, InvalidEta, InvalidQueueName, MessageTooLarge: the message cannot be published as it is.
+            InvalidArgument: an option that only `celery_redis_plus.publish` understands.
             ChannelError: the channel is closed; or nothing takes the message and it is `mandatory`.
             NotReplicated: the message is stored, on fewer replicas than `wait_replicas` asks for.
             PublishRefused: a queue does not take it: it is full, or accepts other types. Other queues that the exchange routes
@@ -81,6 +83,13 @@ class Publishing:
         """
         self._check_open()
         properties = message["properties"]
+        check_properties(properties, message["headers"], LOCAL_PROPERTIES)
+        if kwargs.get("immediate"):
+            raise channel_error(
+                "NOT_IMPLEMENTED - immediate=True is not supported, as in RabbitMQ; allowed is mandatory=True",
+                540,
+                "Channel.basic_publish",
+            )
         # Taken out at once: when the outcome is known, the same dict may carry another message.
         attempt: Attempt = properties.pop(ATTEMPT, None) or Attempt()
         properties["delivery_info"] = {**properties.get("delivery_info", {}), "exchange": exchange, "routing_key": routing_key}

@@ -1,0 +1,163 @@
+"""Arguments that have no effect here, of queues, consumers and messages: refused, or named once in a warning.
+
+An argument is refused where work would go wrong without it: a publisher that counts on back-pressure, a consumer that must not
+take messages away. RabbitMQ answers 406 there. Arguments that Celery, kombu or portable applications pass are a warning, once
+in a process for each queue and argument.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.broker.queue_arguments import KNOWN, QueueArguments
+from celery_redis_plus.errors import InvalidArgument, PreconditionFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+logger = logging.getLogger(__name__)
+
+#: AMQP 0-9-1's basic properties, beside those that kombu gives a name of its own (`kombu.Producer.publish`), and `eta`, ours.
+PROPERTIES = frozenset(
+    {
+        *("delivery_mode", "priority", "correlation_id", "reply_to", "expiration", "message_id", "timestamp", "type"),
+        *("user_id", "app_id", "cluster_id", "content_type", "content_encoding", "application_headers"),
+        *("delivery_info", "delivery_tag", "body_encoding", "eta"),
+    }
+)
+#: Options of Celery and its beat schedulers that arrive as properties and that no broker reads: Celery 5.6 and 5.7
+#: (`Celery.send_task`, `Task.apply_async`), django-celery-beat 2.
+OPTIONS_OF_CELERY = frozenset(
+    {
+        *("ignore_result", "argsrepr", "kwargsrepr", "stamped_headers", "stamps", "origin", "route_name", "router", "result_cls"),
+        *("task_id", "root_id", "parent_id", "group_id", "group_index", "chord", "chain", "shadow", "link", "link_error"),
+        *("queue", "exchange_type", "add_to_parent", "replaced_task_nesting", "task_type", "retries"),
+        *("periodic_task_name", "expire_seconds"),
+    }
+)
+#: Arguments of `celery_redis_plus.publish` that do nothing as options of a task.
+OF_OUR_PUBLISH = ("track", "ack_timeout")
+_PASSED_ON = PROPERTIES | OPTIONS_OF_CELERY
+
+#: Consumer arguments of RabbitMQ that change nothing about which messages are delivered.
+HARMLESS_CONSUMER_ARGUMENTS = frozenset({"x-cancel-on-ha-failover", "x-consumer-timeout"})
+#: `x-queue-type` -> whether an application notices that the queue is another one here.
+QUEUE_TYPES = ("classic", "quorum")
+
+#: Broadcasts are kept in the exchange's stream, never in the queue, so these arguments of a bound queue have no effect...
+NO_EFFECT_ON_FANOUT = (
+    *("x-max-length", "x-max-length-bytes", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key"),
+    *("x-delivery-limit", "x-delayed-retry-min", "x-delayed-retry-max", "x-retry-policy", "x-rate-limit", "x-max-unacked"),
+    *("x-max-priority", "x-priority-ageing", "x-single-active-consumer", "x-archive"),
+)
+#: ... and these are refused, because they promise a publisher that it is slowed down or told.
+REFUSED_ON_FANOUT = ("x-max-pending", "x-throttle", "x-accept-types")
+REFUSED_OVERFLOWS = ("reject-publish", "reject-publish-dlx", "block")
+
+#: What this process has warned of: (kind, queue, argument).
+_reported: set[tuple[Hashable, ...]] = set()
+
+
+def check_properties(properties: Mapping[str, Any], headers: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Look at a message's properties; those in `known` are the transport's own. On the path of every publish.
+
+    Raises:
+        InvalidArgument: `track` or `ack_timeout`, which only `celery_redis_plus.publish` understands.
+    """
+    if _PASSED_ON.issuperset(properties):
+        return
+    # Celery passes the value of each stamp as an option of the stamp's name.
+    unknown = set(properties).difference(_PASSED_ON, known, headers.get("stamped_headers") or ())
+    for name in sorted(unknown):
+        if name in OF_OUR_PUBLISH:
+            raise InvalidArgument(
+                f"publish option {name!r} is {properties[name]!r:.100}, and has no effect on a task or a kombu Producer; "
+                "allowed in celery_redis_plus.publish() and broadcast()"
+            )
+        _warn_once(
+            ("property", name),
+            f"publish option {name!r} ({properties[name]!r:.100}) is unknown to Celery, kombu and celery-redis-plus, and "
+            f"has no effect.{_hint(name, PROPERTIES)} Put your own data into headers",
+        )
+
+
+def check_consumer_arguments(queue: str, arguments: Mapping[str, Any]) -> None:
+    """Look at the arguments of a consumer.
+
+    Raises:
+        InvalidArgument: one of them would change what is delivered, and is unknown here.
+    """
+    for name, value in arguments.items():
+        if name == "x-priority" or value is None:
+            continue
+        what = f"argument {name!r} of a consumer of queue {queue!r} is {value!r:.100}"
+        if name not in HARMLESS_CONSUMER_ARGUMENTS:
+            raise InvalidArgument(f"{what}, which is unknown here; allowed is 'x-priority'")
+        _warn_once(("consumer", queue, name), f"{what}, and has no effect; allowed is 'x-priority'")
+
+
+def check_queue_arguments(queue: str, declared: QueueArguments) -> None:
+    """Look at the arguments of a queue that are unknown here.
+
+    Raises:
+        InvalidArgument: the queue type cannot be served, or the name is that of a known argument, misspelled.
+    """
+    for name, value in declared.arguments.items():
+        if name in KNOWN:
+            continue
+        what = f"argument {name!r} of queue {queue!r} is {value!r:.100}"
+        if name == "x-queue-type":
+            if value not in QUEUE_TYPES:
+                raise InvalidArgument(
+                    f"{what}; allowed are {', '.join(map(repr, QUEUE_TYPES))}: streams are fanout exchanges here"
+                )
+            continue
+        near = difflib.get_close_matches(name, KNOWN, n=1, cutoff=0.85)
+        if near:
+            raise InvalidArgument(f"{what}, which is unknown here; did you mean {near[0]!r}?")
+        _warn_once(
+            ("queue", queue, name), f"{what}, which is unknown here and has no effect; allowed are {', '.join(sorted(KNOWN))}"
+        )
+
+
+def check_fanout_binding(queue: str, declared: QueueArguments | None, exchange: str) -> None:
+    """Look at the arguments of a queue that is bound to a fanout exchange.
+
+    Raises:
+        PreconditionFailed: an argument promises publishers what no broadcast heeds.
+    """
+    # Celery gives the queues of its remote control a time to live, which nobody can set otherwise.
+    if declared is None or not declared.arguments or exchange.endswith(".pidbox"):
+        return
+    arguments = declared.arguments
+    refused = [name for name in REFUSED_ON_FANOUT if arguments.get(name)]
+    if arguments.get("x-overflow") in REFUSED_OVERFLOWS:
+        refused.append("x-overflow")
+    where = f"of queue {queue!r}, which is bound to the fanout exchange {exchange!r}"
+    if refused:
+        values = ", ".join(f"{name!r} ({arguments[name]!r:.100})" for name in refused)
+        raise PreconditionFailed(
+            f"PRECONDITION_FAILED - {values} {where}, cannot be kept: broadcasts are stored in the exchange's stream and no "
+            "publisher is held up; allowed in queues that are bound to direct, topic and headers exchanges only"
+        )
+    for name in NO_EFFECT_ON_FANOUT:
+        if name in arguments:
+            _warn_once(
+                ("fanout", queue, name),
+                f"argument {name!r} ({arguments[name]!r:.100}) {where}, has no effect on broadcasts: they are stored in the "
+                "exchange's stream, which the transport options stream_maxlen and stream_max_age limit",
+            )
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def _warn_once(key: tuple[Hashable, ...], text: str) -> None:
+    if key not in _reported:
+        _reported.add(key)
+        logger.warning(text)

@@ -1,0 +1,169 @@
+"""Arguments of queues, consumers and messages that have no effect: refused, or named once in a warning."""
+
+import kombu
+import pytest
+from kombu.exceptions import ChannelError
+
+from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.transport import arguments
+from celery_redis_plus.transport.arguments import NO_EFFECT_ON_FANOUT
+from tests.support.inbox import publish
+
+
+@pytest.fixture
+def channel(broker_url, monkeypatch):
+    monkeypatch.setattr(arguments, "_reported", set())
+    with kombu.Connection(broker_url) as connection:
+        yield connection.channel()
+
+
+# ---- messages
+
+
+@pytest.mark.parametrize(("name", "value"), [("track", True), ("ack_timeout", 5)])
+def test_options_of_our_own_publish_are_refused_elsewhere(name, value, channel, redis_client):
+    channel.queue_declare("q")
+    with pytest.raises(InvalidArgument, match=rf"publish option '{name}' is {value}, .* allowed in celery_redis_plus.publish"):
+        kombu.Producer(channel).publish("x", routing_key="q", **{name: value})
+
+    assert redis_client.zcard("queue:{q}") == 0
+
+
+def test_an_unknown_option_is_named_once_and_the_message_published(channel, redis_client, caplog):
+    channel.queue_declare("q")
+    for _ in range(2):
+        kombu.Producer(channel).publish("x", routing_key="q", expiratoin="5")
+
+    (message,) = caplog.messages
+    assert "publish option 'expiratoin' ('5') is unknown" in message
+    assert "Did you mean 'expiration'?" in message
+    assert redis_client.zcard("queue:{q}") == 2
+
+
+def test_properties_of_amqp_and_options_of_celery_say_nothing(channel, caplog):
+    channel.queue_declare("q")
+    kombu.Producer(channel).publish(
+        "x", routing_key="q", expiration=9, priority=3, message_id="1", app_id="a", type="t", timestamp=1, correlation_id="c",
+        reply_to="r", delivery_mode=2, periodic_task_name="beat", headers={"stamped_headers": ["tenant"]}, tenant="t",
+    )  # fmt: skip
+
+    assert caplog.messages == []
+
+
+def test_immediate_is_refused_as_rabbitmq_does(channel):
+    channel.queue_declare("q")
+    with pytest.raises(ChannelError, match="immediate=True") as refused:
+        kombu.Producer(channel).publish("x", routing_key="q", immediate=True)
+
+    assert refused.value.code == 540
+
+
+# ---- consumers
+
+
+@pytest.mark.parametrize(("name", "value"), [("x-browse", True), ("x-filter", "a > 1"), ("x-priorty", 3)])
+def test_an_unknown_consumer_argument_is_refused(name, value, channel):
+    channel.queue_declare("q")
+    with pytest.raises(
+        InvalidArgument, match=rf"argument '{name}' of a consumer of queue 'q' is {value!r}.*allowed is 'x-priority'"
+    ):
+        channel.basic_consume("q", callback=print, arguments={name: value})
+
+    assert channel.queue_declare("q", passive=True).consumer_count == 0
+
+
+def test_a_consumer_argument_that_changes_no_delivery_is_named_once(channel, caplog):
+    channel.queue_declare("q")
+    for tag in "ab":
+        channel.basic_consume("q", callback=print, consumer_tag=tag, arguments={"x-cancel-on-ha-failover": True, "x-priority": 1})
+
+    (message,) = caplog.messages
+    assert "'x-cancel-on-ha-failover' of a consumer of queue 'q' is True, and has no effect" in message
+
+
+# ---- queues
+
+
+def test_an_unknown_queue_argument_is_named_once_for_each_queue(channel, caplog):
+    for _ in range(2):
+        channel.queue_declare("a", arguments={"x-queue-mode": "lazy"})
+        channel.queue_declare("b", arguments={"x-queue-mode": "lazy"})
+
+    assert len(caplog.messages) == 2
+    for queue, message in zip("ab", caplog.messages, strict=True):
+        assert f"argument 'x-queue-mode' of queue '{queue}' is 'lazy', which is unknown here and has no effect" in message
+        assert "x-max-length" in message
+
+
+def test_a_misspelled_queue_argument_is_refused(channel):
+    with pytest.raises(InvalidArgument, match=r"argument 'x-max-lenght' of queue 'q' is 5, .* did you mean 'x-max-length'"):
+        channel.queue_declare("q", arguments={"x-max-lenght": 5})
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_queue_types_of_work_queues_say_nothing(kind, channel, caplog):
+    channel.queue_declare("q", arguments={"x-queue-type": kind})
+
+    assert caplog.messages == []
+
+
+def test_a_stream_queue_is_refused(channel):
+    with pytest.raises(
+        InvalidArgument, match="argument 'x-queue-type' of queue 'q' is 'stream'; allowed are 'classic', 'quorum'"
+    ):
+        channel.queue_declare("q", arguments={"x-queue-type": "stream"})
+
+
+# ---- queues of fanout exchanges
+
+VALUES = {
+    "x-dead-letter-exchange": "dlx",
+    "x-dead-letter-routing-key": "k",
+    "x-retry-policy": "constant first=5",
+    "x-single-active-consumer": True,
+    "x-archive": True,
+}
+
+
+@pytest.mark.parametrize("name", NO_EFFECT_ON_FANOUT)
+def test_an_argument_that_broadcasts_do_not_heed_is_named_once(name, channel, caplog):
+    more = {"x-dead-letter-routing-key": {"x-dead-letter-exchange": "d"}, "x-delayed-retry-max": {"x-delayed-retry-min": 5}}
+    channel.exchange_declare("f", "fanout")
+    channel.queue_declare("q", arguments={name: VALUES.get(name, 9), **more.get(name, {})})
+    for key in "ab":
+        channel.queue_bind("q", "f", key)
+
+    found = [message for message in caplog.messages if f"argument '{name}'" in message]
+    assert len(found) == 1
+    assert "queue 'q', which is bound to the fanout exchange 'f', has no effect on broadcasts" in found[0]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"x-accept-types": ["order"]},
+        {"x-max-pending": 2},
+        {"x-max-pending": 2, "x-throttle": True},
+        {"x-max-length": 1, "x-overflow": "reject-publish"},
+        {"x-max-length": 1, "x-overflow": "block"},
+    ],
+)
+def test_a_limit_that_publishers_count_on_is_refused_on_a_fanout(given, channel):
+    channel.exchange_declare("f", "fanout")
+    channel.queue_declare("q", arguments=given)
+    with pytest.raises(
+        ChannelError, match=r"PRECONDITION_FAILED.*of queue 'q'.*fanout exchange 'f'.*allowed in queues"
+    ) as refused:
+        channel.queue_bind("q", "f")
+
+    assert refused.value.code == 406
+    assert list(channel.list_bindings()) == []
+
+
+def test_celerys_remote_control_says_nothing(channel, caplog):
+    channel.exchange_declare("celery.pidbox", "fanout")
+    channel.queue_declare("w.celery.pidbox", auto_delete=True, arguments={"x-message-ttl": 300_000, "x-expires": 10_000})
+    channel.queue_bind("w.celery.pidbox", "celery.pidbox")
+    publish(channel, "other", "x")
+
+    assert caplog.messages == []
