@@ -182,8 +182,8 @@ class InvalidEta(InvalidArgument):
 
 
 class InvalidExpiration(InvalidArgument):
-    """The `expiration` of a message is not a time to live in milliseconds. Correct `expiration=`. The message was not
-    published.
+    """The `expiration` of a message is not a time to live in milliseconds, or the `expires` of a task is not a moment.
+    Correct `expiration=` or `expires=`. The message was not published.
     """
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
-from math import ceil
+from math import ceil, inf
 
 from celery_redis_plus.errors import InvalidEta
 
@@ -43,21 +43,30 @@ def eta_to_ms(value: object, *, naive_is_utc: bool, tz: tzinfo | None = None) ->
     Raises:
         InvalidEta: garbage, NaN, before 1970 or after November 2286; names the value and what is allowed.
     """
+    eta_ms = moment_to_ms(value, naive_is_utc=naive_is_utc, tz=tz)
+    if eta_ms > MAX_ETA_MS:
+        raise refused(value, "is out of range")
+    return eta_ms
+
+
+def moment_to_ms(value: object, *, naive_is_utc: bool, tz: tzinfo | None = None) -> int:
+    """Return what `eta_to_ms` does, without a last moment: `datetime.max` is one, too. Arguments and errors are its own."""
     if isinstance(value, str):
         moment_us = _parse(value, naive_is_utc, tz)
     elif isinstance(value, datetime):
         moment_us = _microseconds(value, value, naive_is_utc, tz)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         # Compared first: infinities and NaN have no whole number, and every comparison with NaN fails.
-        if not 0 <= value <= MAX_ETA_MS / 1000:
-            raise _refused(value, "is out of range")
-        moment_us = round(value * 1_000_000)
+        if not 0 <= value < inf:
+            raise refused(value, "is out of range")
+        # Beyond the year 9999 all are equally far, and a large float times a million is infinite.
+        moment_us = round(min(value, 1e12) * 1_000_000)
     else:
-        raise _refused(value, f"is no time ({type(value).__name__})")
-    eta_ms = -(-moment_us // 1000)
-    if not 0 <= eta_ms <= MAX_ETA_MS:
-        raise _refused(value, "is out of range")
-    return eta_ms
+        raise refused(value, f"is no time ({type(value).__name__})")
+    moment_ms = -(-moment_us // 1000)
+    if moment_ms < 0:
+        raise refused(value, "is out of range")
+    return moment_ms
 
 
 def delay_to_ms(value: object) -> int:
@@ -87,7 +96,7 @@ def _parse(text: str, naive_is_utc: bool, tz: tzinfo | None) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise _refused(text, "is no ISO 8601 time") from error
+        raise refused(text, "is no ISO 8601 time") from error
     cut_off = 1 if _BELOW_MICROSECOND.search(text) else 0
     return _microseconds(text, moment, naive_is_utc, tz) + cut_off
 
@@ -101,9 +110,10 @@ def _microseconds(value: object, moment: datetime, naive_is_utc: bool, tz: tzinf
             moment = naive.replace(tzinfo=zone) if zone is not None else naive.astimezone()
         except (OverflowError, OSError, ValueError) as error:
             # The C library's local time does not reach as far as datetime does.
-            raise _refused(value, "is out of range") from error
+            raise refused(value, "is out of range") from error
     return (moment - _EPOCH) // _MICROSECOND
 
 
-def _refused(value: object, what: str) -> InvalidEta:
+def refused(value: object, what: str) -> InvalidEta:
+    """Return the error for an eta."""
     return InvalidEta(f"eta {value!r:.100} {what}; {_ALLOWED_ETA}")

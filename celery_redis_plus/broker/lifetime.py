@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from celery_redis_plus.broker.eta import MAX_DELAY_MS, eta_to_ms
-from celery_redis_plus.errors import InvalidExpiration
+from celery_redis_plus.broker.eta import MAX_DELAY_MS, MAX_ETA_MS, moment_to_ms
+from celery_redis_plus.errors import InvalidEta, InvalidExpiration
 
 _ALLOWED = f"allowed is a whole number of milliseconds from 0 to {MAX_DELAY_MS}, as a number or as digits"
 
@@ -17,14 +17,34 @@ def lifetime(expiration: object, expires: object) -> str:
     Args:
         expiration: milliseconds, as a whole number or as digits; None is for ever. (kombu's `Producer.publish(expiration=)`
             takes seconds and writes digits of milliseconds into the properties.)
-        expires: a moment, as `eta_to_ms` reads it; None is never.
+        expires: a moment, as `eta_to_ms` reads it; None is never, and so is a moment that no score can keep, after November
+            2286, such as `datetime.max`. Celery makes an `expiration` of it, too, which is left out then.
 
     Raises:
-        InvalidExpiration: naming the value and what is allowed.
-        InvalidEta: `expires` is no moment.
+        InvalidExpiration: naming the value and what is allowed; `expires` is no moment.
     """
-    moment = "" if expires is None or expires == "" else str(eta_to_ms(expires, naive_is_utc=True))
-    return moment if expiration is None or expiration == "" else f"{moment}+{_milliseconds(expiration)}"
+    moment_ms = None if expires is None or expires == "" else _moment(expires)
+    moment = "" if moment_ms is None or moment_ms > MAX_ETA_MS else str(moment_ms)
+    if expiration is None or expiration == "" or (moment_ms is not None and _is_as_far(expiration)):
+        return moment
+    return f"{moment}+{_milliseconds(expiration)}"
+
+
+def _moment(expires: object) -> int:
+    try:
+        return moment_to_ms(expires, naive_is_utc=True)
+    except InvalidEta as error:
+        raise InvalidExpiration(
+            f"expires {expires!r:.100} is no time; allowed are a datetime, a number of seconds from now, or in the header of a "
+            "message an ISO 8601 str such as '2030-01-31T12:00:00+00:00', from 1970 on"
+        ) from error
+
+
+def _is_as_far(expiration: object) -> bool:
+    """Return whether a time to live is longer than a queue keeps: Celery's, for an `expires` that is a hundred years away."""
+    if isinstance(expiration, str):
+        return expiration.isascii() and expiration.isdecimal() and float(expiration) > MAX_DELAY_MS
+    return isinstance(expiration, int | float) and expiration > MAX_DELAY_MS
 
 
 def _milliseconds(value: object) -> int:

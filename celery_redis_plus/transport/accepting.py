@@ -86,6 +86,18 @@ class Publication:
         return ", ".join(f"{what} {name!r}" for what, name in parts if name) or "a message without task, content type or type"
 
 
+class Accepted(dict[str, str]):
+    """The option `accept` as it stands among a connection's transport options: what can be shown of it.
+
+    `celery inspect stats` and Flower send those options around (`Connection.info`), and no serializer takes a class.
+    """
+
+    def __init__(self, models: Mapping[str, Any]) -> None:
+        """Show the names of `models`, and keep them."""
+        super().__init__({queue: ", ".join(map(_name, _several(wanted))) for queue, wanted in models.items()})
+        self.models = models
+
+
 class Acceptance:
     """Checks what this process publishes."""
 
@@ -97,10 +109,10 @@ class Acceptance:
         """
         #: Whether any queue is checked by something that only Python has. Every publish looks here.
         self.queues = bool(accept)
+        accept = accept.models if isinstance(accept, Accepted) else accept
         self._readers: dict[str, list[tuple[str, Callable[[Publication], None]]]] = {}
         for queue, wanted in (accept or {}).items():
-            several = wanted if isinstance(wanted, Sequence) and not isinstance(wanted, str) else [wanted]
-            self._readers[queue] = [_reader(queue, one) for one in several]
+            self._readers[queue] = [_reader(queue, one) for one in _several(wanted)]
 
     def check(self, queue: str, message: Mapping[str, Any]) -> None:
         """Refuse what none of the queue's callables and models accepts.
@@ -138,8 +150,16 @@ class Acceptance:
             raise MessageNotAccepted(f"queue {queue!r} accepts {accepted} (x-accept-types); what came is {publication}")
 
 
+def _several(wanted: Any) -> Sequence[Any]:
+    return wanted if isinstance(wanted, Sequence) and not isinstance(wanted, str) else [wanted]
+
+
+def _name(wanted: Any) -> str:
+    return getattr(wanted, "__qualname__", None) or repr(wanted)
+
+
 def _reader(queue: str, wanted: Any) -> tuple[str, Callable[[Publication], None]]:
-    name = getattr(wanted, "__qualname__", None) or repr(wanted)
+    name = _name(wanted)
     read = reader_of(wanted)
     if read is not None:
         return name, lambda publication: read(publication.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import redis
@@ -12,6 +13,7 @@ from celery_redis_plus.foreign_options import check_url_options, ignored
 from celery_redis_plus.options import Options
 from celery_redis_plus.topology.address import Address, url_options
 from celery_redis_plus.transport import hosts, url_query
+from celery_redis_plus.transport.accepting import Accepted
 from celery_redis_plus.transport.channel import Channel as BrokerChannel
 from celery_redis_plus.transport.failures import CHANNEL_ERRORS, CONNECTION_ERRORS
 from celery_redis_plus.transport.poller import Poller
@@ -108,6 +110,9 @@ class Transport(virtual.Transport):
         in_url = url_options(client.hostname if "://" in (client.hostname or "") else client.virtual_host or "")
         check_url_options(in_url)
         given = {**(client.transport_options or {}), **in_url}
+        if isinstance(given.get("accept"), Mapping) and not isinstance(given["accept"], Accepted):
+            given["accept"] = Accepted(given["accept"])
+            client.transport_options = {**client.transport_options, "accept": given["accept"]}
         meaningless = frozenset(ignored(given))
         if meaningless - _reported:
             _reported.update(meaningless)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import kombu
 import pydantic
 import pytest
 from celery import Celery
 from kombu import pools
+from kombu.serialization import dumps
 
 from celery_redis_plus import configure_app
 from celery_redis_plus.errors import MessageNotAccepted
@@ -49,3 +52,22 @@ def test_a_later_call_replaces_what_is_accepted(shop):
         shop.signature("shop.take", queue="orders").delay(number="x")
     configure_app(shop, accept={})
     shop.signature("shop.take", queue="orders").delay(number="x")
+
+
+def test_what_is_accepted_can_be_sent_around_as_text(shop):
+    """`inspect stats` and Flower do so."""
+    configure_app(shop, accept={"orders": [Order, print], "mails": len})
+    with shop.connection_for_write() as connection:
+        connection.connect()
+        shown = json.loads(dumps(connection.info(), "json")[2])["transport_options"]["accept"]
+
+    assert shown == {"orders": "Order, print", "mails": "len"}
+
+
+def test_a_clone_of_a_connection_accepts_the_same(shop):
+    with shop.connection_for_write() as connection, connection.clone() as clone:
+        connection.connect()
+        for one in (clone, connection.clone()):
+            with pytest.raises(MessageNotAccepted):
+                kombu.Producer(one).publish({"number": "x"}, routing_key="orders")
+            one.release()

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import kombu
 import pytest
 
-from celery_redis_plus.errors import InvalidEta, InvalidExpiration
+from celery_redis_plus.errors import InvalidExpiration
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -107,7 +107,7 @@ def test_an_expiration_that_is_none_is_refused(channel, expiration):
 
 def test_expires_that_is_no_time_is_refused_for_tasks_and_passed_on_for_others(channel):
     declare(channel, "q")
-    with pytest.raises(InvalidEta):
+    with pytest.raises(InvalidExpiration, match="expires 'tomorrow' is no time"):
         publish(channel, "q", "x", headers={"task": "t", "expires": "tomorrow"})
     publish(channel, "q", "x", headers={"expires": "tomorrow"})
     inbox = Inbox(channel, kombu.Queue("q", durable=True))
