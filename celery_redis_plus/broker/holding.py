@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from celery_redis_plus.message import Claimed
 
 
+#: So many broken sessions a process remembers, to refuse what comes of their claims afterwards.
+GONE = 1000
+
+
 class Stage(Enum):
     """How far a held message has come in this process."""
 
@@ -113,12 +117,15 @@ class Register:
     def __init__(self) -> None:
         """Start empty."""
         self._held: dict[str, Held] = {}
-        self._lock = threading.Lock()
+        # Re-entrant: a signal's handler (a cold shutdown) may meet the loop's thread inside.
+        self._lock = threading.RLock()
         self._orders: deque[Order] = deque()
         #: The duties are carrying out orders that they have taken.
         self._in_hand = False
         #: Sessions that broke -> the queues they consumed.
         self._broken: dict[str, frozenset[str]] = {}
+        #: Sessions that broke at any time, the last `GONE` of them.
+        self._gone: dict[str, None] = {}
         #: Queues with a limit of messages in work: a settlement there makes room, and wakes who may take the next one.
         self.limited: set[str] = set()
         #: Queues whose log line about messages that are sent back repeatedly was written.
@@ -138,6 +145,13 @@ class Register:
         A message that this process holds already was recovered while it was being worked on: its new claim is adopted. One that
         it has given back is back on the server, whether or not the answer to that was read: it is delivered anew.
         """
+        with self._lock:
+            if session in self._gone:
+                # Its reply was read while another thread found the session broken: the server gives them back, or has.
+                return []
+            return self._admit(messages, session, asked_at)
+
+    def _admit(self, messages: Iterable[Claimed], session: str, asked_at: float) -> list[Claimed]:
         fresh = []
         for message in messages:
             known = self._held.get(message.tag)
@@ -197,6 +211,9 @@ class Register:
             delivered: tag -> message of what its channels had delivered and not settled.
         """
         with self._lock:
+            self._gone[session] = None
+            while len(self._gone) > GONE:
+                del self._gone[next(iter(self._gone))]
             self._broken[session] = frozenset(queues) | self._broken.get(session, frozenset())
             for held in list(self._held.values()):
                 if held.session != session:
@@ -205,9 +222,15 @@ class Register:
                     held.stage = Stage.SETTLING
                     held.given_back = True
                     self._orders.append(Order(held, Settlement.HAND_BACK))
-                elif held.stage is Stage.DELIVERED and held.tag in delivered:
-                    held.message = weakref.ref(delivered[held.tag])
-                    held.adrift_since = time.monotonic()
+        self.set_adrift(delivered)
+
+    def set_adrift(self, delivered: Mapping[str, Any]) -> None:
+        """Take over what a closed channel has delivered, tag -> message: it goes back when the keeper has decided so."""
+        for tag, message in delivered.items():
+            held = self._held.get(tag)
+            if held is not None and held.stage is Stage.DELIVERED:
+                held.message = weakref.ref(message)
+                held.adrift_since = time.monotonic()
         self.on_work()
 
     def give_back(self) -> None:

@@ -107,10 +107,15 @@ class Channel(Publishing, Consuming, Declaring, virtual.Channel):
         for queue in self._getting:
             self.session.service.watched.remove(queue, self.session.id)
             self._unused_here(queue)
-        self._abandon()
+        self._hand_back(list(self.buffer))
+        # The session lives, and other channels use it: nothing but this channel's own deliveries is left to the duties.
+        left = self.qos.unsettled()
+        self.qos.forget()
+        if left:
+            self.session.service.register.set_adrift(left)
 
     def _abandon(self) -> None:
-        """Leave what is unsettled to the duties, which outlive the connection."""
+        """Leave what a broken session has not settled to the duties, which outlive the connection."""
         delivered = self.qos.unsettled()
         session = self.session
         queues = {*self.consumed, *self._getting, *(message.queue for message in self.buffer)}

@@ -1,0 +1,127 @@
+"""The orderly close of one channel of a connection that others go on using."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from celery_redis_plus.duties import aftermath
+from celery_redis_plus.duties.service import set_keeper
+from tests.support.inbox import Inbox, declare, publish
+from tests.support.waiting import wait_until
+
+
+def sizes_of(channel, queue="q"):
+    sizes = channel.queue_sizes(queue)
+    return sizes.ready, sizes.unacked
+
+
+@pytest.fixture
+def early_second_look(monkeypatch):
+    monkeypatch.setattr(aftermath, "SECOND_LOOK_S", 0.1)
+
+
+def get_and_close(connection, queue):
+    getting = connection.channel()
+    message = getting.basic_get(queue)
+    getting.close()
+    return message
+
+
+def test_what_other_channels_have_claimed_stays_with_them(connect, redis_client):
+    connection, publisher = connect(), connect().channel()
+    declare(publisher, "q", "side")
+    publish(publisher, "q", *range(20))
+    inbox = Inbox(connection.channel(), "q")
+    inbox.drain(1)
+    register = inbox.channel.session.service.register
+    get_and_close(connection, "side")
+    assert register.broken_sessions() == {}
+    wait_until(lambda: not register.waiting)
+    assert sizes_of(publisher) == (0, 19)
+    assert inbox.drain(20) == list(range(20))
+    assert redis_client.hget("meta:{q}", "delivered") == b"20"
+
+
+def test_a_claim_whose_reply_is_read_slowly_is_not_given_to_another(connect, redis_client, early_second_look, monkeypatch):
+    connection, publisher = connect(), connect().channel()
+    declare(publisher, "q")
+    inbox = Inbox(connection.channel(), "q")
+    assert inbox.rest(0.05) == []
+    get_and_close(connection, "q")
+    register = inbox.channel.session.service.register
+    admit = register.admit
+    held = []
+
+    def slow(messages, *rest):
+        if messages:
+            for _ in range(30):
+                held.append(sizes_of(publisher))
+                time.sleep(0.02)
+        return admit(messages, *rest)
+
+    monkeypatch.setattr(register, "admit", slow)
+    publish(publisher, "q", "m")
+    assert inbox.drain(1) == ["m"]
+    assert set(held) == {(0, 1)}
+
+
+def test_what_it_got_and_did_not_settle_goes_back_at_once(connect):
+    connection, publisher = connect(), connect().channel()
+    declare(publisher, "q")
+    publish(publisher, "q", 1, 2)
+    message = get_and_close(connection, "q")
+    assert message.payload == 1
+    assert sizes_of(publisher) == (2, 0)
+    again = publisher.basic_get("q")
+    assert (again.payload, again.delivery_info["redelivered"]) == (1, True)
+    again.ack()
+
+
+class Undecided:
+    """A worker that goes on, and works on everything that it was given."""
+
+    def stopping(self):
+        return False
+
+    def ending(self):
+        return False
+
+    def keeps(self, message, adrift_since):
+        return None
+
+
+def test_what_a_worker_still_works_on_stays_with_it(connect):
+    connection, publisher = connect(), connect().channel()
+    declare(publisher, "q")
+    publish(publisher, "q", 1, 2)
+    inbox = Inbox(connection.channel(), "q", ack=False, prefetch=1)
+    inbox.drain(1)
+    set_keeper(Undecided())
+    try:
+        inbox.channel.close()
+        register = publisher.session.service.register
+        assert register.broken_sessions() == {}
+        wait_until(lambda: not register.waiting)
+        assert sizes_of(publisher) == (1, 1)
+        inbox.messages[0].ack()
+        wait_until(lambda: sizes_of(publisher) == (1, 0))
+    finally:
+        set_keeper(None)
+
+
+def test_what_comes_of_a_broken_sessions_claim_afterwards_is_not_delivered(connect):
+    """Another thread found it broken between the reply and the register."""
+    connection, publisher = connect(), connect().channel()
+    declare(publisher, "q")
+    channel = connection.channel()
+    assert channel.basic_get("q") is None
+    publish(publisher, "q", 1)
+    session = channel.session
+    batch = session.claimer.claim(["q"], 1, share=False)
+    session.abandon()
+    register = session.service.register
+    register.abandon(session.id, ["q"], {})
+    assert register.admit(batch.messages, session.id, time.monotonic()) == []
+    wait_until(lambda: sizes_of(publisher) == (1, 0))
