@@ -36,6 +36,10 @@ class Batch:
     managed: list[str] = field(default_factory=list)
 
 
+class BodyMissingError(ValueError):
+    """A stored message says that its body stands in a field of its own, and it does not."""
+
+
 class State(Enum):
     """How a queue that has rules for its consumers stands to one of them."""
 
@@ -183,9 +187,17 @@ class Claimer:
         )
 
     def fetch_body(self, message: Claimed) -> bytes | None:
-        """Return the body of a large message, which the claim left out; None where the message is gone by now."""
+        """Return the body of a large message, which the claim left out; None where the message is gone by now.
+
+        Raises:
+            BodyMissingError: the message is there, and has no body: its payload was damaged.
+            redis.exceptions.RedisError: as `translation.translate` names it.
+        """
         key = self._keys.queue(message.queue).message + message.tag.encode()
-        body: bytes | None = self._wire.command("HGET", key, "body")
+        body: bytes | None
+        body, claim = self._wire.command("HMGET", key, "body", "claim")
+        if body is None and claim is not None:
+            raise BodyMissingError("its payload has no line feed, and no body stands beside it")
         return body
 
 

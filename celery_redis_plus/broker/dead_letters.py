@@ -47,16 +47,18 @@ class DeadLetter:
     content_encoding: str | None
     #: None where it is over 1 MB: `DeadLetters.body` fetches it.
     body: bytes | None
+    #: Its payload cannot be read. It has no headers or properties then, and `body` is the payload as it is stored.
+    damaged: bool = False
 
     @property
     def exchange(self) -> str:
         """The exchange that it was published to."""
-        return str(self.properties.get("delivery_info", {}).get("exchange") or "")
+        return str((self.properties.get("delivery_info") or {}).get("exchange") or "")
 
     @property
     def routing_key(self) -> str:
         """The routing key that it was published with."""
-        return str(self.properties.get("delivery_info", {}).get("routing_key") or "")
+        return str((self.properties.get("delivery_info") or {}).get("routing_key") or "")
 
     @property
     def death(self) -> Death:
@@ -189,12 +191,16 @@ class DeadLetters:
 
 def _letter(queue: str, fields: Sequence[bytes]) -> DeadLetter:
     tag, died, payload, reason, failures, claims, rank = fields
+    death = tag.decode(), queue, reason.decode(), int(float(died)), int(failures), int(claims), int(rank)
     envelope, body = split_payload(payload)
-    data = json.loads(envelope)
-    return DeadLetter(
-        tag.decode(), queue, reason.decode(), int(float(died)), int(failures), int(claims), int(rank),
-        data.get("headers") or {}, data.get("properties") or {}, data.get("content-type"), data.get("content-encoding"), body,
-    )  # fmt: skip
+    try:
+        data = json.loads(envelope)
+        headers, properties = data.get("headers") or {}, data.get("properties") or {}
+        # Written by others, or damaged: each of these is a dict in what we write.
+        _ = headers.get, (properties.get("delivery_info") or {}).get
+    except (ValueError, AttributeError):
+        return DeadLetter(*death, {}, {}, None, None, payload, damaged=True)
+    return DeadLetter(*death, headers, properties, data.get("content-type"), data.get("content-encoding"), body)
 
 
 def _goes_on(letter: DeadLetter, routing: tuple[str, str] | None) -> tuple[bytes, str]:
@@ -203,6 +209,8 @@ def _goes_on(letter: DeadLetter, routing: tuple[str, str] | None) -> tuple[bytes
     RabbitMQ takes `expiration` off, whatever a message died of, so that it does not expire in the queues it is routed to.
     Celery's `expires` stays with what goes to a dead-letter exchange, so that no worker runs it; the broker ignores it there.
     """
+    if letter.damaged:
+        return letter.body or b"", ""
     headers = letter.death_headers
     properties = {name: value for name, value in letter.properties.items() if name != "expiration"}
     expired = any(death.get("reason") == "expired" for death in headers["x-death"])

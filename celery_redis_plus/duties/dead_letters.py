@@ -43,7 +43,9 @@ class Undertaker:
                 self._keep(queue, exchange, stranded)
 
     def _forward(self, letter: DeadLetter, exchange: str, routing_key: str) -> bool:
-        """Return False where nobody takes the message."""
+        """Return False where nobody takes the message, or could read it."""
+        if letter.damaged:
+            return False
         headers = letter.death_headers
         targets = [name for name in self._targets(exchange, routing_key, letter) if not is_cycle(headers, name)]
         if not targets:
@@ -68,7 +70,7 @@ class Undertaker:
         kept, dropped = self._letters.keep(queue, tags)
         if kept:
             logger.warning(
-                "the dead-letter exchange %r of queue %r takes %d dead message(s) nowhere (no binding, no queue, or a circle): "
+                "the dead-letter exchange %r of queue %r takes %d dead message(s) nowhere (unbound, no queue, circle, damaged): "
                 "they are in the queue's own dead letters",
                 exchange, queue, kept,
             )  # fmt: skip

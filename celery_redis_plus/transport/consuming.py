@@ -300,13 +300,13 @@ class Consuming(Broadcasting):
 
     def _payload(self, claimed: Claimed) -> dict[str, Any] | None:
         """Return what is delivered of a message, fetching a large body; None where there is nothing to deliver."""
-        if claimed.body is None:
-            claimed.body = self.session.claimer.fetch_body(claimed)
-        if claimed.body is None:
-            logger.warning("message %s of queue %r is gone: the queue was deleted, or expired", claimed.tag, claimed.queue)
-            self.qos.ack(claimed.tag)
-            return None
         try:
+            if claimed.body is None:
+                claimed.body = self.session.claimer.fetch_body(claimed)
+            if claimed.body is None:
+                logger.warning("message %s of queue %r is gone: the queue was deleted, or expired", claimed.tag, claimed.queue)
+                self.qos.ack(claimed.tag)
+                return None
             return payload_of(claimed)
         except UNREADABLE:
             logger.exception("message %s of queue %r cannot be read: to the dead letters", claimed.tag, claimed.queue)

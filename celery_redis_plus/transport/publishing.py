@@ -14,7 +14,7 @@ from celery_redis_plus.broker.lifetime import lifetime
 from celery_redis_plus.broker.priority import check_priority, rank
 from celery_redis_plus.broker.undelivered import NO_SUBSCRIBERS, UNDELIVERED, UNROUTABLE
 from celery_redis_plus.broker.unique import unique
-from celery_redis_plus.errors import BrokerError, MessageNotAccepted, PublishRefused, Unroutable
+from celery_redis_plus.errors import BrokerError, InvalidArgument, MessageNotAccepted, PublishRefused, Unroutable
 from celery_redis_plus.message import SEPARATOR, Outgoing
 from celery_redis_plus.transport import codec
 from celery_redis_plus.transport.arguments import check_properties
@@ -273,7 +273,13 @@ def _body(body: Any) -> bytes:
         return body
     if isinstance(body, str):
         return body.encode("utf-8", "surrogatepass")
-    return bytes(body or b"")
+    if body is None:
+        return b""
+    if isinstance(body, (bytearray, memoryview)):
+        return bytes(body)
+    raise InvalidArgument(
+        f"argument 'body' is of type {type(body).__name__!r}; allowed are bytes and str: a Producer serializes others"
+    )
 
 
 def _eta(properties: Mapping[str, Any], headers: Mapping[str, Any]) -> int | str:
