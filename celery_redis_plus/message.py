@@ -38,6 +38,10 @@ class Outgoing:
     unique: bytes | None = None
     #: Makes the description for its lifecycle events; called only where the queue's events are written.
     describe: Callable[[], str] | None = None
+    #: Id of the record that the message depends on (its priority's cap, the sweep of messages that expire): the scripts store
+    #: nothing under another one, and `prepare_again` makes the message anew. Empty: it depends on none.
+    queue_id: bytes = b""
+    prepare_again: Callable[[], Outgoing] | None = None
 
     @property
     def payload(self) -> bytes:

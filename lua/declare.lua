@@ -1,22 +1,26 @@
 #!lua flags=allow-oom
 -- Writes a queue's record, or tells how the one that stands differs. A record with the field `assumed` was written by somebody
--- who did not know the queue's arguments: the first one who does replaces them.
+-- who did not know the queue's arguments: the first one who does replaces them, under a new id: what others have read of a record
+-- is right as long as its id stands (`broker/known_queues.py`).
 -- KEYS  1 meta (hash)  2 queue (zset)  3 delayed (zset)  4 messages_index (zset)  5 interested (zset)
 -- ARGV  1 arguments (text)  2 ttl of an unused transient queue (ms, '' = lasting)  3 queue id ('' = not drawn yet)  4 format version,
 --       then the fields that the scripts read: name, value
--- Returns { status, arguments that stand, ready, delayed, unacked, consumers is not known here }; status: 'created', 'exists',
--- 'differs', or 'id' where the record is new and an id has to be drawn first.
+-- Returns { status, id and arguments that stand, ready, delayed, unacked }; status: 'created', 'exists', 'differs', or 'id' where the
+-- record is new and an id has to be drawn first.
 local record = redis.call('HMGET', KEYS[1], 'id', 'arguments', 'assumed')
 local status = 'exists'
 local assumes = ARGV[5] == 'assumed'
 if not record[1] then
-  if ARGV[3] == '' then return { 'id', '', 0, 0, 0 } end
+  if ARGV[3] == '' then return { 'id', '', '', 0, 0, 0 } end
   redis.call('HSET', KEYS[1], 'id', ARGV[3], 'arguments', ARGV[1], 'format', ARGV[4], unpack(ARGV, 5))
   if ARGV[2] ~= '' then redis.call('HSET', KEYS[1], 'ttl', ARGV[2]) end
   status = 'created'
+  record[1] = ARGV[3]
 elseif record[3] and not assumes then
+  if ARGV[3] == '' then return { 'id', '', '', 0, 0, 0 } end
+  redis.call('HSET', KEYS[1], 'id', ARGV[3], 'arguments', ARGV[1], 'format', ARGV[4], unpack(ARGV, 5))
   redis.call('HDEL', KEYS[1], 'assumed')
-  redis.call('HSET', KEYS[1], 'arguments', ARGV[1], 'format', ARGV[4], unpack(ARGV, 5))
+  record[1] = ARGV[3]
   if ARGV[2] ~= '' then redis.call('HSET', KEYS[1], 'ttl', ARGV[2]) end
   record[2] = ARGV[1]
 elseif record[2] ~= ARGV[1] and not assumes then
@@ -28,4 +32,4 @@ if status ~= 'differs' and redis.call('HEXISTS', KEYS[1], 'managed') == 1 then
   redis.call('ZADD', KEYS[5], '-inf', '')
   if ARGV[2] ~= '' then redis.call('PEXPIRE', KEYS[5], ARGV[2]) end
 end
-return { status, record[2] or ARGV[1], redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]) }
+return { status, record[1], record[2] or ARGV[1], redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]) }

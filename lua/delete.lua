@@ -2,11 +2,13 @@
 -- Deletes a queue: its record at once, its messages into the trash, which the caller then empties.
 -- KEYS  1 trash (zset)  2 meta (hash)  3 bell (zset)  4 timer (zset)  5 consumers (zset)  6 expiry (zset)
 --       7 interested (zset)  8 consumer (prefix of a hash)  9 queue (zset)  10.. the other sets of messages (zsets)
--- ARGV  1 only if unused (0/1)  2 only if empty (0/1)  3 only if it has no record any more (0/1)
+-- ARGV  1 only if unused (0/1)  2 only if empty (0/1)  3 only if it has no record any more (0/1)  4 only if its record has this id
+--       ('' = whatever it has)
 -- Returns { 1, ready messages that went with it, was it transient (0/1), record of its events or '' }; { 0, 0, 0, '' } where a
 -- condition forbids it.
 -- @include now
 if ARGV[3] == '1' and redis.call('HEXISTS', KEYS[2], 'id') == 1 then return { 0, 0, 0, '' } end
+if ARGV[4] ~= '' and redis.call('HGET', KEYS[2], 'id') ~= ARGV[4] then return { 0, 0, 0, '' } end
 if ARGV[1] == '1' and redis.call('ZCOUNT', KEYS[5], now_ms(), '+inf') > 0 then return { 0, 0, 0, '' } end
 local ready = redis.call('ZCARD', KEYS[9])
 if ARGV[2] == '1' and ready > 0 then return { 0, 0, 0, '' } end

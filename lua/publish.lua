@@ -2,12 +2,13 @@
 -- Puts one message into one queue, once, however often its publisher retries.
 -- KEYS  1 meta (hash)  2 queue (zset)  3 delayed (zset)  4 message (prefix of a hash)  5 bell (zset)  6 timer (zset)
 --       7 expiry (zset)  8 pub of this producer (string)  [9 staged body (hash)]
--- ARGV  1 payload  2 rank (0-255, 0 first)  3 eta (ms since the epoch, '+ms' from now, 0 = now)  4 number of the message on its connection
---       5 retry (0/1)  6 dedup window (ms)
+-- ARGV  1 payload  2 rank (0-255, 0 first), and behind a space the id of the record that it depends on  3 eta (ms since the epoch,
+--       '+ms' from now, 0 = now)  4 number of the message on its connection  5 retry (0/1)  6 dedup window (ms)
 --       7 life of the message: '' = its queue's, else 'ms since the epoch', '+ms from when it becomes deliverable', or both
 --       8 its description, for queues whose events are written ('' = not made)  [9 its deduplication, see include/unique]
--- Returns the tag; '' for a duplicate; 'NOQUEUE' where the queue has no record, 'MANAGED' where it has limits, which only
--- `publish_managed` heeds, 'DESCRIBE' where it wants a description, 'UNIQUE ' and the tag of the message that stands for it
+-- Returns the tag; '' for a duplicate; 'NOQUEUE' where the queue has no record, 'REDECLARED' where it has another one than
+-- the message depends on, 'MANAGED' where it has limits, which only `publish_managed` heeds, 'DESCRIBE' where it wants a
+-- description, 'UNIQUE ' and the tag of the message that stands for it
 -- already (nothing is written then).
 -- No allow-oom: a full server refuses it before it writes anything.
 -- @include now
@@ -18,6 +19,17 @@
 local record =
   redis.call('HMGET', KEYS[1], 'id', 'ttl', 'next', 'message_ttl', 'gate', 'archive', 'bell', 'quiet', 'ageing', 'log')
 if not record[1] then return 'NOQUEUE' end
+local rank = tonumber(ARGV[2])
+if not rank then
+  -- The message was prepared by what the queue was declared with: not by another declaration.
+  local prepared_by
+  rank, prepared_by = string.match(ARGV[2], '^(%d+) (.*)$')
+  rank = tonumber(rank)
+  if prepared_by ~= record[1] then
+    if KEYS[9] then redis.call('UNLINK', KEYS[9]) end
+    return 'REDECLARED'
+  end
+end
 local special = KEYS[9] or ARGV[9] or record[2] or record[4] or record[7] or record[8] or record[9]
 local simple = ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and not special
 local now, ts, log, id, permille
@@ -47,7 +59,7 @@ if simple then
   published = published or redis.call('HINCRBY', KEYS[1], 'published', 1)
   local told = log and (permille == '1000' or is_sampled(published, permille))
   local tag = new_tag(now, published, told and '-' or gate and '~' or '.', record[1])
-  make_ready(KEYS[2], KEYS[5], KEYS[4] .. tag, tag, ARGV[1], tonumber(ARGV[2]), now, LEVEL)
+  make_ready(KEYS[2], KEYS[5], KEYS[4] .. tag, tag, ARGV[1], rank, now, LEVEL)
   if told then
     redis.call('XADD', log, id, 'v', 'published\t' .. ts .. '\t' .. tag .. '\t\t\t\t\t\t\t' .. ARGV[8])
   end
@@ -76,6 +88,6 @@ end
 -- What a transient queue leaves goes with it.
 if record[2] and tonumber(record[2]) < tonumber(ARGV[6]) then redis.call('PEXPIRE', KEYS[8], record[2]) end
 local tag = enqueue(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], record,
-  ARGV[1], tonumber(ARGV[2]), ARGV[3], KEYS[9], KEYS[7], ARGV[7])
+  ARGV[1], rank, ARGV[3], KEYS[9], KEYS[7], ARGV[7])
 if ARGV[9] then stand_for(ARGV[9], tag) end
 return tag

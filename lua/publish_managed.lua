@@ -3,15 +3,15 @@
 -- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
 --       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)  12 room (zset)  13 consumers (zset)
 --       14 pub of this producer (string)  [15 staged body (hash)]
--- ARGV  1 payload  2 rank (0-255, 0 first)  3 eta (ms since the epoch, '+ms' from now, 0 = now)  4 number of the message on its connection
---       5 retry (0/1)  6 dedup window (ms)  7 life of the message, as `publish` has it
+-- ARGV  1 payload  2 rank (0-255, 0 first), and behind a space the id of the record that it depends on  3 eta (ms since the epoch,
+--       '+ms' from now, 0 = now)  4 number of the message on its connection  5 retry (0/1)  6 dedup window (ms)  7 life of the message, as `publish` has it
 --       8 limits that the publisher knows of ('' = none yet), with '!' before them where it refuses the message by its type
 --       9 'threshold most waiter ticket': share of free room under which it slows down, unless the queue says; most that it slows
 --       down (us; 0 = it has, or will not); name in the line ('' = it only asks, and is not put there); place in the line ('' =
 --       it has not waited)  10 its description, for queues whose events are written ('' = not made)
 --       [11 its deduplication, see include/unique]
--- Returns the tag; '' for a duplicate; 'NOQUEUE' without a record; 'PLAIN' where the queue has no limits; 'DESCRIBE' where it
--- wants a description; 'UNIQUE ' and the tag of the message that stands for it already; 'REFUSED' where the publisher refuses
+-- Returns the tag; '' for a duplicate; 'NOQUEUE' without a record; 'REDECLARED' where it has another one than the message depends on;
+-- 'PLAIN' where the queue has no limits; 'DESCRIBE' where it wants a description; 'UNIQUE ' and the tag of the message that stands for it already; 'REFUSED' where the publisher refuses
 -- and the limits are as it knows them, counted. Or a list:
 -- { 'CHANGED', limits, arguments of the queue }; { 'THROTTLE', us to sleep first }; { 'WAIT', ticket, live consumers... };
 -- { 'FULL', limit, its size, what it has, dead-lettered (0/1) }; { 'DROPPED', tag, how many died for it, were they kept (0/1) }.
@@ -24,6 +24,17 @@ local CLEAR_OF = 8
 local record = redis.call('HMGET', KEYS[6],
   'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing', 'published', 'gate')
 if not record[1] then return 'NOQUEUE' end
+local rank = tonumber(ARGV[2])
+if not rank then
+  -- The message was prepared by what the queue was declared with: not by another declaration.
+  local prepared_by
+  rank, prepared_by = string.match(ARGV[2], '^(%d+) (.*)$')
+  rank = tonumber(rank)
+  if prepared_by ~= record[1] then
+    if KEYS[15] then redis.call('UNLINK', KEYS[15]) end
+    return 'REDECLARED'
+  end
+end
 if not record[5] then return 'PLAIN' end
 local special = KEYS[15] or ARGV[11] or record[2] or record[4] or record[6] or record[7] or record[8] or record[9]
 -- A last space says that the publisher has no place in the line.
@@ -51,7 +62,7 @@ if straight and record[5] == ARGV[8] then
     if not is_new(KEYS[14], ARGV[4], ARGV[6]) then return '' end
     local now = now_ms()
     local tag = new_tag(now, redis.call('HINCRBY', KEYS[6], 'published', 1), '~', record[1])
-    make_ready(KEYS[1], KEYS[5], KEYS[4] .. tag, tag, ARGV[1], tonumber(ARGV[2]), now, LEVEL)
+    make_ready(KEYS[1], KEYS[5], KEYS[4] .. tag, tag, ARGV[1], rank, now, LEVEL)
     return tag
   end
 end
@@ -133,7 +144,7 @@ local function put()
   -- What a transient queue leaves goes with it.
   if record[2] and tonumber(record[2]) < tonumber(window) then redis.call('PEXPIRE', producer, record[2]) end
   local tag = enqueue(queue.meta, queue.ready, queue.delayed, queue.message, queue.bell, queue.timer, record,
-    ARGV[1], tonumber(ARGV[2]), ARGV[3], staged, queue.expiry, ARGV[7])
+    ARGV[1], rank, ARGV[3], staged, queue.expiry, ARGV[7])
   if ARGV[11] then stand_for(ARGV[11], tag) end
   return tag
 end
@@ -204,7 +215,7 @@ if not fits or free <= ahead then
     if not new_here() then return '' end
     local tag = put()
     if redis.call('ZREM', queue.ready, tag) == 0 then redis.call('ZREM', queue.delayed, tag) end
-    drop(tag, text(tonumber(ARGV[2]) * level_of(record[9]) + now_ms()))
+    drop(tag, text(rank * level_of(record[9]) + now_ms()))
     return full((rules[2] or not rules[1]) and 1 or 0)
   end
   if overflow ~= 'block' or tight[2] < 1 or (max_bytes and size > max_bytes) then

@@ -12,7 +12,8 @@
 --       10 for how long (ms)
 -- Returns per queue: ms until the next pass (0 = at once, more is due), was it swept (0 = another has the lease), promoted,
 -- recovered, how many of these died at the delivery limit, expired, how many messages were dropped for want of a store, waiting for the dead-letter exchange, old dead letters removed,
--- events that a registered reader has not read and that the hard bound took, events that were not written for want of memory;
+-- events that a registered reader has not read and that the hard bound took, events that were not written for want of memory, id of
+-- the queue's record ('' = it has none);
 -- then the first messages that died at the delivery limit, as put_back.lua has them
 -- @include now
 -- @include uptime
@@ -194,6 +195,10 @@ local function sweep(queue)
   answer(wait, 1, promoted, recovered, died, expired + late, dropped, dying, evicted, trim_events(queue.meta))
 end
 
-for base = 0, #KEYS - PLACES, PLACES do sweep(places(base)) end
+for base = 0, #KEYS - PLACES, PLACES do
+  local queue = places(base)
+  sweep(queue)
+  reply[#reply + 1] = redis.call('HGET', queue.meta, 'id') or ''
+end
 for _, part in ipairs(deaths) do reply[#reply + 1] = part end
 return reply

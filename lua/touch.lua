@@ -1,19 +1,24 @@
 #!lua flags=allow-oom
--- Keeps a transient queue that is in use: moves on the expiry of its keys and of its messages, a page at a time.
+-- Keeps a transient queue that is in use: moves on the expiry of its keys and of its messages, a page at a time. Whether it is
+-- transient, and for how long it lives, says its record: it may have been deleted and declared again.
 -- KEYS  1 meta (hash)  2 message (prefix of a hash)  3.. the queue's other keys
--- ARGV  1 ttl (ms)  2 first entry of the page  3 entries a page
--- Returns the first entry of the next page; 0 when all are done; -1 where the queue is gone.
-if redis.call('PEXPIRE', KEYS[1], ARGV[1]) == 0 then return -1 end
+-- ARGV  1 first entry of the page  2 entries a page
+-- Returns the first entry of the next page; 0 when all are done, or the queue is a lasting one; -1 where the queue is gone.
+local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'published')
+local ttl = record[2]
+if not record[1] then return -1 end
+if not ttl then return 0 end
+redis.call('PEXPIRE', KEYS[1], ttl)
 -- A queue that nothing was ever published to has no other key.
-if redis.call('HEXISTS', KEYS[1], 'published') == 0 then return 0 end
-local first, count = tonumber(ARGV[2]), tonumber(ARGV[3])
+if not record[3] then return 0 end
+local first, count = tonumber(ARGV[1]), tonumber(ARGV[2])
 local full = false
 for i = 3, #KEYS do
-  redis.call('PEXPIRE', KEYS[i], ARGV[1])
+  redis.call('PEXPIRE', KEYS[i], ttl)
   if redis.call('TYPE', KEYS[i]).ok == 'zset' then
     -- From the end: what consumers take from the front does not shift these.
     local tags = redis.call('ZREVRANGE', KEYS[i], first, first + count - 1)
-    for _, tag in ipairs(tags) do redis.call('PEXPIRE', KEYS[2] .. tag, ARGV[1]) end
+    for _, tag in ipairs(tags) do redis.call('PEXPIRE', KEYS[2] .. tag, ttl) end
     full = full or #tags == count
   end
 end

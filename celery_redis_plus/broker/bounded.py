@@ -132,11 +132,7 @@ class Bounded:
                 if answer is None:
                     answer = self._send(queue, message, send, turn)
                 if isinstance(answer, bytes):
-                    turn.ticket = b""
-                    if answer == b"PLAIN":
-                        self._forget(queue)
-                        return None
-                    return answer
+                    return self._answered(queue, answer, turn)
                 kind = bytes(answer[0])
                 if kind == b"DROPPED":
                     self._log_dropped(queue, int(answer[2]), kept=bool(answer[3]))
@@ -152,6 +148,14 @@ class Bounded:
             first = self.first.get(queue)
             if first is not None:
                 first.direct = turn.waited or queue not in self._firsts
+
+    def _answered(self, queue: str, answer: bytes, turn: _Turn) -> bytes | None:
+        if answer != b"REDECLARED":
+            turn.ticket = b""
+        if answer != b"PLAIN":
+            return answer
+        self._forget(queue)
+        return None
 
     def _forget(self, queue: str) -> None:
         self._known.pop(queue, None)

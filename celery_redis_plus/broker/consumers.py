@@ -54,6 +54,8 @@ class Consumer:
     exclusive: bool = False
     #: Tells its state; asked from another thread.
     state: Callable[[], str] = field(default=lambda: INTERESTED, compare=False)
+    #: Told that its queue was deleted and declared again, by whomever; from another thread.
+    on_redeclared: Callable[[], None] = field(default=lambda: None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

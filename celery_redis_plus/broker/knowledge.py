@@ -10,8 +10,10 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.broker.known_queues import MOST, KnownQueues
 from celery_redis_plus.broker.routing import encode_binding
 from celery_redis_plus.scripts import script
 
@@ -29,7 +31,11 @@ class Knowledge:
     def __init__(self) -> None:
         """Know nothing."""
         self._lock = threading.Lock()
+        #: What was read of queues' records, whoever has declared them.
+        self.records = KnownQueues()
         self._queues: dict[str, QueueArguments] = {}
+        #: The transient ones of them, in the order of their declarations: a process may declare any number of reply queues.
+        self._transient: dict[str, None] = {}
         self._exchanges: dict[str, ExchangeRecord] = {}
         self._bindings: dict[str, dict[str, Binding]] = {}
         self._epoch = b""
@@ -58,10 +64,20 @@ class Knowledge:
     def declared(self, name: str, arguments: QueueArguments) -> None:
         """Note a queue."""
         self._queues[name] = arguments
+        self._transient.pop(name, None)
+        if arguments.transient:
+            self._transient[name] = None
+            while len(self._transient) > MOST:
+                with suppress(RuntimeError):
+                    oldest = next(iter(self._transient))
+                    self._transient.pop(oldest, None)
+                    self._queues.pop(oldest, None)
 
     def deleted(self, name: str) -> None:
-        """Forget a queue."""
+        """Forget a queue, and its record."""
         self._queues.pop(name, None)
+        self._transient.pop(name, None)
+        self.records.forget(name)
 
     # -- exchanges and bindings -------------------------------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: What the publish script answers for a queue without a record.
 NO_QUEUE = b"NOQUEUE"
+#: What it answers where the message was prepared by another record than the one that stands: nothing is stored.
+REDECLARED = b"REDECLARED"
 #: What it answers for a queue that has limits, which another script heeds.
 MANAGED = b"MANAGED"
 #: What both answer where the queue's events are written and they were given no description.
@@ -144,9 +146,13 @@ class Publisher:
             if not (on_missing or self._on_missing)(queue):
                 attempt.confirm(queue)
                 return False
+            message = _prepared_again(message)
             reply = self._put(queue, message, attempt)
-            if reply == NO_QUEUE:
-                raise QueueNotFound(f"queue {queue!r} vanished while a message was published to it; nothing was stored")
+        while reply == REDECLARED:
+            message = _prepared_again(message)
+            reply = self._put(queue, message, attempt)
+        if reply == NO_QUEUE:
+            raise QueueNotFound(f"queue {queue!r} vanished while a message was published to it; nothing was stored")
         attempt.confirm(queue)
         if message.unique is not None and reply.startswith(UNIQUE):
             reply = reply.removeprefix(UNIQUE)
@@ -204,12 +210,15 @@ class Publisher:
             else:
                 call = publish.known(queue, producer)
             eta = str(message.eta).encode() if message.eta else b"0"
+            rank = b"%d" % message.rank
+            if message.queue_id and publish is not self._publish_dead:
+                rank = b"%b %b" % (rank, message.queue_id)
             run = self._run_and_wait if self._replication.replicas else self._wire.run_packed
             if retry or message.life or more or last != UNDESCRIBED:
                 rest = pack_arguments((retry, self._window, message.life, *more, *last))
             else:
                 rest = self._common_rest
-            packed = call.fill(message.payload, b"%d" % message.rank, eta, b"%d" % number, rest)
+            packed = call.fill(message.payload, rank, eta, b"%d" % number, rest)
             try:
                 reply = run(publish.script, packed)
             except BaseException:
@@ -334,11 +343,16 @@ class Publisher:
         return key
 
 
+def _prepared_again(message: Outgoing) -> Outgoing:
+    """Return a message prepared by the record that its queue has now."""
+    return message if message.prepare_again is None else message.prepare_again()
+
+
 def _is_stored(reply: Any) -> bool:
     """Return whether a publish script's answer says that the message is in the queue."""
     if isinstance(reply, list):
         return bool(reply[0] == DROPPED)
-    return reply not in {NO_QUEUE, MANAGED, DESCRIBE, PLAIN} and not reply.startswith(UNIQUE)
+    return reply not in {NO_QUEUE, REDECLARED, MANAGED, DESCRIBE, PLAIN} and not reply.startswith(UNIQUE)
 
 
 def check_size(message: Outgoing) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.archive import Archive
 from celery_redis_plus.broker.knowledge import Knowledge
+from celery_redis_plus.broker.known_queues import KnownQueue
 from celery_redis_plus.broker.limits import Limits
 from celery_redis_plus.broker.queue_arguments import QueueArguments, check_queue_name
 from celery_redis_plus.errors import PreconditionFailed
@@ -64,7 +65,7 @@ class Queues:
         self._knowledge = Knowledge() if knowledge is None else knowledge
         self._keys = keys
         self._transient_ttl_ms = int(transient_ttl_s * 1000)
-        self._arguments: dict[str, QueueArguments] = {}
+        self._known = self._knowledge.records
 
     def ttl_ms(self, arguments: QueueArguments) -> int | None:
         """Return how long an unused queue with these arguments lives, in ms; None is for ever."""
@@ -86,16 +87,17 @@ class Queues:
         if limited:
             # The scripts that make room have no key of the publishers who wait for it: only such queues pay for one.
             fields += (("limited", limited), ("gate", 0), ("room", self._keys.queue(name).room))
-        status, stands, sizes = self._write(name, arguments, ttl_ms, fields)
+        status, queue_id, stands, sizes = self._write(name, arguments, ttl_ms, fields)
         if status == b"differs":
             difference = arguments.difference(QueueArguments.decode(stands), name)
             if difference is not None:
                 raise PreconditionFailed(difference)
         self.enlist(name, "" if ttl_ms is None else ttl_ms)
         archived = not arguments.transient and self._set_archive(name, arguments.archive)
-        if arguments.tended or archived:
+        tended = bool(arguments.tended or archived)
+        if tended:
             self.tend(name)
-        self._arguments[name] = arguments
+        self._known.put(name, KnownQueue(queue_id, arguments, tended))
         self._knowledge.declared(name, arguments)
         return sizes
 
@@ -117,16 +119,19 @@ class Queues:
         ttl_ms: int | None,
         fields: Iterable[tuple[str, Argument]],
         known_id: str = "",
-    ) -> tuple[bytes, bytes, Sizes]:
-        """Run the declare script; a new record gets the known id, or one that is drawn."""
+    ) -> tuple[bytes, bytes, bytes, Sizes]:
+        """Run the declare script; a new record gets the known id, or one that is drawn.
+
+        Returns the script's status, the id and the arguments of the record that stands, and the sizes.
+        """
         keys = self._keys.queue(name)
         ttl = "" if ttl_ms is None else ttl_ms
         call = (script("declare"), [keys.meta, keys.ready, keys.delayed, keys.index, keys.interested], arguments.encode(), ttl)
         rules = [item for field in fields for item in field]
-        status, stands, *sizes = self._wire.run(*call, known_id, FORMAT_VERSION, *rules)
+        status, queue_id, stands, *sizes = self._wire.run(*call, known_id, FORMAT_VERSION, *rules)
         if status == b"id":
-            status, stands, *sizes = self._wire.run(*call, self._draw_id(), FORMAT_VERSION, *rules)
-        return status, stands, Sizes(*sizes)
+            status, queue_id, stands, *sizes = self._wire.run(*call, self._draw_id(), FORMAT_VERSION, *rules)
+        return status, queue_id, stands, Sizes(*sizes)
 
     def _draw_id(self) -> str:
         return base36(int(self._wire.run(script("draw_id"), [self._keys.queue_ids])))
@@ -160,19 +165,39 @@ class Queues:
         self._wire.command("SREM", self._keys.tended, *[encode_name(name) for name in names])
 
     def arguments(self, name: str) -> QueueArguments | None:
-        """Return what the queue was declared with, here or elsewhere; None where it has no record. Asked of the server once.
+        """Return what the queue was declared with, here or elsewhere, as `known` does."""
+        known = self.known(name)
+        return None if known is None else known.arguments
+
+    def known(self, name: str) -> KnownQueue | None:
+        """Return the queue's record; None where it has none. It may be an old one: see `known_queues`.
 
         Raises:
             InvalidQueueName: no queue can be called so.
+            redis.exceptions.RedisError: as `translation.translate` names it.
         """
-        known = self._arguments.get(name)
-        if known is None:
-            keys = self._keys.queue(check_queue_name(name))
-            stands = self._wire.command("HGET", keys.meta, "arguments")
-            if stands is None:
-                return None
-            known = self._arguments[name] = QueueArguments.decode(stands)
+        return self._known.get(name) or self.read(name)
+
+    def read(self, name: str) -> KnownQueue | None:
+        """Return the queue's record as it stands on the server now. Raises as `known` does."""
+        keys = self._keys.queue(check_queue_name(name))
+        queue_id, stands = self._wire.command("HMGET", keys.meta, "id", "arguments")
+        if stands is None:
+            return None
+        before = self._known.get(name)
+        if before is not None and before.id == queue_id:
+            return before
+        known = KnownQueue(queue_id or b"", QueueArguments.decode(stands))
+        self._known.put(name, known)
         return known
+
+    def see_to_sweep(self, name: str) -> None:
+        """Have the queue swept, also where nobody consumes it: messages that expire are on their way. Raises as `known` does."""
+        known = self.known(name)
+        if known is None or not known.tended:
+            self.tend(name)
+            if known is not None:
+                known.tended = True
 
     def exists(self, name: str) -> bool:
         """Tell whether the queue has a record."""
@@ -190,7 +215,8 @@ class Queues:
         if deadline is not None and float(deadline) != float("inf"):
             logger.debug("a message for %r is unroutable: the queue was transient and is gone", name)
             return False
-        known = self._arguments.get(name) or self._knowledge.queue(name)
+        record = self._known.get(name)
+        known = self._knowledge.queue(name) if record is None else record.arguments
         if known is None:
             logger.info("queue %r has no record on the server; declaring it as a lasting queue", name)
             self.restore(name)
@@ -239,16 +265,17 @@ class Queues:
         self.empty_trash(name)
         return purged
 
-    def delete(self, name: str, *, if_unused: bool = False, if_empty: bool = False) -> int | None:
+    def delete(
+        self, name: str, *, if_unused: bool = False, if_empty: bool = False, if_id: bytes = b""
+    ) -> int | None:  # fmt: skip
         """Delete the queue with all its messages; return how many ready ones there were, None where a condition forbade it.
 
-        The caller removes its bindings.
+        With `if_id` only while its record has this id. The caller removes its bindings.
         """
-        self._arguments.pop(name, None)
-        self._knowledge.deleted(name)
-        deleted, ready, transient, archive = self._delete(name, if_unused=if_unused, if_empty=if_empty)
+        deleted, ready, transient, archive = self._delete(name, if_unused=if_unused, if_empty=if_empty, if_id=if_id)
         if not deleted:
             return None
+        self._knowledge.deleted(name)
         self.empty_trash(name, archive)
         if transient:
             self._remember([name])
@@ -267,13 +294,13 @@ class Queues:
         while self._wire.run(script("empty_trash"), [keys.trash, keys.message, keys.meta], PAGE, archive):
             pass
 
-    def touch(self, name: str, ttl_ms: int) -> bool:
-        """Keep a transient queue alive with its messages; return False where it is gone."""
+    def touch(self, name: str) -> bool:
+        """Keep a transient queue alive with its messages, a lasting one as it is; return False where the queue is gone."""
         keys = self._keys.queue(name)
         others = [key for key in keys.structure() if key != keys.meta]
         page = 0
         while True:
-            page = int(self._wire.run(script("touch"), [keys.meta, keys.message, *others], ttl_ms, page, PAGE))
+            page = int(self._wire.run(script("touch"), [keys.meta, keys.message, *others], page, PAGE))
             if page <= 0:
                 return page == 0
 
@@ -309,13 +336,13 @@ class Queues:
         return bool(deleted)
 
     def _delete(
-        self, name: str, *, if_unused: bool = False, if_empty: bool = False, if_gone: bool = False
+        self, name: str, *, if_unused: bool = False, if_empty: bool = False, if_gone: bool = False, if_id: bytes = b""
     ) -> tuple[int, int, int, bytes]:
         """Run the delete script; return whether it did, the ready messages, whether the queue was transient, its archive."""
         keys = self._keys.queue(name)
         sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
         others = [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, keys.interested, keys.consumer]
-        conditions = (int(if_unused), int(if_empty), int(if_gone))
+        conditions = (int(if_unused), int(if_empty), int(if_gone), if_id)
         reply: tuple[int, int, int, bytes] = self._wire.run(script("delete"), [*others, *sets], *conditions)
         return reply
 

@@ -30,10 +30,11 @@ class Undertaker:
 
     def see_off(self, queue: str) -> None:
         """Move everything that waits in `queue` to go to its dead-letter exchange. Raises as `Wire.run` does."""
-        arguments = self._queues.arguments(queue)
-        exchange = None if arguments is None else arguments.dead_letter_exchange
-        routing_key = None if arguments is None else arguments.dead_letter_routing_key
         while page := self._letters.dying(queue):
+            # Read for each page: the queue may have been declared again, with another exchange.
+            known = self._queues.read(queue)
+            exchange = None if known is None else known.arguments.dead_letter_exchange
+            routing_key = None if known is None else known.arguments.dead_letter_routing_key
             stranded = []
             for letter in page:
                 key = letter.routing_key if routing_key is None else routing_key

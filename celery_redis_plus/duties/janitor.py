@@ -66,7 +66,7 @@ class Janitor:
             self._touch_at.pop(queue, None)
             return
         self._touch_at[queue] = now + ttl_ms / 2000
-        self._queues.touch(queue, ttl_ms)
+        self._queues.touch(queue)
 
     def clear(self) -> None:
         """Remove what is left of transient queues that were not used in time."""

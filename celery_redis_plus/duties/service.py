@@ -101,7 +101,7 @@ class Service:
             self.register,
             visibility_timeout_s=options.visibility_timeout,
         )
-        queues = Queues(
+        self._queues = queues = Queues(
             wire,
             keys,
             transient_ttl_s=options.transient_queue_ttl,
@@ -111,7 +111,7 @@ class Service:
         bindings = Bindings(wire, keys, self.knowledge)
         undertaker = Undertaker(DeadLetters(wire, keys), queues, bindings)
         limits = Limits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
-        self._sweeper = Sweeper(wire, keys, name=self.name, limits=limits, see_off=undertaker.see_off)
+        self._sweeper = Sweeper(wire, keys, name=self.name, limits=limits, see_off=undertaker.see_off, note_id=self._note_id)
         self._janitor = Janitor(queues, bindings, self.watched)
         self._tending = Tending(queues)
         self._revoking = Revoking(ExpiredTasks(wire, keys))
@@ -285,6 +285,22 @@ class Service:
         if self.commands.owes:
             self.commands.collect()
         self._rounds.run()
+
+    def _note_id(self, queue: str, record_id: bytes) -> None:
+        """Read a queue's record anew where it is not the one that this process knows: it was deleted and declared again."""
+        known = self.knowledge.records.get(queue)
+        if known is not None and known.id == record_id:
+            return
+        record = self._queues.read(queue)
+        if record is None:
+            return
+        if record.arguments.max_unacked is None:
+            self.register.limited.discard(queue)
+        else:
+            self.register.limited.add(queue)
+        if known is not None:
+            logger.info("queue %r was declared again: %s", queue, record.arguments.encode())
+        self.watched.redeclared(queue, self._queues.ttl_ms(record.arguments))
 
     def _swept(self) -> dict[str, None]:
         """The queues that this process sweeps: those it consumes, and those that have to be swept by anybody."""

@@ -52,15 +52,26 @@ class Limits:
 class Sweeper:
     """The duty that makes messages claimable."""
 
-    def __init__(self, wire: Wire, keys: Keys, *, name: str, limits: Limits, see_off: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        keys: Keys,
+        *,
+        name: str,
+        limits: Limits,
+        see_off: Callable[[str], None],
+        note_id: Callable[[str, bytes], None] = lambda *_: None,
+    ) -> None:
         """Sweep over `wire` under `name`, which leases are held by.
 
-        `see_off` is called with a queue that has messages for its dead-letter exchange.
+        `see_off` is called with a queue that has messages for its dead-letter exchange, `note_id` with a queue and the id that
+        its record has now.
         """
         self._wire = wire
         self._keys = keys
         self._name = name
         self._see_off = see_off
+        self._note_id = note_id
         visibility_timeout_s = limits.visibility_timeout_s
         self._bounds = (
             -1 if limits.delivery_limit is None else limits.delivery_limit,
@@ -120,6 +131,8 @@ class Sweeper:
         deaths = list(read_deaths(reply[COLUMNS * len(queues) :]))
         for number, queue in enumerate(queues):
             swept = Swept(*reply[COLUMNS * number : COLUMNS * (number + 1)])
+            if swept.id:
+                self._note_id(queue, swept.id)
             if queue in self._due_at:
                 self._due_at[queue] = now + swept.wait_ms / 1000
             _report(queue, swept)
@@ -144,9 +157,11 @@ class Swept:
     evicted: int
     overrun: int
     skipped: int
+    #: Of the queue's record; empty where it has none.
+    id: bytes
 
 
-COLUMNS = 11
+COLUMNS = 12
 
 
 def _report(queue: str, swept: Swept) -> None:

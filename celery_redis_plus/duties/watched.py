@@ -16,7 +16,7 @@ class WatchedQueue:
     """A queue with at least one user in this process."""
 
     name: str
-    #: Life of the unused queue in ms; None: it is a lasting one.
+    #: Life of the unused queue in ms; None: it is a lasting one, as far as this process knows.
     ttl_ms: int | None
     #: Who wants it watched: consumers, and sessions that get messages one at a time.
     users: frozenset[str]
@@ -61,6 +61,18 @@ class WatchList:
                 del self._queues[queue]
         self.on_change()
         return not left
+
+    def redeclared(self, queue: str, ttl_ms: int | None) -> None:
+        """Note that a watched queue was declared again, and tell its consumers."""
+        with self._lock:
+            known = self._queues.get(queue)
+            if known is None:
+                return
+            self._queues[queue] = replace(known, ttl_ms=ttl_ms)
+            self.version += 1
+        for consumer in known.consumers:
+            consumer.on_redeclared()
+        self.on_change()
 
     def all(self) -> list[WatchedQueue]:
         """Return the watched queues."""

@@ -64,8 +64,9 @@ class Broadcasting:
         positions = session.service.positions
         position = positions.of(session, queue, keys.stream)
         if position is None:
-            declared = session.queues.arguments(queue)
-            position = session.registry.subscribe(keys, queue, durable=declared is not None and declared.durable_subscriber)
+            known = session.queues.read(queue)
+            durable = known is not None and known.arguments.durable_subscriber
+            position = session.registry.subscribe(keys, queue, durable=durable)
             positions.add(position, session)
         position.on_change = session.waker.wake
         return position

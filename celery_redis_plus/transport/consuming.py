@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,8 @@ class Consuming(Broadcasting):
         self.turns = Turns(self.session.options.queue_order_strategy, self.consumed)
         #: Queues with a reason to claim from.
         self.hot = self.turns.hot
+        #: Queues that were declared again, as the duties have noticed.
+        self.redeclared: deque[str] = deque()
         self._no_ack: set[str] = set()
         self._getting: set[str] = set()
         self._init_broadcasting()
@@ -142,16 +145,35 @@ class Consuming(Broadcasting):
             return
         session = self.session
         consumer = Consumer(
-            session.new_consumer_id(), queue, tag, priority=priority, exclusive=exclusive, state=lambda: self._state(queue)
-        )
-        declared = session.queues.arguments(queue)
+            session.new_consumer_id(), queue, tag, priority=priority, exclusive=exclusive, state=lambda: self._state(queue),
+            on_redeclared=self._redeclared_by_others(queue),
+        )  # fmt: skip
+        known = session.queues.read(queue)
         session.claims.note(queue, managed=session.consumers.join(consumer, patient=True))
         self.consumers[queue] = consumer
-        alone = declared is not None and declared.single_active
-        self.bells[queue] = session.keys.queue(queue).bell_of(consumer.id if alone else str(priority or ""))
-        if declared is not None and declared.max_unacked is not None:
+        self._choose_bell(queue)
+        if known is not None and known.arguments.max_unacked is not None:
             session.service.register.limited.add(queue)
         self._watch(queue, consumer)
+
+    def _choose_bell(self, queue: str) -> None:
+        """Listen to the bell that wakes this channel's consumer of a queue, by what the queue was declared with."""
+        session, consumer = self.session, self.consumers[queue]
+        declared = session.queues.arguments(queue)
+        alone = declared is not None and declared.single_active
+        self.bells[queue] = session.keys.queue(queue).bell_of(consumer.id if alone else str(consumer.priority or ""))
+
+    def _redeclared_by_others(self, queue: str) -> Callable[[], None]:
+        """Return what the duties call, which must not keep a channel alive that nobody else has any more."""
+        channel = weakref.ref(self)
+
+        def note() -> None:
+            alive = channel()
+            if alive is not None:
+                alive.redeclared.append(queue)
+                alive.session.waker.wake()
+
+        return note
 
     def _watch(self, queue: str, consumer: Consumer | None = None) -> None:
         queues = self.session.queues
@@ -192,8 +214,11 @@ class Consuming(Broadcasting):
         """Note that this connection consumes the queue no more; an auto-delete queue goes with its last consumer."""
         session = self.session
         self._leave_broadcasts(queue)
-        declared = session.queues.arguments(queue)
-        if declared is not None and declared.auto_delete and session.queues.delete(queue, if_unused=True) is not None:
+        # Not by what it was when this consumer began: a lasting queue may have been declared in its place.
+        known = session.queues.read(queue)
+        if known is None or not known.arguments.auto_delete:
+            return
+        if session.queues.delete(queue, if_unused=True, if_id=known.id) is not None:
             session.bindings.unbind_queues([queue])
 
     def _hand_back(self, messages: Iterable[Claimed]) -> None:
@@ -235,6 +260,11 @@ class Consuming(Broadcasting):
 
     def warm_up(self) -> None:
         """Look at the queues with the next claim for which the time has come."""
+        while self.redeclared:
+            queue = self.redeclared.popleft()
+            if queue in self.consumed:
+                self._choose_bell(queue)
+                self.hot[queue] = None
         if not self.later:
             return
         now = time.monotonic()

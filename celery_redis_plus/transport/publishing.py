@@ -200,7 +200,7 @@ class Publishing:
             session.undelivered.count()
             logger.debug("%s: it is counted (option unheard_exchanges)", text)
         else:
-            self._see_to(UNDELIVERED)
+            session.queues.see_to_sweep(UNDELIVERED)
             session.undelivered.keep(self._outgoing(message, UNDELIVERED), attempt, reason)
             logger.warning("%s: it is a dead letter of %r now (reason %s)", text, UNDELIVERED, reason)
         if broadcast:
@@ -216,25 +216,36 @@ class Publishing:
             except MessageNotAccepted:
                 self.session.publisher.count(queue, "rejected", existing=True)
                 raise
-        declared = self.session.queues.arguments(queue)
+        known = self.session.queues.known(queue)
         priority = properties.get("priority")
         if priority != 0 or type(priority) is not int:
             # All but what most messages have, and no queue caps.
-            priority = check_priority(priority, declared.max_priority if declared else None)
-            properties["priority"] = priority
+            properties["priority"] = check_priority(priority)
+            limit = None if known is None else known.arguments.max_priority
+            priority = check_priority(priority, limit)
         order = self.session.options.priority_order or "high-first"
         headers, body = message["headers"], _body(message["body"])
         eta = _eta(properties, headers)
-        return Outgoing(
-            envelope=self._envelope(message),
+        life = self._life(queue, properties, headers)
+        outgoing = Outgoing(
+            envelope=self._envelope(message, priority),
             body=body,
             rank=rank(priority, order),
             eta=eta,
-            life=self._life(queue, properties, headers),
+            life=life,
             origin=message,
             unique=unique(headers, self.session.keys.queue(queue)) if "x-deduplication-id" in headers else None,
             describe=partial(describe, headers, properties, eta_ms=eta, body_size=len(body)),
         )
+        if known is not None and (priority or life):
+            outgoing.queue_id = known.id
+            outgoing.prepare_again = partial(self._prepare_again, message, queue)
+        return outgoing
+
+    def _prepare_again(self, message: dict[str, Any], queue: str) -> Outgoing:
+        """Prepare a message by the queue's record as it is now."""
+        self.session.queues.read(queue)
+        return self._outgoing(message, queue)
 
     def _life(self, queue: str, properties: Mapping[str, Any], headers: Mapping[str, Any]) -> str:
         """Return when the message expires, as `message.Outgoing` has it. `expires` is Celery's where the message is a task."""
@@ -242,20 +253,17 @@ class Publishing:
         expires = headers.get("expires") if "task" in headers else None
         if expiration is None and expires is None:
             return ""
-        self._see_to(queue)
+        self.session.queues.see_to_sweep(queue)
         return lifetime(expiration, expires)
-
-    def _see_to(self, queue: str) -> None:
-        """Have the queue swept: its messages expire, and its dead letters go, also where nobody consumes it."""
-        if queue not in self.session.tended:
-            self.session.queues.tend(queue)
-            self.session.tended.add(queue)
 
     def _stream_payload(self, message: dict[str, Any]) -> bytes:
         return self._envelope(message) + SEPARATOR + _body(message["body"])
 
-    def _envelope(self, message: dict[str, Any]) -> bytes:
+    def _envelope(self, message: dict[str, Any], priority: int | None = None) -> bytes:
+        """Return headers and properties as they are stored; `priority` is that of the queue, where it caps."""
         properties = message["properties"]
+        if priority is not None and priority != properties.get("priority"):
+            properties = {**properties, "priority": priority}
         return codec.dump(
             {
                 "content-type": message["content-type"],

@@ -128,8 +128,6 @@ class Session:
         )
         self.leases = Leases(self.wire, self.keys, self.service.register, visibility_timeout_s=options.visibility_timeout)
         self.dead_letters = DeadLetters(self.wire, self.keys)
-        #: Queues that are known to be swept even without consumers, because messages may expire there.
-        self.tended: set[str] = set()
         #: Where broadcasts go: exchange -> target.
         self.targets: dict[str, Target] = {}
         #: What is bound to fanout exchanges here: queue -> (exchange, routing key) -> the exchange's keys.

@@ -254,7 +254,7 @@ def test_with_memory_full_events_are_skipped_and_counted_so_that_acks_free_it(br
 
 
 def test_a_sweep_answers_with_all_its_columns():
-    assert COLUMNS == 11
+    assert COLUMNS == 12
 
 
 def test_a_transient_queue_cannot_be_archived(broker):
