@@ -200,6 +200,14 @@ class Keys:
     def _key(self, text: str) -> bytes:
         return encode_name(self.prefix + text)
 
+    def kombu_lists(self, queue: str) -> list[bytes]:
+        """Return a queue's lists in kombu's own Redis transport, by its default `priority_steps` and `sep` (kombu 5.6, 5.7)."""
+        return [self._key(queue + step) for step in ("", "\x06\x163", "\x06\x166", "\x06\x169")]
+
+    def kombu_binding(self, exchange: str) -> bytes:
+        """Return the set of an exchange's bindings in kombu's own Redis transport."""
+        return self._key(f"_kombu.binding.{exchange}")
+
     def _queue(self, name: str) -> QueueKeys:
         tag = hash_tag(name)
         ready, delayed = self._key(f"queue:{{{tag}}}"), self._key(f"delayed:{{{tag}}}")

@@ -44,6 +44,7 @@ from celery_redis_plus.duties.rounds import Rounds
 from celery_redis_plus.duties.subscriptions import Subscriptions
 from celery_redis_plus.duties.sweeper import Limits, Sweeper
 from celery_redis_plus.duties.tending import Tending
+from celery_redis_plus.duties.unconverted import UnconvertedProcesses
 from celery_redis_plus.duties.watched import WatchList
 from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.topology.blocking_wire import BlockingWire
@@ -139,6 +140,7 @@ class Service:
                 self._janitor,
                 self._subscriptions,
                 Forgotten(Overdue(wire, keys, options)),
+                UnconvertedProcesses(wire, keys, self.watched),
             )
         )
         self._watched_version = -1

@@ -124,9 +124,12 @@ def let_revoke_remove(app: Celery) -> None:
 
 
 def _revoke(revoke: Any, app: Celery, task_id: Any, *args: Any, **kwargs: Any) -> Any:
+    ids = [task_id] if isinstance(task_id, str) else list(task_id)
     # The workers first: a message that is claimed between the two is theirs to discard.
-    answer = revoke(task_id, *args, **kwargs)
-    for one in [task_id] if isinstance(task_id, str) else task_id:
-        if cancel(app, one):
-            logger.info("task %s is revoked, and its message removed from the broker", one)
+    answer = revoke(task_id if isinstance(task_id, str) else ids, *args, **kwargs)
+    with _messages(app) as (messages, queues):
+        names = list(queues())
+        for one in ids:
+            if any(messages.cancel(name, _tags(messages, name, one)) for name in names):
+                logger.info("task %s is revoked, and its message removed from the broker", one)
     return answer

@@ -166,3 +166,14 @@ def test_a_revoke_removes_what_nobody_has(life_app, redis_client):
     assert redis_client.zcard("delayed:{celery}") == 1
     result.revoke()
     assert redis_client.zcard("delayed:{celery}") == 1
+
+
+def test_a_revoke_of_many_tasks_takes_one_connection(life_app, redis_client):
+    app = life_app(revoke_removes=True)
+    results = [app.send_task("life.end", ["success"], countdown=3600) for _ in range(20)]
+    app.control.revoke("unknown")
+    before = redis_client.info("stats")["total_connections_received"]
+    app.control.revoke(result.id for result in results)
+
+    assert redis_client.zcard("delayed:{celery}") == 0
+    assert redis_client.info("stats")["total_connections_received"] - before <= 2
