@@ -109,7 +109,11 @@ PACKED = (
     Column("claim", "int", "How often the message was claimed so far; on `claimed`, and where the script knows it."),
     Column("worker", "text", "Who claimed it: the Celery node name, else the client's name; on `claimed`."),
     Column("reason", "text", "Why, in one word, see the reasons below; empty on `acked` means that the work was done."),
-    Column("error", "text", "Class name of the exception that the task ended with, where the worker said so."),
+    Column(
+        "error",
+        "text",
+        "The exception that the task ended with, `ValueError: its message`, up to 500 bytes, where the worker said so.",
+    ),
     Column("delay", "long", "How long the message waits, ms; on `delayed` and `retried`."),
     Column("target", "text", "The queue that it went to; on `moved`."),
 )
@@ -183,6 +187,7 @@ _TRANSITIONS = (
         "Put back to wait `delay` ms: the queue's retry policy, or a pause because it was put back before.",
     ),
     Transition("acked", _KEPT, GONE, "Settled and removed. `reason` says how the work ended; empty is success."),
+    Transition("failed", (GONE,), GONE, "The task failed after its message was acked early, see the reason `early`."),
     Transition("rejected", (CLAIMED,), GONE, "Rejected, and the queue keeps no dead letters."),
     Transition("expired", (READY, DELAYED), GONE, "Too old, and the queue keeps no dead letters."),
     Transition("dead_lettered", (READY, DELAYED, CLAIMED), DEAD, "Kept as a dead letter; `reason` says why."),
@@ -198,11 +203,11 @@ TRANSITIONS = {transition.event: transition for transition in _TRANSITIONS}
 
 #: Reasons that the scripts and the worker write; others are free words.
 REASONS = {
-    "failure": "`acked`: the task raised.",
+    "failure": "`acked`, `failed`: the task raised.",
     "retry": "`acked`: the task raised Retry; a new message stands for it.",
     "ignored": "`acked`: the task raised Ignore.",
     "revoked": "`acked`: the task was revoked, or had expired.",
-    "early": "`acked`: before the work began (`acks_late` off, ack policy `ack_first`), so nobody knows how it ended.",
+    "early": "`acked`: before the work began (`acks_late` off, ack policy `ack_first`). If it then fails, `failed` follows.",
     "heartbeat_lost": "`recovered`, `dead_lettered`: nobody moved its deadline on.",
     "not_begun": "`recovered`: nobody moved its deadline on, and its consumer had not begun it, which is no failure.",
     "connection_lost": "`recovered`: its session broke.",
@@ -210,6 +215,7 @@ REASONS = {
     "rejected": "`requeued`, `retried`, `dead_lettered`: the consumer rejected it.",
     "requeue": "`requeued`, `retried`: the consumer wants it to be delivered again, which is no failure.",
     "delivery_limit": "`dead_lettered`: delivered too often.",
+    "retry_policy": "`dead_lettered`: the queue's retry policy is `none`, or at its end.",
     "expired": "`dead_lettered`, `acked`: too old.",
     "maxlen": "`dead_lettered`, `dropped`: the queue is full.",
     "retention": "`dropped`: a dead letter over the limit of number or age.",

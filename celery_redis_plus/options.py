@@ -290,6 +290,13 @@ class Options:
         "readers. True and False are set in each queue that is declared, for all processes; a queue's `x-archive` goes first.",
         none="queues stay as they are; new ones are not archived",
     )
+    error_traceback_bytes: int = kinds.option(
+        kinds.number(0, 10_000, integer=True),
+        0,
+        "How much of a failed task's traceback, from its end, is kept with its message and its dead letter. Tracebacks hold "
+        "source lines and, in the exception's text, perhaps personal data: all who read the broker can read them.",
+        unit="bytes",
+    )
     archive_sample: float = kinds.option(
         kinds.number(0.001, 1), 1, "The share of messages whose events are written, each with all of its events."
     )

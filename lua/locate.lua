@@ -3,14 +3,14 @@
 -- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 dying (zset)  6 dead (zset)
 -- ARGV  1 tag
 -- Returns { place, its score there, its rank there, envelope, claims, failures, holder, reason, time of death (ms), score that it
--- returns to }, numbers as text and '' for what there is not; place: 'ready', 'delayed', 'claimed', 'dead', or '' where it is gone.
+-- returns to, error }, numbers as text and '' for what there is not; place: 'ready', 'delayed', 'claimed', 'dead', or '' where it is gone.
 local tag = ARGV[1]
-local found = redis.call('HMGET', KEYS[4] .. tag, 'payload', 'claim', 'failed', 'by', 'reason', 'died', 'score')
+local found = redis.call('HMGET', KEYS[4] .. tag, 'payload', 'claim', 'failed', 'by', 'reason', 'died', 'score', 'error')
 for i, place in ipairs({ 'ready', 'delayed', 'claimed', 'message', 'dead', 'dead' }) do
   local score = i ~= 4 and redis.call('ZSCORE', KEYS[i], tag)
   if score then
     local reply = { place, score, tostring(redis.call('ZRANK', KEYS[i], tag)), string.match(found[1] or '', '^[^\n]*') }
-    for field = 2, 7 do reply[#reply + 1] = found[field] or '' end
+    for field = 2, 8 do reply[#reply + 1] = found[field] or '' end
     return reply
   end
 end

@@ -22,7 +22,8 @@ if next(records) == nil then return -2 end
 local place = redis.call('HMGET', source, 'score', 'rank')
 local rank = tonumber(place[2]) or math.floor(tonumber(place[1]) / LEVEL)
 redis.call('ZREM', KEYS[1], tag)
-redis.call('HDEL', source, 'score', 'rank', 'claim', 'by', 'failed', 'begun', 'requeues', 'seen', 'expires', 'lives', 'reason', 'died')
+redis.call('HDEL', source, 'score', 'rank', 'claim', 'by', 'failed', 'begun', 'requeues', 'seen', 'expires', 'lives',
+  'reason', 'died', 'error')
 local staged = KEYS[2] .. 'moving.' .. tag
 redis.call('RENAME', source, staged)
 local taken, moved_to = 0, {}

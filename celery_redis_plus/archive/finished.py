@@ -10,7 +10,7 @@ from celery_redis_plus.events import CLAIMED, DEAD, DELAYED, GONE, READY, TRANSI
 
 #: The columns of a row.
 #: Reasons of an event that ends a delivery, where the delivery failed.
-FAILURES = frozenset(("rejected", "heartbeat_lost", "delivery_limit"))
+FAILURES = frozenset(("rejected", "heartbeat_lost", "delivery_limit", "retry_policy"))
 
 FINISHED = (
     Column("id", "text", "The message's id."),
@@ -19,7 +19,7 @@ FINISHED = (
     Column("state", "text", "COMPLETED, FAILED, RETRIED or MOVED."),
     Column("event", "text", "The event that ended it."),
     Column("reason", "text", "Its reason; empty on `acked` means that the work was done."),
-    Column("error", "text", "Class name of the exception that the task ended with."),
+    Column("error", "text", "The exception that the task ended with, `ValueError: its message`."),
     Column("worker", "text", "Who claimed it last."),
     Column("published_at", "ms", "When it was published."),
     Column("first_delivery_at", "us", "When it was claimed first."),

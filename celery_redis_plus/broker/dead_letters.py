@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.broker.deaths import Death, record_death
+from celery_redis_plus.broker.deaths import Death, record_death, record_failure
 from celery_redis_plus.broker.describing import describe
+from celery_redis_plus.broker.last_error import Failure, read_failure
 from celery_redis_plus.broker.lifetime import lifetime
 from celery_redis_plus.errors import InvalidEta, QueueNotFound
 from celery_redis_plus.events import pack_text
@@ -49,6 +50,8 @@ class DeadLetter:
     body: bytes | None
     #: Its payload cannot be read. It has no headers or properties then, and `body` is the payload as it is stored.
     damaged: bool = False
+    #: The exception with which the work on it ended last; None where no consumer has said so.
+    failure: Failure | None = None
 
     @property
     def exchange(self) -> str:
@@ -68,8 +71,8 @@ class DeadLetter:
 
     @property
     def death_headers(self) -> dict[str, Any]:
-        """Its headers with this death in `x-death`, as RabbitMQ writes it."""
-        return record_death(self.headers, self.death)
+        """Its headers with this death in `x-death`, as RabbitMQ writes it, and its exception."""
+        return record_failure(record_death(self.headers, self.death), self.failure)
 
 
 class DeadLetters:
@@ -182,7 +185,7 @@ class DeadLetters:
             _, looked_at, *fields = self._wire.run(
                 script("list_dead"), [key, self._keys.queue(queue).message], rank, min(PAGE, first + limit - rank), PAGE_BYTES
             )
-            letters += [_letter(queue, fields[at : at + 7]) for at in range(0, len(fields), 7)]
+            letters += [_letter(queue, fields[at : at + 8]) for at in range(0, len(fields), 8)]
             rank += looked_at
             if not looked_at:
                 break
@@ -190,8 +193,9 @@ class DeadLetters:
 
 
 def _letter(queue: str, fields: Sequence[bytes]) -> DeadLetter:
-    tag, died, payload, reason, failures, claims, rank = fields
+    tag, died, payload, reason, failures, claims, rank, error = fields
     death = tag.decode(), queue, reason.decode(), int(float(died)), int(failures), int(claims), int(rank)
+    failure = read_failure(error.decode("utf-8", "surrogateescape"))
     envelope, body = split_payload(payload)
     try:
         data = json.loads(envelope)
@@ -199,8 +203,8 @@ def _letter(queue: str, fields: Sequence[bytes]) -> DeadLetter:
         # Written by others, or damaged: each of these is a dict in what we write.
         _ = headers.get, (properties.get("delivery_info") or {}).get
     except (ValueError, AttributeError):
-        return DeadLetter(*death, {}, {}, None, None, payload, damaged=True)
-    return DeadLetter(*death, headers, properties, data.get("content-type"), data.get("content-encoding"), body)
+        return DeadLetter(*death, {}, {}, None, None, payload, damaged=True, failure=failure)
+    return DeadLetter(*death, headers, properties, data.get("content-type"), data.get("content-encoding"), body, failure=failure)
 
 
 def _goes_on(letter: DeadLetter, routing: tuple[str, str] | None) -> tuple[bytes, str]:

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.last_error import Failure
 
 #: Reasons for which nobody had the message in hand: a circle of these alone would turn for ever.
 AUTOMATIC = ("expired", "maxlen")
+#: Headers that name the exception with which the work on a message ended last, and the end of its traceback where that is kept.
+EXCEPTION, TRACEBACK = "x-exception-message", "x-exception-stacktrace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,20 @@ def record_death(headers: Mapping[str, Any], death: Death) -> dict[str, Any]:
     for name, value in last.items():
         recorded.setdefault(f"x-first-death-{name}", value)
         recorded[f"x-last-death-{name}"] = value
+    return recorded
+
+
+def record_failure(headers: Mapping[str, Any], failure: Failure | None) -> dict[str, Any]:
+    """Return `headers` with the exception of this death; one of an earlier death is taken off.
+
+    The names are those of Spring AMQP's `RepublishMessageRecoverer`.
+    Source: https://docs.spring.io/spring-amqp/reference/amqp/resilience-recovering-from-errors-and-broker-failures.html
+    """
+    recorded = {name: value for name, value in headers.items() if name not in (EXCEPTION, TRACEBACK)}
+    if failure is not None:
+        recorded[EXCEPTION] = failure.text
+        if failure.traceback:
+            recorded[TRACEBACK] = failure.traceback
     return recorded
 
 

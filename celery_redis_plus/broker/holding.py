@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from celery_redis_plus.events import is_told, pack_text
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.last_error import Failure
     from celery_redis_plus.message import Claimed
 
 
@@ -69,8 +70,10 @@ class Held:
     lost: bool = False
     #: It is being settled, and not by an ack.
     given_back: bool = False
-    #: How the work ended, for the event of its ack: reason, TAB, class name of the error. Empty is success.
+    #: How the work ended, for the event of its ack: reason, TAB, the exception's class and message. Empty is success.
     outcome: str = ""
+    #: The exception with which it ended, for the message's hash if it is not acked; as `broker.last_error` packs it.
+    error: str = ""
     #: It is acked before the work on it begins, so that its ack may wait a moment for company.
     early: bool = False
     #: It is acked when the work on it has ended, and its consumer has nothing else to do before it takes the next one.
@@ -173,11 +176,13 @@ class Register:
         """Return a held message."""
         return self._held.get(tag)
 
-    def note_outcome(self, tag: str, reason: str, error: str = "") -> None:
-        """Note how the work on a message ended, where its events are written; its ack will tell, unless it is on its way."""
+    def note_outcome(self, tag: str, reason: str, failure: Failure | None = None) -> None:
+        """Note how the work on a message ended: its settlement will tell, unless it is on its way."""
         held = self._held.get(tag)
-        if held is not None and held.stage is not Stage.SETTLING and is_told(tag):
-            held.outcome = f"{pack_text(reason)}\t{pack_text(error)}"
+        if held is not None and held.stage is not Stage.SETTLING:
+            held.error = "" if failure is None else failure.packed()
+            if is_told(tag):
+                held.outcome = f"{pack_text(reason)}\t{pack_text(failure.text) if failure else ''}"
 
     def settle(self, tag: str, settlement: Settlement) -> Held | None:
         """Take `tag` for settling; None where it is not held or is being settled already."""

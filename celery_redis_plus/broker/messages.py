@@ -12,6 +12,7 @@ from celery_redis_plus.archive.finished import failed_deliveries, spent_ms
 from celery_redis_plus.broker.delayed import list_delayed
 from celery_redis_plus.broker.describing import describe
 from celery_redis_plus.broker.eta import MAX_ETA_MS
+from celery_redis_plus.broker.last_error import read_failure
 from celery_redis_plus.errors import QueueNotFound
 from celery_redis_plus.events import (
     CLAIMED,
@@ -65,9 +66,12 @@ class MessageInfo:
     failures: int = 0
     #: Who has it: the worker's name where the queue is archived with an index, else the holder's session on the server.
     holder: str | None = None
-    #: Why it is dead or gone, and with which exception.
+    #: Why it is dead or gone.
     reason: str | None = None
+    #: The exception with which the work on it ended last, `ValueError: the message`; and the end of its traceback, where the
+    #: option `error_traceback_bytes` keeps it and the message is still there.
     error: str | None = None
+    traceback: str | None = None
     task_id: str | None = None
     task: str | None = None
     first_delivery_ms: int | None = None
@@ -189,9 +193,10 @@ _PLACES = {"ready": READY, "delayed": DELAYED, "claimed": CLAIMED, "dead": DEAD}
 
 
 def _standing(queue: str, tag: str, place: str, found: list[str], events: list[Event]) -> MessageInfo:
-    score, rank, envelope, claims, failures, by, reason, died, _ = found
+    score, rank, envelope, claims, failures, by, reason, died, _, error = found
     state = _PLACES[place]
     moment = int(float(score))
+    failure = read_failure(error)
     headers = json.loads(envelope).get("headers") or {} if envelope else {}
     since = {READY: moment % _LEVEL, DEAD: int(float(died or 0))}.get(state)
     told = _told(queue, tag, shown_state(state, event="", reason="", tried=bool(claims)), events)
@@ -204,6 +209,8 @@ def _standing(queue: str, tag: str, place: str, found: list[str], events: list[E
         failures=int(failures or 0),
         holder=(told.holder or by) if state == CLAIMED else None,
         reason=reason or None,
+        error=None if failure is None else failure.text,
+        traceback=None if failure is None else failure.traceback or None,
         task_id=headers.get("id"),
         task=headers.get("task"),
     )
@@ -211,6 +218,9 @@ def _standing(queue: str, tag: str, place: str, found: list[str], events: list[E
 
 def _gone(queue: str, tag: str, events: list[Event]) -> MessageInfo:
     first, last = events[0], events[-1]
+    if any(event.event == "failed" for event in events):
+        # An ack that left early may have arrived after it.
+        last = next(event for event in events if event.event == "failed")
     tried = any(event.event == "claimed" for event in events)
     return replace(
         _told(queue, tag, shown_state(GONE, event=last.event, reason=last.reason or "", tried=tried), events),

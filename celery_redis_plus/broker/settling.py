@@ -14,9 +14,11 @@ from redis.exceptions import RedisError
 
 from celery_redis_plus.broker.failures import log_deaths, log_pause, read_deaths
 from celery_redis_plus.broker.holding import Held, Register, Settlement
+from celery_redis_plus.events import pack_text
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.last_error import Failure
     from celery_redis_plus.keys import Keys
     from celery_redis_plus.topology.held_connection import Argument
     from celery_redis_plus.topology.wire import Wire
@@ -74,6 +76,8 @@ class Settler:
         self._hand_back = script("hand_back")
         self._reject = script("reject")
         self._wake = script("wake")
+        self._note_error = script("note_error")
+        self._tell_failed = script("tell_failed")
 
     def post(self, held: Held, settlement: Settlement) -> None:
         """Send a settlement without waiting for the reply. Never raises: what the connection loses, the duties send again.
@@ -102,6 +106,22 @@ class Settler:
         held.begun = True
         if not self._over_either(lambda wire: self._post_begin(held, wire)):
             logger.debug("message %s of queue %r begins, and the server is not told", held.tag, held.queue)
+
+    def tell_failed(self, queue: str, tag: str, reason: str, failure: Failure | None) -> None:
+        """Have the events tell that a task failed whose message was acked early. Never raises, and waits for no reply."""
+        # Its ack comes first.
+        self.release()
+        error = "" if failure is None else pack_text(failure.text)
+
+        def send(wire: Wire) -> None:
+            if wire.connected:
+                try:
+                    wire.post(self._tell_failed, [self._keys.queue(queue).meta], tag, pack_text(reason), error)
+                except (RedisError, OSError) as lost:
+                    logger.debug("the failure of message %s is not told: %s", tag, lost)
+
+        if not self._over_either(send):
+            logger.debug("the failure of message %s is not told", tag)
 
     def _post_begin(self, held: Held, wire: Wire) -> None:
         if wire.connected:
@@ -198,6 +218,7 @@ class Settler:
                 return
             try:
                 limited = messages[0].queue in self._register.limited
+                self._post_errors(wire, messages, settlement)
                 if trail and not limited:
                     wire.trail(self._script(settlement), keys, *arguments, done=done)
                 else:
@@ -209,6 +230,11 @@ class Settler:
             except (RedisError, OSError) as error:
                 # `done` has been told of the failure, and the session's owner meets it with its next call.
                 logger.debug("settling %d message(s): %s", len(messages), error)
+
+    def _post_errors(self, wire: Wire, messages: list[Held], settlement: Settlement) -> None:
+        """Send, before the settlement and in its write, with which exceptions the work ended."""
+        if errors := _errors(messages, settlement):
+            wire.post(self._note_error, [self._keys.queue(messages[0].queue).message], *errors, hold=True)
 
     def ack_now(self, queue: str, tags: Iterable[str]) -> int:
         """Remove messages and wait for the reply; return how many were there. Raises as `Wire.run` does."""
@@ -232,6 +258,8 @@ class Settler:
             for at in range(0, len(batch), MAX_BATCH):
                 part = batch[at : at + MAX_BATCH]
                 keys, arguments = self._call(part, settlement)
+                if errors := _errors(part, settlement):
+                    self._wire.run(self._note_error, [self._keys.queue(part[0].queue).message], *errors)
                 reply = self._wire.run(self._script(settlement), keys, *arguments)
                 if settlement in REQUEUES:
                     self._log_requeue(batch[0].queue, reply)
@@ -277,3 +305,13 @@ class Settler:
 def _with_outcome(held: Held) -> str:
     """Return what the ack script takes for a message; only the events of an archived one tell how the work ended."""
     return f"{held.tag}\t{held.outcome}" if held.outcome else held.tag
+
+
+def _errors(messages: Sequence[Held], settlement: Settlement) -> list[Argument]:
+    """Return what the script takes that notes exceptions: of messages that stay on the server after a failure."""
+    errors: list[Argument] = []
+    if settlement is Settlement.REJECT or settlement in REQUEUES:
+        for held in messages:
+            if held.error:
+                errors += (held.tag, held.claim, held.error)
+    return errors

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class TaskLostError(Exception):
-    """The task is not begun: its message was given to another consumer. For a pool of threads, where it ends the job."""
+    """The task is not begun: another consumer has its message, or it expired. For a pool of threads, where it ends the job."""
 
 
 def begin_only_what_is_held(consumer: Any) -> None:

@@ -13,6 +13,7 @@ from billiard.einfo import ExceptionWithTraceback
 from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded, WorkerLostError
 from kombu.utils.imports import symbol_by_name
 
+from celery_redis_plus.broker.last_error import Failure, failure_of
 from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.ack_policies import ACK, POLICIES, REQUEUE, AckPolicies
 from celery_redis_plus.integration.beginning import TaskLostError, is_held
@@ -20,8 +21,10 @@ from celery_redis_plus.transport.message import Message
 
 #: Ending -> reason of the event `acked`, where it is another word.
 REASONS = {"success": "", "time_limit": "failure", "worker_lost": "failure", "rejected": "", "requeue": ""}
-#: Exceptions whose class says nothing: the ending has said it.
-SILENT = (Retry, Ignore, Reject)
+#: Exceptions of which nothing is kept: the ending has said all.
+SILENT = (Retry, Ignore)
+#: Endings of a task that has failed.
+FAILURES = ("failure", "time_limit", "worker_lost", "rejected")
 
 #: How Celery settles by its own settings once everything is acked late: by the names of the settings, 5.6 and 5.7.
 LATE = {
@@ -43,6 +46,7 @@ class BrokerRequest:
     #: Whether the pool begins tasks in threads of its own, where they may have waited for long.
     crp_waits_in_pool = False
     _crp_ending = "success"
+    _crp_acked_early = False
 
     # -- what Celery calls ------------------------------------------------------------------------------------------------
 
@@ -50,9 +54,10 @@ class BrokerRequest:
         """Tell the broker that the work begins, and ack before it where that is wanted.
 
         Raises:
-            TaskLostError: another consumer has the message by now; a pool of threads goes on with its next task.
+            TaskLostError: another consumer has the message by now, or it expired in the pool's own queue; a pool of threads goes
+                on with its next task.
         """
-        if self.crp_waits_in_pool and not is_held(self):
+        if self.crp_waits_in_pool and (not is_held(self) or self.revoked()):  # type: ignore[attr-defined]
             raise TaskLostError(self.id)  # type: ignore[attr-defined]
         message = self.message  # type: ignore[attr-defined]
         if isinstance(message, Message):
@@ -72,7 +77,7 @@ class BrokerRequest:
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
-        self._crp_end(_ending(error), error)
+        self._crp_end(_ending(error), error, str(exc_info.traceback or ""))
         return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]
 
     def _announce_revoked(self, *args: Any, **kwargs: Any) -> None:
@@ -89,15 +94,18 @@ class BrokerRequest:
 
     # -- ours -------------------------------------------------------------------------------------------------------------
 
-    def _crp_end(self, ending: str, error: BaseException | None = None) -> None:
+    def _crp_end(self, ending: str, error: BaseException | None = None, traceback: str = "") -> None:
+        """Note how the work ended; where its message was acked before, the events tell of a failure."""
         self._crp_ending = ending
-        name = "" if error is None or isinstance(error, SILENT) else getattr(error, "exc_cls_name", type(error).__name__)
-        self._crp_note(REASONS.get(ending, ending), name)
-
-    def _crp_note(self, reason: str, error: str = "") -> None:
         message = self.message  # type: ignore[attr-defined]
-        if isinstance(message, Message):
-            message.note_outcome(reason, error)
+        if not isinstance(message, Message):
+            return
+        failure = None if error is None else _failure(error, traceback, message)
+        reason = REASONS.get(ending, ending)
+        if self._crp_acked_early and ending in FAILURES:
+            message.tell_failed(reason or ending, failure)
+        else:
+            message.note_outcome(reason, failure)
 
     def _crp_action(self, asked: str) -> str:
         if self.crp_policies is None:
@@ -131,6 +139,7 @@ class BrokerRequest:
                 if not early:
                     message.note_ended()
                 elif self._crp_ending == "success":
+                    self._crp_acked_early = True
                     message.note_early()
             super().acknowledge()  # type: ignore[misc]
         else:
@@ -154,6 +163,27 @@ def _ending(error: BaseException) -> str:
             return ending
     # What leaves a pool process by SystemExit has ended the process (`Request.on_failure`).
     return "worker_lost" if isinstance(error, SystemExit | KeyboardInterrupt) else "failure"
+
+
+def _failure(error: BaseException, traceback: str, message: Message) -> Failure | None:
+    """Return what is kept of an exception; None of one that says nothing."""
+    if isinstance(error, SILENT):
+        return None
+    if isinstance(error, Reject):
+        return None if error.reason is None else failure_of("Reject", _text(error.reason))
+    # An exception that cannot be pickled comes in a wrapper that has its name and its text.
+    name = getattr(error, "exc_cls_name", type(error).__name__)
+    args = getattr(error, "exc_args", None)
+    text = " ".join(map(_text, args)) if args is not None else _text(error)
+    keep = 0 if message.channel is None else message.channel.session.options.error_traceback_bytes
+    return failure_of(name, text, traceback, traceback_bytes=keep)
+
+
+def _text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as error:  # noqa: BLE001 - the text is a user's code
+        return f"<{type(value).__name__} whose text raises {type(error).__name__}>"
 
 
 def understand_requests(app: Any, policies: AckPolicies, *, waits_in_pool: bool = False) -> None:

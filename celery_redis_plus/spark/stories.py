@@ -58,7 +58,7 @@ _EVENTS = list(TRANSITIONS)
 _LEADS_TO = np.array([change.target for change in TRANSITIONS.values()] + ["new"])
 _CLAIMED, _PUBLISHED = _EVENTS.index("claimed"), _EVENTS.index("published")
 #: Reasons that decide how a state is shown; all others are alike.
-_TELLING = ["retry", "ignored"]
+_TELLING = ["retry", "ignored", "early"]
 
 
 class Stories:

@@ -133,7 +133,9 @@ def _failures(messages: DataFrame) -> DataFrame:
     """Failures and retries by task and reason."""
     bad = messages.where(sf.col("state").isin("FAILED", "DEAD", "RETRIED", "RETRYABLE"))
     why = sf.coalesce("reason", "last_event").alias("reason")
-    return bad.groupBy("task", "state", why, "error").count().orderBy(sf.desc("count"))
+    # Messages differ from failure to failure.
+    error = sf.substring_index("error", ": ", 1).alias("error")
+    return bad.groupBy("task", "state", why, error).count().orderBy(sf.desc("count"))
 
 
 def _list(messages: DataFrame, by: str) -> DataFrame:

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport import base
 
+from celery_redis_plus.events import is_told
 from celery_redis_plus.message import SEPARATOR
 from celery_redis_plus.transport import codec
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.entries import Entry
     from celery_redis_plus.broker.holding import Held
+    from celery_redis_plus.broker.last_error import Failure
     from celery_redis_plus.message import Claimed
 
 
@@ -35,10 +37,15 @@ class Message(base.Message):
         if held is not None:
             self.channel.session.settler.begin(held)
 
-    def note_outcome(self, reason: str, error: str = "") -> None:
-        """Note how the work on it ended, for the event of its ack: a reason of `events.REASONS`, an exception's name."""
+    def note_outcome(self, reason: str, failure: Failure | None = None) -> None:
+        """Note how the work on it ended, for its settlement: a reason of `events.REASONS`, and the exception."""
         if self.channel is not None:
-            self.channel.session.service.register.note_outcome(self.delivery_tag, reason, error)
+            self.channel.session.service.register.note_outcome(self.delivery_tag, reason, failure)
+
+    def tell_failed(self, reason: str, failure: Failure | None) -> None:
+        """Tell the log that the work on it failed after it was acked early; nothing where its events are not written."""
+        if self.channel is not None and self.queue is not None and is_told(self.delivery_tag):
+            self.channel.session.settler.tell_failed(self.queue, self.delivery_tag, reason, failure)
 
     def note_failed(self) -> None:
         """Note that its work failed: sent back with requeue, it counts towards the delivery limit."""

@@ -7,6 +7,7 @@
 -- `queue` has its keys by name, `record` is HMGET meta ttl dlx. Counts what it does.
 local function die(queue, record, tag, score, reason, now)
   local hash = queue.message .. tag
+  local err = error_of(hash, tag)
   local ttl, exchange = record[1], record[2]
   if is_limited(tag) and redis.call('HEXISTS', hash, 'died') == 0 then make_room(queue.meta, 1, size_of(hash), 'gone', now) end
   if reason == 'expired' then redis.call('HINCRBY', queue.meta, 'expired', 1) end
@@ -22,7 +23,7 @@ local function die(queue, record, tag, score, reason, now)
   redis.call('ZADD', place, text(now), tag)
   if ttl then redis.call('PEXPIRE', place, ttl) end
   if exchange then redis.call('ZADD', queue.timer, 0, 'due') end
-  tell(queue.meta, tag, 'dead_lettered', { reason = reason })
+  tell(queue.meta, tag, 'dead_lettered', { reason = reason, error = err })
 end
 
 -- Removes dead letters beyond the `most` youngest, and those that died before `before` (ms); at most 500. Returns how many.

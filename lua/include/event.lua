@@ -119,6 +119,11 @@ local function tell(meta, tag, what, facts)
   end
 end
 
+-- The exception of a message's last failed try, as its events name it: the first of the two columns of the field `error`.
+local function error_of(hash, tag)
+  return is_told(tag) and string.match(redis.call('HGET', hash, 'error') or '', '^[^\t]+') or nil
+end
+
 -- Writes `published`, and `delayed` where the message waits `delay` ms; lets its task id be looked up.
 local function tell_published(meta, tag, description, payload, delay)
   tell(meta, tag, 'published', { description = description, payload = payload })

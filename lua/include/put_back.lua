@@ -51,23 +51,25 @@ local function put_back_failed(queue, rules, limit, tag, score, expires, now, ho
   elseif how ~= 'lost' then
     delay = requeue_pause(attempt)
   end
-  if (limit >= 0 and failures >= limit) or not delay then
+  local at_limit = limit >= 0 and failures >= limit
+  if at_limit or not delay then
     note_death(queue, rules, tag, failures)
-    die(queue, rules, tag, score, 'delivery_limit', now)
+    die(queue, rules, tag, score, at_limit and 'delivery_limit' or 'retry_policy', now)
     return 'dead'
   end
   local reason = how == 'lost' and 'heartbeat_lost' or counts and 'rejected' or 'requeue'
+  local err = error_of(hash, tag)
   redis.call('HDEL', hash, 'by')
   if delay == 0 then
     redis.call('HDEL', hash, 'score')
     put_back(queue, tag, score, expires)
-    tell(queue.meta, tag, how == 'lost' and 'recovered' or 'requeued', { reason = reason })
+    tell(queue.meta, tag, how == 'lost' and 'recovered' or 'requeued', { reason = reason, error = err })
     return 'ready'
   end
   redis.call('HSET', hash, 'score', score)
   redis.call('ZADD', queue.delayed, text(now + delay), tag)
   redis.call('ZADD', queue.timer, 0, 'due')
-  tell(queue.meta, tag, 'retried', { reason = reason, delay = text(delay) })
+  tell(queue.meta, tag, 'retried', { reason = reason, error = err, delay = text(delay) })
   return 'delayed', attempt
 end
 

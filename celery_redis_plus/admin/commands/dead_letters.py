@@ -70,10 +70,12 @@ def _list(letters: DeadLetters, arguments: argparse.Namespace) -> int:
         for letter in found:
             print(json.dumps(_described(letter, letters)))
         return 0
-    print(ROW.format("TAG", "DIED (UTC)", "REASON", "FAILURES", "DELIVERIES", "TASK OR ROUTING KEY"))
+    print(ROW.format("TAG", "DIED (UTC)", "REASON", "FAILURES", "DELIVERIES", "TASK OR ROUTING KEY  ERROR"))
     for letter in found:
         died = datetime.fromtimestamp(letter.died_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
         what = letter.headers.get("task") or letter.routing_key
+        if letter.failure is not None:
+            what = f"{what}  {letter.failure.text.splitlines()[0]}"
         print(ROW.format(letter.tag, died, letter.reason, letter.failures, letter.deliveries, what))
     print(f"{len(found)} of {letters.count(arguments.queue)} dead letters of queue {arguments.queue!r}")
     return 0
@@ -125,6 +127,8 @@ def _described(letter: DeadLetter, letters: DeadLetters) -> dict[str, Any]:
         "tag": letter.tag,
         "queue": letter.queue,
         "reason": letter.reason,
+        "error": None if letter.failure is None else letter.failure.text,
+        "traceback": None if letter.failure is None else letter.failure.traceback or None,
         "died": datetime.fromtimestamp(letter.died_ms / 1000, UTC).isoformat(),
         "failures": letter.failures,
         "deliveries": letter.deliveries,

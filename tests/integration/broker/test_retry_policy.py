@@ -53,8 +53,10 @@ def test_a_failed_message_waits_as_its_queues_policy_says_and_dies_at_its_end(br
         broker.client.zrem("delayed:{q}", message.tag)
         broker.client.zadd("queue:{q}", {message.tag: score})
         broker.client.hdel("message:{q}:" + message.tag, "score")
-    broker.settle(Settlement.REQUEUE, *broker.claim("q"))
+    (message,) = broker.claim("q")
+    broker.settle(Settlement.REQUEUE, message)
     assert broker.client.zcard("dead:{q}") == 1
+    assert broker.client.hget("message:{q}:" + message.tag, "reason") == b"retry_policy"
 
 
 def test_none_does_not_try_again(broker):
@@ -62,5 +64,7 @@ def test_none_does_not_try_again(broker):
     broker.publish("q", b"x")
     broker.settle(Settlement.HAND_BACK, *broker.claim("q"))
     assert broker.queues.sizes("q").ready == 1
-    broker.settle(Settlement.REQUEUE, *broker.claim("q"))
+    (message,) = broker.claim("q")
+    broker.settle(Settlement.REQUEUE, message)
     assert broker.client.zcard("dead:{q}") == 1
+    assert broker.client.hget("message:{q}:" + message.tag, "reason") == b"retry_policy"

@@ -23,7 +23,9 @@ CONFIG_VARIABLE = "CRP_LIFE_CONFIG"
 
 @shared_task(name="life.end", bind=True, max_retries=None)
 def end(self: Task, how: str, path: str = "") -> None:
-    """End in one way when delivered first, and with success when redelivered."""
+    """End in one way when delivered first, and with success when redelivered; `always` fails each time."""
+    if how == "always":
+        raise ValueError("as asked")
     if self.request.delivery_info["redelivered"]:
         if self.request.delivery_info["routing_key"] == "manual":
             raise Ignore

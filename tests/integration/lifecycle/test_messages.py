@@ -40,7 +40,7 @@ def test_a_message_is_known_in_every_state(app, life_worker, tmp_path, paths, re
     assert runs.deliveries == 1
     assert runs.holder.startswith(worker.name)
     assert runs.first_delivery_ms >= runs.published_ms
-    assert (failed.reason, failed.error, failed.deliveries) == ("failure", "ValueError", 1)
+    assert (failed.reason, failed.error, failed.deliveries) == ("failure", "ValueError: as asked", 1)
     assert crp.message(app, "dead").reason == "rejected"
     assert crp.message(app, failed.id) == failed
     assert crp.message(app, "nobody") is None

@@ -1,0 +1,14 @@
+#!lua flags=allow-oom
+-- Notes with which exception the work on claimed messages ended; the settlement follows. It stays with a message over its tries.
+-- KEYS  1 message (prefix of a hash)
+-- ARGV  triples: tag, claim number, error as broker/last_error.py packs it; a triple with an old claim number changes nothing
+-- Returns how many were noted.
+local noted = 0
+for i = 1, #ARGV, 3 do
+  local hash = KEYS[1] .. ARGV[i]
+  if redis.call('HGET', hash, 'claim') == ARGV[i + 1] then
+    redis.call('HSET', hash, 'error', ARGV[i + 2])
+    noted = noted + 1
+  end
+end
+return noted
