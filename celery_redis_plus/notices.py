@@ -6,6 +6,7 @@ Everything that is noticed here is also logged; a callback is for a program that
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -70,6 +71,15 @@ Callback = Callable[[Notice], object]
 _callbacks: list[Callback] = []
 _lost: set[str] = set()
 _lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """Give a forked child a lock that no thread of its parent holds. Below `topology.forks`, which does so for all others."""
+    global _lock  # noqa: PLW0603 - the module is the owner
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def listen(callback: Callback) -> Callable[[], None]:

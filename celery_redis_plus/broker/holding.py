@@ -16,6 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_redis_plus.events import is_told, pack_text
+from celery_redis_plus.topology.forks import renewed
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.last_error import Failure
@@ -121,7 +122,7 @@ class Register:
         """Start empty."""
         self._held: dict[str, Held] = {}
         # Re-entrant: a signal's handler (a cold shutdown) may meet the loop's thread inside.
-        self._lock = threading.RLock()
+        self._lock = renewed(self, "_lock", threading.RLock)
         self._orders: deque[Order] = deque()
         #: The duties are carrying out orders that they have taken.
         self._in_hand = False

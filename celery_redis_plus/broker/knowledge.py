@@ -8,7 +8,6 @@ these marks, too; it is known by the database's own mark (`lua/epoch.lua`), whic
 from __future__ import annotations
 
 import secrets
-import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 from celery_redis_plus.broker.known_queues import MOST, KnownQueues
 from celery_redis_plus.broker.routing import encode_binding
 from celery_redis_plus.scripts import script
+from celery_redis_plus.topology.forks import lock_of
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.exchange_record import ExchangeRecord
@@ -30,7 +30,7 @@ class Knowledge:
 
     def __init__(self) -> None:
         """Know nothing."""
-        self._lock = threading.Lock()
+        self._lock = lock_of(self)
         #: What was read of queues' records, whoever has declared them.
         self.records = KnownQueues()
         self._queues: dict[str, QueueArguments] = {}

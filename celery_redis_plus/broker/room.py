@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import secrets
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from celery_redis_plus.scripts import script
+from celery_redis_plus.topology.forks import lock_of
 
 if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys
@@ -33,7 +33,7 @@ class WaitingRoom:
         self._keys = keys
         self._new_wire = new_wire
         self._idle: list[BlockingWire] = []
-        self._lock = threading.Lock()
+        self._lock = lock_of(self)
         self._prefix = secrets.token_hex(6)
         self._numbers = itertools.count(1)
 

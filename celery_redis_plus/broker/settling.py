@@ -179,6 +179,10 @@ class Settler:
         if self._gathered and self._leaves_at + grace_s <= time.monotonic():
             self.release()
 
+    def forget(self) -> None:
+        """Drop the acks that were gathered, in a forked child: the parent sends them."""
+        self._gathered.clear()
+
     def release(self, *, hold: bool = False, trail: bool = False) -> None:
         """Send the gathered acks: at once, or in the wire's next write, before (`hold`) or behind (`trail`) what that is for.
 

@@ -24,6 +24,7 @@ from celery_redis_plus.broker.tracking import GONE, REJECTED, TIMED_OUT, Tracked
 from celery_redis_plus.broker.undelivered import ACK_TIMEOUT, Undelivered
 from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.topology.blocking_wire import BlockingWire
+from celery_redis_plus.topology.forks import lock_of
 from celery_redis_plus.topology.readable import wait_readable
 from celery_redis_plus.topology.waker import Waker
 from celery_redis_plus.topology.wire import Wire
@@ -125,7 +126,7 @@ class Deliveries:
         self._overdue = Overdue(self._wire, keys, options)
         #: Made with the thread: most processes never track anything.
         self._waker: Waker | None = None
-        self._lock = threading.Lock()
+        self._lock = lock_of(self)
         self._watched: dict[str, _Watched] = {}
         self._thread: threading.Thread | None = None
         self._armed: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ import logging
 import os
 import random
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -48,6 +49,7 @@ from celery_redis_plus.duties.unconverted import UnconvertedProcesses
 from celery_redis_plus.duties.watched import WatchList
 from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.topology.blocking_wire import BlockingWire
+from celery_redis_plus.topology.forks import lock_of
 from celery_redis_plus.topology.readable import wait_readable
 from celery_redis_plus.topology.waker import Waker
 from celery_redis_plus.topology.wire import Wire
@@ -81,7 +83,7 @@ class Service:
         self._keys = keys
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
-        self._lock = threading.Lock()
+        self._lock = lock_of(self)
         self._stopping = False
         #: Thread -> the sessions whose messages it delivers right now.
         self._delivering: dict[int, list[str]] = {}
@@ -386,7 +388,7 @@ class _Place:
 
 #: The services of this process. The register has to outlive every channel, so nothing smaller than the process can own it.
 _services: dict[_Place, Service] = {}
-_services_lock = threading.Lock()
+_services_lock = lock_of(sys.modules[__name__], "_services_lock")
 
 
 def service_for(connector: Connector, keys: Keys, options: Options) -> Service:
@@ -420,9 +422,7 @@ def services() -> list[Service]:
 
 
 def _after_fork_in_child() -> None:
-    """Forget the parent's services: its threads do not exist here, and its locks may be held for ever."""
-    global _services_lock  # noqa: PLW0603 - the lock of the parent may be locked in the child
-    _services_lock = threading.Lock()
+    """Forget the parent's services: its threads do not exist here."""
     _services.clear()
     _keepers.clear()
 

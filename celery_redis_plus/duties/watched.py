@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from celery_redis_plus.topology.forks import lock_of
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers import Consumer
@@ -29,7 +30,7 @@ class WatchList:
     def __init__(self) -> None:
         """Start empty."""
         self._queues: dict[str, WatchedQueue] = {}
-        self._lock = threading.Lock()
+        self._lock = lock_of(self)
         #: Counts changes, so that a duty sees that it has to look again.
         self.version = 0
         #: Called, from any thread, after a change.

@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 from celery_redis_plus.broker.eta import eta_to_ms
 from celery_redis_plus.broker.expired_tasks import ExpiredTask, ExpiredTasks
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidEta
+from celery_redis_plus.topology.forks import lock_of
 from celery_redis_plus.topology.wire import Wire
 from celery_redis_plus.transport import codec
 from celery_redis_plus.transport.message import Message
@@ -43,7 +44,7 @@ class ExpiredTaskRevoker:
         """Revoke for the worker of `consumer`, without keeping it alive; `session` names the broker."""
         self._consumer = weakref.ref(consumer)
         self._connector, self._keys, self._options = session.connector, session.keys, session.options
-        self._lock = threading.Lock()
+        self._lock = lock_of(self)
         self._runs = False
         self._again = False
 

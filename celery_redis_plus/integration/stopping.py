@@ -6,7 +6,6 @@ import _thread
 import logging
 import os
 import signal
-import threading
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from celery import signals
 
 from celery_redis_plus.integration.compat import terminates_jobs
+from celery_redis_plus.topology.forks import lock_of
 from celery_redis_plus.transport.channel import Channel
 from celery_redis_plus.transport.failures import CONNECTION_ERRORS
 
@@ -41,7 +41,7 @@ class GracefulStop:
         self._consumer = consumer
         self._service = service
         self._timeout_s = graceful_timeout_s
-        self._lock = threading.Lock()
+        self._lock = lock_of(self)
         self._told = 0
         signals.worker_shutting_down.connect(self._on_signal, sender=consumer.hostname, weak=False)
 

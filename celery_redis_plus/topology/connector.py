@@ -8,7 +8,6 @@ import os
 import socket
 import struct
 import sys
-import threading
 from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +17,7 @@ from redis.connection import AbstractConnection, Connection, SSLConnection, Unix
 from redis.retry import Retry
 
 from celery_redis_plus.topology.credentials import resolve_credential_provider
+from celery_redis_plus.topology.forks import lock_of
 from celery_redis_plus.topology.server_check import ServerCheck
 from celery_redis_plus.topology.tls import check_files, tls_arguments
 from celery_redis_plus.translation import translate
@@ -45,7 +45,7 @@ class Connector:
         self.connections_opened = 0
         self._check = check
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = lock_of(self)
 
     def open(self, purpose: str, *, timeout: float | None) -> Connection:
         """Return a new, connected connection: logged in, named, database selected, server checked.
@@ -118,8 +118,8 @@ class Connector:
 
     def _count(self) -> None:
         if self._pid != os.getpid():
-            # Forked: the parent's lock may have been held, and its connections are not ours.
-            self._pid, self._lock, self.connections_opened = os.getpid(), threading.Lock(), 0
+            # Forked: the parent's connections are not ours.
+            self._pid, self.connections_opened = os.getpid(), 0
         with self._lock:
             self.connections_opened += 1
 

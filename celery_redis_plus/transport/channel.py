@@ -93,6 +93,16 @@ class Channel(Publishing, Consuming, Declaring, virtual.Channel):
             if self.connection is not None:
                 self.connection.close_channel(self)
 
+    def forked(self) -> None:
+        """Leave consumers and messages to the parent, in a child; `consumed` stays, and so the next `drain_events` raises."""
+        self.buffer.clear()
+        self.consumers.clear()
+        self.turns.clear()
+        self.later.clear()
+        self._getting.clear()
+        self.open_broadcasts.clear()
+        self.qos.forget()
+
     def _leave(self) -> None:
         """Close in order, while the server answers."""
         keeper = self.session.service.keeper

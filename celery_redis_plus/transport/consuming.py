@@ -105,6 +105,7 @@ class Consuming(Broadcasting):
             ChannelError: 403: another consumer has the queue alone, or this one wants to and there are others.
         """
         self._check_open()
+        self.session.check_process()
         tag = consumer_tag or uuid()
         self._join(queue, tag, self._priority(queue, arguments), exclusive=exclusive)
         self._consumer_queues[tag] = queue
@@ -353,6 +354,7 @@ class Consuming(Broadcasting):
             ChannelError: the channel is closed; 403: another consumer has the queue alone; 405: it has a single active consumer.
         """
         self._check_open()
+        self.session.check_process()
         if queue not in self._getting and queue not in self.consumed:
             # Its delayed and forgotten messages need somebody who looks after them, as a consumer would.
             self._getting.add(queue)

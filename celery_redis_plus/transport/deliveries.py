@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kombu import Producer
 
 from celery_redis_plus.errors import DeliveryNotFound, InvalidArgument
+from celery_redis_plus.topology.forks import lock_of
 from celery_redis_plus.transport.failures import as_channel_errors
 from celery_redis_plus.transport.sources import channel_of
 from celery_redis_plus.transport.tracking import TRACK, Wanted
@@ -41,7 +42,7 @@ class Delivery:
         self.id = track
         self._session = session
         self._state = state
-        self._lock = threading.Lock()
+        self._lock = lock_of(self)
         self._over = threading.Event()
         self._watching = False
         self._complete: list[Callback] = []

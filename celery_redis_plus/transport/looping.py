@@ -59,6 +59,11 @@ class Seat:
         self._registered.clear()
         self._timer.cancel()
 
+    def forked(self) -> None:
+        """Forget the loop, in a child, without a call to it: its descriptors may be shared with the parent's."""
+        self._loop = self._timer = None
+        self._registered.clear()
+
     # -- its turns --------------------------------------------------------------------------------------------------------
 
     def begin_turn(self) -> None:

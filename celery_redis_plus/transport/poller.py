@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
+from celery_redis_plus.topology import forks
 from celery_redis_plus.topology.readable import several_may_wait, wait_readable
 from celery_redis_plus.transport.bells import Bells
 from celery_redis_plus.transport.claiming import Claiming
@@ -59,6 +60,13 @@ class Poller:
         self._in_turn = False
         self._broadcasts_in_a_row = 0
         self._messages_in_a_row = 0
+        forks.watch(self)
+
+    def forked(self) -> None:
+        """Leave the loop, and all that was delivered or claimed, to the parent, in a child."""
+        self._seat.forked()
+        for channel in self._channels:
+            channel.forked()
 
     # -- channels ---------------------------------------------------------------------------------------------------------
 

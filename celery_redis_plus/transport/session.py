@@ -34,6 +34,7 @@ from celery_redis_plus.broker.waiting import BellWaiter
 from celery_redis_plus.duties.service import Service, service_for
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.keys import Keys
+from celery_redis_plus.topology import forks
 from celery_redis_plus.topology.blocking_wire import OVERDUE_S, BlockingWire
 from celery_redis_plus.topology.connector import Connector
 from celery_redis_plus.topology.this_process import this_process
@@ -136,6 +137,9 @@ class Session:
         self.loop_thread: int | None = None
         #: One of the wires has failed: what this session consumed is abandoned, and its consumers have to reconnect.
         self.broken = False
+        #: This process is a child of the one that opened it. It may publish; what was claimed and consumed is the parent's.
+        self.inherited = False
+        forks.watch(self)
         for wire in (self.wire, self.bell_wire, self.stream_wire):
             wire.on_failure = self._failed
         try:
@@ -180,8 +184,25 @@ class Session:
 
     def check(self) -> None:
         """Raise ServerUnreachable where the session is broken, so that its consumers reconnect."""
+        self.check_process()
         if self.broken:
             raise ServerUnreachable(f"the connection to {self.address.display()} was lost")
+
+    def check_process(self) -> None:
+        """Raise ServerUnreachable where this process has inherited the session: it needs one of its own to consume."""
+        if self.inherited:
+            raise ServerUnreachable(
+                f"the connection to {self.address.display()} is that of the process which forked this one; consume over a new one"
+            )
+
+    def forked(self) -> None:
+        """Leave what was claimed and is to be settled to the parent, in a child."""
+        self.inherited = self.broken = True
+        # Another name than the parent's, in which nothing is claimed: what is given up under it concerns nobody.
+        self.id = secrets.token_hex(6)
+        self.loop_thread = None
+        self.waiter.forget()
+        self.settler.forget()
 
     @property
     def service(self) -> Service:

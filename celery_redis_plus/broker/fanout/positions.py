@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_redis_plus.broker.fanout.entries import Entry, EntryId, Mark, mark_of, parse_id
 from celery_redis_plus.broker.holding import Keeper, Settlement
+from celery_redis_plus.topology.forks import lock_of
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.registry import Registry
@@ -83,7 +83,7 @@ class Position:
         self.on_change: Callable[[], None] = lambda: None
         #: How many broadcasts it has missed since it exists.
         self.missed = 0
-        self._lock = threading.Lock()
+        self._lock = lock_of(self)
         self._passed: Entry | None = None
         self._mark = Mark()
 
@@ -198,7 +198,7 @@ class Positions:
     def __init__(self, keep_s: float) -> None:
         """Give an orphan up that nobody adopts for `keep_s` seconds."""
         self.keep_s = keep_s
-        self._lock = threading.Lock()
+        self._lock = lock_of(self)
         self._all: list[Position] = []
 
     def add(self, position: Position, owner: Owner) -> None:

@@ -1,0 +1,153 @@
+"""A process that forks while it consumes, or while another of its threads holds a lock."""
+
+from __future__ import annotations
+
+from tests.integration.transport.test_resources import run_script
+
+
+def test_a_child_forked_while_the_duties_read_what_is_declared_binds_and_publishes(broker_url):
+    status = run_script(
+        """
+        import json, os, signal, sys, threading, kombu, celery_redis_plus
+
+        connection = kombu.Connection(sys.argv[1])
+        channel = connection.channel()
+        channel.exchange_declare("x", "topic", durable=True)
+        channel.queue_declare("q", durable=True)
+        service = channel.session.service
+        locks = [service.knowledge._lock, service.register._lock, service.watched._lock, service.positions._lock, service._lock]
+        amid, done = threading.Event(), threading.Event()
+
+        def holds():
+            for lock in locks:
+                lock.acquire()
+            amid.set()
+            done.wait(30)
+            for lock in locks:
+                lock.release()
+
+        thread = threading.Thread(target=holds)
+        thread.start()
+        amid.wait(30)
+        pid = os.fork()
+        if not pid:
+            signal.alarm(10)
+            channel.queue_bind("q", "x", "key")
+            channel.basic_publish(channel.prepare_message("m"), exchange="x", routing_key="key")
+            os._exit(0)
+        status = os.waitpid(pid, 0)[1]
+        done.set()
+        thread.join()
+        print(json.dumps([status, channel.queue_sizes("q").ready]))
+        connection.release()
+        """,
+        broker_url,
+    )
+    assert status == [0, 1]
+
+
+CONSUMES = """
+    import json, os, sys, kombu, celery_redis_plus
+
+    connection = kombu.Connection(sys.argv[1])
+    channel = connection.channel()
+    got, unsettled = [], []
+
+    def take(message):
+        got.append(message.payload)
+        message.ack() if message.payload != "kept" else unsettled.append(message)
+
+    consumer = kombu.Consumer(channel, [kombu.Queue("q", durable=True)], on_message=take)
+    consumer.qos(prefetch_count=5)
+    consumer.consume()
+    for body in ("kept", "buffered"):
+        kombu.Producer(connection.channel()).publish(body, routing_key="q")
+    connection.drain_events(timeout=5)
+    try:
+        connection.drain_events(timeout=0.2) if not channel.buffer else None
+    except TimeoutError:
+        pass
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            {child}
+        except BaseException as error:
+            os.write(writer, json.dumps(repr(error)).encode())
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    said = json.loads(os.read(reader, 10_000).decode())
+    unacked = channel.queue_sizes("q").unacked
+    unsettled.pop().ack()
+    kombu.Producer(connection.channel()).publish("last", routing_key="q")
+    while "last" not in got:
+        connection.drain_events(timeout=5)
+    connection.release()
+    print(json.dumps([said, unacked, got]))
+"""
+
+
+def forked(broker_url, child):
+    indented = "\n            ".join(line.strip("\n") for line in child)
+    return run_script(CONSUMES.replace("{child}", indented), broker_url)
+
+
+def test_a_child_that_goes_on_consuming_hears_a_connection_error_and_leaves_the_parents_messages(broker_url):
+    said, unacked, got = forked(
+        broker_url,
+        [
+            "try:",
+            "    connection.drain_events(timeout=5)",
+            "except connection.connection_errors as error:",
+            "    os.write(writer, json.dumps(type(error).__name__).encode())",
+        ],
+    )
+    assert said == "ServerUnreachable"
+    assert unacked >= 1
+    assert got == ["kept", "buffered", "last"]
+
+
+def test_kombu_gives_such_a_child_a_connection_of_its_own(broker_url):
+    said, _, got = forked(
+        broker_url,
+        [
+            "mine = []",
+            "def work():",
+            "    connection.drain_events(timeout=5)",
+            "def revive(channel):",
+            "    fresh = kombu.Consumer(channel, [kombu.Queue('childs', durable=True)])",
+            "    fresh.on_message = lambda message: (mine.append(message.payload), message.ack())",
+            "    fresh.consume()",
+            "    kombu.Producer(channel).publish('to the child', routing_key='childs')",
+            "connection.ensure(connection, work, max_retries=3, on_revive=revive)()",
+            "os.write(writer, json.dumps(mine).encode())",
+            "connection.release()",
+        ],
+    )
+    assert said == ["to the child"]
+    assert got == ["kept", "buffered", "last"]
+
+
+def test_a_child_that_closes_what_it_inherited_takes_nothing_from_the_parent(broker_url):
+    said, unacked, got = forked(
+        broker_url, ["channel.close()", "connection.release()", "os.write(writer, json.dumps('closed').encode())"]
+    )
+    assert said == "closed"
+    assert unacked >= 1
+    assert got == ["kept", "buffered", "last"]
+
+
+def test_a_child_gets_no_message_in_its_parents_name(broker_url):
+    said, _, got = forked(
+        broker_url,
+        [
+            "try:",
+            "    connection.channel().basic_get('q')",
+            "except connection.connection_errors as error:",
+            "    os.write(writer, json.dumps(type(error).__name__).encode())",
+            "else:",
+            "    os.write(writer, json.dumps('new connection').encode())",
+        ],
+    )
+    assert said in {"ServerUnreachable", "new connection"}
+    assert got == ["kept", "buffered", "last"]
