@@ -120,9 +120,14 @@ class Transport(virtual.Transport):
         return Options.from_mapping(given)
 
     def create_channel(self, connection: Any) -> BrokerChannel:
-        """Open a channel."""
-        channel: BrokerChannel = self.Channel(self)
-        self.channels.append(channel)
+        """Open a channel on `connection`, which is another transport than this one where kombu has just failed over.
+
+        `Connection.channel` (kombu 5.6, 5.7) looks up its transport first and connects then, and connecting may replace the
+        transport by that of the next URL.
+        """
+        transport = connection if isinstance(connection, Transport) else self
+        channel: BrokerChannel = transport.Channel(transport)
+        transport.channels.append(channel)
         return channel
 
     def close_channel(self, channel: BrokerChannel) -> None:

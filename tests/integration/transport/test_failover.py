@@ -1,0 +1,40 @@
+"""A list of URLs: kombu goes on to the next one where a server is away."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+import kombu
+import pytest
+
+from celery_redis_plus.errors import ServerUnreachable
+
+AWAY = "redisplus://127.0.0.1:1/0"
+
+
+@pytest.fixture
+def failing_over(broker_url):
+    with kombu.Connection([AWAY, broker_url], failover_strategy="round-robin") as connection:
+        yield connection
+
+
+@pytest.mark.parametrize("way", ["channel", "default_channel", "ensure_connection"])
+def test_a_channel_is_opened_on_the_server_that_answers(way, failing_over, broker_url):
+    channel = getattr(failing_over, way)
+    if callable(channel):
+        channel = channel()
+    if way == "ensure_connection":
+        channel = failing_over.channel()
+    assert failing_over.port == urlsplit(broker_url).port
+    assert channel.connection is failing_over.transport
+    assert failing_over.transport.channels == [channel]
+    channel.queue_declare("q")
+    channel.basic_publish(channel.prepare_message(b"1"), exchange="", routing_key="q")
+    assert channel.basic_get("q", no_ack=True).body == b"1"
+    channel.close()
+    assert failing_over.transport.channels == []
+
+
+def test_a_list_of_servers_that_are_all_away_says_so():
+    with pytest.raises(ServerUnreachable), kombu.Connection([AWAY, "redisplus://127.0.0.1:2/0"]) as connection:
+        connection.channel()
