@@ -6,6 +6,7 @@ starts with none, and never touches the parent's sockets or locks.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import random
@@ -38,6 +39,7 @@ from celery_redis_plus.duties.dead_letters import Undertaker
 from celery_redis_plus.duties.deliveries import Deliveries, Forgotten, Overdue
 from celery_redis_plus.duties.heartbeat import Heartbeat
 from celery_redis_plus.duties.janitor import Janitor
+from celery_redis_plus.duties.process_end import LIMIT_S, ProcessEnd
 from celery_redis_plus.duties.restorer import Restorer
 from celery_redis_plus.duties.revoking import Revoking
 from celery_redis_plus.duties.roster import Roster
@@ -79,6 +81,8 @@ class Service:
         #: What this process has declared.
         self.knowledge = Knowledge()
         self.positions = Positions(options.subscriber_timeout)
+        #: Gives back what is left when the interpreter exits.
+        self.process_end = ProcessEnd(connector, keys, options, self.register, self.watched)
         self.name = secrets.token_hex(6)
         self._keys = keys
         self._pid = os.getpid()
@@ -419,6 +423,14 @@ def services() -> list[Service]:
     """Return this process's services."""
     with _services_lock:
         return list(_services.values())
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Give back what this process holds: a child that the process forked has forgotten its parent's services, and has its own."""
+    until = time.monotonic() + LIMIT_S
+    for service in services():
+        service.process_end.run(until)
 
 
 def _after_fork_in_child() -> None:

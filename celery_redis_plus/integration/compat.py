@@ -139,6 +139,12 @@ def was_told_to_end() -> bool:
     return not all(flag is None or flag is False for flag in (SHOULD_STOP.of(state), SHOULD_TERMINATE.of(state)))
 
 
+def was_told_to_end_at_once() -> bool:
+    """Return whether the worker was told to end without waiting for its tasks (a cold shutdown)."""
+    flag = SHOULD_TERMINATE.of(state)
+    return not (flag is None or flag is False)
+
+
 def requests() -> dict[str, Any]:
     """Return the requests that the worker knows, by task id."""
     found: dict[str, Any] = REQUESTS.of(state, {})

@@ -52,10 +52,12 @@ class RunningTasks:
     def keeps(self, message: Any, adrift_since: float) -> bool | None:
         """Return whether a task's message will still be settled; None while Celery has not decided, and at the first doubt.
 
-        Messages that are no tasks belong to somebody who consumes inside a worker: they go back, as with AMQP.
+        Messages that are no tasks belong to somebody who consumes inside a worker: they go back, as with AMQP. So does every
+        message in a cold shutdown: the process ends before its threads and greenlets do.
         """
         consumer = self._consumer()
-        if consumer is None or not _is_task(message) or _has_stopped(consumer.pool):
+        ends = consumer is None or compat.was_told_to_end_at_once() or _has_stopped(consumer.pool)
+        if ends or not _is_task(message):
             return False
         if _is_active(message):
             return True

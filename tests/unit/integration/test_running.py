@@ -68,6 +68,14 @@ def active():
         state.active_requests.discard(request)
 
 
+def test_a_cold_shutdown_keeps_nothing(make_consumer, active, monkeypatch):
+    keeper = RunningTasks(make_consumer(BasePool))
+    message = make_message()
+    active(message)
+    monkeypatch.setattr(state, "should_terminate", 0)
+    assert keeper.keeps(message, time.monotonic()) is False
+
+
 @pytest.mark.parametrize("pool", [BasePool, FlushingPool])
 def test_running_task_is_kept_before_and_after_the_restart(pool, make_consumer, active):
     keeper = RunningTasks(consumer := make_consumer(pool))
