@@ -67,6 +67,10 @@ def message(app: Celery, id: str, *, queue: str | None = None) -> MessageInfo | 
     return messages.message(app, id, queue=queue)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)

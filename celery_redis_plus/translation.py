@@ -85,7 +85,8 @@ def translate(exc: Exception, address: Place) -> Exception:
     _blot_out(exc, address.password)
     detail = "no answer in time" if _timed_out_by_kernel(exc) else str(exc).strip().rstrip(".") or type(exc).__name__
     remedy = _MAX_CLIENTS_REMEDY if _MAX_CLIENTS in detail else kind.remedy
-    translated = kind(f"{address.display()}: {detail}. What to do: {remedy}.")
+    # Without a full stop: Celery puts one behind (`Consumer` and `Blueprint` of its workers).
+    translated = kind(f"{address.display()}: {detail}. What to do: {remedy}")
     translated.__cause__ = exc
     return translated
 

@@ -9,6 +9,7 @@ from typing import Any
 from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.addresses import ALLOWED, check_broker, has_dotted_url, our_transport, our_urls, scheme_of
+from celery_redis_plus.transport.accepting import Accepted
 from celery_redis_plus.transport.aliases import OWN_SCHEMES
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class Connections:
             if not self._warned:
                 self._warned = True
                 warn_about_priorities(self._app)
-            added: dict[str, Any] = {} if self.accept is None else {"accept": self.accept}
+            added: dict[str, Any] = {} if self.accept is None else {"accept": Accepted(self.accept)}
             if self.archive is not None and (self._app.conf.broker_transport_options or {}).get("archive") is None:
                 added["archive"] = self.archive
             if added:

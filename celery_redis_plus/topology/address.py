@@ -139,8 +139,8 @@ class Address:
     def display(self) -> str:
         """Return the address for messages and logs, as a URL without user name and password."""
         if self.path:
-            return f"redis+socket://{self.path}?virtual_host={self.db}"
-        return f"{'redis' if self.tls is None else 'rediss'}://{self.server}/{self.db}"
+            return f"redisplus+socket://{self.path}?virtual_host={self.db}"
+        return f"{'redisplus' if self.tls is None else 'redispluss'}://{self.server}/{self.db}"
 
 
 def url_options(url: str) -> dict[str, str]:

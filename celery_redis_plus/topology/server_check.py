@@ -80,7 +80,7 @@ def _examine_version(info: Mapping[str, str], address: Address) -> None:
         raise ServerTooOld(
             f"{address.display()}: the server has version {text}, and this transport needs Redis 7.0 or "
             "Valkey 7.2 at least. What to do: upgrade the server, or give the address of a newer one in "
-            "broker_url."
+            "broker_url"
         )
 
 
@@ -90,7 +90,7 @@ def _examine_role(info: Mapping[str, str], address: Address) -> None:
     if info.get("slave_read_only", "1") == "1":
         primary = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
         raise ReadOnlyReplica(
-            f"{address.display()}: the server is a read-only replica of {primary}. What to do: point broker_url at the primary."
+            f"{address.display()}: the server is a read-only replica of {primary}. What to do: point broker_url at the primary"
         )
     logger.warning(
         "%s: the server is a writable replica: what is written here is LOST at its next synchronisation. "

@@ -63,6 +63,8 @@ class Transport(virtual.Transport):
         """Prepare a connection as `client`, a kombu Connection, describes it."""
         super().__init__(client, **kwargs)
         self._connected = False
+        # Of the instance only: kombu asks it before it prints the address (`as_uri`), and the class before it parses a URL.
+        self.can_parse_url = True
         hosts.greet()
 
     def driver_version(self) -> str:
@@ -202,7 +204,21 @@ class Transport(virtual.Transport):
         """Do nothing: the poller has callbacks of its own."""
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
-        """Return `uri` for display."""
-        from kombu.utils.url import maybe_sanitize_url
+        """Return the connection's URL, transport options in its query included, as it can be read and used again.
 
-        return uri if include_password else str(maybe_sanitize_url(uri, mask=mask))
+        kombu's own way (5.6, 5.7) would print the query as a part of the database's name: `/0%3Fvisibility_timeout%3D60`.
+        """
+        from kombu.utils.url import as_url, maybe_sanitize_url, quote
+
+        client = self.client
+        if client.uri_prefix:
+            socket = f"{client.uri_prefix}+{uri}"
+            return socket if include_password else str(maybe_sanitize_url(socket, mask=mask))
+        info = client.info()
+        password = info["password"] if include_password else mask
+        database, question_mark, options = str(info["virtual_host"] or "").partition("?")
+        text = as_url(
+            info["transport"], uri or "localhost", info["port"], info["userid"], password() if callable(password) else password,
+            quote(database), sanitize=not include_password, mask=mask,
+        )  # fmt: skip
+        return f"{text}{question_mark}{options}"

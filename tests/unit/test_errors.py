@@ -74,8 +74,10 @@ def test_an_error_reply_becomes_ours_and_stays_catchable_as_redis_pys(reply, our
     error = translate(raw, ADDRESS)
     assert type(error) is ours
     assert error.__cause__ is raw
-    assert "redis://broker.example:6379/3" in str(error)
+    assert "redisplus://broker.example:6379/3" in str(error)
     assert "What to do: " in str(error)
+    # Celery puts a full stop behind it.
+    assert not str(error).endswith(".")
     if ours not in (errors.ClusterRedirected, errors.InvalidAddress, errors.ServerUnavailable):
         # kombu's test-suite, and users' code, catch redis-py's own classes.
         kept = [kind for kind in type(raw).__mro__ if kind.__module__ == redis_errors.__name__]

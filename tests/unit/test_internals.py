@@ -47,3 +47,9 @@ def test_the_package_loads_neither_celery_nor_redis_py():
     ended = run("import sys, celery_redis_plus\nprint(sorted({'celery', 'redis'} & sys.modules.keys()))")
 
     assert ended.stdout == "[]\n", ended.stderr
+
+
+def test_lazy_names_are_listed():
+    ended = run("import celery_redis_plus as crp\nprint(set(crp.__all__) - set(dir(crp)))")
+
+    assert ended.stdout == "set()\n", ended.stderr

@@ -81,7 +81,7 @@ def _readers(log: EventLog, arguments: argparse.Namespace) -> int:
 def _drop(log: EventLog, arguments: argparse.Namespace) -> int:
     from celery_redis_plus.archive.readers import drop
 
-    print(f"dropped for {drop(log, arguments.reader, log.queues(arguments.queues))} queues")
+    print(f"dropped for {drop(log, arguments.reader, log.queues(arguments.queues))} queue(s)")
     return 0
 
 

@@ -114,7 +114,7 @@ def test_without_a_timeout_a_blocking_call_waits_longer_than_the_handshake_may(p
 
 
 def test_nobody_listening_is_reported_at_once_and_retryable(closed_port, connect):
-    with pytest.raises(errors.ServerUnreachable, match=rf"redis://127\.0\.0\.1:{closed_port}/0: .*refused") as caught:
+    with pytest.raises(errors.ServerUnreachable, match=rf"redisplus://127\.0\.0\.1:{closed_port}/0: .*refused") as caught:
         connect(f"redisplus://127.0.0.1:{closed_port}").open()
     assert isinstance(caught.value, redis_errors.ConnectionError)
     assert isinstance(caught.value.__cause__, redis_errors.ConnectionError)

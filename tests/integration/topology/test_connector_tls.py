@@ -107,7 +107,7 @@ def test_a_connection_whose_certificate_is_checked(tls_port, certificates, conne
 def test_tls_can_come_from_the_transport_options(tls_port, certificates, connect, ask):
     connector = connect(f"redisplus://localhost:{tls_port}", ssl={"ssl_ca_certs": f"{certificates}/ca.pem"})
     assert ask(connector.open(), "PING") == b"PONG"
-    assert connector.address.display() == f"rediss://localhost:{tls_port}/0"
+    assert connector.address.display() == f"redispluss://localhost:{tls_port}/0"
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused_with_what_to_do(tls_port, connect):

@@ -86,3 +86,19 @@ def test_an_option_that_cannot_stand_in_the_url_is_named(opened, broker_url, que
 def test_urls_of_other_transports_are_taken_apart_by_kombu_alone():
     with pytest.raises(TypeError, match="visibility_timeout"):
         kombu.Connection("memory://localhost/?visibility_timeout=60")
+
+
+@pytest.mark.parametrize("password", [False, "pw"])
+def test_the_printed_address_has_its_options_as_the_user_wrote_them(opened, broker_url, password):
+    connection = opened(f"{broker_url}?visibility_timeout=60&global_keyprefix=a%3Ab")
+
+    assert connection.as_uri(password).endswith(f"/{broker_url.rpartition('/')[2]}?visibility_timeout=60&global_keyprefix=a%3Ab")
+    assert connection.as_uri(password).startswith("redisplus://")
+
+
+def test_the_printed_address_hides_the_password(opened):
+    connection = opened("redisplus://app:s3cret@127.0.0.1:6379/2")
+
+    assert connection.as_uri() == "redisplus://app:**@127.0.0.1:6379/2"
+    assert connection.as_uri(include_password=True) == "redisplus://app:s3cret@127.0.0.1:6379/2"
+    assert opened("redisplus+socket:///tmp/a.sock?virtual_host=1").as_uri().startswith("redisplus+socket:///tmp/a.sock")

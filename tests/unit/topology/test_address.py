@@ -92,16 +92,16 @@ def test_a_password_that_is_not_escaped_is_refused_without_printing_any_of_it(se
 def test_no_secret_is_printed():
     address = Address.from_url("redispluss://app:s3cret@h/1?ssl_password=key-s3cret")
     assert "s3cret" not in f"{address!r} {address} {address.display()} {address.server}"
-    assert address.display() == "rediss://h:6379/1"
+    assert address.display() == "redispluss://h:6379/1"
 
 
 @pytest.mark.parametrize(
     ("address", "shown"),
     [
-        (Address(host="h", db=3), "redis://h:6379/3"),
-        (Address(host="::1"), "redis://[::1]:6379/0"),
-        (Address(path="/tmp/r.sock", db=2), "redis+socket:///tmp/r.sock?virtual_host=2"),
-        (Address(host="h", tls={}), "rediss://h:6379/0"),
+        (Address(host="h", db=3), "redisplus://h:6379/3"),
+        (Address(host="::1"), "redisplus://[::1]:6379/0"),
+        (Address(path="/tmp/r.sock", db=2), "redisplus+socket:///tmp/r.sock?virtual_host=2"),
+        (Address(host="h", tls={}), "redispluss://h:6379/0"),
     ],
 )
 def test_an_address_is_shown_as_a_url(address, shown):
