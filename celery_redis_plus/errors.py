@@ -279,8 +279,9 @@ class AccessRefused(BrokerError):
 
 
 class ResourceLocked(BrokerError):
-    """The queue belongs to another connection (`exclusive`), or it has a single active consumer and cannot be asked for one
-    message at a time. Use a queue of your own, or consume it.
+    """The queue belongs to another connection, which declared it with `exclusive=True`: others may only publish to it, and it
+    goes with that connection. Or it has a single active consumer, and cannot be asked for one message at a time. Use a queue of
+    your own, or consume it.
     """
 
     reply_code = 405

@@ -140,7 +140,7 @@ class Options:
     transient_queue_ttl: float = kinds.option(
         _SECONDS,
         300,
-        "An auto-delete or exclusive queue that nobody uses vanishes after this time, with its messages.",
+        "An auto-delete queue that nobody uses vanishes after this time, with its messages.",
         unit="s",
     )
     delivery_limit: int | None = kinds.option(

@@ -39,6 +39,10 @@ class Knowledge:
         self._exchanges: dict[str, ExchangeRecord] = {}
         self._bindings: dict[str, dict[str, Binding]] = {}
         self._epoch = b""
+        #: Exclusive queue -> what its record says of the session that owns it.
+        self.owners: dict[str, bytes] = {}
+        #: Sessions of this process that owned queues and are over.
+        self.gone: set[str] = set()
         #: How often the database was found flushed.
         self.flushes = 0
 

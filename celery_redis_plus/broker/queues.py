@@ -52,12 +52,14 @@ class Queues:
         keys: Keys,
         *,
         transient_ttl_s: float,
+        owner_timeout_s: float = 60,
         archive: Archive | None = None,
         knowledge: Knowledge | None = None,
     ) -> None:
         """Use `wire`.
 
-        Without `x-expires` an unused auto-delete or exclusive queue vanishes after `transient_ttl_s` seconds. `archive` says how
+        Without `x-expires` an unused auto-delete queue vanishes after `transient_ttl_s` seconds, and an exclusive one after
+        `owner_timeout_s` without a sign of life of its owner. `archive` says how
         the events of the queues that are declared here are written. What is declared goes into `knowledge`.
         """
         self._archive = archive or Archive()
@@ -66,10 +68,17 @@ class Queues:
         self._keys = keys
         self._transient_ttl_ms = int(transient_ttl_s * 1000)
         self._known = self._knowledge.records
+        self._owner_ttl_ms = int(owner_timeout_s * 1000)
 
     def ttl_ms(self, arguments: QueueArguments) -> int | None:
         """Return how long an unused queue with these arguments lives, in ms; None is for ever."""
-        return arguments.ttl_ms(self._transient_ttl_ms)
+        ttl_ms = arguments.ttl_ms(self._transient_ttl_ms)
+        return min(ttl_ms, self._owner_ttl_ms) if ttl_ms is not None and arguments.exclusive else ttl_ms
+
+    def owner_keeps(self, arguments: QueueArguments) -> bool:
+        """Return whether an exclusive queue lives as long as its owner, used or not: not one with a shorter `x-expires`."""
+        expires = arguments.arguments.get("x-expires")
+        return not isinstance(expires, int) or expires > self._owner_ttl_ms
 
     def declare(self, name: str, arguments: QueueArguments) -> Sizes:
         """Write the queue's record, or check that the one that stands agrees. One that was only assumed is replaced.
@@ -83,6 +92,9 @@ class Queues:
             self._knowledge.look(self._wire, self._keys)
         ttl_ms = self.ttl_ms(arguments)
         fields: list[tuple[str, Argument]] = [*arguments.rules()]
+        owner = self._knowledge.owners.get(name) if arguments.exclusive else None
+        if owner is not None:
+            fields.append(("owner", owner))
         limited = Limits.of(arguments).encode()
         if limited:
             # The scripts that make room have no key of the publishers who wait for it: only such queues pay for one.

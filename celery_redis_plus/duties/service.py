@@ -112,6 +112,7 @@ class Service:
             wire,
             keys,
             transient_ttl_s=options.transient_queue_ttl,
+            owner_timeout_s=options.consumer_heartbeat_timeout,
             archive=Archive.of(options),
             knowledge=self.knowledge,
         )

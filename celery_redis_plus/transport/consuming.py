@@ -102,10 +102,12 @@ class Consuming(Broadcasting):
 
         Raises:
             InvalidArgument: `x-priority` is no whole number, or there is an argument that is unknown here.
-            ChannelError: 403: another consumer has the queue alone, or this one wants to and there are others.
+            ChannelError: 403: another consumer has the queue alone, or this one wants to and there are others; 405: another
+                connection declared it with `exclusive=True`.
         """
         self._check_open()
         self.session.check_process()
+        self.session.ownership.check(queue)
         tag = consumer_tag or uuid()
         self._join(queue, tag, self._priority(queue, arguments), exclusive=exclusive)
         self._consumer_queues[tag] = queue
@@ -356,6 +358,7 @@ class Consuming(Broadcasting):
         self._check_open()
         self.session.check_process()
         if queue not in self._getting and queue not in self.consumed:
+            self.session.ownership.check(queue)
             # Its delayed and forgotten messages need somebody who looks after them, as a consumer would.
             self._getting.add(queue)
             self._watch(queue)

@@ -93,26 +93,31 @@ class Declaring:
         """Declare a queue and return its name, its ready messages and its consumers.
 
         Raises:
-            ChannelError: it exists with other arguments (406), or does not exist (404, `passive`).
+            ChannelError: it exists with other arguments (406), or does not exist (404, `passive`); another connection declared it
+                with `exclusive=True` (405).
         """
         self._check_open()
         name = queue or f"amq.gen-{uuid()}"
         queues = self.session.queues
+        self.session.ownership.check(name, declares=exclusive and not passive)
         if passive:
             if not queues.exists(name):
                 raise channel_error(f"NOT_FOUND - no queue {name!r}", 404, "Channel.queue_declare")
             return queue_declare_ok_t(name, queues.sizes(name).ready, queues.consumer_count(name))
         parsed = QueueArguments.parse(name, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=arguments)
         check_queue_arguments(name, parsed)
-        sizes = queues.declare(name, parsed)
+        sizes = self.session.declare_own(name, parsed) if parsed.exclusive else queues.declare(name, parsed)
         return queue_declare_ok_t(name, sizes.ready, 0)
 
+    @as_channel_errors
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> int:
         """Delete a queue, its messages and its bindings; return how many ready messages went with it."""
         self._check_open()
+        self.session.ownership.check(queue)
         deleted = self.session.queues.delete(queue, if_unused=if_unused, if_empty=if_empty)
         if deleted is None:
             return 0
+        self.session.disown(queue)
         unbound = self.session.bindings.unbind_queues([queue])
         self._fanout_deleted(queue, {exchange for exchange, _ in unbound if self.session.bindings.is_fanout(exchange)})
         return deleted
@@ -121,9 +126,11 @@ class Declaring:
         """Delete a reply queue that has served."""
         self.queue_delete(queue)
 
+    @as_channel_errors
     def queue_purge(self, queue: str, **kwargs: Any) -> int:
         """Remove all waiting messages, ready and delayed; return how many."""
         self._check_open()
+        self.session.ownership.check(queue)
         return self.session.queues.purge(queue)
 
     def queue_sizes(self, queue: str) -> Sizes:
@@ -158,6 +165,7 @@ class Declaring:
             ChannelError: the exchange is a fanout, and the queue has an argument that no broadcast heeds (406).
         """
         self._check_open()
+        self.session.ownership.check(queue)
         name = exchange or "amq.direct"
         if self.session.bindings.is_fanout(name):
             check_fanout_binding(queue, self.session.queues.arguments(queue), name)
@@ -165,6 +173,7 @@ class Declaring:
         if self.session.bindings.is_fanout(name):
             self._fanout_bound(queue, name, routing_key or "")
 
+    @as_channel_errors
     def queue_unbind(
         self,
         queue: str,
@@ -175,6 +184,7 @@ class Declaring:
     ) -> None:
         """Remove a binding; one that does not exist is passed over."""
         self._check_open()
+        self.session.ownership.check(queue)
         name = exchange or "amq.direct"
         self.session.bindings.unbind(name, Binding(queue, routing_key or "", arguments or {}))
         self._fanout_unbound(queue, name, routing_key or "")

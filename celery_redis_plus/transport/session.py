@@ -24,6 +24,7 @@ from celery_redis_plus.broker.dead_letters import DeadLetters
 from celery_redis_plus.broker.fanout.reader import FanoutReader
 from celery_redis_plus.broker.fanout.registry import Registry
 from celery_redis_plus.broker.leases import Leases
+from celery_redis_plus.broker.ownership import Ownership
 from celery_redis_plus.broker.publishing import Publisher, Replication, Target
 from celery_redis_plus.broker.queues import Queues
 from celery_redis_plus.broker.room import WaitingRoom
@@ -45,6 +46,8 @@ from celery_redis_plus.transport.managed import Claims
 from celery_redis_plus.transport.tracking import Tracking
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.queue_arguments import QueueArguments
+    from celery_redis_plus.broker.queues import Sizes
     from celery_redis_plus.keys import FanoutKeys
     from celery_redis_plus.options import Options
     from celery_redis_plus.topology.address import Address
@@ -81,9 +84,13 @@ class Session:
             self.wire,
             self.keys,
             transient_ttl_s=options.transient_queue_ttl,
+            owner_timeout_s=options.consumer_heartbeat_timeout,
             archive=Archive.of(options),
             knowledge=knowledge,
         )
+        self.ownership = Ownership(self.wire, self.keys, self.id, gone=knowledge.gone, remove=self._remove_queue)
+        #: Exclusive queues that were declared here -> the process that did; a fork leaves them to its parent.
+        self._owned: dict[str, int] = {}
         self.acceptance = Acceptance(options.accept)
         self.waiting_room = WaitingRoom(self.wire, self.keys, self._room_wire)
         bounded = Bounded(
@@ -171,6 +178,7 @@ class Session:
 
     def _failed(self) -> None:
         self.broken = True
+        _disown(self.service, self.id, self._owned)
         notices.broker_lost(self.address.display())
 
     def new_consumer_id(self) -> str:
@@ -230,10 +238,57 @@ class Session:
         """Tell whether messages to an exchange may go nowhere, and are only counted then."""
         return any(fnmatchcase(exchange, name.strip()) for name in self.options.unheard_exchanges.split(","))
 
+    # -- exclusive queues -------------------------------------------------------------------------------------------------
+
+    def declare_own(self, queue: str, arguments: QueueArguments) -> Sizes:
+        """Declare an exclusive queue, and keep it alive until the session is over.
+
+        Raises:
+            ResourceLocked: another connection was first.
+            PreconditionFailed: as `Queues.declare`.
+        """
+        service = self.service
+        owners = service.knowledge.owners
+        owners[queue] = self.ownership.me
+        try:
+            # What one that went with its owner's signs of life has left.
+            self.queues.clear_away(queue)
+            sizes = self.queues.declare(queue, arguments)
+            self.ownership.take(queue)
+        except BaseException:
+            owners.pop(queue, None)
+            raise
+        if not self._owned:
+            # A session that nobody closes is over as well when it is collected.
+            weakref.finalize(self, _disown, service, self.id, self._owned).atexit = False
+        self._owned[queue] = this_process.pid
+        if self.queues.owner_keeps(arguments):
+            service.watched.add(queue, _owner(self.id), self.queues.ttl_ms(arguments))
+            service.start()
+        return sizes
+
+    def disown(self, queue: str) -> None:
+        """Forget an exclusive queue: it was deleted."""
+        if self._owned.pop(queue, None) is not None:
+            self.service.knowledge.owners.pop(queue, None)
+            self.service.watched.remove(queue, _owner(self.id))
+
+    def _remove_queue(self, queue: str) -> None:
+        self.queues.delete(queue)
+        self.bindings.unbind_queues([queue])
+
+    def _remove_owned(self) -> None:
+        owned = [queue for queue, pid in self._owned.items() if pid == this_process.pid]
+        _disown(self.service, self.id, self._owned)
+        for queue in owned:
+            if not self.broken and self.ownership.owns(queue):
+                self._remove_queue(queue)
+
     def close(self) -> None:
         """Close the wires in order; what is owed is read first."""
         if not self.broken:
             self._say_goodbye()
+        _disown(self.service, self.id, self._owned)
         self.bell_wire.close()
         self.stream_wire.close()
         self.waiting_room.close()
@@ -246,14 +301,31 @@ class Session:
         try:
             for position in positions.owned(self):
                 positions.end(position, self.registry)
+            self._remove_owned()
         except (RedisError, OSError) as error:
-            logger.debug("closing: %s; the registry forgets the subscribers by itself", error)
+            logger.debug("closing: %s; the server forgets subscribers and exclusive queues by itself", error)
 
     def abandon(self) -> None:
         """Drop the wires after a failure: nothing is read, and nothing waits for a server that may not answer."""
         self.broken = True
         for wire in (self.bell_wire, self.stream_wire, self.wire):
             wire.abandon()
+
+
+def _owner(session: str) -> str:
+    """Return the name under which the owner of exclusive queues watches them."""
+    return f"owner {session}"
+
+
+def _disown(service: Service, session: str, owned: dict[str, int]) -> None:
+    """Give no sign of life any more for the exclusive queues of a session that is over; the same client may take them back."""
+    here = [queue for queue, pid in owned.items() if pid == this_process.pid]
+    owned.clear()
+    if here:
+        service.knowledge.gone.add(session)
+    for queue in here:
+        service.knowledge.owners.pop(queue, None)
+        service.watched.remove(queue, _owner(session))
 
 
 def _patience(options: Options) -> float | None:

@@ -1,0 +1,151 @@
+"""Queues that are declared with `exclusive=True` are their connection's alone, and go with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from kombu.exceptions import ChannelError
+
+from tests.support.waiting import wait_until
+
+USES = {
+    "declare": lambda channel: channel.queue_declare("q"),
+    "declare exclusively": lambda channel: channel.queue_declare("q", exclusive=True),
+    "ask for": lambda channel: channel.queue_declare("q", passive=True),
+    "consume": lambda channel: channel.basic_consume("q"),
+    "get": lambda channel: channel.basic_get("q"),
+    "purge": lambda channel: channel.queue_purge("q"),
+    "delete": lambda channel: channel.queue_delete("q"),
+    "bind": lambda channel: channel.queue_bind("q", "amq.direct", "k"),
+    "unbind": lambda channel: channel.queue_unbind("q", "amq.direct", "k"),
+}
+
+
+@pytest.mark.parametrize("use", USES)
+def test_another_connection_is_refused(use, connect, channel):
+    channel.queue_declare("q", exclusive=True)
+    with pytest.raises(ChannelError, match="locked queue 'q'") as caught:
+        USES[use](connect().channel())
+    assert caught.value.code == 405
+    # Its own connection may, on any channel.
+    USES[use](channel.connection.client.channel()) if use != "declare" else channel.queue_declare("q", exclusive=True)
+
+
+def test_others_may_publish_to_it(connect, channel):
+    channel.queue_declare("q", exclusive=True)
+    other = connect().channel()
+    other.basic_publish(other.prepare_message("for you"), "", "q")
+    assert wait_until(lambda: channel.basic_get("q")).body == b"for you"
+
+
+def test_it_goes_with_its_connection_and_its_bindings_too(connect, redis_client):
+    connection, other = connect(), connect().channel()
+    channel = connection.channel()
+    channel.exchange_declare("e", "direct", durable=True)
+    channel.queue_declare("q", exclusive=True)
+    channel.queue_bind("q", "e", "k")
+    channel.basic_publish(channel.prepare_message("x"), "", "q")
+    connection.release()
+    with pytest.raises(ChannelError) as caught:
+        other.queue_declare("q", passive=True)
+    assert caught.value.code == 404
+    assert list(other.list_bindings()) == []
+    assert redis_client.keys("message:{q}:*") == []
+
+
+def test_a_queue_that_was_deleted_is_free(connect, channel):
+    channel.queue_declare("q", exclusive=True)
+    channel.queue_delete("q")
+    other = connect()
+    other.channel().queue_declare("q", exclusive=True)
+    channel.connection.client.release()
+    # The former owner's end does not touch it.
+    assert other.default_channel.queue_declare("q", passive=True).queue == "q"
+
+
+OWNER = """\
+import sys, time, kombu, celery_redis_plus
+channel = kombu.Connection(sys.argv[1], transport_options={"consumer_heartbeat_timeout": float(sys.argv[2])}).channel()
+channel.queue_declare("q", exclusive=True)
+channel.basic_publish(channel.prepare_message("old"), "", "q")
+print("owned", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def owner(broker_url):
+    started = []
+
+    def start(timeout_s):
+        process = subprocess.Popen([sys.executable, "-c", OWNER, broker_url, str(timeout_s)], stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        assert process.stdout.readline() == "owned\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def _declared(channel):
+    try:
+        return channel.queue_declare("q", exclusive=True)
+    except ChannelError as error:
+        assert error.code == 405  # noqa: PT017 - any other is a defect
+        return None
+
+
+def test_the_queue_of_a_process_that_was_killed_is_gone_when_somebody_looks(owner, channel):
+    process = owner(60)
+    assert _declared(channel) is None
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert wait_until(lambda: _declared(channel), 5).message_count == 0
+
+
+def test_the_queue_of_a_process_that_stands_still_is_free_when_its_signs_of_life_end(owner, channel):
+    process = owner(1)
+    assert _declared(channel) is None
+    os.kill(process.pid, signal.SIGSTOP)
+    assert wait_until(lambda: _declared(channel), 10).message_count == 0
+
+
+def test_an_idle_owner_keeps_its_queue(connect, redis_client):
+    connection = connect(consumer_heartbeat_timeout=2)
+    connection.channel().queue_declare("q", exclusive=True)
+    for _ in range(2):
+        wait_until(lambda: redis_client.pttl("meta:{q}") < 1600, 5)
+        # A sign of life was given.
+        wait_until(lambda: redis_client.pttl("meta:{q}") > 1600, 5)
+
+
+def test_a_client_that_lost_its_connection_takes_its_queue_back(connect, redis_client):
+    connection, other = connect(), connect().channel()
+    connection.default_channel.queue_declare("q", exclusive=True)
+    other.basic_publish(other.prepare_message("before"), "", "q")
+    lost = [client["id"] for client in redis_client.client_list() if client["id"] != redis_client.client_id()]
+    for client in lost:
+        redis_client.client_kill_filter(_id=client)
+    declare = connection.autoretry(lambda channel: channel.queue_declare("q", exclusive=True).message_count, max_retries=5)
+    messages, _ = declare()
+    assert messages == 1
+    assert _declared(connect().channel()) is None
+
+
+def test_a_process_that_connects_anew_takes_over_from_a_connection_that_broke(connect):
+    old, new = connect(), connect()
+    old.default_channel.queue_declare("q", exclusive=True)
+    assert _declared(new.default_channel) is None
+    # The server does not know yet, and holds the connection for a living one.
+    session = old.default_channel.session
+    session._failed()  # noqa: SLF001 - what a wire calls
+    assert _declared(new.default_channel)
+    old.release()
+    assert new.default_channel.queue_declare("q", passive=True).queue == "q"
