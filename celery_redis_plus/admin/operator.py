@@ -5,13 +5,15 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from celery_redis_plus.broker.bindings import Bindings
 from celery_redis_plus.broker.consistency import BATCH, Checker
 from celery_redis_plus.broker.consumers import ConsumerRecord, Consumers
 from celery_redis_plus.broker.counters import Counters, read_counters
-from celery_redis_plus.broker.dead_letters import DeadLetters
+from celery_redis_plus.broker.dead_letters import DeadLetter, DeadLetters
 from celery_redis_plus.broker.pausing import Pause, Pausing
 from celery_redis_plus.broker.queues import Queues
-from celery_redis_plus.errors import QueueNotFound
+from celery_redis_plus.broker.undelivered import UNDELIVERED
+from celery_redis_plus.errors import InvalidArgument, QueueNotFound
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.options import Options
 from celery_redis_plus.topology.address import Address, url_options
@@ -46,6 +48,7 @@ class Operator:
         self._queues = Queues(self._wire, self._keys, transient_ttl_s=parsed.transient_queue_ttl)
         #: Lists, replays and deletes dead letters.
         self.dead_letters = DeadLetters(self._wire, self._keys)
+        self._bindings = Bindings(self._wire, self._keys)
         self._pausing = Pausing(self._wire, self._keys)
         self._consumers = Consumers(self._wire, self._keys, timeout_s=parsed.consumer_heartbeat_timeout)
 
@@ -104,6 +107,37 @@ class Operator:
         """
         self.check_queue(queue)
         return self._pausing.paused(queue)
+
+    def replay(self, letter: DeadLetter, to: str | None = None) -> bool:
+        """Put a dead letter back to work: to its queue, or to the queue `to`; return False where it is gone by now.
+
+        A message that no queue took is routed again, by the exchange and the routing key that it was published with.
+
+        Raises:
+            InvalidArgument: `to` is the reserved queue of undelivered messages; or the message was for one subscriber of an
+                exchange, and `to` is missing.
+            QueueNotFound: no such queue, or still none that takes it; the dead letter stays.
+            redis.exceptions.RedisError: as `translation.translate` names it.
+        """
+        if to is None and letter.queue == UNDELIVERED:
+            return self.dead_letters.replay(letter, self._routed(letter))
+        return self.dead_letters.replay(letter, to)
+
+    def _routed(self, letter: DeadLetter) -> list[str]:
+        if not letter.exchange:
+            return [letter.routing_key]
+        if self._bindings.is_fanout(letter.exchange):
+            raise InvalidArgument(
+                f"the dead letter {letter.tag} was broadcast over {letter.exchange!r}: name the queue that shall get it (--to)"
+            )
+        for name in (letter.exchange, *self._bindings.alternates(letter.exchange)):
+            targets = list(self._bindings.refresh(name).route(letter.routing_key, letter.headers))
+            if targets:
+                return targets
+        raise QueueNotFound(
+            f"still no queue takes messages to exchange {letter.exchange!r} with routing key {letter.routing_key!r}: the dead "
+            f"letter {letter.tag} stays where it is; bind a queue, or name one (--to QUEUE)"
+        )
 
     def check_queue(self, queue: str) -> None:
         """Raise QueueNotFound where there is no such queue."""

@@ -11,7 +11,8 @@ from celery_redis_plus.broker.deaths import Death, record_death, record_failure
 from celery_redis_plus.broker.describing import describe
 from celery_redis_plus.broker.last_error import Failure, read_failure
 from celery_redis_plus.broker.lifetime import lifetime
-from celery_redis_plus.errors import InvalidEta, QueueNotFound
+from celery_redis_plus.broker.undelivered import UNDELIVERED
+from celery_redis_plus.errors import InvalidArgument, InvalidEta, QueueNotFound
 from celery_redis_plus.events import pack_text
 from celery_redis_plus.message import SEPARATOR, split_payload
 from celery_redis_plus.scripts import script
@@ -112,19 +113,25 @@ class DeadLetters:
         body: bytes | None = self._wire.command("HGET", key, "body")
         return body
 
-    def replay(self, letter: DeadLetter, to: str | None = None) -> bool:
-        """Put a dead letter back to work: to its queue, or to the queue `to`; return False where it is gone by now.
+    def replay(self, letter: DeadLetter, to: str | Sequence[str] | None = None) -> bool:
+        """Put a dead letter back to work: to its queue, or to the queue or queues `to`; return False where it is gone by now.
 
         It has its original priority, fresh counters, and its deaths in the headers. One that expired does not expire again:
         Celery's `expires` is taken off.
 
         Raises:
+            InvalidArgument: it would go to the reserved queue of undelivered messages, which nobody consumes; it stays.
             QueueNotFound: no such queue; the dead letter stays.
         """
-        target = letter.queue if to is None else to
-        taken = self.move(letter, [target], self._keys.queue(letter.queue).dead, "replayed", keep_tag=target == letter.queue)
+        targets = [letter.queue] if to is None else [to] if isinstance(to, str) else list(to)
+        if UNDELIVERED in targets:
+            raise InvalidArgument(
+                f"the dead letter {letter.tag} cannot be replayed to {UNDELIVERED!r}, which nobody consumes: name another queue"
+            )
+        keep_tag = targets == [letter.queue]
+        taken = self.move(letter, targets, self._keys.queue(letter.queue).dead, "replayed", keep_tag=keep_tag)
         if taken == NO_TARGET:
-            raise QueueNotFound(f"queue {target!r} does not exist: the dead letter {letter.tag} stays where it is")
+            raise QueueNotFound(f"queue {targets[0]!r} does not exist: the dead letter {letter.tag} stays where it is")
         return taken > 0
 
     def delete(self, queue: str, tags: Sequence[str]) -> int:

@@ -72,6 +72,8 @@ class MessageInfo:
     #: option `error_traceback_bytes` keeps it and the message is still there.
     error: str | None = None
     traceback: str | None = None
+    #: The queue that a MOVED one went to, where it has another id.
+    target: str | None = None
     task_id: str | None = None
     task: str | None = None
     first_delivery_ms: int | None = None
@@ -227,6 +229,7 @@ def _gone(queue: str, tag: str, events: list[Event]) -> MessageInfo:
         failures=failed_deliveries(events),
         reason=last.reason,
         error=last.error,
+        target=last.target,
         task_id=first.task_id,
         task=first.task,
     )

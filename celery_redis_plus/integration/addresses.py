@@ -28,17 +28,22 @@ SCHEMES = {
 }
 
 #: What a user may write, for messages; with `+socket` for a Unix socket.
-ALLOWED = "redisplus://, redispluss://, redis://, rediss://, valkey:// and valkeys://, for Unix sockets with +socket"
+ALLOWED = "redisplus://, redispluss://, redis://, rediss://, valkey:// and valkeys://, for Unix sockets with +socket, or unix://"
 #: Names of kombu transports that speak to Redis or Valkey: an app that is configured with us never uses them unasked.
 REDIS_OF_KOMBU = re.compile(r"(?i)(redis|valkey|sentinel)|kombu\.transport\.(redis|valkey)\b")
 
 # URL schemes are case-insensitive (RFC 3986, 3.1), and kombu lowers them.
 _URL = re.compile(rf"\s*((?i:{'|'.join(sorted(map(re.escape, SCHEMES), key=len, reverse=True))}))(\+socket)?(://.*)", re.DOTALL)
+#: redis-py's form of a Unix socket.
+_SOCKET_URL = re.compile(r"\s*(?i:unix)(://.*)", re.DOTALL)
 _DOTTED_URL = re.compile(rf"\s*({'|'.join(sorted(map(re.escape, DOTTED), key=len, reverse=True))})(\+socket)?://")
 
 
 def our_url(url: str) -> str:
     """Return one URL with our scheme where it names Redis, Valkey or our transport; any other URL as it is."""
+    match = _SOCKET_URL.fullmatch(url)
+    if match is not None:
+        return f"{PLAIN}+socket{match[1].rstrip()}"
     match = _URL.fullmatch(url)
     if match is None:
         return url

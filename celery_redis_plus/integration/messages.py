@@ -24,12 +24,13 @@ logger = logging.getLogger(__name__)
 def message(app: Celery, id: str, *, queue: str | None = None) -> MessageInfo | None:  # noqa: A002 - what users know it by
     """Return where a message stands: its state, place, deliveries and holder; None where nobody knows it.
 
-    It takes a fixed number of commands for each queue that is looked into.
+    It takes a fixed number of commands for each queue that is looked into; for a task id of which no index knows, the delayed
+    messages are looked through as well, up to 100,000 a queue. Of a task whose message was moved it tells where that is now.
 
     Args:
         app: the app; its broker has to be ours.
-        id: a message's id (its delivery tag), or Celery's task id. By task id only messages of queues with `archive_index` are
-            found; the last one that was published.
+        id: a message's id (its delivery tag), or Celery's task id. By task id all messages of queues with `archive_index` are
+            found, the last one that was published, and delayed ones of other queues.
         queue: the queue to look into; without one, all that the app or the broker knows.
 
     Raises:
@@ -37,12 +38,21 @@ def message(app: Celery, id: str, *, queue: str | None = None) -> MessageInfo | 
         redis.exceptions.RedisError: as `translation.translate` names it.
     """
     with _messages(app) as (messages, queues):
-        for name in [queue] if queue is not None else queues():
-            for tag in [id] if ID.fullmatch(id) else messages.of_task(name, id)[-1:]:
-                found = messages.find(name, tag)
-                if found is not None:
-                    return found
-    return None
+        names = [queue] if queue is not None else list(queues())
+        moved = None
+        # Delayed messages are looked through only for a task that no index knows.
+        for tags_of in [_itself] if ID.fullmatch(id) else [messages.of_task, messages.delayed_of_task]:
+            for name in names:
+                for tag in tags_of(name, id)[-1:]:
+                    found = messages.find(name, tag)
+                    if found is not None and found.state != "MOVED":
+                        return found
+                    moved = moved or found
+    return moved
+
+
+def _itself(_: str, tag: str) -> list[str]:
+    return [tag]
 
 
 def cancel(app: Celery, id: str, *, queue: str | None = None, dead_letter: bool = False) -> bool:  # noqa: A002 - as above

@@ -19,8 +19,9 @@ TRANSPORT = "celery_redis_plus.transport:Transport"
 
 #: Schemes that are ours alone.
 OWN_SCHEMES = ("redisplus", "redispluss")
-#: Schemes that kombu may define itself one day; then its definition stays.
-SHARED_SCHEMES = ("valkey", "valkeys")
+#: redis-py's scheme of a Unix socket, and schemes that kombu may define itself one day; then its definition stays.
+SOCKET = "unix"
+SHARED_SCHEMES = ("valkey", "valkeys", SOCKET)
 
 
 def register() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from celery_redis_plus.transport.aliases import leads_to_us
+from celery_redis_plus.transport.aliases import SOCKET, leads_to_us
 from celery_redis_plus.transport.compat import PARSE_URL
 
 #: Names of a query that kombu itself understands; those that start with `ssl_` as well.
@@ -36,6 +36,9 @@ def install() -> None:
 def _knowing_our_options(parse_url: ParseUrl) -> ParseUrl:
     def parse(url: str) -> dict[str, Any]:
         head, _, query = url.partition("?")
+        if head.partition("://")[0].lower() == SOCKET and leads_to_us(SOCKET):
+            # kombu would take the socket's path for a virtual host; `Address.from_parts` reads a host name that is a URL.
+            return {**dict.fromkeys(("port", "userid", "password", "virtual_host")), "transport": SOCKET, "hostname": url}
         if not query or not leads_to_us(head.partition("://")[0]):
             return parse_url(url)
         given = dict(parse_qsl(query, keep_blank_values=True))

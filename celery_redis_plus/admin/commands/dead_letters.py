@@ -10,8 +10,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.admin.command import Command
+from celery_redis_plus.errors import InvalidArgument, QueueNotFound
 
 if TYPE_CHECKING:
+    from celery_redis_plus.admin.operator import Operator
     from celery_redis_plus.broker.dead_letters import DeadLetter, DeadLetters
 
 DESCRIPTION = """\
@@ -21,6 +23,8 @@ A dead letter is a message that was rejected, that expired, or whose delivery fa
 too often, in a queue without a dead-letter exchange. TAG is its tag, the first column
 of the list.
 """
+#: Refusals that are printed one by one.
+MOST_REFUSED = 10
 ROW = "{:<36} {:<20} {:<15} {:>8} {:>10}  {}"
 
 
@@ -34,7 +38,9 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     show = actions.add_parser("show", help="print one as JSON: headers with x-death, properties, body")
     replay = actions.add_parser("replay", help="put them back to work, with their priority and fresh counters")
     replay.add_argument("--all", action="store_true", help="every dead letter that the queue has now")
-    replay.add_argument("--to", metavar="QUEUE", help="to this queue instead of their own")
+    replay.add_argument(
+        "--to", metavar="QUEUE", help="to this queue instead of their own; undelivered ones go where they were published to"
+    )
     delete = actions.add_parser("delete", help="delete them for good")
     purge = actions.add_parser("purge", help="delete all of the queue's for good")
     purge.add_argument("--yes", action="store_true", required=True, help="say that you mean it")
@@ -61,6 +67,8 @@ def _run(arguments: argparse.Namespace) -> int:
         return 2
     with operator_for(arguments) as operator:
         operator.check_queue(arguments.queue)
+        if arguments.action == "replay":
+            return _replay(operator, arguments)
         return _ACTIONS[arguments.action](operator.dead_letters, arguments)
 
 
@@ -89,19 +97,28 @@ def _show(letters: DeadLetters, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _replay(letters: DeadLetters, arguments: argparse.Namespace) -> int:
-    replayed, unknown = 0, []
+def _replay(operator: Operator, arguments: argparse.Namespace) -> int:
+    letters = operator.dead_letters
+    replayed, refused, unknown = 0, 0, []
     tags: Iterable[str] = arguments.tags
     if arguments.all:
         tags = [letter.tag for letter in letters.all(arguments.queue)]
     for tag in tags:
         letter = letters.get(arguments.queue, tag)
-        if letter is not None and letters.replay(letter, arguments.to):
-            replayed += 1
-        else:
-            unknown.append(tag)
+        try:
+            if letter is not None and operator.replay(letter, arguments.to):
+                replayed += 1
+            else:
+                unknown.append(tag)
+        except (QueueNotFound, InvalidArgument) as error:
+            refused += 1
+            if refused <= MOST_REFUSED:
+                print(f"celery-redis-plus dead-letters: {error}", file=sys.stderr)
     print(f"{replayed} dead letter(s) of queue {arguments.queue!r} are back to work")
-    return _unknown(unknown, arguments.queue) if unknown and not arguments.all else 0
+    if refused:
+        print(f"celery-redis-plus dead-letters: {refused} dead letter(s) stay where they are", file=sys.stderr)
+    known = _unknown(unknown, arguments.queue) if unknown and not arguments.all else 0
+    return 1 if refused else known
 
 
 def _delete(letters: DeadLetters, arguments: argparse.Namespace) -> int:
@@ -141,7 +158,7 @@ def _described(letter: DeadLetter, letters: DeadLetters) -> dict[str, Any]:
     }
 
 
-_ACTIONS = {"list": _list, "show": _show, "replay": _replay, "delete": _delete, "purge": _purge}
+_ACTIONS = {"list": _list, "show": _show, "delete": _delete, "purge": _purge}
 
 COMMAND = Command(
     summary="list, replay or delete dead letters",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from celery_redis_plus.broker.consistency.lists import Lists
 from celery_redis_plus.broker.consistency.rules import RULES, Account, Violation
 from celery_redis_plus.broker.consistency.survey import STAGED, Survey, scan, survey
+from celery_redis_plus.broker.undelivered import UNDELIVERED, UNROUTABLE
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ SETTLE_S = 2.0
 UNSWEPT_MS = 15_000
 #: Milliseconds that a claimed message gets whose place was lost: the default visibility timeout.
 CLAIMED_ANEW_MS = 300_000
+#: Dead letters that the reserved queue keeps when one is added: no repair removes any.
+KEPT = 1_000_000_000
 
 
 class Checker:
@@ -82,6 +85,8 @@ class Checker:
         self.account.queues = len(names)
         readable = set(names)
         for name in names:
+            if name == UNDELIVERED:
+                yield from self._check_undelivered(name)
             for violation in self._check_queue(name):
                 if violation.rule == "wrong-type":
                     readable.discard(name)
@@ -111,6 +116,15 @@ class Checker:
         reply = self._wire.run(script("check_queue"), own, int(self._repair), UNSWEPT_MS)
         for number, rule, detail in _threes(reply):
             yield self._violation(rule, name, own[number - 1], detail)
+
+    def _check_undelivered(self, name: str) -> Iterator[Violation]:
+        keys = self._keys.queue(name)
+        if self._wire.command("ZCARD", keys.consumers):
+            return
+        for tag in self._wire.command("ZRANGE", keys.ready, 0, -1):
+            if self._repair:
+                self._wire.run(script("kill"), keys.places, tag, UNROUTABLE, KEPT)
+            yield self._violation(b"never-delivered", name, tag, b"ready")
 
     # -- messages ---------------------------------------------------------------------------------------------------------
 

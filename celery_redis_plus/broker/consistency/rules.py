@@ -39,6 +39,10 @@ RULES: dict[str, Rule] = {
     "never-expires": Rule("a key that should vanish by itself has no expiry", "it gets its expiry"),
     "no-expiry": Rule("a ready message has a TTL, and the list of expiries does not know it", "it is listed"),
     "no-bell": Rule("ready messages and live consumers, and neither bell nor sweep wakes them", "the bell is rung"),
+    "never-delivered": Rule(
+        "a message is ready in the reserved queue of undelivered messages, which nobody consumes",
+        "it is made a dead letter there",
+    ),
     "no-record": Rule(
         "a lasting queue's record `meta` is gone",
         "it is written anew as that of a plain lasting queue; the next application that declares the queue replaces it",

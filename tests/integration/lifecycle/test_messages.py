@@ -177,3 +177,29 @@ def test_a_revoke_of_many_tasks_takes_one_connection(life_app, redis_client):
 
     assert redis_client.zcard("delayed:{celery}") == 0
     assert redis_client.info("stats")["total_connections_received"] - before <= 2
+
+
+def test_a_delayed_task_is_found_without_an_index(life_app):
+    app = life_app(archive=False)
+    app.send_task("life.end", ["success"], task_id="soon", countdown=60)
+    app.send_task("life.end", ["success"], task_id="later", countdown=3600)
+    found = crp.message(app, "later")
+    assert (found.state, found.task_id, found.queue) == ("DELAYED", "later", "celery")
+    assert crp.message(app, found.id) == found
+    assert crp.message(app, "nobody") is None
+
+
+def test_a_moved_task_is_followed_to_where_it_is_now(app):
+    with app.connection_for_write() as connection:
+        # Sorted behind the first queue, so that this one is looked into first.
+        app.amqp.queues.select_add("other")(connection.default_channel).declare()
+    app.send_task("life.end", ["success"], task_id="one", queue="celery")
+    old = crp.message(app, "one").id
+    new = crp.move(app, "one", "other")
+    found = crp.message(app, "one")
+    assert (found.id, found.queue, found.state) == (new, "other", "PENDING")
+    moved = crp.message(app, old)
+    assert (moved.state, moved.target) == ("MOVED", "other")
+    assert crp.cancel(app, "one")
+    found = crp.message(app, "one")
+    assert (found.id, found.queue, found.state, found.events[-1].event) == (new, "other", "FAILED", "cancelled")
