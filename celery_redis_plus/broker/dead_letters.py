@@ -19,6 +19,7 @@ from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys
+    from celery_redis_plus.topology.held_connection import Argument
     from celery_redis_plus.topology.wire import Wire
 
 #: Messages that one script call reads or deletes, and bytes of payload after which it reads no further one.
@@ -74,6 +75,16 @@ class DeadLetter:
     def death_headers(self) -> dict[str, Any]:
         """Its headers with this death in `x-death`, as RabbitMQ writes it, and its exception."""
         return record_failure(record_death(self.headers, self.death), self.failure)
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """A dying message on its way to its queue's dead-letter exchange."""
+
+    letter: DeadLetter
+    targets: Sequence[str]
+    #: The (exchange, routing key) that it goes by now.
+    routing: tuple[str, str]
 
 
 class DeadLetters:
@@ -165,6 +176,26 @@ class DeadLetters:
         """
         return self.move(letter, targets, self._keys.queue(letter.queue).dying, "forwarded", routing=routing)
 
+    def forward_all(self, forwards: Sequence[Forward]) -> list[int]:
+        """Forward messages in one write; return for each what `forward` returns. Raises as `Wire.run` does."""
+        taken: list[int] = []
+        errors: list[Exception] = []
+
+        def done(reply: Any, error: Exception | None) -> None:
+            if error is None:
+                taken.append(int(reply))
+            else:
+                errors.append(error)
+
+        for one in forwards:
+            dying = self._keys.queue(one.letter.queue).dying
+            keys, arguments = self._move(one.letter, one.targets, dying, "forwarded", routing=one.routing)
+            self._wire.post(script("move"), keys, *arguments, done=done, hold=True)
+        self._wire.catch_up()
+        if errors:
+            raise errors[0]
+        return taken
+
     def keep(self, queue: str, tags: Iterable[str]) -> tuple[int, int]:
         """Put dying messages into the queue's own store; return how many are kept, and how many a transient queue dropped."""
         of = self._keys.queue(queue)
@@ -176,6 +207,13 @@ class DeadLetters:
         routing: tuple[str, str] | None = None,
     ) -> int:  # fmt: skip
         """Move a message from the set `source` into `targets`, in one step; return as `forward` does."""
+        keys, arguments = self._move(letter, targets, source, counter, keep_tag=keep_tag, routing=routing)
+        return int(self._wire.run(script("move"), keys, *arguments))
+
+    def _move(
+        self, letter: DeadLetter, targets: Sequence[str], source: bytes, counter: str, *, keep_tag: bool = False,
+        routing: tuple[str, str] | None = None,
+    ) -> tuple[list[bytes], list[Argument]]:  # fmt: skip
         of = self._keys.queue(letter.queue)
         keys = [source, of.message, of.meta]
         for name in targets:
@@ -183,7 +221,7 @@ class DeadLetters:
         payload, life = _goes_on(letter, routing)
         description = describe(letter.headers, letter.properties, body_size=len(letter.body or b""), source_id=letter.tag)
         names = [pack_text(name) for name in targets]
-        return int(self._wire.run(script("move"), keys, letter.tag, payload, counter, int(keep_tag), life, description, *names))
+        return keys, [letter.tag, payload, counter, int(keep_tag), life, description, *names]
 
     def _read(self, queue: str, key: bytes, first: int, limit: int) -> list[DeadLetter]:
         letters: list[DeadLetter] = []

@@ -211,6 +211,11 @@ class Queues:
             if known is not None:
                 known.tended = True
 
+    def without_record(self, names: Sequence[str]) -> list[str]:
+        """Return those of the queues that have no record, in one round trip."""
+        there = self._wire.pipeline([("HEXISTS", self._keys.queue(name).meta, "id") for name in names])
+        return [name for name, exists in zip(names, there, strict=True) if exists == 0]
+
     def exists(self, name: str) -> bool:
         """Tell whether the queue has a record."""
         return bool(self._wire.command("HEXISTS", self._keys.queue(name).meta, "id"))
@@ -308,13 +313,16 @@ class Queues:
 
     def touch(self, name: str) -> bool:
         """Keep a transient queue alive with its messages, a lasting one as it is; return False where the queue is gone."""
+        page = 0
+        while (page := self.touch_page(name, page)) > 0:
+            pass
+        return page == 0
+
+    def touch_page(self, name: str, page: int) -> int:
+        """Do a part of `touch`, from 0 on; return where the next one begins, 0 at the end, -1 where the queue is gone."""
         keys = self._keys.queue(name)
         others = [key for key in keys.structure() if key != keys.meta]
-        page = 0
-        while True:
-            page = int(self._wire.run(script("touch"), [keys.meta, keys.message, *others], page, PAGE))
-            if page <= 0:
-                return page == 0
+        return int(self._wire.run(script("touch"), [keys.meta, keys.message, *others], page, PAGE))
 
     def overdue(self, limit: int = 100) -> list[str]:
         """Return transient queues that were not used in time and have no record any more.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.holding import Held, Keeper, Order, Register, Settlement
+from celery_redis_plus.duties.slices import Slice
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -35,13 +37,17 @@ class Aftermath:
         self._settler = settler
         self._look_at = 0.0
         self._second_look: list[tuple[float, str, frozenset[str]]] = []
+        #: (session, queue, page, messages returned): remains of broken sessions that are being handed back.
+        self._returning: deque[tuple[str, str, int, int]] = deque()
+        #: Broken sessions that are looked at for the first time, with their queues.
+        self._under_way: dict[str, frozenset[str]] = {}
         #: Decides for Celery; without one every unsettled message goes back, as AMQP does.
         self.keeper: Keeper | None = None
 
     @property
     def due_at(self) -> float:
         """When to run next, on the monotonic clock, in seconds; infinity when nothing is open."""
-        if self._register.waiting:
+        if self._register.waiting or self._returning:
             return 0.0
         due = [at for at, _, _ in self._second_look]
         if self._register.adrift():
@@ -57,12 +63,19 @@ class Aftermath:
             self._decide()
             self._carry_out()
         for session, queues in self._register.broken_sessions().items():
-            self._hand_back(session, queues)
-            self._register.recovered(session)
-            self._second_look.append((now + SECOND_LOOK_S, session, queues))
+            if session not in self._under_way:
+                self._under_way[session] = queues
+                self._returning.extend((session, queue, 0, 0) for queue in queues)
         for look in [look for look in self._second_look if look[0] <= now]:
-            self._hand_back(look[1], look[2])
+            self._returning.extend((look[1], queue, 0, 0) for queue in look[2])
             self._second_look.remove(look)
+        slice_ = Slice()
+        while self._returning and not slice_.over:
+            self._hand_back_page(*self._returning[0])
+        busy = {returning[0] for returning in self._returning}
+        for session in [session for session in self._under_way if session not in busy]:
+            self._register.recovered(session)
+            self._second_look.append((time.monotonic() + SECOND_LOOK_S, session, self._under_way.pop(session)))
 
     def _carry_out(self) -> None:
         orders = self._register.orders()
@@ -88,19 +101,20 @@ class Aftermath:
                 logger.debug("message %s of queue %r goes back: nobody works on it any more", held.tag, held.queue)
                 self._register.order(held, Settlement.RETURN)
 
-    def _hand_back(self, session: str, queues: frozenset[str]) -> None:
-        for queue in queues:
-            of = self._keys.queue(queue)
-            page, total = 0, 0
-            while page >= 0:
-                returned, page = self._wire.run(
-                    script("hand_back_session"),
-                    [of.ready, of.index, of.message, of.bell, of.expiry, of.timer, of.meta],
-                    session,
-                    page,
-                    PAGE,
-                    *self._register.tags(),
-                )
-                total += returned
-            if total:
-                logger.info("%d message(s) of queue %r went back: their claim's reply was lost", total, queue)
+    def _hand_back_page(self, session: str, queue: str, page: int, total: int) -> None:
+        of = self._keys.queue(queue)
+        returned, page = self._wire.run(
+            script("hand_back_session"),
+            [of.ready, of.index, of.message, of.bell, of.expiry, of.timer, of.meta],
+            session,
+            page,
+            PAGE,
+            *self._register.tags(),
+        )
+        total += returned
+        if page >= 0:
+            self._returning[0] = (session, queue, page, total)
+            return
+        self._returning.popleft()
+        if total:
+            logger.info("%d message(s) of queue %r went back: their claim's reply was lost", total, queue)

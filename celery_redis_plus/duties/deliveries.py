@@ -22,6 +22,7 @@ from celery_redis_plus.broker.publishing import Publisher
 from celery_redis_plus.broker.queues import Queues
 from celery_redis_plus.broker.tracking import GONE, REJECTED, TIMED_OUT, Tracked, Tracks
 from celery_redis_plus.broker.undelivered import ACK_TIMEOUT, Undelivered
+from celery_redis_plus.duties.slices import Slice
 from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.topology.blocking_wire import BlockingWire
 from celery_redis_plus.topology.forks import lock_of
@@ -99,7 +100,11 @@ class Forgotten:
         """Look for some. Raises as `Wire.run` does."""
         self._due_at = time.monotonic() + LOOK_S
         tracks = self._overdue.tracks
+        slice_ = Slice()
         for track in tracks.forgotten():
+            if slice_.over:
+                self._due_at = 0.0
+                return
             if self._overdue.see_to(track) is None:
                 tracks.settle(track)
 

@@ -7,6 +7,7 @@ send a heartbeat within that time, also one whose connection never broke: so the
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,14 @@ class Heartbeat:
         self._register = register
         self._interval_s = interval_s(visibility_timeout_s)
         self._due_at = 0.0
+        #: Called with the seconds by which a heartbeat came later than planned, where these are more than an interval.
+        self.on_late: Callable[[float], None] = lambda _: None
+
+    @property
+    def late_s(self) -> float:
+        """By how many seconds the next heartbeat is overdue now; 0 where nothing is held, or it is not by an interval."""
+        late_s = time.monotonic() - self._due_at if self._due_at and len(self._register) else 0.0
+        return late_s if late_s > self._interval_s else 0.0
 
     @property
     def due_at(self) -> float:
@@ -45,5 +54,9 @@ class Heartbeat:
 
     def run(self) -> None:
         """Send one heartbeat for everything held. Raises as `Wire.run` does."""
-        self._due_at = time.monotonic() + self._interval_s
+        now = time.monotonic()
+        late_s = now - self._due_at if self._due_at else 0.0
+        self._due_at = now + self._interval_s
+        if late_s > self._interval_s and len(self._register):
+            self.on_late(late_s)
         self._leases.extend(chain.from_iterable(self._register.by_queue().values()))

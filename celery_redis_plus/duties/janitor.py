@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.duties.slices import Slice
+
 if TYPE_CHECKING:
     from celery_redis_plus.broker.bindings import Bindings
     from celery_redis_plus.broker.queues import Queues
@@ -29,6 +31,8 @@ class Janitor:
         self._listed_version = -1
         self._list_at = 0.0
         self._touch_at: dict[str, float] = {}
+        #: Up to where the messages of a long queue were touched, where a slice ended in its middle.
+        self._touched: dict[str, int] = {}
         #: Called with exchange and queue when a vanished queue's binding has gone with it.
         self.on_unbound: Callable[[str, str], None] = lambda *_: None
         self._clear_at = time.monotonic() + random.uniform(1, CLEAR_S)  # noqa: S311 - spreads load, guards nothing
@@ -48,9 +52,12 @@ class Janitor:
         now = time.monotonic()
         if now >= self._list_at:
             self._list(now)
+        slice_ = Slice()
         for queue, at in list(self._touch_at.items()):
-            if now >= at:
-                self._touch(queue, now)
+            if now >= at and not slice_.over:
+                self._touch(queue, now, slice_)
+        if slice_.over:
+            return
         if now >= self._clear_at:
             self._clear_at = now + random.uniform(0.8, 1.2) * CLEAR_S  # noqa: S311 - spreads load, guards nothing
             self.clear()
@@ -60,13 +67,18 @@ class Janitor:
         transient = {queue.name for queue in self._watched.all() if queue.ttl_ms is not None}
         self._touch_at = {name: self._touch_at.get(name, 0.0) for name in transient}
 
-    def _touch(self, queue: str, now: float) -> None:
+    def _touch(self, queue: str, now: float, slice_: Slice) -> None:
         ttl_ms = next((item.ttl_ms for item in self._watched.all() if item.name == queue), None)
         if ttl_ms is None:
             self._touch_at.pop(queue, None)
             return
+        page = self._touched.pop(queue, 0)
+        while (page := self._queues.touch_page(queue, page)) > 0:
+            if slice_.over:
+                # It stays due, and goes on from there.
+                self._touched[queue] = page
+                return
         self._touch_at[queue] = now + ttl_ms / 2000
-        self._queues.touch(queue)
 
     def clear(self) -> None:
         """Remove what is left of transient queues that were not used in time."""

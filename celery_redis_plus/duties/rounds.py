@@ -1,4 +1,7 @@
-"""Runs the duties that are due; one that the server refuses does not keep the others from theirs."""
+"""Runs the duties that are due; one that the server refuses does not keep the others from theirs.
+
+Heartbeats come before each of the others, which give the thread back after a slice (`slices.py`).
+"""
 
 from __future__ import annotations
 
@@ -37,15 +40,18 @@ class _Refusal:
 class Rounds:
     """Takes all duties in turn."""
 
-    def __init__(self, duties: Sequence[Duty]) -> None:
-        """Take `duties` in this order."""
+    def __init__(self, duties: Sequence[Duty], *, first: Sequence[Duty] = ()) -> None:
+        """Take `duties` in this order, and those of `first` that are due before each of them."""
         self._duties = duties
+        self._first = first
+        #: What took longest since `take_longest` was called: name and seconds.
+        self._longest = ("", 0.0)
         self._refused: dict[Duty, _Refusal] = {}
 
     @property
     def due_at(self) -> float:
         """When to run next, on the monotonic clock, in seconds."""
-        return min(map(self._due_at, self._duties))
+        return min(map(self._due_at, (*self._first, *self._duties)))
 
     def run(self) -> None:
         """Run what is due.
@@ -56,18 +62,33 @@ class Rounds:
         """
         now = time.monotonic()
         for duty in self._duties:
-            if self._due_at(duty) > now:
-                continue
-            try:
-                duty.run()
-            except RedisConnectionError:
-                # Some of them are refusals, too: a server that loads its data, a replica.
-                raise
-            except ResponseError as error:
-                self._note(duty, str(error), now)
-            else:
-                if self._refused.pop(duty, None) is not None:
-                    logger.info("%s: the broker takes it again", _name(duty))
+            for first in self._first:
+                self._run_if_due(first, time.monotonic())
+            self._run_if_due(duty, now)
+
+    def take_longest(self) -> tuple[str, float]:
+        """Return the name of the duty that took longest since the last call, and its seconds; '' where none ran."""
+        longest, self._longest = self._longest, ("", 0.0)
+        return longest
+
+    def _run_if_due(self, duty: Duty, now: float) -> None:
+        if self._due_at(duty) > now:
+            return
+        began = time.monotonic()
+        try:
+            duty.run()
+        except RedisConnectionError:
+            # Some of them are refusals, too: a server that loads its data, a replica.
+            raise
+        except ResponseError as error:
+            self._note(duty, str(error), now)
+        else:
+            if self._refused.pop(duty, None) is not None:
+                logger.info("%s: the broker takes it again", _name(duty))
+        finally:
+            took_s = time.monotonic() - began
+            if took_s > self._longest[1]:
+                self._longest = (_name(duty), took_s)
 
     def _due_at(self, duty: Duty) -> float:
         refusal = self._refused.get(duty)

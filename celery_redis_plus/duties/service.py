@@ -35,7 +35,7 @@ from celery_redis_plus.broker.queues import Queues
 from celery_redis_plus.broker.settling import Settler
 from celery_redis_plus.broker.waiting import BellWaiter
 from celery_redis_plus.duties.aftermath import Aftermath
-from celery_redis_plus.duties.dead_letters import Undertaker
+from celery_redis_plus.duties.dead_letters import DeadLetterForwarder
 from celery_redis_plus.duties.deliveries import Deliveries, Forgotten, Overdue
 from celery_redis_plus.duties.heartbeat import Heartbeat
 from celery_redis_plus.duties.janitor import Janitor
@@ -85,6 +85,7 @@ class Service:
         self.process_end = ProcessEnd(connector, keys, options, self.register, self.watched)
         self.name = secrets.token_hex(6)
         self._keys = keys
+        self._visibility_timeout_s = options.visibility_timeout
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
         self._lock = lock_of(self)
@@ -117,9 +118,9 @@ class Service:
             knowledge=self.knowledge,
         )
         bindings = Bindings(wire, keys, self.knowledge)
-        undertaker = Undertaker(DeadLetters(wire, keys), queues, bindings)
+        forwarder = DeadLetterForwarder(DeadLetters(wire, keys), queues, bindings)
         limits = Limits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
-        self._sweeper = Sweeper(wire, keys, name=self.name, limits=limits, see_off=undertaker.see_off, note_id=self._note_id)
+        self._sweeper = Sweeper(wire, keys, name=self.name, limits=limits, see_off=forwarder.add, note_id=self._note_id)
         self._janitor = Janitor(queues, bindings, self.watched)
         self._tending = Tending(queues)
         self._revoking = Revoking(ExpiredTasks(wire, keys))
@@ -139,17 +140,21 @@ class Service:
             (
                 self._tending,
                 self._aftermath,
-                self._heartbeat,
                 self._sweeper,
+                forwarder,
                 self._revoking,
-                self.roster,
                 self._restorer,
                 self._janitor,
                 self._subscriptions,
                 Forgotten(Overdue(wire, keys, options)),
                 UnconvertedProcesses(wire, keys, self.watched),
-            )
+            ),
+            first=(self._heartbeat, self.roster),
         )
+        #: How often heartbeats came later than planned by more than an interval; and how often the thread had died.
+        self.late_heartbeats = self.deaths = 0
+        self._told_late = False
+        self._heartbeat.on_late = self._late
         self._watched_version = -1
         self._reachable = True
 
@@ -178,6 +183,33 @@ class Service:
                 self._thread = threading.Thread(target=self._live, name="celery-redis-plus-duties", daemon=True)
                 self._thread.start()
         self._waker.wake()
+
+    def check(self) -> None:
+        """See that the thread lives and keeps its times; start it again where it died. From any thread, every few seconds."""
+        thread = self._thread
+        if thread is not None and not thread.is_alive() and not self._stopping and self._pid == os.getpid():
+            self.deaths += 1
+            logger.error("the thread for heartbeats and timers has died; it is started again (%d times by now)", self.deaths)
+            self.start()
+        late_s = self._heartbeat.late_s if self._reachable else 0.0
+        if late_s and not self._told_late:
+            logger.warning(
+                "heartbeats are %.1f s late, and other processes take over what this one holds after %.1f s: the thread for "
+                "heartbeats gets no time, or waits for the broker",
+                late_s, self._visibility_timeout_s,
+            )  # fmt: skip
+        self._told_late = bool(late_s)
+
+    def _late(self, late_s: float) -> None:
+        name, took_s = self._rounds.take_longest()
+        if not self._reachable:
+            return
+        self.late_heartbeats += 1
+        logger.warning(
+            "heartbeats came %.1f s late (%d times by now); other processes take over what this one holds after %.1f s. The "
+            "longest duty since the last one: %s, %.1f s",
+            late_s, self.late_heartbeats, self._visibility_timeout_s, name or "none", took_s,
+        )  # fmt: skip
 
     def wake(self) -> None:
         """Have the thread look at what is due."""
@@ -245,6 +277,8 @@ class Service:
     def _live(self) -> None:
         backoff_s = FIRST_BACKOFF_S
         idle_since: float | None = None
+        # While no thread ran, none was due.
+        self._heartbeat.hurry()
         try:
             while not self._stopping and self._pid == os.getpid():
                 try:
@@ -269,6 +303,7 @@ class Service:
                         break
         finally:
             if self._pid == os.getpid():
+                self._heartbeat.hurry()
                 self.commands.close()
                 with self._lock:
                     if self._thread in {None, threading.current_thread()}:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.failures import log_deaths, read_deaths
 from celery_redis_plus.duties.heartbeat import interval_s
+from celery_redis_plus.duties.slices import Slice
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -109,14 +110,19 @@ class Sweeper:
 
     def run(self) -> None:
         """Sweep the queues that are due. Raises as `Wire.run` does."""
+        slice_ = Slice()
         soon = time.monotonic() + TOGETHER_S
         due = [queue for queue, at in self._due_at.items() if at <= soon]
         urgent = [queue for queue in due if queue in self._take_over]
         ordinary = [queue for queue in due if queue not in self._take_over]
         for queues, take_over in ((urgent, True), (ordinary, False)):
             for at in range(0, len(queues), QUEUES):
-                self._sweep(queues[at : at + QUEUES], take_over=take_over)
-        self._take_over.difference_update(urgent)
+                if slice_.over:
+                    # The rest stays due.
+                    return
+                part = queues[at : at + QUEUES]
+                self._sweep(part, take_over=take_over)
+                self._take_over.difference_update(part)
 
     def _sweep(self, queues: list[str], *, take_over: bool) -> None:
         keys: list[bytes] = []

@@ -39,7 +39,7 @@ class Tending:
         """Read the list, and strike off queues that are gone. Raises as `Wire.run` does."""
         self._look_at = time.monotonic() + random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
         found = self._queues.tended()
-        gone = [name for name in found if not self._queues.exists(name)]
+        gone = set(self._queues.without_record(found))
         if gone:
             self._queues.untend(gone)
         self.queues = [name for name in found if name not in gone]

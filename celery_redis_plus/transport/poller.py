@@ -229,6 +229,7 @@ class Poller:
         descriptors = self._descriptors()
         readable = wait_readable(descriptors.values(), timeout_s)
         if not readable:
+            session.service.check()
             # What should have answered may be overdue: a peer that went silent sends no end of file.
             self._bells.take()
             self._take_broadcasts()
@@ -366,6 +367,7 @@ class Poller:
                 finally:
                     self._session.wire.lock.release()
             return
+        self._session.service.check()
         self._bells.take()
         self._take_broadcasts()
         # Replies to acks are read with the next claim; where none comes, here. So is the end of the connection.
