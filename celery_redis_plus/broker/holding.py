@@ -6,6 +6,7 @@ here is adopted instead of run again, and when a session breaks this is where it
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import weakref
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from celery_redis_plus.broker.finished_tags import FinishedTags
 from celery_redis_plus.events import is_told, pack_text
 from celery_redis_plus.topology.forks import renewed
 
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 #: So many broken sessions a process remembers, to refuse what comes of their claims afterwards.
 GONE = 1000
+
+
+logger = logging.getLogger(__name__)
 
 
 class Stage(Enum):
@@ -124,6 +129,7 @@ class Register:
         # Re-entrant: a signal's handler (a cold shutdown) may meet the loop's thread inside.
         self._lock = renewed(self, "_lock", threading.RLock)
         self._orders: deque[Order] = deque()
+        self._finished = FinishedTags()
         #: The duties are carrying out orders that they have taken.
         self._in_hand = False
         #: Sessions that broke -> the queues they consumed.
@@ -159,7 +165,9 @@ class Register:
         fresh = []
         for message in messages:
             known = self._held.get(message.tag)
-            if known is None or known.given_back:
+            if known is None and message.tag in self._finished:
+                self._ack_again(message, session)
+            elif known is None or known.given_back:
                 held = Held(message.tag, message.queue, message.claim, session, confirmed_at=asked_at)
                 held.failed_before = message.failures > 0
                 self._held[message.tag] = held
@@ -172,6 +180,16 @@ class Register:
                 if known.stage is Stage.BUFFERED:
                     fresh.append(message)
         return fresh
+
+    def _ack_again(self, message: Claimed, session: str) -> None:
+        """Settle a message that this process has acked: the server has lost the ack."""
+        logger.warning(
+            "message %s of queue %r came again after its ack, which the server has lost (a failover, or a restored state): it is "
+            "acked again, and does not run again here",
+            message.tag, message.queue,
+        )  # fmt: skip
+        held = self._held[message.tag] = Held(message.tag, message.queue, message.claim, session)
+        self.order(held, Settlement.ACK)
 
     def find(self, tag: str) -> Held | None:
         """Return a held message."""
@@ -195,9 +213,11 @@ class Register:
         return held
 
     def confirm(self, held: Held) -> None:
-        """Forget a message whose settlement the server has confirmed."""
+        """Forget a message whose settlement the server has confirmed; of an acked one the tag is remembered for a while."""
         if self._held.get(held.tag) is held:
             del self._held[held.tag]
+            if held.stage is Stage.SETTLING and not held.given_back:
+                self._finished.add(held.tag)
 
     def order(self, held: Held, settlement: Settlement) -> None:
         """Leave a settlement to the duties: its own connection is gone, or has lost it."""
