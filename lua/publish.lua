@@ -8,7 +8,7 @@
 --       8 its description, for queues whose events are written ('' = not made)  [9 its deduplication, see include/unique]
 -- Returns the tag; '' for a duplicate; 'NOQUEUE' where the queue has no record, 'REDECLARED' where it has another one than
 -- the message depends on, 'MANAGED' where it has limits, which only `publish_managed` heeds, 'DESCRIBE' where it wants a
--- description, 'UNIQUE ' and the tag of the message that stands for it
+-- description, 'UNIQUE ', the tag of the message that stands for it and its task's id
 -- already (nothing is written then).
 -- No allow-oom: a full server refuses it before it writes anything.
 -- @include now

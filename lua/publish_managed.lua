@@ -11,7 +11,7 @@
 --       it has not waited)  10 its description, for queues whose events are written ('' = not made)
 --       [11 its deduplication, see include/unique]
 -- Returns the tag; '' for a duplicate; 'NOQUEUE' without a record; 'REDECLARED' where it has another one than the message depends on;
--- 'PLAIN' where the queue has no limits; 'DESCRIBE' where it wants a description; 'UNIQUE ' and the tag of the message that stands for it already; 'REFUSED' where the publisher refuses
+-- 'PLAIN' where the queue has no limits; 'DESCRIBE' where it wants a description; 'UNIQUE ', the tag of the message that stands for it and its task's id already; 'REFUSED' where the publisher refuses
 -- and the limits are as it knows them, counted. Or a list:
 -- { 'CHANGED', limits, arguments of the queue }; { 'THROTTLE', us to sleep first }; { 'WAIT', ticket, live consumers... };
 -- { 'FULL', limit, its size, what it has, dead-lettered (0/1) }; { 'DROPPED', tag, how many died for it, were they kept (0/1) }.

@@ -33,6 +33,8 @@ class Attempt:
     tags: dict[str, str] | None = None
     #: The message that already stood for this one's deduplication id, so that it was not stored.
     standing: str | None = None
+    #: The id of that message's task.
+    standing_task: str | None = None
 
     def confirm(self, target: str) -> None:
         """Note that the target has confirmed."""

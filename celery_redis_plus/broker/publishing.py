@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_redis_plus.broker.publish_calls import PublishCall
+from celery_redis_plus.broker.unique import standing_of
 from celery_redis_plus.errors import MessageTooLarge, NotReplicated, OutcomeUnknown, PublishRefused, QueueNotFound
 from celery_redis_plus.events import pack_description
 from celery_redis_plus.message import LARGE_BODY, MAX_BODY, Outgoing
@@ -155,8 +156,8 @@ class Publisher:
             raise QueueNotFound(f"queue {queue!r} vanished while a message was published to it; nothing was stored")
         attempt.confirm(queue)
         if message.unique is not None and reply.startswith(UNIQUE):
-            reply = reply.removeprefix(UNIQUE)
-            attempt.standing = reply.decode()
+            attempt.standing, attempt.standing_task = standing_of(reply.removeprefix(UNIQUE))
+            reply = attempt.standing.encode()
         if attempt.tags is not None:
             attempt.tags[queue] = reply.decode()
         return True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
 
 from celery_redis_plus.errors import InvalidArgument
 
@@ -16,8 +17,16 @@ if TYPE_CHECKING:
 ID, TTL, SCOPE = "x-deduplication-id", "x-deduplication-ttl", "x-deduplication-scope"
 #: For how long a message stands for its id: for the TTL, until it is claimed first, or until it is settled or dead.
 SCOPES = ("ttl", "until-claimed", "until-acked")
+#: Stands for the task id of a message that is no task; `quote` makes no such text.
+NO_TASK = "*"
 #: Milliseconds: a day; for the other scopes, which end by themselves, how long the server remembers at most.
 DEFAULT_TTL_MS, LONGEST_TTL_MS = 86_400_000, 31_557_600_000
+
+
+def standing_of(reply: bytes) -> tuple[str, str | None]:
+    """Return the tag of the message that stands for an id, and its task's id, from what the publish script answers."""
+    tag, _, task_id = reply.decode().partition(" ")
+    return tag, None if task_id in ("", NO_TASK) else unquote(task_id)
 
 
 def unique(headers: Mapping[str, Any], keys: QueueKeys) -> bytes | None:
@@ -41,4 +50,7 @@ def unique(headers: Mapping[str, Any], keys: QueueKeys) -> bytes | None:
         raise InvalidArgument(f"header {TTL!r} is {ttl!r}; allowed: a whole number of ms from 1 to {LONGEST_TTL_MS} (a year)")
     if headers.get("retries"):
         scope = "renew"
-    return f"{scope} {ttl} ".encode() + keys.unique + name.encode("utf-8", "surrogatepass")
+    task = headers.get("id")
+    # A task's id may be any text.
+    task_id = quote(task) if isinstance(task, str) and task else NO_TASK
+    return f"{scope} {ttl} {task_id} ".encode() + keys.unique + name.encode("utf-8", "surrogatepass")

@@ -11,7 +11,7 @@ from celery_redis_plus.integration import compat, consumer_priority
 from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.connections import Connections, connections_of
 from celery_redis_plus.integration.messages import let_revoke_remove
-from celery_redis_plus.integration.publishing import set_eta_for
+from celery_redis_plus.integration.publishing import name_the_task_that_runs, set_eta_for
 from celery_redis_plus.integration.worker import BrokerStep
 
 App = TypeVar("App", bound=Celery)
@@ -49,6 +49,7 @@ def configure_app(
       there is none, Celery's settings hold.
     - `revoke_removes=True` lets `app.control.revoke` (and `AsyncResult.revoke`) also take the tasks' messages out of the broker
       that nobody has yet: delayed ones always, ready ones in queues with `archive_index`.
+    - The result of a task with an `x-deduplication-id` that another task stands for has that task's id.
     - One warning tells an app with `priority_steps` or `sep` in its `broker_transport_options` to choose `priority_order`.
 
     It may be called more than once, and before or after `config_from_object`: settings are read when a connection is made, and
@@ -79,6 +80,7 @@ def configure_app(
     app.steps["consumer"].add(BrokerStep)
     consumer_priority.add_to(app)
     set_eta_for(app)
+    name_the_task_that_runs(app)
     if FIXUP not in app.fixups:
         app.fixups = {*app.fixups, FIXUP}
     return app

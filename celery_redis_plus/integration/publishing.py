@@ -6,7 +6,7 @@ Where no signal handler ran, the transport reads Celery's header itself and take
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -15,6 +15,8 @@ from celery import current_app, signals
 from celery_redis_plus.broker.eta import eta_to_ms
 from celery_redis_plus.errors import InvalidEta
 from celery_redis_plus.integration.connections import publishes_to_us
+from celery_redis_plus.integration.wrapping import wrap
+from celery_redis_plus.transport.publishing import standing_tasks
 
 
 class EtaProperty:
@@ -87,3 +89,22 @@ _eta_property = EtaProperty()
 def set_eta_for(app: Any) -> None:
     """Set the property `eta` on the delayed tasks that `app` publishes."""
     _eta_property.add(app)
+
+
+def name_the_task_that_runs(app: Any) -> None:
+    """Have the result of a deduplicated task carry the id of the task that stands for it; idempotent.
+
+    `Task.apply_async` and all of Celery's canvas publish by `app.send_task`.
+    """
+    wrap(app, "send_task", _send_task)
+
+
+def _send_task(send: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    standing: dict[str, str] = {}
+    token = standing_tasks.set(standing)
+    try:
+        result = send(*arguments, **options)
+    finally:
+        standing_tasks.reset(token)
+    task_id = standing.get(getattr(result, "id", ""))
+    return result if task_id is None else result.app.AsyncResult(task_id, parent=result.parent)

@@ -82,7 +82,7 @@ def _flags(event: Any, reason: Any) -> dict[str, NDArray[Any]]:
         "published": among(event, "published"),
         "delivered": among(event, "claimed"),
         "acked": acked & ~failure & ~retry,
-        "failed": (acked & failure) | among(event, "rejected"),
+        "failed": (acked & failure) | among(event, "rejected", "failed"),
         "retried": (acked & retry) | among(event, "retried"),
         "requeued": among(event, "recovered", "requeued"),
         "expired": among(event, "expired") | among(reason, "expired"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,10 @@ logger = logging.getLogger(__name__)
 ATTEMPT = "celery_redis_plus.attempt"
 #: Properties that belong to one delivery or to this process.
 LOCAL_PROPERTIES = frozenset({ATTEMPT, TRACK, "delivery_tag", "body_encoding", "eta"})
+
+
+#: Task id -> id of the task that stands for it already, of deduplicated publishes; for a caller who asks for it by a dict.
+standing_tasks: ContextVar[dict[str, str] | None] = ContextVar("standing_tasks", default=None)
 
 
 class Publishing:
@@ -119,6 +124,8 @@ class Publishing:
             raise
         if attempt.tags is not None:
             self.session.tracking.queued(properties, attempt.tags)
+        if attempt.standing_task is not None and (asked := standing_tasks.get()) is not None:
+            asked[message["headers"].get("id")] = attempt.standing_task
         return attempt.standing
 
     def _recipients(

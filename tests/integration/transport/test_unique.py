@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import kombu
 import pytest
+from celery import Celery
+from kombu import pools
 
+from celery_redis_plus import configure_app
 from celery_redis_plus.errors import InvalidArgument
 from tests.support.inbox import Inbox
 from tests.support.waiting import wait_until
@@ -79,3 +82,22 @@ def test_what_the_headers_cannot_be_is_refused(header, value, connect):
     Inbox(channel, "q")
     with pytest.raises(InvalidArgument, match=f"x-deduplication-{header}"):
         send(channel, 1, **{header: value})
+
+
+@pytest.mark.parametrize("scope", ["ttl", "until-acked"])
+def test_the_result_of_a_deduplicated_task_has_the_id_of_the_task_that_runs(scope, broker_url):
+    app = configure_app(Celery("once", broker=broker_url, set_as_current=False))
+
+    @app.task(name=f"once.{scope}", shared=False)
+    def run():
+        """Never called."""
+
+    once = {"x-deduplication-id": "one", "x-deduplication-scope": scope}
+    first = run.apply_async(headers=once, task_id="any text, also this")
+    assert run.apply_async(headers=once).id == first.id == "any text, also this"
+    assert app.send_task(f"once.{scope}", headers=once).id == first.id
+    other = run.apply_async(headers={**once, "x-deduplication-id": "two"})
+    assert other.id != first.id
+    assert run.delay().id not in {first.id, other.id}
+    app.close()
+    pools.reset()
