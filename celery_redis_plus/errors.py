@@ -81,8 +81,8 @@ class ServerLoading(CeleryRedisPlusError, redis_errors.BusyLoadingError):
 class ServerUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ResponseError):
     """The server answers, but refuses this command for the time being: it cannot write its snapshot
     (MISCONF), has too few replicas (NOREPLICAS), runs a long script (BUSY), or its cluster is incomplete
-    (CLUSTERDOWN, TRYAGAIN). Nothing was changed; Celery tries again. Look into the server's log for the
-    reason.
+    (CLUSTERDOWN, TRYAGAIN), or lost a script again and again before it ran (SCRIPT FLUSH). Nothing was changed;
+    Celery tries again. Look into the server's log for the reason.
     """
 
     remedy = "see the server's log; it may be over soon"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoScriptError, ResponseError
 
+from celery_redis_plus.errors import ServerUnavailable
 from celery_redis_plus.topology.held_connection import Argument, HeldConnection
 from celery_redis_plus.topology.packing import pack_call, pack_command
 from celery_redis_plus.topology.replies import send
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from celery_redis_plus.scripts import Script
 
 logger = logging.getLogger(__name__)
+
+#: How often a script is sent that the server does not know.
+TRIES = 8
 
 #: Not on every Unix.
 _yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
@@ -116,11 +120,16 @@ class Wire(HeldConnection):
 
     def run_packed(self, script: Script, packed: bytes) -> Any:
         """Run a script whose call is packed already. For `exclusive` use; raises as `run` does."""
-        try:
-            return self._exchange(script, packed)
-        except NoScriptError:
-            self._loaded.discard(script.sha)
-            return self._exchange(script, packed)
+        for _ in range(TRIES):
+            try:
+                return self._exchange(script, packed)
+            except NoScriptError:
+                # Not executed. Another client has flushed the scripts, perhaps between the two halves of one write.
+                self._loaded.discard(script.sha)
+        raise ServerUnavailable(
+            f"{self.connector.address.display()}: the server lost its scripts {TRIES} times in a row, each time before it ran "
+            "one. Nothing was changed. What to do: stop what sends SCRIPT FLUSH."
+        )
 
     def command(self, *arguments: Argument) -> Any:
         """Run one plain command and return its reply, bytes undecoded. Raises as `run` does."""

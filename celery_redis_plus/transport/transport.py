@@ -163,9 +163,9 @@ class Transport(virtual.Transport):
             )  # fmt: skip
 
     def _may_be_the_end(self) -> bool:
-        """Return whether the process may end now, and not only replace a broken connection, as a worker does that goes on."""
+        """Return whether the process may end now, and not only replace a connection, as a worker does that goes on."""
         keeper = self.session.service.keeper
-        return not self.session.broken or keeper is None or keeper.stopping() or keeper.ending()
+        return keeper is None or keeper.stopping() or keeper.ending()
 
     def verify_connection(self, connection: Any) -> bool:
         """Return whether the connection is usable.

@@ -51,6 +51,26 @@ def test_a_worker_that_goes_on_does_not_wait_for_a_server_that_is_away(own_serve
     assert close_a_broken_connection(own_server, monkeypatch, ends=False) == []
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_worker_that_goes_on_does_not_wait_when_it_changes_to_the_next_server_either(own_server, monkeypatch, ends):
+    """The new connection never broke; what waits is what the old one left."""
+    waits = []
+    monkeypatch.setattr(Service, "flush", lambda self, timeout_s: waits.append(timeout_s) or True)
+    try:
+        with Connection(own_server.url()) as connection:
+            set_keeper(Worker(ends=ends))
+            register = connection.default_channel.session.service.register
+            own_server.kill()
+            register.abandon("gone", {"q"}, {})
+            connection.maybe_switch_next()
+            connection.close()
+    finally:
+        set_keeper(None)
+        own_server.start()
+        end_services()
+    assert len(waits) == ends
+
+
 def test_a_worker_that_ends_does(own_server, monkeypatch):
     assert len(close_a_broken_connection(own_server, monkeypatch, ends=True)) == 1
 
