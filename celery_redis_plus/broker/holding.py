@@ -259,6 +259,23 @@ class Register:
                 held.adrift_since = time.monotonic()
         self.on_work()
 
+    def drop(self, session: str, queues: Iterable[str]) -> None:
+        """Give back what a session held that nobody closed. The collector freed it: no application has its messages any more.
+
+        Args:
+            session: the holder's id on the server.
+            queues: what it consumed.
+        """
+        delivered = [
+            held
+            for held in list(self._held.values())
+            if held.session == session and held.stage is Stage.DELIVERED and held.message is None
+        ]
+        if queues or delivered:
+            self.abandon(session, queues, {})
+        for held in delivered:
+            self.order(held, Settlement.RETURN)
+
     def give_back(self) -> None:
         """Leave it to the duties to return everything that is held, since the process ends."""
         for held in list(self._held.values()):

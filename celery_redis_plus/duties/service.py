@@ -37,6 +37,7 @@ from celery_redis_plus.broker.waiting import BellWaiter
 from celery_redis_plus.duties.aftermath import Aftermath
 from celery_redis_plus.duties.dead_letters import DeadLetterForwarder
 from celery_redis_plus.duties.deliveries import Deliveries, Forgotten, Overdue
+from celery_redis_plus.duties.dropped import DroppedSessions
 from celery_redis_plus.duties.heartbeat import Heartbeat
 from celery_redis_plus.duties.janitor import Janitor
 from celery_redis_plus.duties.process_end import LIMIT_S, ProcessEnd
@@ -136,8 +137,11 @@ class Service:
         #: What this process waits for; its thread runs while there is something.
         self.deliveries = Deliveries(connector, keys, options)
         self._janitor.on_unbound = self._subscriptions.forget
+        #: Hears of sessions that nobody closed.
+        self.dropped = DroppedSessions(self.register, self.watched, self.positions, self.roster, wake=self._waker.wake)
         self._rounds = Rounds(
             (
+                self.dropped,
                 self._tending,
                 self._aftermath,
                 self._sweeper,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -52,6 +53,8 @@ class HeldConnection:
         self._connection: Connection | None = None
         #: What the socket's descriptor stands for: a program that turns into a daemon closes it behind our back.
         self._identity: tuple[int, int] | None = None
+        #: Closes the connection where the collector finds this object: nobody has closed it.
+        self._closer: weakref.finalize[Any, Any] | None = None
         self._used = 0.0
         #: Returns the next reply of the connection; raises what it says, or its failure.
         self._read: Callable[[], Any] = _not_connected
@@ -128,6 +131,8 @@ class HeldConnection:
             self._connection = self.connector.open(self.purpose, timeout=self.timeout)
             self._read, self._arrived = replies_of(self._connection)
             self._identity = identity(self.fileno())
+            self._closer = weakref.finalize(self, _close, self._connection)
+            self._closer.atexit = False
             self.generation += 1
             self._opened()
         return self._connection
@@ -160,6 +165,8 @@ class HeldConnection:
     def _after_fork(self) -> None:
         """Let go of the parent's connection: close our descriptor of its socket, and send nothing over it."""
         inherited, what = self._connection, self._identity
+        if self._closer is not None:
+            self._closer.detach()
         self._reset()
         sock = _socket_of(inherited)
         if inherited is not None and sock is not None:
@@ -172,6 +179,8 @@ class HeldConnection:
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
+            if self._closer is not None:
+                self._closer.detach()
             self._read, self._arrived = _not_connected, _nothing
             with suppress(Exception):
                 connection.disconnect()
@@ -209,6 +218,11 @@ class HeldConnection:
 
     def _gave_up(self, error: Exception) -> None:
         """Tell those who wait for a reply that none will come."""
+
+
+def _close(connection: Connection) -> None:
+    with suppress(Exception):
+        connection.disconnect()
 
 
 def _not_connected() -> NoReturn:

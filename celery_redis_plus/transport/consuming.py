@@ -148,7 +148,7 @@ class Consuming(Broadcasting):
             return
         session = self.session
         consumer = Consumer(
-            session.new_consumer_id(), queue, tag, priority=priority, exclusive=exclusive, state=lambda: self._state(queue),
+            session.new_consumer_id(), queue, tag, priority=priority, exclusive=exclusive, state=self._state_of(queue),
             on_redeclared=self._redeclared_by_others(queue),
         )  # fmt: skip
         known = session.queues.read(queue)
@@ -186,10 +186,17 @@ class Consuming(Broadcasting):
         service.watched.add(queue, self.session.id if consumer is None else consumer.id, ttl_ms, consumer)
         service.start()
 
-    def _state(self, queue: str) -> str:
-        if not self.qos.credit(len(self.buffer), 1):
-            return NOT_INTERESTED
-        return NOTIFIED if queue in self.hot else INTERESTED
+    def _state_of(self, queue: str) -> Callable[[], str]:
+        """Return what tells the duties of a consumer's state, without keeping the channel alive."""
+        reference = weakref.ref(self)
+
+        def tell() -> str:
+            channel = reference()
+            if channel is None or not channel.qos.credit(len(channel.buffer), 1):
+                return NOT_INTERESTED
+            return NOTIFIED if queue in channel.hot else INTERESTED
+
+        return tell
 
     def basic_cancel(self, consumer_tag: str) -> None:
         """End a consumer. What it has claimed and nobody has seen goes back in place at once."""

@@ -144,6 +144,9 @@ class Session:
         self.loop_thread: int | None = None
         #: One of the wires has failed: what this session consumed is abandoned, and its consumers have to reconnect.
         self.broken = False
+        #: Where nobody closes the session, the duties clean up after it. The interpreter's exit is another matter.
+        self._on_drop = weakref.finalize(self, self.service.dropped.note, self.id)
+        self._on_drop.atexit = False
         #: This process is a child of the one that opened it. It may publish; what was claimed and consumed is the parent's.
         self.inherited = False
         forks.watch(self)
@@ -286,6 +289,7 @@ class Session:
 
     def close(self) -> None:
         """Close the wires in order; what is owed is read first."""
+        self._on_drop.detach()
         if not self.broken:
             self._say_goodbye()
         _disown(self.service, self.id, self._owned)

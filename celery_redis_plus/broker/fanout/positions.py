@@ -66,7 +66,7 @@ class Position:
         #: Entries up to this one may have been delivered before, by a process that did not say how far it was.
         self.doubt: EntryId | None = None
         #: The session that reads for it; None: an orphan.
-        self.owner: Owner | None = None
+        self._owner: weakref.ReferenceType[Owner] | None = None
         self.origin: weakref.ReferenceType[Any] | None = None
         self.orphaned_at = 0.0
         #: Something consumes it: the registry shall know that it lives.
@@ -153,16 +153,21 @@ class Position:
 
     # -- connections come and go ------------------------------------------------------------------------------------------
 
+    @property
+    def owner(self) -> Owner | None:
+        """The session that reads; None where it is gone. Weak: a connection that was dropped without a close shall be freed."""
+        return None if self._owner is None else self._owner()
+
     def belong_to(self, owner: Owner) -> None:
         """Note who reads from now on."""
-        self.owner, self.orphaned_at = owner, 0.0
+        self._owner, self.orphaned_at = weakref.ref(owner), 0.0
         origin = owner.origin
         self.origin = None if origin is None else weakref.ref(origin)
 
     def orphan(self, messages: Mapping[str, Any]) -> None:
         """Leave the position to the next connection; `messages` are those delivered and not settled, by tag."""
         now = time.monotonic()
-        self.owner, self.orphaned_at = None, now
+        self._owner, self.orphaned_at = None, now
         for tag, opened in list(self.open.items()):
             message = messages.get(tag)
             opened.message = None if message is None else weakref.ref(message)
