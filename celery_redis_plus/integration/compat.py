@@ -52,6 +52,8 @@ CALL_SOON = Internal(
     "acks that leave at once; they leave with the next turn of the worker's loop",
 )
 CONTROL_COMMANDS = Internal("celery.worker.control:Panel", "data", "delayed tasks of the broker in `inspect scheduled`")
+#: What `celery migrate` and its Python functions run. (The class is none of the module's `__all__`.)
+MIGRATION = Internal("celery.contrib.migrate:Filterer", "start", "the warning that `celery migrate` leaves delayed tasks behind")
 #: Billiard's pool behind a prefork pool, and its jobs.
 PROCESS_POOL = Internal(
     "celery.concurrency.prefork:TaskPool",

@@ -18,6 +18,7 @@ HOSTS = {
         "celery.apps.worker",
         "celery.worker.consumer",
     ),
+    "celery_redis_plus.integration.migration:watch_migrations": ("celery.contrib.migrate",),
 }
 
 
