@@ -10,6 +10,8 @@
 -- @include once
 -- @include now
 -- @include text
+-- Bytes; readers ask for the number of the last larger one (`broker/fanout/reader.py`), and how large they get, before they read many.
+local LARGE = 16384
 local nobody = redis.call('EXISTS', KEYS[4]) == 0
 if nobody and ARGV[9] == '2' then
   if ARGV[6] == '1' then
@@ -23,6 +25,10 @@ local is_new = first_time(KEYS[3], ARGV[5], ARGV[6] == '1', ARGV[7])
 if not is_new then return nobody and ARGV[9] == '0' and 'NOBODY' or '' end
 if nobody then redis.call('HINCRBY', KEYS[2], 'unheard', 1) end
 local number = redis.call('HINCRBY', KEYS[2], 'count', 1)
+if #ARGV[1] > LARGE then
+  local largest = tonumber(redis.call('HGET', KEYS[2], 'largest') or 0)
+  redis.call('HSET', KEYS[2], 'large', text(number), 'largest', text(math.max(largest, #ARGV[1])))
+end
 local head = text(number) .. ' ' .. ARGV[3] .. ' ' .. ARGV[2]
 local id = redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[4], '*', 'head', head, 'payload', ARGV[1])
 if ARGV[8] ~= '0' and number % 100 == 0 then

@@ -27,12 +27,14 @@ logger = logging.getLogger(__name__)
 #: One broadcast for one subscriber: who reads for it, the entry, where it was before (None where it settles nothing), and whether
 #: the entry may have been delivered before.
 Delivery: TypeAlias = "tuple[Subscription, Entry, Mark | None, bool]"
-#: Entries of one stream that one read brings at most, and the bytes that it should not exceed by much.
-PAGE, PAGE_BYTES = 500, 1_000_000
-#: The first read knows nothing of sizes.
-FIRST_PAGE = 100
+#: Entries of one stream that one read brings at most, where all are small; and the bytes that it may bring where some are not.
+PAGE, PAGE_BYTES = 500, 2_000_000
+#: Entries that a read asks for without a look at what the streams hold. It blocks, as a rule, and brings one.
+BLIND_PAGE = 4
 #: Entries in a subscriber's buffer from which on nothing more is read for it.
 BUFFER = 500
+#: The same in bytes of payload.
+BUFFER_BYTES = 4_000_000
 #: Entries in its buffer from which on more is read for it again, though a read for others is out.
 LOW = 50
 #: A read that brings something within so many seconds, or several entries, is one of a burst. The next one waits, so that it
@@ -57,8 +59,20 @@ class Subscription:
         self.may = may
         self.patterns: set[str] = set()
         self.buffer: deque[Entry] = deque()
+        #: Bytes of the payloads in it.
+        self.buffered_bytes = 0
         #: Up to where it was read.
         self.fetched = position.reached
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more is to be read for it."""
+        return len(self.buffer) >= BUFFER or self.buffered_bytes >= BUFFER_BYTES
+
+    @property
+    def low(self) -> bool:
+        """Whether it wants more, though a read for others is out."""
+        return len(self.buffer) <= LOW and self.buffered_bytes < BUFFER_BYTES
 
     @property
     def takes_all(self) -> bool:
@@ -78,6 +92,7 @@ class Subscription:
         if filtered and not self.takes_all:
             entries = [entry for entry in entries if self._wants(routing_key_of(entry))]
         self.buffer.extend(entries)
+        self.buffered_bytes += sum(_size(entry) for entry in entries)
         if not self.buffer:
             self.position.skip_to(self.fetched)
 
@@ -132,6 +147,7 @@ class Subscription:
             if opened is not None:
                 return self, opened.entry, opened.before, True
         entry = buffer.popleft()
+        self.buffered_bytes -= _size(entry)
         before = None if self.may is None else position.reached
         redelivered = position.doubt is not None and parse_id(entry[0]) <= position.doubt
         if buffer:
@@ -155,7 +171,9 @@ class FanoutReader:
         self._ready: deque[Subscription] = deque()
         #: Whom the outstanding read is for, by stream.
         self._asked: dict[bytes, list[Subscription]] = {}
-        self._page = FIRST_PAGE
+        #: Whether the last read was full, or one of a burst: there may be many entries.
+        self._many = True
+        self._page = BLIND_PAGE
         self._armed = False
         self._armed_at = 0.0
         self._rest_s = self._rest_until = 0.0
@@ -216,7 +234,7 @@ class FanoutReader:
         """Return whom to read for: everybody whose buffer has room."""
         wanting = {}
         for stream, subscriptions in self._by_stream.items():
-            open_ones = [subscription for subscription in subscriptions if len(subscription.buffer) < BUFFER]
+            open_ones = [subscription for subscription in subscriptions if not subscription.full]
             if open_ones:
                 wanting[stream] = open_ones
         return wanting
@@ -227,7 +245,7 @@ class FanoutReader:
         if not self._by_stream:
             return False
         if self._armed and any(
-            len(subscription.buffer) <= LOW and subscription not in self._asked.get(stream, ())
+            subscription.low and subscription not in self._asked.get(stream, ())
             for stream, subscriptions in self._by_stream.items()
             for subscription in subscriptions
         ):
@@ -237,12 +255,23 @@ class FanoutReader:
     def arm(self) -> None:
         """Send the blocked read. Raises as `BlockingWire.start` does."""
         self._asked = self._wanting()
+        self._page = self._page_now() if self._many else BLIND_PAGE
         ids = [min((one.fetched for one in asked), key=lambda mark: mark.id).entry for asked in self._asked.values()]
         block_ms = int(self._interval_s * 1000)
         streams = (*self._asked, *ids)
         self._wire.start("XREAD", "COUNT", self._page, "BLOCK", block_ms, "STREAMS", *streams, lasts_s=self._interval_s)
         self._armed = True
         self._armed_at = time.monotonic()
+
+    def _page_now(self) -> int:
+        """Return how many entries a read may bring, by the largest of those that it is about to read. Raises as `arm` does."""
+        page = PAGE
+        for asked in self._asked.values():
+            self._wire.start("HMGET", asked[0].position.keys.meta, "large", "largest")
+            last_large, largest = self._wire.finish()
+            if last_large and int(last_large) > min(one.fetched.number for one in asked):
+                page = min(page, max(1, PAGE_BYTES // int(largest) // len(self._asked)))
+        return page
 
     def arrived(self) -> bool:
         """Tell, without waiting, whether the read has ended. Raises as `BlockingWire.arrived`."""
@@ -260,7 +289,6 @@ class FanoutReader:
         most = 0
         for stream, entries in self._wire.finish() or ():
             most = max(most, len(entries))
-            self._page = _page_after(entries)
             for subscription in self._asked.get(bytes(stream), ()):
                 subscription.fill(entries, filtered=self._patterns)
                 if subscription not in self._ready:
@@ -270,7 +298,9 @@ class FanoutReader:
         if 0 < most < self._page and (most > 1 or now - self._armed_at < BURST_S):
             self._rest_s = min(max(2 * self._rest_s, FIRST_REST_S), LONGEST_REST_S)
             self._rest_until = now + self._rest_s
+            self._many = True
         else:
+            self._many = most >= self._page
             self._rest_s = self._rest_until = 0.0
 
     # -- deliveries -------------------------------------------------------------------------------------------------------
@@ -305,6 +335,7 @@ class FanoutReader:
             if back_to is not None:
                 subscription.report(None, b"")
                 subscription.buffer.clear()
+                subscription.buffered_bytes = 0
                 subscription.fetched = back_to
                 position.skip_to(back_to)
                 self._interrupt()
@@ -316,7 +347,6 @@ class FanoutReader:
         return sum(len(subscription.buffer) + len(subscription.position.again) for subscription in self._all())
 
 
-def _page_after(entries: list[Entry]) -> int:
-    """Return how many entries the next read may bring, judged by the sizes of these."""
-    size = max(sum(map(len, entry[1])) for entry in (entries[0], entries[len(entries) // 2], entries[-1]))
-    return max(1, min(PAGE, PAGE_BYTES // size)) if size else PAGE
+def _size(entry: Entry) -> int:
+    """Return the bytes of an entry's payload."""
+    return sum(map(len, entry[1]))
