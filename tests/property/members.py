@@ -1,0 +1,161 @@
+"""Consumers in processes, for the model test: they do to a real server what real ones do, on a clock of the test.
+
+A process has a clock of its own, which runs evenly; the server's may be stepped. What a consumer is told it acts upon at once, as
+`transport.managed` and `duties.roster` do.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.claiming import Claimer, State
+from celery_redis_plus.broker.consumers import Consumer, Consumers
+from celery_redis_plus.errors import AccessRefused
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    import redis
+
+    from celery_redis_plus.broker.queue_arguments import QueueArguments
+    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.message import Claimed
+    from celery_redis_plus.topology.wire import Wire
+
+#: `consumer_heartbeat_timeout`, and what a consumer has to answer a probe (`lua/include/crew.lua`).
+LIFE_MS, ANSWER_MS = 3_000, 1_200
+VISIBILITY_MS = 60_000
+LEASE_MS = 5_000
+POLLING_MS = 10_000
+#: As `duties.roster` and `transport.managed` have them.
+DEATH_MARGIN_MS, LOOK_AGAIN_MS, REFUSED_AGAIN_MS = 20, 200, 5_000
+
+
+@dataclass(eq=False)
+class Member:
+    """One consumer."""
+
+    process: Process
+    consumer: Consumer
+    prefetch: int
+    bell: bytes
+    #: Has reason to claim.
+    hot: bool = True
+    managed: bool = False
+    epoch: bytes = b""
+    #: It was told last that it may take.
+    believes: bool = False
+    #: When to claim by itself; None: it is woken.
+    later_at: int | None = None
+    #: Since when it waits for its bell.
+    waits_since: int = 0
+    #: It had credit and nothing to take when all had come to rest.
+    rested: bool = False
+    cancelled: bool = False
+    #: It was not on the list at the last heartbeat.
+    missed: bool = False
+    held: list[Claimed] = field(default_factory=list)
+
+    @property
+    def credit(self) -> int:
+        return 0 if self.cancelled else self.prefetch - len(self.held)
+
+    @property
+    def works(self) -> bool:
+        return self.process.runs and not self.cancelled
+
+    def __repr__(self) -> str:
+        return f"{self.consumer.id} of {self.consumer.queue}"
+
+
+class Process:
+    """A worker's process: one session, its duties, its consumers."""
+
+    numbers = itertools.count(1)
+
+    def __init__(self, wire: Wire, keys: Keys, client: redis.Redis, now: int) -> None:
+        self.session = f"s{next(self.numbers)}"
+        self.wire, self.keys, self.client = wire, keys, client
+        self.registry = Consumers(wire, keys, timeout_s=LIFE_MS / 1000)
+        self.claimer = Claimer(wire, keys, holder=self.session, visibility_timeout_s=VISIBILITY_MS / 1000)
+        self.members: list[Member] = []
+        self.died_at: int | None = None
+        self.frozen_at: int | None = None
+        self.beat_at = self.lease_at = now
+        self.probed_by: dict[bytes, Member] = {}
+        self._ids = itertools.count(1)
+
+    @property
+    def runs(self) -> bool:
+        return self.died_at is None and self.frozen_at is None
+
+    def present(self) -> list[Member]:
+        return [member for member in self.members if not member.cancelled]
+
+    def join(self, queue: str, declared: QueueArguments, *, priority: int, exclusive: bool, prefetch: int) -> Member:
+        """Raises AccessRefused."""
+        consumer = Consumer(f"{self.session}.{next(self._ids)}", queue, "tag", priority=priority, exclusive=exclusive)
+        managed = self.registry.join(consumer)
+        own = consumer.id if declared.single_active else str(priority or "")
+        member = Member(self, consumer, prefetch, self.keys.queue(queue).bell_of(own), managed=managed)
+        self.members.append(member)
+        self.beat_at = 0
+        return member
+
+    def beat(self, now: int) -> None:
+        """`Roster.run`."""
+        self.beat_at = now + LIFE_MS // 3
+        self.probed_by = {}
+        by_consumer = {member.consumer: member for member in self.present()}
+        for sign in self.registry.beat(list(by_consumer)):
+            member = by_consumer[sign.consumer]
+            if sign.next_death_s is not None:
+                self.probed_by[self.registry.probe_of(sign.consumer)] = member
+                self.beat_at = min(self.beat_at, now + int(sign.next_death_s * 1000) + DEATH_MARGIN_MS)
+            if sign.known:
+                member.missed = False
+            elif not member.missed:
+                member.missed, self.beat_at = True, now + LOOK_AGAIN_MS
+            else:
+                member.missed = False
+                self._join_again(member, now)
+
+    def _join_again(self, member: Member, now: int) -> None:
+        try:
+            member.managed = self.registry.join(member.consumer)
+            member.hot = True
+        except AccessRefused:
+            member.later_at = now + REFUSED_AGAIN_MS
+
+    def keep_leases(self, now: int) -> None:
+        """`Heartbeat.run`."""
+        self.lease_at = now + LEASE_MS
+        for member in self.members:
+            if member.held:
+                keys = self.keys.queue(member.consumer.queue)
+                pairs = [text for claimed in member.held for text in (claimed.tag, claimed.claim)]
+                self.wire.run(script("heartbeat"), [keys.index, keys.message], VISIBILITY_MS, len(member.held), *pairs)
+
+    def claim(self, member: Member, now: int) -> list[Claimed]:
+        """`Claims.claim`, of one queue; the messages are delivered at once."""
+        member.hot, member.later_at = False, None
+        member.waits_since = now
+        queue, taken = member.consumer.queue, []
+        if not member.managed:
+            batch = self.claimer.claim([queue], member.credit, share=True, held=[len(member.held)])
+            taken, member.hot = batch.messages, bool(batch.more or batch.managed)
+            member.managed = bool(batch.managed)
+        else:
+            reply = self.claimer.claim_managed(queue, member.credit, member.consumer.id, credit=member.credit, epoch=member.epoch)
+            taken, member.epoch, member.hot = reply.messages, reply.epoch, reply.more
+            member.believes = reply.state is State.OK
+            if reply.state is State.PLAIN:
+                member.managed = False
+            elif reply.state is State.UNKNOWN:
+                member.hot = False
+                self._join_again(member, now)
+            if reply.wait_s is not None and not reply.more:
+                member.later_at = now + int(reply.wait_s * 1000)
+        member.held += taken
+        return taken
