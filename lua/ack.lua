@@ -42,7 +42,7 @@ for _, tag in ipairs(others) do
     if stop then tag = string.sub(tag, 1, stop - 1) end
     if remove(tag) then
       removed = removed + 1
-      redis.call('XADD', log, id, 'v', 'acked\t' .. ts .. '\t' .. tag .. '\t\t' .. outcome .. '\t\t\t' .. NO_DESCRIPTION)
+      redis.pcall('XADD', log, id, 'v', 'acked\t' .. ts .. '\t' .. tag .. '\t\t' .. outcome .. '\t\t\t' .. NO_DESCRIPTION)
     end
   else
     marked[#marked + 1] = tag

@@ -10,24 +10,24 @@
 local EMPTY_MS = 3600000
 local changed = 0
 if ARGV[1] == 'clear' then
-  changed = math.max(0, redis.call('HLEN', KEYS[1]) - 1)
-  local version = redis.call('HGET', KEYS[1], 'version')
-  redis.call('DEL', KEYS[1])
-  if version then redis.call('HSET', KEYS[1], 'version', version) end
-end
-for i = 2, #ARGV do
-  if ARGV[1] == 'bind' then
-    changed = changed + redis.call('HSETNX', KEYS[1], ARGV[i], '')
-  else
-    changed = changed + redis.call('HDEL', KEYS[1], ARGV[i])
+  for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+    if field ~= 'version' then ARGV[#ARGV + 1] = field end
   end
 end
+local binds = ARGV[1] == 'bind'
+for i = 2, #ARGV do
+  if redis.call('HEXISTS', KEYS[1], ARGV[i]) == (binds and 0 or 1) then changed = changed + 1 end
+end
 if changed == 0 then return tonumber(redis.call('HGET', KEYS[1], 'version') or 0) end
+-- The version first: one that moved for nothing makes publishers look once more, one that stood still would leave them with the old.
 if redis.call('HEXISTS', KEYS[1], 'version') == 0 then
   -- A new hash must not repeat a version that a publisher remembers from the one before.
   redis.call('HSET', KEYS[1], 'version', text(now_ms()))
 end
 local version = redis.call('HINCRBY', KEYS[1], 'version', 1)
+for i = 2, #ARGV do
+  if binds then redis.call('HSETNX', KEYS[1], ARGV[i], '') else redis.call('HDEL', KEYS[1], ARGV[i]) end
+end
 if redis.call('HLEN', KEYS[1]) == 1 then
   redis.call('PEXPIRE', KEYS[1], EMPTY_MS)
 else

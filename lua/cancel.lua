@@ -14,14 +14,16 @@ local record = redis.call('HMGET', queue.meta, 'ttl', 'dlx')
 local removed = {}
 for i = 3, #ARGV do
   local tag = ARGV[i]
-  local score = take_waiting(queue, tag)
+  local score, due = find_waiting(queue, tag)
   if score then
     removed[#removed + 1] = tag
     if ARGV[1] == '1' then
       die(queue, record, tag, score, 'cancelled', now)
+      leave_waiting(queue, tag, due)
     else
       let_go(queue, tag, now)
       redis.call('UNLINK', queue.message .. tag)
+      leave_waiting(queue, tag, due)
       tell(queue.meta, tag, 'cancelled', {})
     end
   end

@@ -61,7 +61,8 @@ while credit > 0 and bytes > 0 and #open > 0 do
 end
 for _, q in ipairs(looked_at) do
   local base = (q - 1) * WIDTH
-  if not drained[q] and redis.call('EXISTS', KEYS[base + 1]) == 1 then
+  -- nil: it was not looked into.
+  if drained[q] == false or drained[q] == nil and redis.call('EXISTS', KEYS[base + 1]) == 1 then
     if not rung[q] then redis.call('ZADD', KEYS[base + 4], 0, 'work') end
     more[#more + 1] = q
   elseif rung[q] then

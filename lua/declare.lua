@@ -10,18 +10,22 @@
 local record = redis.call('HMGET', KEYS[1], 'id', 'arguments', 'assumed')
 local status = 'exists'
 local assumes = ARGV[5] == 'assumed'
+local fields = { 'arguments', ARGV[1], 'format', ARGV[4] }
+for i = 5, #ARGV do fields[#fields + 1] = ARGV[i] end
+if ARGV[2] ~= '' then
+  fields[#fields + 1] = 'ttl'
+  fields[#fields + 1] = ARGV[2]
+end
 if not record[1] then
   if ARGV[3] == '' then return { 'id', '', '', 0, 0, 0 } end
-  redis.call('HSET', KEYS[1], 'id', ARGV[3], 'arguments', ARGV[1], 'format', ARGV[4], unpack(ARGV, 5))
-  if ARGV[2] ~= '' then redis.call('HSET', KEYS[1], 'ttl', ARGV[2]) end
+  redis.call('HSET', KEYS[1], 'id', ARGV[3], unpack(fields))
   status = 'created'
   record[1] = ARGV[3]
 elseif record[3] and not assumes then
   if ARGV[3] == '' then return { 'id', '', '', 0, 0, 0 } end
-  redis.call('HSET', KEYS[1], 'id', ARGV[3], 'arguments', ARGV[1], 'format', ARGV[4], unpack(ARGV, 5))
+  redis.call('HSET', KEYS[1], 'id', ARGV[3], unpack(fields))
   redis.call('HDEL', KEYS[1], 'assumed')
   record[1] = ARGV[3]
-  if ARGV[2] ~= '' then redis.call('HSET', KEYS[1], 'ttl', ARGV[2]) end
   record[2] = ARGV[1]
 elseif record[2] ~= ARGV[1] and not assumes then
   status = 'differs'

@@ -8,13 +8,18 @@ local gone = 0
 if #ARGV == 0 then
   gone = redis.call('ZCARD', KEYS[1])
   if gone > 0 then
-    redis.call('ZUNIONSTORE', KEYS[2], 2, KEYS[2], KEYS[1])
-    redis.call('DEL', KEYS[1])
+    if redis.call('EXISTS', KEYS[2]) == 0 then
+      redis.call('RENAME', KEYS[1], KEYS[2])
+    else
+      redis.call('ZUNIONSTORE', KEYS[2], 2, KEYS[2], KEYS[1])
+      redis.call('DEL', KEYS[1])
+    end
   end
 end
 for _, tag in ipairs(ARGV) do
-  if redis.call('ZREM', KEYS[1], tag) == 1 then
+  if redis.call('ZSCORE', KEYS[1], tag) then
     redis.call('UNLINK', KEYS[3] .. tag)
+    redis.call('ZREM', KEYS[1], tag)
     gone = gone + 1
     tell(KEYS[4], tag, 'cancelled', {})
   end

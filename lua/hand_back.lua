@@ -13,11 +13,12 @@ local returned = 0
 for i = 2, #ARGV, 2 do
   local tag = ARGV[i]
   local hash = KEYS[3] .. tag
-  local fields = redis.call('HMGET', hash, 'claim', 'score', 'expires')
-  if fields[1] == ARGV[i + 1] and fields[2] and redis.call('ZREM', KEYS[2], tag) == 1 then
+  local fields = fields_of(hash, 'claim', 'score', 'expires')
+  if fields[1] == ARGV[i + 1] and fields[2] and redis.call('ZSCORE', KEYS[2], tag) then
+    if ARGV[1] == '1' then redis.call('HSET', hash, 'seen', 1) end
     put_back(queue, tag, fields[2], fields[3])
     redis.call('HDEL', hash, 'score', 'by')
-    if ARGV[1] == '1' then redis.call('HSET', hash, 'seen', 1) end
+    redis.call('ZREM', KEYS[2], tag)
     returned = returned + 1
     tell(KEYS[7], tag, 'requeued', { claim = ARGV[i + 1], reason = 'handed_back' })
   end

@@ -15,11 +15,11 @@ local tags = redis.call('ZRANGE', KEYS[2], first, first + count - 1)
 local returned = 0
 for _, tag in ipairs(tags) do
   local hash = KEYS[3] .. tag
-  local fields = redis.call('HMGET', hash, 'by', 'score', 'expires')
+  local fields = fields_of(hash, 'by', 'score', 'expires')
   if fields[1] == ARGV[1] and fields[2] and not known[tag] then
-    redis.call('ZREM', KEYS[2], tag)
     put_back(queue, tag, fields[2], fields[3])
     redis.call('HDEL', hash, 'score', 'by')
+    redis.call('ZREM', KEYS[2], tag)
     returned = returned + 1
     tell(KEYS[7], tag, 'recovered', { reason = 'connection_lost' })
   end

@@ -8,7 +8,6 @@ local kept, dropped = 0, 0
 for _, tag in ipairs(ARGV) do
   local died = redis.call('ZSCORE', KEYS[1], tag)
   if died then
-    redis.call('ZREM', KEYS[1], tag)
     if transient then
       redis.call('UNLINK', KEYS[3] .. tag)
       dropped = dropped + 1
@@ -16,6 +15,7 @@ for _, tag in ipairs(ARGV) do
       redis.call('ZADD', KEYS[2], died, tag)
       kept = kept + 1
     end
+    redis.call('ZREM', KEYS[1], tag)
   end
 end
 if dropped > 0 then

@@ -13,14 +13,15 @@ local score = redis.call('ZSCORE', queue.ready, tag) or redis.call('HGET', queue
 if not score then return 'gone' end
 local place = false
 for _, key in ipairs({ queue.ready, queue.delayed, queue.index }) do
-  if redis.call('ZREM', key, tag) == 1 then
-    place = true
+  if redis.call('ZSCORE', key, tag) then
+    place = key
     break
   end
 end
 if not place then return 'gone' end
-redis.call('ZREM', queue.expiry, tag)
 die(queue, redis.call('HMGET', queue.meta, 'ttl', 'dlx'), tag, text(tonumber(score)), ARGV[2], now_ms())
+redis.call('ZREM', place, tag)
+redis.call('ZREM', queue.expiry, tag)
 redis.call('HINCRBY', queue.meta, 'nacked', 1)
 trim_dead(queue, tonumber(ARGV[3]), 0)
 return 'died'

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Moves one dead message into queues: on to its dead-letter exchange, or back to work. One step, so nothing is lost or doubled.
+-- Moves one dead message into queues: on to its dead-letter exchange, or back to work. One step, so nothing is lost or doubled. A
+-- failure in its middle loses nothing; where there are several targets, those before it may get the message once more.
 -- KEYS  1 source: dying or dead (zset)  2 message (prefix of a hash)  3 meta (hash), then per target queue: meta (hash),
 --       queue (zset), delayed (zset), message (prefix of a hash), bell (zset), timer (zset), expiry (zset)
 -- ARGV  1 tag  2 payload as it goes on  3 counter of the source's record that counts it  4 keep the tag (0/1)
@@ -9,33 +10,48 @@
 -- nothing has changed then.
 -- @include enqueue
 local TARGET = 7
+-- Milliseconds that a copy lives on its way.
+local MOVING_MS = 60000
 local tag = ARGV[1]
 local source = KEYS[2] .. tag
 if not redis.call('ZSCORE', KEYS[1], tag) then return -1 end
-local records = {}
+local targets = {}
 for base = 3, #KEYS - TARGET, TARGET do
   local record = redis.call('HMGET', KEYS[base + 1], unpack(RECORD))
   record.description = ARGV[6]
-  if record[1] then records[base] = record end
+  if record[1] then targets[#targets + 1] = { base = base, record = record } end
 end
-if next(records) == nil then return -2 end
+if #targets == 0 then return -2 end
+-- A script that failed while it put the message here may have left it without its score.
 local place = redis.call('HMGET', source, 'score', 'rank')
-local rank = tonumber(place[2]) or math.floor(tonumber(place[1]) / LEVEL)
-redis.call('ZREM', KEYS[1], tag)
-redis.call('HDEL', source, 'score', 'rank', 'claim', 'by', 'failed', 'begun', 'requeues', 'seen', 'expires', 'lives',
-  'reason', 'died', 'error')
-local staged = KEYS[2] .. 'moving.' .. tag
-redis.call('RENAME', source, staged)
-local taken, moved_to = 0, {}
-for base, record in pairs(records) do
-  local copy = staged .. '.' .. base
-  redis.call('COPY', staged, copy)
-  enqueue(KEYS[base + 1], KEYS[base + 2], KEYS[base + 3], KEYS[base + 4], KEYS[base + 5], KEYS[base + 6], record,
-    ARGV[2], rank, '0', copy, KEYS[base + 7], ARGV[5], ARGV[4] == '1' and tag)
-  taken = taken + 1
-  if ARGV[4] ~= '1' then moved_to[#moved_to + 1] = ARGV[6 + (base - 3) / TARGET + 1] end
+local rank = tonumber(place[2]) or math.floor((tonumber(place[1]) or 255 * LEVEL) / LEVEL)
+local function put(target, staged)
+  local base = target.base
+  enqueue(KEYS[base + 1], KEYS[base + 2], KEYS[base + 3], KEYS[base + 4], KEYS[base + 5], KEYS[base + 6], target.record,
+    ARGV[2], rank, '0', staged, KEYS[base + 7], ARGV[5], ARGV[4] == '1' and tag)
 end
-redis.call('UNLINK', staged)
+local moved_to = {}
+for i, target in ipairs(targets) do
+  if ARGV[4] == '1' and KEYS[target.base + 4] == KEYS[2] then
+    -- Back into its own queue: it is dead up to the last step.
+    put(target, false)
+    redis.call('ZREM', KEYS[1], tag)
+    redis.call('HDEL', source, 'score', 'claim', 'by', 'failed', 'begun', 'requeues', 'seen', 'reason', 'died', 'error')
+  elseif i < #targets then
+    -- What a failure leaves of a copy goes by itself.
+    local copy = KEYS[2] .. 'moving.' .. tag .. '.' .. i
+    redis.call('COPY', source, copy, 'REPLACE')
+    redis.call('PEXPIRE', copy, MOVING_MS)
+    redis.call('HDEL', copy, 'died')
+    put(target, copy)
+  else
+    redis.call('HDEL', source, 'died')
+    put(target, source)
+  end
+  if ARGV[4] ~= '1' then moved_to[#moved_to + 1] = ARGV[6 + (target.base - 3) / TARGET + 1] end
+end
+redis.call('ZREM', KEYS[1], tag)
+local taken = #targets
 redis.call('HINCRBY', KEYS[3], ARGV[3], 1)
 if ARGV[4] == '1' then tell(KEYS[3], tag, 'replayed', {}) else tell(KEYS[3], tag, 'moved', { target = table.concat(moved_to, ',') }) end
 return taken

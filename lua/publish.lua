@@ -51,17 +51,21 @@ end
 if simple then
   -- An original, due at once and for ever, as nearly all are: it does without the functions below, which each call has to make
   -- anew.
-  if not is_new(KEYS[8], ARGV[4], ARGV[6]) then
-    if gate then redis.call('HINCRBY', KEYS[1], 'published', -1) end
-    return ''
-  end
   now = now or now_ms()
   published = published or redis.call('HINCRBY', KEYS[1], 'published', 1)
   local told = log and (permille == '1000' or is_sampled(published, permille))
   local tag = new_tag(now, published, told and '-' or gate and '~' or '.', record[1])
-  make_ready(KEYS[2], KEYS[5], KEYS[4] .. tag, tag, ARGV[1], rank, now, LEVEL)
+  local hash = KEYS[4] .. tag
+  make_ready(KEYS[2], KEYS[5], hash, tag, ARGV[1], rank, now, LEVEL)
+  local fine, new = pcall(is_new, KEYS[8], ARGV[4], ARGV[6])
+  if not fine or not new then
+    -- An original that its retry has overtaken.
+    unmake_ready(KEYS[2], hash, tag)
+    redis.call('HINCRBY', KEYS[1], 'published', -1)
+    return fine and '' or error(new)
+  end
   if told then
-    redis.call('XADD', log, id, 'v', 'published\t' .. ts .. '\t' .. tag .. '\t\t\t\t\t\t\t' .. ARGV[8])
+    redis.pcall('XADD', log, id, 'v', 'published\t' .. ts .. '\t' .. tag .. '\t\t\t\t\t\t\t' .. ARGV[8])
   end
   return tag
 end
@@ -85,9 +89,10 @@ if not first_time(KEYS[8], ARGV[4], ARGV[5] == '1', ARGV[6]) then
   if KEYS[9] and ARGV[5] == '1' then redis.call('UNLINK', KEYS[9]) end
   return ''
 end
--- What a transient queue leaves goes with it.
-if record[2] and tonumber(record[2]) < tonumber(ARGV[6]) then redis.call('PEXPIRE', KEYS[8], record[2]) end
 local tag = enqueue(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], record,
   ARGV[1], rank, ARGV[3], KEYS[9], KEYS[7], ARGV[7])
+remember(KEYS[8], ARGV[4], ARGV[5] == '1', ARGV[6])
+-- What a transient queue leaves goes with it.
+if record[2] and tonumber(record[2]) < tonumber(ARGV[6]) then redis.call('PEXPIRE', KEYS[8], record[2]) end
 if ARGV[9] then stand_for(ARGV[9], tag) end
 return tag

@@ -28,13 +28,14 @@ if not first_time(producer, ARGV[4], ARGV[5] == '1', ARGV[6]) then
   if staged and ARGV[5] == '1' then redis.call('UNLINK', staged) end
   return ''
 end
-local tag = enqueue(queue.meta, queue.ready, queue.delayed, queue.message, queue.bell, queue.timer, record,
+-- It begins where the dying are, without a bell and without an expiry: consumers must not see it.
+record[4], record[8] = false, true
+local tag = enqueue(queue.meta, queue.dying, queue.delayed, queue.message, queue.bell, queue.timer, record,
   ARGV[1], tonumber(ARGV[2]), '0', staged, queue.expiry, '')
-local score = redis.call('ZSCORE', queue.ready, tag)
-redis.call('ZREM', queue.ready, tag)
-redis.call('ZREM', queue.expiry, tag)
-if redis.call('EXISTS', queue.ready) == 0 then redis.call('DEL', queue.bell) end
-die(queue, redis.call('HMGET', queue.meta, 'ttl', 'dlx'), tag, text(tonumber(score)), ARGV[8], now_ms())
+local rules = redis.call('HMGET', queue.meta, 'ttl', 'dlx')
+die(queue, rules, tag, redis.call('ZSCORE', queue.dying, tag), ARGV[8], now_ms())
+if not rules[2] then redis.call('ZREM', queue.dying, tag) end
+remember(producer, ARGV[4], ARGV[5] == '1', ARGV[6])
 redis.call('HINCRBY', queue.meta, 'nacked', 1)
 trim_dead(queue, tonumber(ARGV[9]), 0)
 return tag

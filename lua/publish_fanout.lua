@@ -30,7 +30,13 @@ if #ARGV[1] > LARGE then
   redis.call('HSET', KEYS[2], 'large', text(number), 'largest', text(math.max(largest, #ARGV[1])))
 end
 local head = text(number) .. ' ' .. ARGV[3] .. ' ' .. ARGV[2]
-local id = redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[4], '*', 'head', head, 'payload', ARGV[1])
+local id = redis.pcall('XADD', KEYS[1], 'MAXLEN', '~', ARGV[4], '*', 'head', head, 'payload', ARGV[1])
+if type(id) == 'table' then
+  -- Subscribers would miss the number.
+  redis.call('HINCRBY', KEYS[2], 'count', -1)
+  error(id)
+end
+remember(KEYS[3], ARGV[5], ARGV[6] == '1', ARGV[7])
 if ARGV[8] ~= '0' and number % 100 == 0 then
   redis.call('XTRIM', KEYS[1], 'MINID', '~', text(now_ms() - ARGV[8]))
 end

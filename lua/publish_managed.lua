@@ -59,11 +59,14 @@ if straight and record[5] == ARGV[8] then
     end
   end
   if published < gate then
-    if not is_new(KEYS[14], ARGV[4], ARGV[6]) then return '' end
     local now = now_ms()
     local tag = new_tag(now, redis.call('HINCRBY', KEYS[6], 'published', 1), '~', record[1])
     make_ready(KEYS[1], KEYS[5], KEYS[4] .. tag, tag, ARGV[1], rank, now, LEVEL)
-    return tag
+    local fine, new = pcall(is_new, KEYS[14], ARGV[4], ARGV[6])
+    if fine and new then return tag end
+    unmake_ready(KEYS[1], KEYS[4] .. tag, tag)
+    redis.call('HINCRBY', KEYS[6], 'published', -1)
+    return fine and '' or error(new)
   end
 end
 
@@ -141,10 +144,11 @@ local function full(dead)
 end
 
 local function put()
-  -- What a transient queue leaves goes with it.
-  if record[2] and tonumber(record[2]) < tonumber(window) then redis.call('PEXPIRE', producer, record[2]) end
   local tag = enqueue(queue.meta, queue.ready, queue.delayed, queue.message, queue.bell, queue.timer, record,
     ARGV[1], rank, ARGV[3], staged, queue.expiry, ARGV[7])
+  remember(producer, ARGV[4], retry, window)
+  -- What a transient queue leaves goes with it.
+  if record[2] and tonumber(record[2]) < tonumber(window) then redis.call('PEXPIRE', producer, record[2]) end
   if ARGV[11] then stand_for(ARGV[11], tag) end
   return tag
 end
@@ -161,13 +165,17 @@ local function new_here()
 end
 
 local rules
--- Takes a message out of its place, ready or delayed, and ends its life here.
-local function drop(tag, score)
+-- Ends the life here of a message that is in `place`, ready or delayed.
+local function drop(place, tag, score)
   rules = rules or redis.call('HMGET', queue.meta, 'ttl', 'dlx')
-  redis.call('ZREM', queue.expiry, tag)
   -- A hash that vanished (eviction) leaves nothing to keep.
-  if redis.call('EXISTS', queue.message .. tag) == 0 then return tell(queue.meta, tag, 'vanished', {}) end
-  die(queue, rules, tag, score, 'maxlen', now_ms())
+  if is_there(queue.message .. tag) then
+    die(queue, rules, tag, score, 'maxlen', now_ms())
+  else
+    tell(queue.meta, tag, 'vanished', {})
+  end
+  redis.call('ZREM', place, tag)
+  redis.call('ZREM', queue.expiry, tag)
 end
 
 -- Who waits for room already has been slow enough.
@@ -190,13 +198,15 @@ if overflow == 'drop-head' then
   if max_bytes then bytes = tonumber(redis.call('HGET', queue.meta, 'bytes')) end
   while dropped < 500 and ((max_length and length > max_length) or (max_pending and pending > max_pending)
       or (max_bytes and bytes > max_bytes)) do
-    local head = redis.call('ZPOPMIN', queue.ready)
+    local place = queue.ready
+    local head = redis.call('ZRANGE', place, 0, 0, 'WITHSCORES')
     if not head[1] then
-      head = redis.call('ZPOPMIN', queue.delayed)
+      place = queue.delayed
+      head = redis.call('ZRANGE', place, 0, 0, 'WITHSCORES')
       if not head[1] then break end
-      head[2] = redis.call('HGET', queue.message .. head[1], 'score') or head[2]
+      head[2] = fields_of(queue.message .. head[1], 'score')[1] or head[2]
     end
-    drop(head[1], head[2])
+    drop(place, head[1], head[2])
     if max_bytes then bytes = tonumber(redis.call('HGET', queue.meta, 'bytes')) end
     length, pending, dropped = length - 1, pending - 1, dropped + 1
   end
@@ -214,8 +224,7 @@ if not fits or free <= ahead then
   if overflow == 'reject-publish-dlx' then
     if not new_here() then return '' end
     local tag = put()
-    if redis.call('ZREM', queue.ready, tag) == 0 then redis.call('ZREM', queue.delayed, tag) end
-    drop(tag, text(rank * level_of(record[9]) + now_ms()))
+    drop(redis.call('ZSCORE', queue.ready, tag) and queue.ready or queue.delayed, tag, text(rank * level_of(record[9]) + now_ms()))
     return full((rules[2] or not rules[1]) and 1 or 0)
   end
   if overflow ~= 'block' or tight[2] < 1 or (max_bytes and size > max_bytes) then

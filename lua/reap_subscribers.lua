@@ -18,9 +18,6 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', text(now), 'LIM
     redis.call('ZADD', KEYS[3], text(now + ARGV[2]), id)
     suspects = suspects + 1
   else
-    redis.call('ZREM', KEYS[3], id)
-    redis.call('ZREM', KEYS[4], id)
-    redis.call('HDEL', KEYS[5], id)
     if record and record.state == 'suspect' then
       -- What a reader of a durable subscriber has not read, the next one will.
       local durable = 'durable' .. string.match(id, '%..*$')
@@ -30,6 +27,9 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', text(now), 'LIM
       redis.call('ZADD', KEYS[6], text(now),
         table.concat({ text(now), record.cursor, text(record.number), text(missed), record.label, id }, ' '))
     end
+    redis.call('ZREM', KEYS[4], id)
+    redis.call('HDEL', KEYS[5], id)
+    redis.call('ZREM', KEYS[3], id)
   end
 end
 if redis.call('EXISTS', KEYS[1]) == 1 then trim(KEYS[1], KEYS[4], KEYS[5], ARGV[1]) end

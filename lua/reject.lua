@@ -14,12 +14,13 @@ local record = redis.call('HMGET', queue.meta, 'ttl', 'dlx')
 local moved = 0
 for i = 3, #ARGV, 2 do
   local tag = ARGV[i]
-  local fields = redis.call('HMGET', queue.message .. tag, 'claim', 'score')
-  if fields[1] == ARGV[i + 1] and fields[2] and redis.call('ZREM', queue.index, tag) == 1 then
+  local fields = fields_of(queue.message .. tag, 'claim', 'score')
+  if fields[1] == ARGV[i + 1] and fields[2] and redis.call('ZSCORE', queue.index, tag) then
     moved = moved + 1
     -- RabbitMQ counts a rejection as a failed delivery, too.
     redis.call('HINCRBY', queue.message .. tag, 'failed', 1)
     die(queue, record, tag, fields[2], ARGV[1], now)
+    redis.call('ZREM', queue.index, tag)
   end
 end
 if moved > 0 then redis.call('HINCRBY', queue.meta, 'nacked', moved) end

@@ -20,10 +20,11 @@ local paused = {}
 for i = 4, #ARGV, 2 do
   local tag = ARGV[i]
   local hash = queue.message .. tag
-  local fields = redis.call('HMGET', hash, 'claim', 'score', 'expires')
-  if fields[1] == ARGV[i + 1] and fields[2] and redis.call('ZREM', queue.index, tag) == 1 then
+  local fields = fields_of(hash, 'claim', 'score', 'expires')
+  if fields[1] == ARGV[i + 1] and fields[2] and redis.call('ZSCORE', queue.index, tag) then
     redis.call('HSET', hash, 'seen', 1)
     local place, attempt = put_back_failed(queue, rules, ARGV[1], tag, fields[2], fields[3], now, ARGV[3])
+    redis.call('ZREM', queue.index, tag)
     went[place] = went[place] + 1
     if attempt == 2 and not rules[4] and #paused == 0 then paused = { tag, envelope_of(hash) } end
   end

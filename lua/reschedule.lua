@@ -13,7 +13,7 @@
 -- @include ring
 local queue, tag = places(0), ARGV[1]
 local hash = queue.message .. tag
-local score, due = take_waiting(queue, tag)
+local score, due = find_waiting(queue, tag)
 if not score then return 0 end
 local now = now_ms()
 local eta = tonumber(ARGV[2])
@@ -26,14 +26,16 @@ if eta > now then
   redis.call('HSET', hash, 'score', score)
   redis.call('ZADD', queue.delayed, text(eta), tag)
   redis.call('ZADD', queue.timer, 0, 'due')
+  if not due then leave_waiting(queue, tag, due) end
   tell(queue.meta, tag, 'delayed', { reason = 'rescheduled', delay = text(eta - now) })
 elseif not due then
   put_back(queue, tag, score, fields[2])
 else
   local expires = expiry_of(tonumber(fields[1]), tonumber(fields[2]), now)
-  redis.call('HDEL', hash, 'score', 'lives')
-  if expires then redis.call('HSET', hash, 'expires', text(expires)) end
   put_back(queue, tag, score, expires and text(expires))
+  if expires then redis.call('HSET', hash, 'expires', text(expires)) end
+  redis.call('HDEL', hash, 'score', 'lives')
+  leave_waiting(queue, tag, due)
   if redis.call('HEXISTS', queue.meta, 'quiet') == 0 then ring(queue.bell, queue.meta) end
   tell(queue.meta, tag, 'promoted', { reason = 'rescheduled' })
 end

@@ -25,7 +25,8 @@ if ARGV[4] ~= '' and not stored then
 end
 record.label = ARGV[3]
 record.since = text(now)
+-- Its deadline first: what has one is found by `reap_subscribers`.
+redis.call('ZADD', KEYS[3], text(now + ARGV[2]), ARGV[1])
 redis.call('HSET', KEYS[5], ARGV[1], format_record(record))
 redis.call('ZADD', KEYS[4], text(record.number), ARGV[1])
-redis.call('ZADD', KEYS[3], text(now + ARGV[2]), ARGV[1])
 return { record.cursor, text(record.number), doubt }

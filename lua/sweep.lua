@@ -9,14 +9,16 @@
 --       than ARGV 7, or one in which the server was started, is an outage, and recovery waits this long after it
 --       7 longest ordinary gap (ms)
 --       8 delivery limit of queues without their own (-1 = none)  9 how many dead letters a queue keeps at most
---       10 for how long (ms)
+--       10 for how long (ms)  [11 visibility timeout (ms): after a step of the clock back no claim lasts longer]
 -- Returns per queue: ms until the next pass (0 = at once, more is due), was it swept (0 = another has the lease), promoted,
 -- recovered, how many of these died at the delivery limit, expired, how many messages were dropped for want of a store, waiting for the dead-letter exchange, old dead letters removed,
--- events that a registered reader has not read and that the hard bound took, events that were not written for want of memory, id of
--- the queue's record ('' = it has none);
+-- events that a registered reader has not read and that the hard bound took, events that were not written for want of memory,
+-- messages that claims have set aside since the last pass because their key holds no hash, why the pass failed ('' = it did not;
+-- the other queues are swept all the same), id of the queue's record ('' = it has none);
 -- then the first messages that died at the delivery limit, as put_back.lua has them
 -- @include now
 -- @include uptime
+-- @include message
 -- @include places
 -- @include put_back
 -- @include lifetime
@@ -44,46 +46,96 @@ end
 
 local outbox = #KEYS % PLACES == OUTBOX and outbox_of(#KEYS - OUTBOX)
 
--- Ends a message that expired; the caller has taken it out of its place.
+-- Ends a message that expired; the caller then takes it out of its place.
 local function end_expired(queue, rules, tag, score)
   if outbox then note_expired(outbox, queue.message .. tag, tag, now) end
   die(queue, rules, tag, score, 'expired', now)
+end
+
+-- The clock went back: what was noted of the time before must not last longer than it was meant to. Claims by processes with a longer
+-- visibility timeout get theirs again by their next heartbeat. Returns whether all is done: `limit` claims a pass.
+local function rebase(queue)
+  local record = redis.call('HMGET', queue.meta, 'paused_at', 'paused_until')
+  local paused_at, paused_until = tonumber(record[1] or 0), tonumber(record[2] or 0)
+  if paused_at > now and paused_until > 0 then
+    redis.call('HSET', queue.meta, 'paused_at', text(now), 'paused_until', text(now + paused_until - paused_at))
+  end
+  redis.call('HDEL', queue.meta, 'stalled', 'pacer', 'pacer_until')
+  local latest = ARGV[11] and text(now + ARGV[11])
+  if not latest then return true end
+  local beyond = redis.call('ZRANGEBYSCORE', queue.index, '(' .. latest, '+inf', 'LIMIT', 0, limit)
+  local entries = {}
+  for _, tag in ipairs(beyond) do
+    entries[#entries + 1] = latest
+    entries[#entries + 1] = tag
+  end
+  if #entries > 0 then redis.call('ZADD', queue.index, unpack(entries)) end
+  return #beyond < limit
 end
 
 local function due_in(key)
   return redis.call('ZRANGEBYSCORE', key, '-inf', text(now), 'LIMIT', 0, limit)
 end
 
+-- A script that fails leaves a message where it was, and perhaps where it should go, too (docs/design/0012-scripts.md). `died` in its
+-- hash says that it is dead, wherever it stands; a ready one is ready, whatever else says that it is claimed or delayed.
+
+-- Finishes a death: the dying go on from there to where the dead of the queue are.
+local function finish_death(queue, tag, died)
+  redis.call('HDEL', queue.message .. tag, 'by', 'expires', 'lives')
+  if not redis.call('ZSCORE', queue.dead, tag) then redis.call('ZADD', queue.dying, died, tag) end
+  redis.call('ZREM', queue.expiry, tag)
+end
+
+-- Removes tags without a message from among the dead and the dying: a few at random, which are all in time.
+local LOOKED_AT = 20
+local function clear_tags(queue)
+  for _, place in ipairs({ queue.dying, queue.dead }) do
+    for _, tag in ipairs(redis.call('ZRANDMEMBER', place, LOOKED_AT)) do
+      if redis.call('EXISTS', queue.message .. tag) == 0 then redis.call('ZREM', place, tag) end
+    end
+  end
+end
+
 -- Returns how many were due, and how many of them had expired: in their queue when a claim met them, or before their eta.
 local function promote(queue, rules)
   local due = due_in(queue.delayed)
-  local entries, expiries, late = {}, {}, {}
+  local promoted, entries, expiries, late = {}, {}, {}, 0
   for _, tag in ipairs(due) do
-    local hash = queue.message .. tag
-    local fields = redis.call('HMGET', hash, 'score', 'lives', 'expires')
-    if fields[1] and fields[3] and tonumber(fields[3]) <= now then
-      late[#late + 1] = { tag, fields[1] }
+    local fields = fields_of(queue.message .. tag, 'score', 'lives', 'expires', 'by', 'died')
+    if fields[5] then
+      finish_death(queue, tag, fields[5])
+    elseif fields[4] and redis.call('ZSCORE', queue.index, tag) then
+      -- It is claimed, and goes back from there.
+    elseif fields[1] and fields[3] and tonumber(fields[3]) <= now then
+      late = late + 1
+      end_expired(queue, rules, tag, fields[1])
     elseif fields[1] then
       entries[#entries + 1] = fields[1]
       entries[#entries + 1] = tag
-      redis.call('HDEL', hash, 'score')
       local expires = expiry_of(tonumber(fields[2]), tonumber(fields[3]), now)
       if expires then
         expiries[#expiries + 1] = text(expires)
         expiries[#expiries + 1] = tag
-        redis.call('HSET', hash, 'expires', text(expires))
-        redis.call('HDEL', hash, 'lives')
       end
-      tell(queue.meta, tag, 'promoted', {})
-    else
+      promoted[#promoted + 1] = { tag, expires }
+    elseif not is_there(queue.message .. tag) then
       tell(queue.meta, tag, 'vanished', {})
+    elseif not redis.call('ZSCORE', queue.ready, tag) then
+      entries[#entries + 1] = text(255 * LEVEL + now)
+      entries[#entries + 1] = tag
     end
   end
-  if #due > 0 then redis.call('ZREM', queue.delayed, unpack(due)) end
   if #entries > 0 then redis.call('ZADD', queue.ready, unpack(entries)) end
   if #expiries > 0 then redis.call('ZADD', queue.expiry, unpack(expiries)) end
-  for _, message in ipairs(late) do end_expired(queue, rules, message[1], message[2]) end
-  return #due, #late
+  for _, message in ipairs(promoted) do
+    local tag, expires = message[1], message[2]
+    if expires then redis.call('HSET', queue.message .. tag, 'expires', text(expires)) end
+    redis.call('HDEL', queue.message .. tag, 'score', 'lives', 'by')
+    tell(queue.meta, tag, 'promoted', {})
+  end
+  if #due > 0 then redis.call('ZREM', queue.delayed, unpack(due)) end
+  return #due, late
 end
 
 -- Returns how many entries it looked at, and how many of them were ready messages.
@@ -93,13 +145,13 @@ local function expire(queue, rules)
   for _, tag in ipairs(due) do
     local score = redis.call('ZSCORE', queue.ready, tag)
     if score then
-      redis.call('ZREM', queue.ready, tag)
       -- A hash that vanished (flush, eviction) leaves nothing to keep.
-      if redis.call('EXISTS', queue.message .. tag) == 1 then
+      if is_there(queue.message .. tag) then
         end_expired(queue, rules, tag, score)
       else
         tell(queue.meta, tag, 'vanished', {})
       end
+      redis.call('ZREM', queue.ready, tag)
       expired = expired + 1
     end
   end
@@ -111,29 +163,43 @@ end
 local function recover(queue, rules)
   local overdue = due_in(queue.index)
   local died = 0
-  if #overdue > 0 then redis.call('ZREM', queue.index, unpack(overdue)) end
+  local stale = 0
   for _, tag in ipairs(overdue) do
-    local fields = redis.call('HMGET', queue.message .. tag, 'score', 'expires')
-    if not fields[1] then
+    local fields = fields_of(queue.message .. tag, 'score', 'expires', 'died', 'by')
+    if fields[3] then
+      finish_death(queue, tag, fields[3])
+    elseif redis.call('ZSCORE', queue.ready, tag) then
+      redis.call('HDEL', queue.message .. tag, 'score', 'by')
+      stale = stale + 1
+    elseif not fields[4] and redis.call('ZSCORE', queue.delayed, tag) then
+      stale = stale + 1
+    elseif not fields[1] then
       tell(queue.meta, tag, 'vanished', {})
     elseif put_back_lost(queue, rules, ARGV[8], tag, fields[1], fields[2], now) == 'dead' then
       died = died + 1
     end
+    redis.call('ZREM', queue.index, tag)
   end
-  return #overdue, died
+  return #overdue, died, stale
 end
 
 -- What a claim found expired has no place yet where its queue has no dead-letter exchange. Returns how many wait for one.
 local function sort_dying(queue, rules)
   if rules[2] then return redis.call('ZCARD', queue.dying) end
-  local popped = redis.call('ZPOPMIN', queue.dying, limit)
-  for i = 1, #popped, 2 do
+  for _, tag in ipairs(redis.call('ZRANGE', queue.dying, 0, limit - 1)) do
     if rules[1] then
-      redis.call('UNLINK', queue.message .. popped[i])
+      redis.call('UNLINK', queue.message .. tag)
       redis.call('HINCRBY', queue.meta, 'dropped', 1)
-    else
-      redis.call('ZADD', queue.dead, popped[i + 1], popped[i])
+    elseif is_there(queue.message .. tag) then
+      local fields = redis.call('HMGET', queue.message .. tag, 'died', 'score')
+      if not (fields[1] and fields[2]) then
+        local score = fields[2] or redis.call('ZSCORE', queue.dying, tag)
+        fields[1] = text(now)
+        redis.call('HSET', queue.message .. tag, 'score', text(tonumber(score)), 'reason', 'unroutable', 'died', fields[1])
+      end
+      redis.call('ZADD', queue.dead, fields[1], tag)
     end
+    redis.call('ZREM', queue.dying, tag)
   end
   return 0
 end
@@ -145,22 +211,29 @@ end
 
 local reply = {}
 local function answer(wait, ...)
-  for _, number in ipairs({ math.max(0, math.ceil(wait)), ... }) do
-    reply[#reply + 1] = number
+  for _, value in ipairs({ math.max(0, math.ceil(wait)), ... }) do
+    reply[#reply + 1] = value
   end
 end
 
 local function sweep(queue)
   if redis.call('EXISTS', queue.ready, queue.delayed, queue.index, queue.dying, queue.dead, queue.trash) == 0 then
     redis.call('DEL', queue.expiry)
-    return answer(interval, 0, 0, 0, 0, 0, 0, 0, 0, trim_events(queue.meta))
+    local overrun, skipped = trim_events(queue.meta)
+    return answer(interval, 0, 0, 0, 0, 0, 0, 0, 0, overrun, skipped, 0, '')
   end
   local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace', 'id', 'bell')
-  if not take_over and record[1] and record[1] ~= ARGV[1] and tonumber(record[2] or 0) > now then
-    return answer(record[2] - now + 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+  local swept = tonumber(record[3] or 0)
+  if not take_over and record[1] and record[1] ~= ARGV[1] and tonumber(record[2] or 0) > now and swept <= now then
+    return answer(record[2] - now + 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '')
   end
   local grace_until = tonumber(record[4] or 0)
-  local swept = tonumber(record[3] or 0)
+  -- Until all is re-based, the next pass shall see that the clock went back.
+  local pass = now
+  if swept > now then
+    grace_until = now + grace
+    if not rebase(queue) then pass = swept end
+  end
   -- Living workers get the time to send a heartbeat first. Of a queue that was never swept the time before is unknown.
   if redis.call('EXISTS', queue.index) == 1 and (swept == 0 or was_away(swept)) then
     grace_until = now + grace
@@ -168,14 +241,16 @@ local function sweep(queue)
   local rules = redis.call('HMGET', queue.meta, unpack(FAILURE_RULES))
   local dropped_before = tonumber(redis.call('HGET', queue.meta, 'dropped') or 0)
   local promoted, late = promote(queue, rules)
-  local recovered, died = 0, 0
-  if grace_until <= now then recovered, died = recover(queue, rules) end
+  local recovered, died, stale = 0, 0, 0
+  if grace_until <= now then recovered, died, stale = recover(queue, rules) end
   local looked_at, expired = expire(queue, rules)
+  clear_tags(queue)
   local dying = sort_dying(queue, rules)
   local evicted = trim_dead(queue, tonumber(ARGV[9]), now - ARGV[10])
-  local trashed = empty_trash(queue.trash, queue.message, queue.meta, limit, now, '')
+  local trashed = empty_trash(queue.trash, queue.message, queue.meta, limit, now, '',
+    { queue.ready, queue.delayed, queue.dying, queue.dead })
   local wait = interval
-  if math.max(promoted, recovered, looked_at, evicted, trashed) == limit then
+  if math.max(promoted, recovered, looked_at, evicted, trashed) == limit or pass > now then
     wait = 0
   else
     for _, key in ipairs({ queue.delayed, queue.expiry }) do
@@ -187,18 +262,27 @@ local function sweep(queue)
   end
   -- What a deleted queue has left in the trash must not bring its record back.
   if record[5] then
-    redis.call('HSET', queue.meta, 'sweeper', ARGV[1], 'lease', text(now + math.max(lease, wait)), 'swept', text(now),
+    redis.call('HSET', queue.meta, 'sweeper', ARGV[1], 'lease', text(now + math.max(lease, wait)), 'swept', text(pass),
       'next', text(now + wait), 'grace', text(grace_until))
   end
   if redis.call('EXISTS', queue.ready) == 1 then redis.call('ZADD', record[6] or queue.bell, 0, 'work') end
   local dropped = tonumber(redis.call('HGET', queue.meta, 'dropped') or 0) - dropped_before
-  answer(wait, 1, promoted, recovered, died, expired + late, dropped, dying, evicted, trim_events(queue.meta))
+  local overrun, skipped = trim_events(queue.meta)
+  local damaged = redis.call('HMGET', queue.meta, 'damaged', 'damaged_told')
+  local set_aside = (damaged[1] or 0) - (damaged[2] or 0)
+  if set_aside > 0 then redis.call('HSET', queue.meta, 'damaged_told', damaged[1]) end
+  answer(wait, 1, promoted, recovered - stale, died, expired + late, dropped, dying, evicted, overrun, skipped, set_aside, '')
 end
 
 for base = 0, #KEYS - PLACES, PLACES do
+  -- A key of another type in one queue must not keep the others from being swept.
   local queue = places(base)
-  sweep(queue)
-  reply[#reply + 1] = redis.call('HGET', queue.meta, 'id') or ''
+  local fine, failure = pcall(sweep, queue)
+  if not fine then
+    answer(interval, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, type(failure) == 'table' and failure.err or tostring(failure))
+  end
+  local id = redis.pcall('HGET', queue.meta, 'id')
+  reply[#reply + 1] = type(id) == 'string' and id or ''
 end
 for _, part in ipairs(deaths) do reply[#reply + 1] = part end
 return reply

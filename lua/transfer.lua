@@ -14,17 +14,16 @@ local queue, tag = places(0), ARGV[1]
 local record = redis.call('HMGET', KEYS[12], unpack(RECORD))
 if not record[1] then return 'NOQUEUE' end
 record.description = ARGV[2]
-local score, due = take_waiting(queue, tag)
+local score, due = find_waiting(queue, tag)
 if not score then return '' end
-let_go(queue, tag, now_ms())
 local hash = queue.message .. tag
 local fields = redis.call('HMGET', hash, 'payload', 'expires', 'lives', 'rank')
-redis.call('HDEL', hash, 'score', 'claim', 'by', 'failed', 'begun', 'requeues', 'seen', 'expires', 'lives', 'rank')
-local moving = queue.message .. 'moving.' .. tag
-redis.call('RENAME', hash, moving)
+local size = is_limited(tag) and size_of(hash)
 local life = (fields[2] or '') .. (fields[3] and '+' .. fields[3] or '')
 local moved = enqueue(KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17], record, fields[1],
-  tonumber(fields[4]) or math.floor(tonumber(score) / LEVEL), due or '0', moving, KEYS[18], life, false)
+  tonumber(fields[4]) or math.floor(tonumber(score) / LEVEL), due or '0', hash, KEYS[18], life, false)
+leave_waiting(queue, tag, due)
+if size then make_room(queue.meta, 1, size, 'gone', now_ms()) end
 redis.call('HINCRBY', queue.meta, 'moved', 1)
 tell(queue.meta, tag, 'moved', { target = ARGV[3] })
 return moved

@@ -5,9 +5,10 @@
 -- Returns how many records are left; where that is none, no key is.
 -- @include fanout
 if ARGV[1] ~= '' then
-  redis.call('ZREM', KEYS[1], ARGV[1])
   redis.call('ZREM', KEYS[2], ARGV[1])
   redis.call('HDEL', KEYS[3], ARGV[1])
+  -- Its deadline last: what has one is found by `reap_subscribers`.
+  redis.call('ZREM', KEYS[1], ARGV[1])
 end
 local durable = ARGV[4]
 if durable ~= '' and ARGV[5] == '1' then

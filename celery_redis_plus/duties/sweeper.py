@@ -79,6 +79,7 @@ class Sweeper:
             limits.dead_letter_max,
             _ms(limits.dead_letter_ttl_s),
         )
+        self._visibility_ms = _ms(visibility_timeout_s)
         self._interval_s = min(INTERVAL_S, visibility_timeout_s / 6)
         self._lease_s = self._interval_s + LEASE_MARGIN_S
         self._grace_s = GRACE_INTERVALS * interval_s(visibility_timeout_s)
@@ -86,6 +87,8 @@ class Sweeper:
         self._longest_gap_s = max(visibility_timeout_s / 3, self._lease_s * 1.5)
         self._due_at: dict[str, float] = {}
         self._take_over: set[str] = set()
+        #: Queues that cannot be swept, and why, as it was logged.
+        self._failing: dict[str, str] = {}
 
     @property
     def due_at(self) -> float:
@@ -131,7 +134,7 @@ class Sweeper:
         keys += self._keys.expired
         reply = self._wire.run(
             script("sweep"), keys, self._name, _ms(self._lease_s), _ms(self._interval_s), LIMIT, int(take_over),
-            _ms(self._grace_s), _ms(self._longest_gap_s), *self._bounds,
+            _ms(self._grace_s), _ms(self._longest_gap_s), *self._bounds, self._visibility_ms,
         )  # fmt: skip
         now = time.monotonic()
         deaths = list(read_deaths(reply[COLUMNS * len(queues) :]))
@@ -144,8 +147,19 @@ class Sweeper:
             _report(queue, swept)
             if swept.died:
                 log_deaths(queue, swept.died, [death for death in deaths if death.meta == self._keys.queue(queue).meta])
+            self._note_failure(queue, swept.failure.decode("utf-8", "replace"))
             if swept.dying:
                 self._see_off(queue)
+
+    def _note_failure(self, queue: str, text: str) -> None:
+        if text == self._failing.get(queue, ""):
+            return
+        if text:
+            self._failing[queue] = text
+            logger.error("queue %r cannot be swept (%s); trying again every %g s", queue, text, self._interval_s)
+        else:
+            del self._failing[queue]
+            logger.info("queue %r is swept again", queue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +177,13 @@ class Swept:
     evicted: int
     overrun: int
     skipped: int
+    damaged: int
+    failure: bytes
     #: Of the queue's record; empty where it has none.
     id: bytes
 
 
-COLUMNS = 12
+COLUMNS = 14
 
 
 def _report(queue: str, swept: Swept) -> None:
@@ -187,7 +203,15 @@ def _report(queue: str, swept: Swept) -> None:
             swept.overrun, queue,
         )  # fmt: skip
     if swept.skipped:
-        logger.warning("%d event(s) of queue %r were not written: the server's memory is full", swept.skipped, queue)
+        logger.warning(
+            "%d event(s) of queue %r were not written: the server's memory is full, or their key holds something else",
+            swept.skipped, queue,
+        )  # fmt: skip
+    if swept.damaged:
+        logger.error(
+            "%d message(s) of queue %r are set aside: what is stored under their keys is no message any more (counter `damaged`)",
+            swept.damaged, queue,
+        )  # fmt: skip
 
 
 def _ms(seconds: float) -> int:

@@ -1,46 +1,50 @@
+-- @include message
 -- @include room
 -- @include text
 -- @include event
 
--- Ends a message's life in its queue; the caller has taken it out of its place. It goes on to the dead-letter exchange (`dying`,
+-- Ends a message's life in its queue; the caller then takes it out of its place. It goes on to the dead-letter exchange (`dying`,
 -- which the sweeper's process empties), or into the queue's own store (`dead`), or away: a transient queue has no store.
 -- `queue` has its keys by name, `record` is HMGET meta ttl dlx. Counts what it does.
+-- From the field `died` on the message counts as dead: wherever a script that fails leaves it, the sweep or a claim finishes this.
 local function die(queue, record, tag, score, reason, now)
   local hash = queue.message .. tag
   local err = error_of(hash, tag)
   local ttl, exchange = record[1], record[2]
-  if is_limited(tag) and redis.call('HEXISTS', hash, 'died') == 0 then make_room(queue.meta, 1, size_of(hash), 'gone', now) end
-  if reason == 'expired' then redis.call('HINCRBY', queue.meta, 'expired', 1) end
+  local size = is_limited(tag) and redis.call('HEXISTS', hash, 'died') == 0 and size_of(hash)
+  local function count_out()
+    if reason == 'expired' then redis.call('HINCRBY', queue.meta, 'expired', 1) end
+    if size then make_room(queue.meta, 1, size, 'gone', now) end
+  end
   if ttl and not exchange then
     redis.call('UNLINK', hash)
     redis.call('HINCRBY', queue.meta, 'dropped', 1)
-    return
+    return count_out()
   end
   redis.call('HSET', hash, 'score', score, 'reason', reason, 'died', text(now))
   redis.call('HDEL', hash, 'by', 'expires', 'lives')
-  redis.call('HINCRBY', queue.meta, 'dead_lettered', 1)
   local place = exchange and queue.dying or queue.dead
   redis.call('ZADD', place, text(now), tag)
   if ttl then redis.call('PEXPIRE', place, ttl) end
   if exchange then redis.call('ZADD', queue.timer, 0, 'due') end
+  redis.call('HINCRBY', queue.meta, 'dead_lettered', 1)
+  count_out()
   tell(queue.meta, tag, 'dead_lettered', { reason = reason, error = err })
 end
 
 -- Removes dead letters beyond the `most` youngest, and those that died before `before` (ms); at most 500. Returns how many.
 local function trim_dead(queue, most, before)
   local evicted = redis.call('ZRANGEBYSCORE', queue.dead, '-inf', '(' .. text(before), 'LIMIT', 0, 500)
-  if #evicted > 0 then
-    redis.call('ZREM', queue.dead, unpack(evicted))
-  else
+  if #evicted == 0 then
     local over = math.min(redis.call('ZCARD', queue.dead) - most, 500)
     if over <= 0 then return 0 end
-    local popped = redis.call('ZPOPMIN', queue.dead, over)
-    for i = 1, #popped, 2 do evicted[#evicted + 1] = popped[i] end
+    evicted = redis.call('ZRANGE', queue.dead, 0, over - 1)
   end
   for _, tag in ipairs(evicted) do
     redis.call('UNLINK', queue.message .. tag)
     tell(queue.meta, tag, 'dropped', { reason = 'retention' })
   end
+  redis.call('ZREM', queue.dead, unpack(evicted))
   redis.call('HINCRBY', queue.meta, 'dead_evicted', #evicted)
   return #evicted
 end

@@ -24,7 +24,8 @@ end
 -- Gives the message its tag and its place: ready, or delayed until `eta` (ms since the epoch; '+ms' counts from now). Returns
 -- the tag.
 -- `record` is HMGET meta of RECORD; `record.description` is what the event `published` says of the
--- message. `staged` is false, or the key of a hash that already holds the body.
+-- message. `staged` is false, or the key of a hash that already holds the body, or a whole message of another queue: its RENAME is
+-- the moment from which on the message is here.
 -- `life` is as publishers send it. `tag` is false, or a tag that the message has already: its event is left to the caller.
 local function enqueue(meta, ready, delayed, message, bell, timer, record, payload, rank, eta, staged, expiry, life, tag)
   local now = now_ms()
@@ -33,25 +34,38 @@ local function enqueue(meta, ready, delayed, message, bell, timer, record, paylo
   local told = not tag and record[6] and is_sampled(published, log_of(meta, record[6]).permille)
   tag = tag or new_tag(now, published, mark_of(record[5], told), record[1])
   local hash = message .. tag
-  if staged then
-    redis.call('RENAME', staged, hash)
-    redis.call('PERSIST', hash)
-  end
   local ttl, level = record[2], level_of(record[9])
   local lives, expires = false, false
   if life ~= '' or record[4] then lives, expires = lifetime(life, record[4]) end
-  if eta > now then
+  -- One that expires before its time ends then.
+  local due = expires and math.min(expires, eta) or eta
+  local delayed_until = eta > now and text(due)
+  -- The place first, then the hash: see `make_ready`.
+  if delayed_until then
+    redis.call('ZADD', delayed, delayed_until, tag)
+  else
+    redis.call('ZADD', ready, text(rank * level + now), tag)
+  end
+  if staged then
+    local moved = redis.call('HEXISTS', staged, 'payload') == 1
+    if not moved then redis.call('HSET', staged, 'payload', payload) end
+    redis.call('RENAME', staged, hash)
+    redis.call('PERSIST', hash)
+    if moved then
+      redis.call('HDEL', hash, 'claim', 'by', 'failed', 'begun', 'requeues', 'seen', 'expires', 'lives', 'reason', 'died', 'error', 'rank')
+      if not delayed_until then redis.call('HDEL', hash, 'score') end
+    end
+  end
+  if delayed_until then
     redis.call('HSET', hash, 'payload', payload, 'score', text(rank * level + eta))
     if lives then redis.call('HSET', hash, 'lives', text(lives)) end
     if expires then redis.call('HSET', hash, 'expires', text(expires)) end
-    -- One that expires before its time ends then.
-    local due = expires and math.min(expires, eta) or eta
-    redis.call('ZADD', delayed, text(due), tag)
     if ttl then redis.call('PEXPIRE', delayed, ttl) end
     announce(timer, ttl, record[3], due, now)
   else
     -- Nobody may take it now (paused, limits): who lifts that rings.
-    make_ready(ready, record[7] or bell, hash, tag, payload, rank, now, level, record[8])
+    redis.call('HSET', hash, 'payload', payload)
+    if not record[8] then redis.call('ZADD', record[7] or bell, 0, 'work') end
     expires = expiry_of(lives, expires, now)
     if expires then
       redis.call('HSET', hash, 'expires', text(expires))

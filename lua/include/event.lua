@@ -73,7 +73,11 @@ local function log_of(meta, archive)
   local log = archive and read_archive(archive)
   _logs[meta] = log or false
   if not log then return false end
-  local state = redis.call('HMGET', log.meta, 'epoch', 'checked', 'full', 'run')
+  local state = redis.pcall('HMGET', log.meta, 'epoch', 'checked', 'full', 'run')
+  if state.err then
+    _logs[meta] = false
+    return false
+  end
   local now, ts = now_ms_and_us()
   log.record, log.ts, log.checked = meta, ts, state[2]
   log.epoch, log.now, log.full = state[1], now, state[3] == '1'
@@ -109,13 +113,16 @@ local function tell(meta, tag, what, facts)
     .. (facts.description or NO_DESCRIPTION)
   local id = next_id(log)
   if facts.payload and log.payload then
-    id = redis.call('XADD', log.events, id, 'v', value, 'p', facts.payload)
+    id = redis.pcall('XADD', log.events, id, 'v', value, 'p', facts.payload)
   else
-    id = redis.call('XADD', log.events, id, 'v', value)
+    id = redis.pcall('XADD', log.events, id, 'v', value)
   end
-  if log.index then
-    redis.call('APPEND', log.trail .. tag, id .. ' ')
-    redis.call('PEXPIRE', log.trail .. tag, log.age)
+  -- An event that cannot be written (a key of another type) holds up no message.
+  if type(id) == 'table' then
+    redis.call('HINCRBY', log.meta, 'skipped', 1)
+  elseif log.index then
+    redis.pcall('APPEND', log.trail .. tag, id .. ' ')
+    redis.pcall('PEXPIRE', log.trail .. tag, log.age)
   end
 end
 
@@ -131,7 +138,7 @@ local function tell_published(meta, tag, description, payload, delay)
   local log = is_told(tag) and log_of(meta)
   local task_id = log and log.index and not log.full and description and string.match(description, '^[^\t]+')
   if task_id then
-    redis.call('APPEND', log.task .. task_id, tag .. ' ')
-    redis.call('PEXPIRE', log.task .. task_id, log.age)
+    redis.pcall('APPEND', log.task .. task_id, tag .. ' ')
+    redis.pcall('PEXPIRE', log.task .. task_id, log.age)
   end
 end

@@ -9,12 +9,24 @@ local function fence(producer, window_ms)
   return last
 end
 
--- As `is_new`, also for a retry, which may come in any order, on any connection.
+-- As `is_new`, also for a retry, which may come in any order, on any connection. Remembers nothing: the caller calls `remember`
+-- when the message is stored.
 local function first_time(producer, n, retry, window_ms)
-  if not retry then return is_new(producer, n, window_ms) end
-  local last = fence(producer, window_ms)
-  if tonumber(n) <= tonumber(string.sub(last, 2)) then return false end
-  return redis.call('SET', producer .. ':' .. n, 1, 'NX', 'PX', window_ms) and true or false
+  if retry then
+    local last = fence(producer, window_ms)
+    return tonumber(n) > tonumber(string.sub(last, 2)) and redis.call('EXISTS', producer .. ':' .. n) == 0
+  end
+  local last = redis.call('GET', producer)
+  return not last or (string.sub(last, 1, 1) ~= 'F' and tonumber(last) < tonumber(n))
+end
+
+-- Notes that message number `n` is stored.
+local function remember(producer, n, retry, window_ms)
+  if retry then
+    redis.call('SET', producer .. ':' .. n, 1, 'PX', window_ms)
+  else
+    redis.call('SET', producer, n, 'PX', window_ms)
+  end
 end
 
 -- Whether message number `n` is stored, or was. Remembers nothing. (An original that is fenced out is not.)

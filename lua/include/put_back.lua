@@ -2,7 +2,7 @@
 -- @include die
 -- @include retry_delay
 
--- Makes a message ready again that was claimed or delayed, where it stood before; the caller has taken it out of its place.
+-- Makes a message ready again that was claimed or delayed, where it stood before; the caller then takes it out of its place.
 -- `expires` is its expiry (ms) or false.
 local function put_back(queue, tag, score, expires)
   redis.call('ZADD', queue.ready, score, tag)
@@ -36,7 +36,8 @@ end
 -- Puts back a message after a delivery that is over. `how`: 'lost' with its consumer; 'failed', as its consumer says; 'asked': its
 -- consumer wants it to be delivered again, which is a failure only where the queue has a limit of its own. At the limit the message
 -- dies, or where the retry policy is at its end. `rules` is HMGET meta of FAILURE_RULES, `limit` holds for queues without one of
--- their own (-1 = none). Returns 'ready'; 'delayed', and which delivery it was that the policy or the pause counts; 'dead'.
+-- their own (-1 = none). Returns 'ready'; 'delayed', and which delivery it was that the policy or the pause counts; 'dead'. The caller
+-- then takes it out of its place.
 local function put_back_failed(queue, rules, limit, tag, score, expires, now, how)
   local hash = queue.message .. tag
   local counts = how ~= 'asked' or rules[3]
@@ -59,16 +60,16 @@ local function put_back_failed(queue, rules, limit, tag, score, expires, now, ho
   end
   local reason = how == 'lost' and 'heartbeat_lost' or counts and 'rejected' or 'requeue'
   local err = error_of(hash, tag)
-  redis.call('HDEL', hash, 'by')
   if delay == 0 then
-    redis.call('HDEL', hash, 'score')
     put_back(queue, tag, score, expires)
+    redis.call('HDEL', hash, 'score', 'by')
     tell(queue.meta, tag, how == 'lost' and 'recovered' or 'requeued', { reason = reason, error = err })
     return 'ready'
   end
   redis.call('HSET', hash, 'score', score)
   redis.call('ZADD', queue.delayed, text(now + delay), tag)
   redis.call('ZADD', queue.timer, 0, 'due')
+  redis.call('HDEL', hash, 'by')
   tell(queue.meta, tag, 'retried', { reason = reason, error = err, delay = text(delay) })
   return 'delayed', attempt
 end

@@ -12,8 +12,15 @@ local function is_sampled(published, permille)
 end
 
 -- Stores a message that is deliverable from `now` on, and rings unless `quiet`. `level` is one priority level's span of scores.
+-- Its place comes first: whoever meets a tag without a message drops it, and a message without a place would stay for ever.
 local function make_ready(ready, bell, hash, tag, payload, rank, now, level, quiet)
-  redis.call('HSET', hash, 'payload', payload)
   redis.call('ZADD', ready, text(rank * level + now), tag)
+  redis.call('HSET', hash, 'payload', payload)
   if not quiet then redis.call('ZADD', bell, 0, 'work') end
+end
+
+-- Takes back what `make_ready` stored.
+local function unmake_ready(ready, hash, tag)
+  redis.call('UNLINK', hash)
+  redis.call('ZREM', ready, tag)
 end

@@ -26,7 +26,9 @@ end
 
 -- Bytes that a message counts for.
 local function size_of(hash)
-  return redis.call('HSTRLEN', hash, 'payload') + redis.call('HSTRLEN', hash, 'body')
+  local payload, body = redis.pcall('HSTRLEN', hash, 'payload'), redis.pcall('HSTRLEN', hash, 'body')
+  -- A key of another type has no fields.
+  return type(payload) == 'number' and type(body) == 'number' and payload + body or 0
 end
 
 local function leave_line(room, waiter)

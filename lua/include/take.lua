@@ -22,30 +22,42 @@ local function for_marked()
   return _for_marked
 end
 
--- Takes up to `count` messages from the queue with these keys, which the reply calls `q`: out of the queue and into the index.
--- Returns how many it took, and whether the queue gave less than was asked for: nothing is left there.
+-- Takes up to `count` messages from the queue with these keys, which the reply calls `q`: into the index, then out of the queue.
+-- A message that stands in both was taken by a claim that failed: nobody has it, and the next claim takes it.
+-- Returns how many it took, and whether nothing is left there.
 local function take(q, count, ready, index, message, meta, expiry, delayed)
-  local popped = redis.call('ZPOPMIN', ready, count)
-  local drained = #popped < 2 * count
-  if #popped > 0 and not deadline then
+  -- One more than is wanted tells whether something is left.
+  local found = redis.call('ZRANGE', ready, 0, count, 'WITHSCORES')
+  local drained = #found <= 2 * count
+  if #found > 0 and not deadline then
     now, ts = now_ms_and_us()
     deadline = text(now + visibility)
   end
   local looked, log, id, _
-  local claimed = {}
-  local taken = 0
-  for i = 1, #popped, 2 do
-    local tag, score = popped[i], popped[i + 1]
+  local claimed, expiring = {}, {}
+  local taken, passed = 0, 0
+  for i = 1, math.min(#found, 2 * count), 2 do
+    local tag, score = found[i], found[i + 1]
     if bytes <= 0 then
-      -- The reply is full: what is left goes back to where it was.
-      redis.call('ZADD', ready, score, tag)
+      -- The reply is full.
       drained = false
+      break
     else
+      passed = passed + 1
       local hash = message .. tag
-      local fields = redis.call('HMGET', hash, 'payload', 'claim', 'failed', 'seen', 'expires')
+      local fields = redis.pcall('HMGET', hash, 'payload', 'claim', 'failed', 'seen', 'expires', 'died')
+      -- A key of another type is set aside as it is, and holds up nobody.
+      if fields.err then
+        if not string.find(fields.err, 'WRONGTYPE', 1, true) then error(fields) end
+        redis.call('HINCRBY', meta, 'damaged', 1)
+        fields = {}
+      end
       local expires = fields[5]
-      if expires then redis.call('ZREM', expiry, tag) end
-      if expires and tonumber(expires) <= now then
+      if expires then expiring[#expiring + 1] = tag end
+      if fields[6] then
+        -- A script failed that ended its life: the sweep finishes that.
+        redis.call('ZADD', delayed, text(now), tag)
+      elseif expires and tonumber(expires) <= now then
         -- Only the sweep ends messages that expired, and tells their waiters. It finds this one among the delayed: due, and expired.
         redis.call('HSET', hash, 'score', score)
         redis.call('ZADD', delayed, text(now), tag)
@@ -64,7 +76,8 @@ local function take(q, count, ready, index, message, meta, expiry, delayed)
           id, _, log = quick_log(redis.call('HGET', meta, 'log'), now)
         end
         if told and log then
-          redis.call('XADD', log, id, 'v', 'claimed\t' .. ts .. '\t' .. tag .. '\t' .. claim .. '\t' .. worker .. CLAIMED_END)
+          -- An event that cannot be written holds up no message.
+          redis.pcall('XADD', log, id, 'v', 'claimed\t' .. ts .. '\t' .. tag .. '\t' .. claim .. '\t' .. worker .. CLAIMED_END)
         elseif not is_plain(tag) then
           for_marked().tell(meta, tag, 'claimed', { claim = claim, worker = worker })
         end
@@ -74,15 +87,17 @@ local function take(q, count, ready, index, message, meta, expiry, delayed)
       end
     end
   end
-  if #claimed > 0 then
-    redis.call('ZADD', index, unpack(claimed))
+  if #claimed > 0 then redis.call('ZADD', index, unpack(claimed)) end
+  if passed > 0 then redis.call('ZREMRANGEBYRANK', ready, 0, passed - 1) end
+  if #expiring > 0 then redis.call('ZREM', expiry, unpack(expiring)) end
+  if taken > 0 then
     -- A record that has just expired must not come back as a counter.
     if redis.call('HINCRBY', meta, 'delivered', taken) == taken and redis.call('HEXISTS', meta, 'id') == 0 then
       redis.call('DEL', meta)
     end
   end
-  if popped[1] and not is_plain(popped[1]) and for_marked().is_limited(popped[1]) then
-    for_marked().make_room(meta, #popped / 2, 0, 'claimed', now)
+  if passed > 0 and not is_plain(found[1]) and for_marked().is_limited(found[1]) then
+    for_marked().make_room(meta, passed, 0, 'claimed', now)
   end
   return taken, drained
 end

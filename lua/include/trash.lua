@@ -1,24 +1,28 @@
+-- @include message
 -- @include room
 -- @include event
 
 -- Frees up to `limit` messages that a purge or a delete put into the trash. Returns how many. `archive` is the record of the
--- events of a queue that was deleted, '' where `meta` has it.
-local function empty_trash(trash, message, meta, limit, now, archive)
-  local popped = redis.call('ZPOPMIN', trash, limit)
+-- events of a queue that was deleted, '' where `meta` has it. `places`: where a purge or a delete that failed has left their tags.
+local function empty_trash(trash, message, meta, limit, now, archive, places)
+  local tags = redis.call('ZRANGE', trash, 0, limit - 1)
   local room, bytes = 0, 0
   local deleted = archive ~= ''
   if deleted then log_of(meta, archive) end
-  for i = 1, #popped, 2 do
-    local tag = popped[i]
+  for _, tag in ipairs(tags) do
     local hash = message .. tag
     -- A dead letter was counted out when it died.
-    if is_limited(tag) and redis.call('HEXISTS', hash, 'died') == 0 then
+    if is_limited(tag) and not fields_of(hash, 'died')[1] then
       room = room + 1
       bytes = bytes + size_of(hash)
     end
     -- It is gone where a late ack was first.
     if redis.call('UNLINK', hash) == 1 then tell(meta, tag, 'purged', { reason = deleted and 'queue_deleted' or nil }) end
   end
+  if #tags > 0 then
+    for _, place in ipairs(places or {}) do redis.call('ZREM', place, unpack(tags)) end
+    redis.call('ZREM', trash, unpack(tags))
+  end
   make_room(meta, room, bytes, 'gone', now)
-  return #popped / 2
+  return #tags
 end

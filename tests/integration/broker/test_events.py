@@ -97,6 +97,8 @@ def test_each_return_is_told(archived):
 
 
 def test_a_delayed_message_is_promoted_and_a_forgotten_one_recovered(archived):
+    # A server that was started just now looks like one that was away.
+    wait_until(lambda: archived.client.info("server")["uptime_in_seconds"] >= 3)
     archived.declare("q")
     archived.publish("q", b"x", eta="+1")
     wait_until(lambda: (sweep(archived, "q"), archived.queues.sizes("q").ready)[1] == 1)
@@ -254,7 +256,7 @@ def test_with_memory_full_events_are_skipped_and_counted_so_that_acks_free_it(br
 
 
 def test_a_sweep_answers_with_all_its_columns():
-    assert COLUMNS == 12
+    assert COLUMNS == 14
 
 
 def test_a_transient_queue_cannot_be_archived(broker):

@@ -1,0 +1,78 @@
+"""A key of another type, which somebody else wrote or a restore has left, harms its own message or queue alone."""
+
+from __future__ import annotations
+
+from celery_redis_plus.duties.sweeper import Limits, Sweeper
+from tests.integration.broker.conftest import make_broker
+
+
+def sweep(broker, *queues):
+    limits = Limits(30, None, 5, 1000.0)
+    sweeper = Sweeper(broker.wire, broker.keys, name="s", limits=limits, see_off=lambda _: None)
+    sweeper.watch(queues)
+    sweeper.run()
+
+
+def damage(client, place, number):
+    tag = client.zrange(place, number, number)[0]
+    client.delete(b"message:{q}:" + tag)
+    client.set(b"message:{q}:" + tag, "foreign")
+    return tag
+
+
+def test_a_claim_sets_a_damaged_message_aside_and_takes_its_neighbours(redis_client, caplog):
+    broker = make_broker(redis_client)
+    broker.declare("q")
+    broker.publish("q", *(b"%d" % number for number in range(10)))
+    damage(redis_client, "queue:{q}", 4)
+    assert broker.bodies("q") == [b"%d" % number for number in range(10) if number != 4]
+    assert redis_client.zcard("queue:{q}") == 0
+    assert redis_client.hget("meta:{q}", "damaged") == b"1"
+    sweep(broker, "q")
+    assert "1 message(s) of queue 'q' are set aside" in caplog.text
+    broker.wire.close()
+
+
+def test_heartbeats_and_settlements_of_its_neighbours_go_on(redis_client):
+    from celery_redis_plus.broker.holding import Settlement
+    from celery_redis_plus.scripts import script
+
+    broker = make_broker(redis_client)
+    broker.declare("q")
+    broker.publish("q", b"a", b"b", b"c")
+    messages = broker.claim("q")
+    tag = damage(redis_client, "messages_index:{q}", 1)
+    of = broker.keys.queue("q")
+    pairs = [value for message in messages for value in (message.tag, message.claim)]
+    assert broker.wire.run(script("heartbeat"), [of.index, of.message], 30_000, 3, *pairs) == [tag]
+    broker.settle(Settlement.REJECT, *messages)
+    assert redis_client.zcard("dead:{q}") == 2
+    broker.wire.close()
+
+
+def test_a_claim_that_cannot_write_the_index_leaves_all_messages_ready(redis_client):
+    import pytest
+    from redis.exceptions import RedisError
+
+    broker = make_broker(redis_client)
+    broker.declare("q")
+    broker.publish("q", b"a", b"b")
+    redis_client.set("messages_index:{q}", "foreign")
+    with pytest.raises(RedisError, match="WRONGTYPE"):
+        broker.claim("q")
+    redis_client.delete("messages_index:{q}")
+    assert broker.bodies("q") == [b"a", b"b"]
+    broker.wire.close()
+
+
+def test_a_queue_that_cannot_be_swept_does_not_keep_others_from_it(redis_client, caplog):
+    broker = make_broker(redis_client)
+    broker.declare("bad", "q")
+    broker.publish("q", b"x", eta="+1")
+    broker.publish("bad", b"x")
+    redis_client.set("messages_index:{bad}", "foreign")
+    redis_client.zadd("delayed:{q}", {redis_client.zrange("delayed:{q}", 0, 0)[0]: 1})
+    sweep(broker, "bad", "q")
+    assert redis_client.zcard("queue:{q}") == 1
+    assert "queue 'bad' cannot be swept (WRONGTYPE" in caplog.text
+    broker.wire.close()

@@ -1,0 +1,240 @@
+"""A script that fails at any of its commands leaves every message in one place, after sweeps and claims alone.
+
+Scripts are atomic and not rolled back: a key of another type, or a missing permission, ends one in its middle.
+docs/design/0012-scripts.md has the rule that their order of writes follows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from redis.exceptions import RedisError
+
+from celery_redis_plus.broker import publishing
+from tests.integration.scripts.test_headers import NAMES, READ_ONLY
+from tests.integration.scripts.workshop import LARGE, Workshop
+from tests.support.clock import scripts_read_a_key
+from tests.support.failing import FAILED_KEY, MESSAGE
+from tests.support.invariants import violations
+
+EVERYTHING = frozenset((b"dead1", b"dead2", b"held1", b"held2", b"ready1", b"ready2", b"ready3", b"mortal", b"later1", b"later2"))
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One way to call a script."""
+
+    act: Callable[[Workshop], Any]
+    #: Bodies that the script removes for good: they may be there or not.
+    ends: frozenset[bytes] = field(default=frozenset())
+    #: Arguments of the queue `q`.
+    arguments: dict[str, Any] = field(default_factory=dict)
+    #: A message whose publisher got an error may stand there with the life of its staged body.
+    staged: bool = False
+    #: What happens before.
+    before: Callable[[Workshop], Any] = lambda _: None
+
+
+def bodies(*names: str) -> frozenset[bytes]:
+    return frozenset(name.encode() for name in names)
+
+
+def dying(shop: Workshop) -> None:
+    """Have the held messages die towards a dead-letter exchange."""
+    shop.settle("REJECT")
+
+
+def after(ms: int) -> Callable[[Workshop], None]:
+    return lambda shop: shop.clock.advance(ms)
+
+
+DLX = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "d"}
+LIMITED = {"x-max-length": 50, "x-overflow": "reject-publish"}
+
+SCENARIOS: dict[str, list[Scenario]] = {
+    "ack": [Scenario(lambda shop: shop.settle("ACK"), bodies("held1", "held2"))],
+    "reject": [
+        Scenario(lambda shop: shop.settle("REJECT")),
+        Scenario(lambda shop: shop.settle("REJECT"), arguments=DLX),
+    ],
+    "requeue": [
+        Scenario(lambda shop: shop.settle("REQUEUE")),
+        Scenario(lambda shop: shop.settle("REQUEUE"), arguments={"x-delayed-retry-min": 1000}),
+        Scenario(lambda shop: shop.settle("REQUEUE"), arguments={"x-delivery-limit": 1}),
+    ],
+    "hand_back": [Scenario(lambda shop: shop.settle("HAND_BACK"))],
+    "hand_back_session": [
+        Scenario(
+            lambda shop: shop.run(
+                "hand_back_session",
+                [shop.q.ready, shop.q.index, shop.q.message, shop.q.bell, shop.q.expiry, shop.q.timer, shop.q.meta],
+                "holder",
+                0,
+                100,
+            )
+        )
+    ],
+    "heartbeat": [
+        Scenario(
+            lambda shop: shop.run("heartbeat", [shop.q.index, shop.q.message], 30_000, 1, shop.held[0].tag, shop.held[0].claim)
+        )
+    ],
+    "begin": [Scenario(lambda shop: shop.run("begin", [shop.q.message], shop.held[0].tag, shop.held[0].claim))],
+    "claim": [
+        Scenario(lambda shop: shop.claim()),
+        Scenario(lambda shop: shop.claim(credit=2)),
+        Scenario(lambda shop: shop.claim(), before=after(650_000)),
+        Scenario(lambda shop: shop.claim(), arguments=LIMITED),
+    ],
+    "publish": [
+        Scenario(lambda shop: shop.publish(b"new")),
+        Scenario(lambda shop: shop.publish(b"new", eta="+1000")),
+        Scenario(lambda shop: shop.publish(b"new", life="+900000")),
+        Scenario(lambda shop: shop.publish(b"x" * (LARGE + 1)), staged=True),
+    ],
+    "publish_managed": [
+        Scenario(lambda shop: shop.publish(b"new"), arguments=LIMITED),
+        Scenario(lambda shop: shop.publish(b"new", eta="+1000"), arguments=LIMITED),
+        Scenario(
+            lambda shop: shop.publish(b"new"),
+            arguments={"x-max-length": 6, "x-overflow": "drop-head"},
+        ),
+    ],
+    "sweep": [
+        Scenario(lambda shop: shop.sweep(), before=after(20_000)),
+        Scenario(lambda shop: shop.sweep(), before=after(31_000)),
+        Scenario(lambda shop: shop.sweep(), before=after(31_000), arguments={"x-delivery-limit": 1}),
+        Scenario(lambda shop: shop.sweep(), before=after(700_000)),
+        Scenario(
+            lambda shop: shop.sweep(),
+            before=lambda shop: shop.run(
+                "purge", [shop.q.trash, shop.q.meta, shop.q.bell, shop.q.expiry, shop.q.ready, shop.q.delayed]
+            ),
+            ends=bodies("ready1", "ready2", "ready3", "mortal", "later1", "later2"),
+        ),
+    ],
+    "cancel": [
+        Scenario(lambda shop: shop.messages.cancel("q", [shop.tag("ready"), shop.tag("delayed")]), bodies("ready1", "later1")),
+        Scenario(lambda shop: shop.messages.cancel("q", [shop.tag("ready"), shop.tag("delayed")], dead_letter=True)),
+    ],
+    "kill": [
+        Scenario(lambda shop: shop.run("kill", shop.q.places, shop.tag("ready"), "timeout", 5)),
+        Scenario(lambda shop: shop.run("kill", shop.q.places, shop.tag("delayed"), "timeout", 5)),
+        Scenario(lambda shop: shop.run("kill", shop.q.places, shop.tag("index"), "timeout", 5)),
+    ],
+    "reschedule": [
+        Scenario(lambda shop: shop.messages.reschedule("q", shop.tag("ready"), "+5000")),
+        Scenario(lambda shop: shop.messages.reschedule("q", shop.tag("delayed"), "+5000")),
+        Scenario(lambda shop: shop.messages.reschedule("q", shop.tag("delayed"), 0)),
+        Scenario(lambda shop: shop.messages.reschedule("q", shop.tag("ready"), 0)),
+    ],
+    "transfer": [
+        Scenario(lambda shop: shop.messages.move("q", shop.tag("ready"), "d")),
+        Scenario(lambda shop: shop.messages.move("q", shop.tag("ready", 3), "d")),
+        Scenario(lambda shop: shop.messages.move("q", shop.tag("delayed"), "d")),
+    ],
+    "move": [
+        Scenario(lambda shop: shop.dead.replay(shop.dead.page("q")[0])),
+        Scenario(lambda shop: shop.dead.replay(shop.dead.page("q")[0], "d")),
+        Scenario(lambda shop: shop.see_off("q"), before=dying, arguments=DLX),
+    ],
+    "keep": [Scenario(lambda shop: shop.dead.keep("q", [shop.tag("dying")]), before=dying, arguments=DLX)],
+    "delete_dead": [
+        Scenario(lambda shop: shop.dead.delete("q", [shop.tag("dead")]), bodies("dead1")),
+        Scenario(lambda shop: shop.dead.purge("q"), bodies("dead1", "dead2")),
+    ],
+    "empty_trash": [Scenario(lambda shop: shop.dead.purge("q"), bodies("dead1", "dead2"))],
+    "purge": [Scenario(lambda shop: shop.queues.purge("q"), bodies("ready1", "ready2", "ready3", "mortal", "later1", "later2"))],
+    "delete": [Scenario(lambda shop: (shop.queues.delete("q"), shop.declare("q")), EVERYTHING)],
+    "publish_dead": [
+        Scenario(
+            lambda shop: shop.run(
+                "publish_dead", [*shop.q.places, b"pub:{q}:p"], b"{}\nnew", 255, 0, 1, 0, 900_000, "", "unroutable", 5, ""
+            )
+        )
+    ],
+    "claim_managed": [
+        Scenario(
+            lambda shop: shop.run("claim_managed", shop.q.crew, 10, 30_000, "holder", 10**6, "", 10, 0, 5, 5, "w"),
+            arguments={"x-max-unacked": 5},
+        ),
+    ],
+    "join": [Scenario(lambda shop: shop.run("join", shop.q.crew, "me", 60_000, 0, 0, "tag", "t"))],
+    "leave": [
+        Scenario(
+            lambda shop: shop.run("leave", shop.q.crew, "me"),
+            before=lambda shop: shop.run("join", shop.q.crew, "me", 60_000, 0, 0, "tag", "t"),
+        )
+    ],
+    "suspend": [Scenario(lambda shop: shop.run("suspend", shop.q.crew, "me"))],
+    "pause": [Scenario(lambda shop: shop.pausing.pause("q", "why"))],
+    "resume": [Scenario(lambda shop: shop.pausing.resume("q"), before=lambda shop: shop.pausing.pause("q", "why"))],
+    "declare": [Scenario(lambda shop: shop.declare("new"))],
+    "bind": [Scenario(lambda shop: shop.run("bind", [shop.keys.binding("e")], "bind", "a", "b"))],
+}
+#: They touch no message, and nothing that a message needs: counters, bells, lists, broadcasts, tracked deliveries.
+NO_MESSAGES = {
+    "note_error", "own", "tell_failed",
+    "beat", "bury", "check_messages", "check_queue", "commit_events", "count", "declare_exchange", "draw_id", "enter", "epoch",
+    "heartbeat_fanout", "leave_expired", "leave_room", "publish_fanout", "reap_subscribers", "register", "ring", "set_archive",
+    "subscribe_fanout", "take_expired", "touch", "track", "track_overdue", "track_report", "unsubscribe_fanout", "wake",
+}  # fmt: skip
+CASES = [(name, number) for name, scenarios in SCENARIOS.items() for number in range(len(scenarios))]
+
+
+def test_every_script_that_writes_has_a_scenario():
+    assert SCENARIOS.keys() | NO_MESSAGES == set(NAMES) - READ_ONLY
+
+
+@pytest.fixture
+def shop(redis_client, monkeypatch) -> Iterator[Callable[[], Workshop]]:
+    # The package has a function of the module's name.
+    for module in (sys.modules["celery_redis_plus.message"], publishing):
+        monkeypatch.setattr(module, "LARGE_BODY", LARGE)
+    opened: list[Workshop] = []
+
+    def make() -> Workshop:
+        opened.append(Workshop(redis_client))
+        return opened[-1]
+
+    with scripts_read_a_key():
+        yield make
+    for one in opened:
+        one.wire.close()
+
+
+def attempt(shop: Workshop, name: str, scenario: Scenario, at: int) -> bool:
+    """Run the scenario with a failure at the `at`-th write; return whether it failed."""
+    shop.wire.fails = (name, at)
+    try:
+        scenario.act(shop)
+    except RedisError as error:
+        assert MESSAGE.partition(" ")[2] in str(error), f"{name} at {at}"  # noqa: PT017 - it may fail, or swallow the error
+    finally:
+        shop.wire.fails = None
+    return bool(shop.client.exists(FAILED_KEY))
+
+
+@pytest.mark.parametrize(("name", "number"), CASES)
+def test_a_script_that_fails_at_any_write_strands_and_doubles_nothing(shop, name, number):
+    scenario = SCENARIOS[name][number]
+    at, failed = 0, True
+    while failed:
+        at += 1
+        one = shop()
+        one.fill(**scenario.arguments)
+        scenario.before(one)
+        before = {body for body, count in one.found().items() if count} | scenario.ends
+        failed = attempt(one, name, scenario, at)
+        one.recover()
+        found = one.found()
+        where = f"{name}[{number}], failing at write {at}"
+        wrong = violations(one.client, one.keys)
+        assert [text for text in wrong if not (scenario.staged and "has a TTL" in text)] == [], where
+        assert [body for body in before - scenario.ends if found[body] != 1] == [], where
+        assert [body for body, count in found.items() if count > 1] == [], where
+    assert at > 1 or name in {"heartbeat", "suspend"}, "the script never failed: does the scenario call it?"

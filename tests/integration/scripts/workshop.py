@@ -1,0 +1,167 @@
+"""A queue with messages in every place, the rooms that call the scripts, and a wire on which one script fails."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.broker.attempt import Attempt
+from celery_redis_plus.broker.bindings import Bindings
+from celery_redis_plus.broker.claiming import Claimer
+from celery_redis_plus.broker.consumers import Consumers
+from celery_redis_plus.broker.dead_letters import DeadLetters
+from celery_redis_plus.broker.holding import Held, Register, Settlement
+from celery_redis_plus.broker.knowledge import Knowledge
+from celery_redis_plus.broker.messages import Messages
+from celery_redis_plus.broker.pausing import Pausing
+from celery_redis_plus.broker.publishing import Publisher
+from celery_redis_plus.broker.queue_arguments import QueueArguments
+from celery_redis_plus.broker.queues import Queues
+from celery_redis_plus.broker.settling import Settler
+from celery_redis_plus.duties.sweeper import Limits, Sweeper
+from celery_redis_plus.keys import Keys
+from celery_redis_plus.message import Outgoing
+from celery_redis_plus.options import Options
+from celery_redis_plus.scripts import Script, script
+from celery_redis_plus.topology.address import Address
+from celery_redis_plus.topology.connector import Connector
+from celery_redis_plus.topology.packing import pack_call
+from celery_redis_plus.topology.wire import Wire
+from tests.support.clock import ServerClock
+from tests.support.failing import failing_at
+from tests.support.invariants import PLACES
+
+if TYPE_CHECKING:
+    import redis
+
+    from celery_redis_plus.message import Claimed
+
+START_MS = 1_767_225_600_000
+VISIBILITY_S = 30
+DEAD_MAX = 5
+#: Bodies longer than this are staged, see the fixture.
+LARGE = 200
+
+
+class FailingWire(Wire):
+    """A connection on which one script fails at its N-th writing command."""
+
+    fails: tuple[str, int] | None = None
+
+    def run_packed(self, what: Script, packed: bytes) -> Any:
+        if self.fails is not None and what.name == self.fails[0]:
+            failing = failing_at(*self.fails)
+            return super().run_packed(failing, packed.replace(what.sha, failing.sha, 1))
+        return super().run_packed(what, packed)
+
+
+class Workshop:
+    """Queue `q` with messages in every place, queue `d` for what leaves it."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client = client
+        client.flushdb()
+        self.clock = ServerClock(client, START_MS)
+        place = client.connection_pool.connection_kwargs
+        address = Address.from_parts(hostname=place["host"], port=place["port"], virtual_host=str(place.get("db") or 0))
+        self.wire = FailingWire(Connector(address, Options()), "test", timeout=5)
+        self.keys = Keys()
+        self.q = self.keys.queue("q")
+        self.register = Register()
+        knowledge = Knowledge()
+        self.queues = Queues(self.wire, self.keys, transient_ttl_s=3600, knowledge=knowledge)
+        self.bindings = Bindings(self.wire, self.keys, knowledge)
+        self.publisher = Publisher(self.wire, self.keys, dedup_window_s=900, on_missing=self.queues.revive)
+        self.claimer = Claimer(self.wire, self.keys, holder="holder", visibility_timeout_s=VISIBILITY_S)
+        self.settler = Settler(self.wire, self.keys, self.register, dead_letter_max=DEAD_MAX, delivery_limit=5)
+        self.dead = DeadLetters(self.wire, self.keys)
+        self.messages = Messages(self.wire, self.keys, dead_letter_max=DEAD_MAX)
+        self.consumers = Consumers(self.wire, self.keys, timeout_s=60)
+        self.pausing = Pausing(self.wire, self.keys)
+        limits = Limits(VISIBILITY_S, 5, DEAD_MAX, 1e6)
+        self.sweeper = Sweeper(self.wire, self.keys, name="s", limits=limits, see_off=self.see_off)
+        self.numbers = itertools.count(1)
+        #: The claims of the message(s) that are held.
+        self.held: list[Claimed] = []
+
+    def fill(self, **arguments: Any) -> None:
+        """Put two messages into each place of `q`."""
+        self.declare("q", **arguments)
+        self.declare("d")
+        self.publish(b"dead1", b"dead2")
+        self.settler.settle(self.holding(self.claim()), Settlement.REJECT)
+        self.publish(b"held1", b"held2")
+        self.held = self.claim()
+        self.publish(b"ready1", b"ready2", b"ready3")
+        self.publish(b"mortal", life="+600000")
+        self.publish(b"later1", b"later2", eta="+20000")
+        self.sweep()
+
+    def declare(self, name: str, **arguments: Any) -> None:
+        self.queues.declare(name, QueueArguments.parse(name, durable=True, arguments=arguments))
+
+    def publish(self, *bodies: bytes, queue: str = "q", **properties: Any) -> None:
+        for body in bodies:
+            eta, life = properties.get("eta", 0), properties.get("life", "")
+            limits = self.client.hget(self.q.meta, "limited")
+            if limits is None:
+                self.publisher.to_queue(queue, Outgoing(b"{}", body, 255, eta, life), Attempt())
+            else:
+                keys = [*self.q.places, self.q.room, self.q.consumers, self.q.producer + b"p"]
+                number = next(self.numbers)
+                self.run("publish_managed", keys, b"{}\n" + body, 255, eta, number, 0, 900_000, life, limits, "0 0  ", "")
+
+    def claim(self, *queues: str, credit: int = 100) -> list[Claimed]:
+        return self.claimer.claim(queues or ("q",), credit, share=False).messages
+
+    @staticmethod
+    def holding(messages: list[Claimed]) -> list[Held]:
+        return [Held(m.tag, m.queue, m.claim, "holder") for m in messages]
+
+    def settle(self, name: str) -> None:
+        self.settler.settle(self.holding(self.held), Settlement[name])
+
+    def run(self, name: str, keys: Any, *arguments: Any) -> Any:
+        return self.wire.run_packed(script(name), pack_call(script(name).sha, keys, arguments))
+
+    def tag(self, place: str, number: int = 0) -> str:
+        tags: list[bytes] = self.client.zrange(getattr(self.q, place), number, number)
+        return tags[0].decode()
+
+    def see_off(self, queue: str) -> None:
+        for letter in self.dead.dying(queue):
+            self.dead.forward(letter, ["d"], ("", "d"))
+
+    def sweep(self) -> None:
+        for name in ("q", "d"):
+            meta = self.keys.queue(name).meta
+            if self.client.hexists(meta, "id"):
+                self.client.hset(meta, mapping={"swept": self.clock.now_ms, "grace": 0})
+        self.sweeper.watch(["q", "d"])
+        self.sweeper.hurry("q")
+        self.sweeper.hurry("d")
+        self.sweeper.run()
+
+    def recover(self) -> None:
+        """Let the time pass after which nothing is held any more, with sweeps, then have a consumer take what is ready."""
+        for ms in (0, 21_000, VISIBILITY_S * 1000, 5_000):
+            self.clock.advance(ms)
+            self.sweep()
+        self.claim("q", "d")
+        if self.client.hexists(self.q.meta, "managed"):
+            self.run("claim_managed", self.q.crew, 10, 30_000, "other", 10**6, "", 10, 0, 5, 5, "w")
+        self.sweep()
+
+    def found(self) -> Counter[bytes]:
+        """Count the places in which each body stands, over both queues."""
+        count: Counter[bytes] = Counter()
+        for name in ("q", "d"):
+            of = self.keys.queue(name)
+            for place in PLACES:
+                if place == "trash":
+                    continue
+                for tag in self.client.zrange(getattr(of, place), 0, -1):
+                    payload, body = self.client.hmget(of.message + tag, "payload", "body")
+                    count[body if body is not None else (payload or b"").partition(b"\n")[2]] += 1
+        return count
