@@ -229,6 +229,7 @@ class Consuming(Broadcasting):
         if known is None or not known.arguments.auto_delete:
             return
         if session.queues.delete(queue, if_unused=True, if_id=known.id) is not None:
+            session.disown(queue)
             session.bindings.unbind_queues([queue])
 
     def _hand_back(self, messages: Iterable[Claimed]) -> None:

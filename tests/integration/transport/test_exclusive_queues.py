@@ -67,6 +67,12 @@ def test_a_queue_that_was_deleted_is_free(connect, channel):
     assert other.default_channel.queue_declare("q", passive=True).queue == "q"
 
 
+def test_an_auto_delete_queue_that_went_with_its_consumer_is_watched_no_more(channel):
+    channel.queue_declare("q", exclusive=True, auto_delete=True)
+    channel.basic_cancel(channel.basic_consume("q"))
+    assert "q" not in {queue.name for queue in channel.session.service.watched.all()}
+
+
 OWNER = """\
 import sys, time, kombu, celery_redis_plus
 channel = kombu.Connection(sys.argv[1], transport_options={"consumer_heartbeat_timeout": float(sys.argv[2])}).channel()
