@@ -13,8 +13,9 @@
 -- Returns per queue: ms until the next pass (0 = at once, more is due), was it swept (0 = another has the lease), promoted,
 -- recovered, how many of these died at the delivery limit, expired, how many messages were dropped for want of a store, waiting for the dead-letter exchange, old dead letters removed,
 -- events that a registered reader has not read and that the hard bound took, events that were not written for want of memory,
--- messages that claims have set aside since the last pass because their key holds no hash, why the pass failed ('' = it did not;
--- the other queues are swept all the same), id of the queue's record ('' = it has none);
+-- messages that claims have set aside since the last pass because their key holds no hash, expired tasks that were given up since
+-- then because no worker revoked them, why the pass failed ('' = it did not; the other queues are swept all the same), id of the
+-- queue's record ('' = it has none);
 -- then the first messages that died at the delivery limit, as put_back.lua has them
 -- @include now
 -- @include uptime
@@ -45,10 +46,12 @@ local function was_away(swept)
 end
 
 local outbox = #KEYS % PLACES == OUTBOX and outbox_of(#KEYS - OUTBOX)
+-- A key of another type must not keep the queues from being swept.
+if outbox then pcall(drop_old, outbox, now) end
 
 -- Ends a message that expired; the caller then takes it out of its place.
 local function end_expired(queue, rules, tag, score)
-  if outbox then note_expired(outbox, queue.message .. tag, tag, now) end
+  if outbox then note_expired(outbox, queue.message .. tag, tag, now, queue.meta) end
   die(queue, rules, tag, score, 'expired', now)
 end
 
@@ -216,16 +219,24 @@ local function answer(wait, ...)
   end
 end
 
+-- Returns by how much a counter of the queue has grown since this was asked last: for the caller's log.
+local function growth_of(queue, counter)
+  local counts = redis.call('HMGET', queue.meta, counter, counter .. '_told')
+  local grown = (counts[1] or 0) - (counts[2] or 0)
+  if grown > 0 then redis.call('HSET', queue.meta, counter .. '_told', counts[1]) end
+  return grown
+end
+
 local function sweep(queue)
   if redis.call('EXISTS', queue.ready, queue.delayed, queue.index, queue.dying, queue.dead, queue.trash) == 0 then
     redis.call('DEL', queue.expiry)
     local overrun, skipped = trim_events(queue.meta)
-    return answer(interval, 0, 0, 0, 0, 0, 0, 0, 0, overrun, skipped, 0, '')
+    return answer(interval, 0, 0, 0, 0, 0, 0, 0, 0, overrun, skipped, 0, growth_of(queue, 'unrevoked'), '')
   end
   local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace', 'id', 'bell')
   local swept = tonumber(record[3] or 0)
   if not take_over and record[1] and record[1] ~= ARGV[1] and tonumber(record[2] or 0) > now and swept <= now then
-    return answer(record[2] - now + 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '')
+    return answer(record[2] - now + 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '')
   end
   local grace_until = tonumber(record[4] or 0)
   -- Until all is re-based, the next pass shall see that the clock went back.
@@ -268,10 +279,8 @@ local function sweep(queue)
   if redis.call('EXISTS', queue.ready) == 1 then redis.call('ZADD', record[6] or queue.bell, 0, 'work') end
   local dropped = tonumber(redis.call('HGET', queue.meta, 'dropped') or 0) - dropped_before
   local overrun, skipped = trim_events(queue.meta)
-  local damaged = redis.call('HMGET', queue.meta, 'damaged', 'damaged_told')
-  local set_aside = (damaged[1] or 0) - (damaged[2] or 0)
-  if set_aside > 0 then redis.call('HSET', queue.meta, 'damaged_told', damaged[1]) end
-  answer(wait, 1, promoted, recovered - stale, died, expired + late, dropped, dying, evicted, overrun, skipped, set_aside, '')
+  answer(wait, 1, promoted, recovered - stale, died, expired + late, dropped, dying, evicted, overrun, skipped,
+    growth_of(queue, 'damaged'), growth_of(queue, 'unrevoked'), '')
 end
 
 for base = 0, #KEYS - PLACES, PLACES do
@@ -279,7 +288,7 @@ for base = 0, #KEYS - PLACES, PLACES do
   local queue = places(base)
   local fine, failure = pcall(sweep, queue)
   if not fine then
-    answer(interval, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, type(failure) == 'table' and failure.err or tostring(failure))
+    answer(interval, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, type(failure) == 'table' and failure.err or tostring(failure))
   end
   local id = redis.pcall('HGET', queue.meta, 'id')
   reply[#reply + 1] = type(id) == 'string' and id or ''

@@ -33,6 +33,7 @@ class Counters:
         purged: messages that an operator removed. cancelled: those that were cancelled for good.
         moved: messages that were moved into another queue before anybody had them.
         dropped: messages that a transient queue had no place to keep as dead letters.
+        unrevoked: expired tasks whose results never become REVOKED: none revoked them within a day, or too many were waiting.
         ready, delayed, unacked: how many messages are in it now.
     """
 
@@ -50,6 +51,7 @@ class Counters:
     cancelled: int
     moved: int
     dropped: int
+    unrevoked: int
     ready: int
     delayed: int
     unacked: int
@@ -89,6 +91,7 @@ def read_counters(wire: Wire, keys: Keys, queue: str) -> Counters:
         cancelled=count("cancelled"),
         moved=count("moved"),
         dropped=count("dropped"),
+        unrevoked=count("unrevoked"),
         ready=ready,
         delayed=delayed,
         unacked=unacked,

@@ -178,12 +178,13 @@ class Swept:
     overrun: int
     skipped: int
     damaged: int
+    unrevoked: int
     failure: bytes
     #: Of the queue's record; empty where it has none.
     id: bytes
 
 
-COLUMNS = 14
+COLUMNS = 15
 
 
 def _report(queue: str, swept: Swept) -> None:
@@ -211,6 +212,12 @@ def _report(queue: str, swept: Swept) -> None:
         logger.error(
             "%d message(s) of queue %r are set aside: what is stored under their keys is no message any more (counter `damaged`)",
             swept.damaged, queue,
+        )  # fmt: skip
+    if swept.unrevoked:
+        logger.warning(
+            "%d expired task(s) of queue %r never become REVOKED, and whoever waits for their results waits on: no worker that "
+            "has the task revoked them within a day, or more than 10,000 expired tasks were waiting (counter `unrevoked`)",
+            swept.unrevoked, queue,
         )  # fmt: skip
 
 
