@@ -1,17 +1,20 @@
 #!lua flags=allow-oom
 -- Puts back in place what the server says a broken session holds and the process does not know of: a claim whose reply was lost.
+-- Pages go by deadline, not by rank: heartbeats move entries behind the page all the while, and never the ones that are looked for,
+-- which no process knows of.
 -- KEYS  1 queue (zset)  2 messages_index (zset)  3 message (prefix of a hash)  4 bell (zset)  5 expiry (zset)  6 timer (zset)
 --       7 meta (hash)
--- ARGV  1 holder  2 first entry of the page  3 entries a page, then the tags that the process does hold
--- Returns { how many went back, first entry of the next page (-1 = done) }.
+-- ARGV  1 holder  2 lowest deadline of the page, as ZRANGEBYSCORE takes it ('-inf' first)  3 entries a page, and those with the
+--       deadline of its last one, then the tags that the process does hold
+-- Returns { how many went back, ARGV 2 of the next page ('' = done) }.
 -- @include put_back
 -- @include event
 -- @include ring
 local queue = { ready = KEYS[1], expiry = KEYS[5], timer = KEYS[6] }
 local known = {}
 for i = 4, #ARGV do known[ARGV[i]] = true end
-local first, count = tonumber(ARGV[2]), tonumber(ARGV[3])
-local tags = redis.call('ZRANGE', KEYS[2], first, first + count - 1)
+local last = redis.call('ZRANGEBYSCORE', KEYS[2], ARGV[2], '+inf', 'WITHSCORES', 'LIMIT', tonumber(ARGV[3]) - 1, 1)[2]
+local tags = redis.call('ZRANGEBYSCORE', KEYS[2], ARGV[2], last or '+inf')
 local returned = 0
 for _, tag in ipairs(tags) do
   local hash = KEYS[3] .. tag
@@ -25,4 +28,4 @@ for _, tag in ipairs(tags) do
   end
 end
 if returned > 0 then ring(KEYS[4], KEYS[7]) end
-return { returned, #tags == count and first + count - returned or -1 }
+return { returned, last and '(' .. last or '' }

@@ -24,6 +24,8 @@ LOOK_S = 0.5
 SECOND_LOOK_S = 5.0
 #: Entries of the index that one script call looks at.
 PAGE = 500
+#: Where `hand_back_session` begins; it returns where it goes on.
+FIRST_PAGE = b"-inf"
 
 
 class Aftermath:
@@ -38,7 +40,7 @@ class Aftermath:
         self._look_at = 0.0
         self._second_look: list[tuple[float, str, frozenset[str]]] = []
         #: (session, queue, page, messages returned): remains of broken sessions that are being handed back.
-        self._returning: deque[tuple[str, str, int, int]] = deque()
+        self._returning: deque[tuple[str, str, bytes, int]] = deque()
         #: Broken sessions that are looked at for the first time, with their queues.
         self._under_way: dict[str, frozenset[str]] = {}
         #: Decides for Celery; without one every unsettled message goes back, as AMQP does.
@@ -65,9 +67,9 @@ class Aftermath:
         for session, queues in self._register.broken_sessions().items():
             if session not in self._under_way:
                 self._under_way[session] = queues
-                self._returning.extend((session, queue, 0, 0) for queue in queues)
+                self._returning.extend((session, queue, FIRST_PAGE, 0) for queue in queues)
         for look in [look for look in self._second_look if look[0] <= now]:
-            self._returning.extend((look[1], queue, 0, 0) for queue in look[2])
+            self._returning.extend((look[1], queue, FIRST_PAGE, 0) for queue in look[2])
             self._second_look.remove(look)
         slice_ = Slice()
         while self._returning and not slice_.over:
@@ -101,7 +103,7 @@ class Aftermath:
                 logger.debug("message %s of queue %r goes back: nobody works on it any more", held.tag, held.queue)
                 self._register.order(held, Settlement.RETURN)
 
-    def _hand_back_page(self, session: str, queue: str, page: int, total: int) -> None:
+    def _hand_back_page(self, session: str, queue: str, page: bytes, total: int) -> None:
         of = self._keys.queue(queue)
         returned, page = self._wire.run(
             script("hand_back_session"),
@@ -112,7 +114,7 @@ class Aftermath:
             *self._register.tags(),
         )
         total += returned
-        if page >= 0:
+        if page:
             self._returning[0] = (session, queue, page, total)
             return
         self._returning.popleft()

@@ -197,8 +197,8 @@ class Consuming(World):
         """What the server says the session holds and the process does not know of."""
         keys = self.keys.queue(queue)
         known = [m.tag for m in self.claimed_by(holder)]
-        first, total = 0, 0
-        while first >= 0:
+        first, total = "-inf", 0
+        while first:
             returned, first = self.wire.run(
                 script("hand_back_session"),
                 [keys.ready, keys.index, keys.message, keys.bell, keys.expiry, keys.timer, keys.meta],

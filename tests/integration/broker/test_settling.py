@@ -191,24 +191,55 @@ def test_a_settlement_waits_for_its_own_connection_where_that_of_the_duties_is_b
     assert broker.register.orders() == []
 
 
+def hand_back_page(broker, page, *known):
+    keys = broker.keys.queue("q")
+    return broker.wire.run(
+        script("hand_back_session"),
+        [keys.ready, keys.index, keys.message, keys.bell, keys.expiry, keys.timer, keys.meta],
+        "holder",
+        page,
+        100,
+        *known,
+    )
+
+
 def test_a_session_is_handed_back_in_pages_without_what_the_process_holds(broker):
     broker.declare("q")
     broker.publish("q", *[b"x"] * 1200)
     messages = [message for _ in range(3) for message in broker.claim("q", credit=400)]
     known = [message.tag for message in messages[::3]]
-    keys = broker.keys.queue("q")
-    page, total = 0, 0
-    while page >= 0:
-        returned, page = broker.wire.run(
-            script("hand_back_session"),
-            [keys.ready, keys.index, keys.message, keys.bell, keys.expiry, keys.timer, keys.meta],
-            "holder",
-            page,
-            100,
-            *known,
-        )
+    page, total = "-inf", 0
+    while page:
+        returned, page = hand_back_page(broker, page, *known)
         total += returned
     assert total == 800
     assert broker.queues.sizes("q").unacked == 400
     assert broker.bodies("q", credit=500) == [b"x"] * 500
     broker.check()
+
+
+def test_heartbeats_between_two_pages_make_no_message_stay_behind(broker):
+    broker.declare("q")
+    broker.publish("q", *[b"x"] * 300)
+    index = broker.keys.queue("q").index
+    messages = broker.claim("q", credit=300)
+    broker.client.zadd(index, {message.tag: 1000 + at for at, message in enumerate(messages)})
+    known = [message.tag for message in messages[:150]]
+    page, total = "-inf", 0
+    while page:
+        returned, page = hand_back_page(broker, page, *known)
+        total += returned
+        # What the process holds moves behind the rest, by its heartbeat.
+        broker.client.zadd(index, dict.fromkeys(known, 10_000), xx=True)
+    assert total == 150
+
+
+def test_a_page_takes_all_messages_of_its_last_deadline(broker):
+    broker.declare("q")
+    broker.publish("q", *[b"x"] * 300)
+    index = broker.keys.queue("q").index
+    messages = broker.claim("q", credit=300)
+    broker.client.zadd(index, {message.tag: 1000 + at // 150 for at, message in enumerate(messages)})
+    assert hand_back_page(broker, "-inf") == [150, b"(1000"]
+    assert hand_back_page(broker, b"(1000") == [150, b"(1001"]
+    assert hand_back_page(broker, b"(1001") == [0, b""]

@@ -73,7 +73,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
                 "hand_back_session",
                 [shop.q.ready, shop.q.index, shop.q.message, shop.q.bell, shop.q.expiry, shop.q.timer, shop.q.meta],
                 "holder",
-                0,
+                "-inf",
                 100,
             )
         )
