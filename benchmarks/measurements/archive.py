@@ -6,7 +6,6 @@ the noise. Medians of the ratios of neighbouring blocks: what else runs on the m
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kombu import Connection, Producer, Queue
 
 from benchmarks.bench import BODY, Bench, Figures, MeasurementError, consuming
-from celery_redis_plus import scripts
+from celery_redis_plus import clock, scripts
 from celery_redis_plus.broker.holding import Settlement
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class Side:
         session, done = self._channel.session, 0
         while done < count:
             claimed = session.claimer.claim([self.queue.name], PREFETCH, share=False).messages
-            session.service.register.admit(claimed, session.id, time.monotonic())
+            session.service.register.admit(claimed, session.id, clock.now_s())
             held = [session.service.register.settle(message.tag, Settlement.ACK) for message in claimed]
             session.settler.settle([one for one in held if one is not None], Settlement.ACK)
             done += len(claimed)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+
+from celery_redis_plus import clock
 
 
 @dataclass(slots=True)
@@ -42,7 +43,7 @@ class Attempt:
 
     def doubt(self, target: str, producer: bytes, number: int) -> None:
         """Note that the outcome of a first try is unknown."""
-        self.pending = {target: _Number(producer, number, time.monotonic()), **self.pending}
+        self.pending = {target: _Number(producer, number, clock.now_s()), **self.pending}
 
     def settle(self, target: str) -> None:
         """Note that nothing is in doubt of a target any more."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.exchange_record import ExchangeRecord, decode_exchange, encode_exchange
 from celery_redis_plus.broker.knowledge import Knowledge
 from celery_redis_plus.broker.routing import Binding, RoutingTable, check_binding, decode_binding, encode_binding
@@ -33,8 +33,8 @@ FRESH_S = 1800.0
 class _Cached:
     version: int
     table: RoutingTable
-    #: When the server last confirmed it, on the monotonic clock, in seconds.
-    confirmed_at: float = field(default_factory=time.monotonic)
+    #: When the server last confirmed it, on `clock`, in seconds.
+    confirmed_at: float
 
 
 class Bindings:
@@ -186,7 +186,7 @@ class Bindings:
             if restored:
                 version, bindings = self._read(exchange)
         table = RoutingTable("direct" if record is None else record.type, bindings)
-        self._tables[exchange] = _Cached(version, table)
+        self._tables[exchange] = _Cached(version, table, clock.now_s())
         return table
 
     # -- what the server has lost -----------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class Bindings:
         """Declare the exchange and its bindings again; return whether any was missing."""
         known = dict.fromkeys(self._knowledge.bindings(exchange))
         cached = self._tables.get(exchange)
-        if cached is not None and time.monotonic() - cached.confirmed_at < FRESH_S:
+        if cached is not None and clock.now_s() - cached.confirmed_at < FRESH_S:
             known |= dict.fromkeys(cached.table.bindings)
         missing = [binding for binding in known if binding not in stand and not self._has_left(binding.queue)]
         record = self._knowledge.exchange(exchange) or self._records.get(exchange)
@@ -254,4 +254,4 @@ class Check:
     def _answered(self, reply: bytes | None, error: Exception | None) -> None:
         self.moved = error is None and int(reply or 0) != self._known.version
         if error is None and not self.moved:
-            self._known.confirmed_at = time.monotonic()
+            self._known.confirmed_at = clock.now_s()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.finished_tags import FinishedTags
 from celery_redis_plus.events import is_told, pack_text
 from celery_redis_plus.topology.forks import renewed
@@ -70,7 +70,7 @@ class Held:
     stage: Stage = Stage.BUFFERED
     #: Set when the message's session has gone: whether the application still has the message.
     message: weakref.ReferenceType[Any] | None = None
-    #: When the session went, on the monotonic clock, in seconds.
+    #: When the session went, on `clock`, in seconds.
     adrift_since: float = 0.0
     #: The server says that another holder has it: no heartbeat any more, but an ack still counts.
     lost: bool = False
@@ -90,7 +90,7 @@ class Held:
     failed_before: bool = False
     #: The server was told so.
     begun: bool = False
-    #: When the server was last asked, and said that the claim is ours; on the monotonic clock, in seconds.
+    #: When the server was last asked, and said that the claim is ours; on `clock`, in seconds.
     confirmed_at: float = 0.0
 
 
@@ -116,7 +116,7 @@ class Keeper(Protocol):
 
         Args:
             message: what was delivered.
-            adrift_since: when its session went, on the monotonic clock, in seconds.
+            adrift_since: when its session went, on `clock`, in seconds.
         """
 
 
@@ -150,7 +150,7 @@ class Register:
     # -- claimed, delivered, settled ------------------------------------------------------------------------------------
 
     def admit(self, messages: Iterable[Claimed], session: str, asked_at: float) -> list[Claimed]:
-        """Enter a batch that was claimed at `asked_at`, on the monotonic clock, in seconds; return those to deliver.
+        """Enter a batch that was claimed at `asked_at`, on `clock`, in seconds; return those to deliver.
 
         A message that this process holds already was recovered while it was being worked on: its new claim is adopted. One that
         it has given back is back on the server, whether or not the answer to that was read: it is delivered anew.
@@ -256,7 +256,7 @@ class Register:
             held = self._held.get(tag)
             if held is not None and held.stage is Stage.DELIVERED:
                 held.message = weakref.ref(message)
-                held.adrift_since = time.monotonic()
+                held.adrift_since = clock.now_s()
         self.on_work()
 
     def drop(self, session: str, queues: Iterable[str]) -> None:

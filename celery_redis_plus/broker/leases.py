@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from celery_redis_plus import clock
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Leases:
 
     def still_holds(self, held: Held) -> bool:
         """Return what `holds` does, of a message that stands in the register. Raises as `holds` does."""
-        if not held.lost and time.monotonic() - held.confirmed_at > self._timeout_s:
+        if not held.lost and clock.now_s() - held.confirmed_at > self._timeout_s:
             self.extend([held])
         return not held.lost
 
@@ -73,7 +73,7 @@ class Leases:
             for held in messages:
                 asked[held.tag] = (held, held.claim)
                 arguments += (held.tag, held.claim)
-        asked_at = time.monotonic()
+        asked_at = clock.now_s()
         for tag in self._wire.run(script("heartbeat"), keys, *arguments):
             held, claim = asked.pop(tag.decode())
             if self._register.lose(held.tag, claim) is not None:

@@ -5,11 +5,11 @@ How, and why remembering only the last sequence loses messages: docs/design/0003
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.publish_calls import PublishCall
 from celery_redis_plus.broker.unique import standing_of
 from celery_redis_plus.errors import MessageTooLarge, NotReplicated, OutcomeUnknown, PublishRefused, QueueNotFound
@@ -326,7 +326,7 @@ class Publisher:
         pending = attempt.pending.get(target)
         if pending is None:
             return (*self._wire.next_number(), 0)
-        age_s = time.monotonic() - pending.born
+        age_s = clock.now_s() - pending.born
         if age_s > self._window_s:
             raise OutcomeUnknown(
                 f"publishing to {target!r} was tried {age_s:.0f} s ago without an answer; the server remembers "

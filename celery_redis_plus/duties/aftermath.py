@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from typing import TYPE_CHECKING
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.holding import Held, Keeper, Order, Register, Settlement
 from celery_redis_plus.duties.slices import Slice
 from celery_redis_plus.scripts import script
@@ -48,7 +48,7 @@ class Aftermath:
 
     @property
     def due_at(self) -> float:
-        """When to run next, on the monotonic clock, in seconds; infinity when nothing is open."""
+        """When to run next, on `clock`, in seconds; infinity when nothing is open."""
         if self._register.waiting or self._returning:
             return 0.0
         due = [at for at, _, _ in self._second_look]
@@ -59,7 +59,7 @@ class Aftermath:
     def run(self) -> None:
         """Do what is open. Raises as `Wire.run` does; nothing is forgotten then."""
         self._carry_out()
-        now = time.monotonic()
+        now = clock.now_s()
         if now >= self._look_at:
             self._look_at = now + LOOK_S
             self._decide()
@@ -77,7 +77,7 @@ class Aftermath:
         busy = {returning[0] for returning in self._returning}
         for session in [session for session in self._under_way if session not in busy]:
             self._register.recovered(session)
-            self._second_look.append((time.monotonic() + SECOND_LOOK_S, session, self._under_way.pop(session)))
+            self._second_look.append((clock.now_s() + SECOND_LOOK_S, session, self._under_way.pop(session)))
 
     def _carry_out(self) -> None:
         orders = self._register.orders()

@@ -34,7 +34,7 @@ class DeadLetterForwarder:
 
     @property
     def due_at(self) -> float:
-        """When to run next, on the monotonic clock, in seconds; infinity where nothing waits."""
+        """When to run next, on `clock`, in seconds; infinity where nothing waits."""
         return 0.0 if self._waiting else float("inf")
 
     def add(self, queue: str) -> None:

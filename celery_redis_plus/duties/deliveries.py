@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.attempt import Attempt
 from celery_redis_plus.broker.publishing import Publisher
 from celery_redis_plus.broker.queues import Queues
@@ -89,16 +90,16 @@ class Forgotten:
     def __init__(self, overdue: Overdue) -> None:
         """Let `overdue` see to them."""
         self._overdue = overdue
-        self._due_at = time.monotonic() + random.uniform(1, LOOK_S)  # noqa: S311 - spreads load, guards nothing
+        self._due_at = clock.now_s() + random.uniform(1, LOOK_S)  # noqa: S311 - spreads load, guards nothing
 
     @property
     def due_at(self) -> float:
-        """When to run next, on the monotonic clock, in seconds."""
+        """When to run next, on `clock`, in seconds."""
         return self._due_at
 
     def run(self) -> None:
         """Look for some. Raises as `Wire.run` does."""
-        self._due_at = time.monotonic() + LOOK_S
+        self._due_at = clock.now_s() + LOOK_S
         tracks = self._overdue.tracks
         slice_ = Slice()
         for track in tracks.forgotten():
@@ -114,7 +115,7 @@ class _Watched:
     """A delivery that somebody waits for."""
 
     callbacks: list[Resolved]
-    #: When to ask who is too late, on the monotonic clock.
+    #: When to ask who is too late, on `clock`.
     ask_at: float = 0.0
     #: Id of the last answer that was read.
     last: bytes = b"0-0"
@@ -193,7 +194,7 @@ class Deliveries:
 
     def _look(self) -> None:
         """Look at each delivery whose time has come, or that is new; call back for those that are resolved."""
-        now = time.monotonic()
+        now = clock.now_s()
         for track, watched in list(self._watched.items()):
             if watched.ask_at > now:
                 continue
@@ -205,7 +206,7 @@ class Deliveries:
                     del self._watched[track]
                 self._call_back(watched, state)
             else:
-                watched.ask_at = time.monotonic() + wait_s
+                watched.ask_at = clock.now_s() + wait_s
 
     @staticmethod
     def _call_back(watched: _Watched, state: Tracked | None) -> None:
@@ -228,7 +229,7 @@ class Deliveries:
             ids = [self._watched[track].last for track in tracks]
             self._answers.start("XREAD", "BLOCK", int(BLOCK_S * 1000), "STREAMS", *streams, *ids)
             self._armed = tracks
-        due_s = min((watched.ask_at for watched in list(self._watched.values())), default=0.0) - time.monotonic()
+        due_s = min((watched.ask_at for watched in list(self._watched.values())), default=0.0) - clock.now_s()
         readable = wait_readable([self._waker.fileno(), self._answers.fileno()], max(due_s, 0.0))
         self._waker.clear()
         if self._answers.fileno() in readable:

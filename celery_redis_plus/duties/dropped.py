@@ -40,7 +40,7 @@ class DroppedSessions:
 
     @property
     def due_at(self) -> float:
-        """When to run next, on the monotonic clock, in seconds; infinity where nothing was dropped."""
+        """When to run next, on `clock`, in seconds; infinity where nothing was dropped."""
         return 0.0 if self._sessions else math.inf
 
     def run(self) -> None:

@@ -6,10 +6,11 @@ send a heartbeat within that time, also one whose connection never broke: so the
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING
+
+from celery_redis_plus import clock
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.holding import Register
@@ -40,12 +41,12 @@ class Heartbeat:
     @property
     def late_s(self) -> float:
         """By how many seconds the next heartbeat is overdue now; 0 where nothing is held, or it is not by an interval."""
-        late_s = time.monotonic() - self._due_at if self._due_at and len(self._register) else 0.0
+        late_s = clock.now_s() - self._due_at if self._due_at and len(self._register) else 0.0
         return late_s if late_s > self._interval_s else 0.0
 
     @property
     def due_at(self) -> float:
-        """When to run next, on the monotonic clock, in seconds."""
+        """When to run next, on `clock`, in seconds."""
         return self._due_at
 
     def hurry(self) -> None:
@@ -54,7 +55,7 @@ class Heartbeat:
 
     def run(self) -> None:
         """Send one heartbeat for everything held. Raises as `Wire.run` does."""
-        now = time.monotonic()
+        now = clock.now_s()
         late_s = now - self._due_at if self._due_at else 0.0
         self._due_at = now + self._interval_s
         if late_s > self._interval_s and len(self._register):

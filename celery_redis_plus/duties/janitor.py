@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from celery_redis_plus import clock
 from celery_redis_plus.duties.slices import Slice
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ class Janitor:
         self._touched: dict[str, int] = {}
         #: Called with exchange and queue when a vanished queue's binding has gone with it.
         self.on_unbound: Callable[[str, str], None] = lambda *_: None
-        self._clear_at = time.monotonic() + random.uniform(1, CLEAR_S)  # noqa: S311 - spreads load, guards nothing
+        self._clear_at = clock.now_s() + random.uniform(1, CLEAR_S)  # noqa: S311 - spreads load, guards nothing
 
     @property
     def due_at(self) -> float:
-        """When to run next, on the monotonic clock, in seconds."""
+        """When to run next, on `clock`, in seconds."""
         return min(self._list_at, self._clear_at, *self._touch_at.values())
 
     def hurry(self) -> None:
@@ -49,7 +49,7 @@ class Janitor:
 
     def run(self) -> None:
         """Do what is due. Raises as `Wire.run` does."""
-        now = time.monotonic()
+        now = clock.now_s()
         if now >= self._list_at:
             self._list(now)
         slice_ = Slice()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from typing import TYPE_CHECKING
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.queue_arguments import QueueArguments
 from celery_redis_plus.errors import PreconditionFailed
 
@@ -38,14 +38,14 @@ class Restorer:
         self._knowledge = knowledge
         self._flushes = knowledge.flushes
         self._look_at = 0.0
-        #: When to ask for every queue and exchange, on the monotonic clock, in seconds.
+        #: When to ask for every queue and exchange, on `clock`, in seconds.
         self._closely_at = 0.0
         #: What was missing at the last look.
         self._suspects: set[str] = set()
 
     @property
     def due_at(self) -> float:
-        """When to run next, on the monotonic clock, in seconds."""
+        """When to run next, on `clock`, in seconds."""
         return self._look_at
 
     def hurry(self) -> None:
@@ -54,7 +54,7 @@ class Restorer:
 
     def run(self) -> None:
         """Look, and declare again what is missing. Raises as `Wire.run` does."""
-        now = time.monotonic()
+        now = clock.now_s()
         rest_s = random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
         self._look_at = now + rest_s
         watched = {queue.name for queue in self._watched.all()}
@@ -75,7 +75,7 @@ class Restorer:
             self._declare(name)
         self._suspects = missing - self._suspects
         if self._suspects:
-            self._look_at = min(self._look_at, time.monotonic() + SECOND_LOOK_S)
+            self._look_at = min(self._look_at, clock.now_s() + SECOND_LOOK_S)
             return
         for exchange in self._knowledge.bound_exchanges():
             self._bindings.look_after(exchange)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from celery_redis_plus import clock
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.expired_tasks import ExpiredTasks
@@ -35,7 +36,7 @@ class Revoking:
 
     @property
     def due_at(self) -> float:
-        """When to run next, on the monotonic clock, in seconds; infinity without a callback."""
+        """When to run next, on `clock`, in seconds; infinity without a callback."""
         return float("inf") if self._on_expired is None else self._look_at
 
     def hurry(self) -> None:
@@ -44,7 +45,7 @@ class Revoking:
 
     def run(self) -> None:
         """Look, and tell. Raises as `Wire.run` does."""
-        self._look_at = time.monotonic() + random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
+        self._look_at = clock.now_s() + random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
         callback = self._on_expired
         if callback is not None and self._tasks.waiting():
             callback()

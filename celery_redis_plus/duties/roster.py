@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from celery_redis_plus import clock
 from celery_redis_plus.errors import AccessRefused
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Roster:
 
     @property
     def due_at(self) -> float:
-        """When to run next, on the monotonic clock, in seconds."""
+        """When to run next, on `clock`, in seconds."""
         return self._due_at
 
     def hurry(self) -> None:
@@ -60,7 +60,7 @@ class Roster:
 
     def run(self) -> None:
         """Give the signs of life. Raises as `Wire.run` does; nothing is forgotten then."""
-        self._due_at = time.monotonic() + self._interval_s
+        self._due_at = clock.now_s() + self._interval_s
         while self._left_behind:
             self._consumers.leave(*self._left_behind[0])
             self._left_behind.popleft()
@@ -77,7 +77,7 @@ class Roster:
                 if sign.next_death_s is not None:
                     probes.append(self._consumers.probe_of(sign.consumer))
                     # What the dead one had alone passes on in time.
-                    self._due_at = min(self._due_at, time.monotonic() + sign.next_death_s + DEATH_MARGIN_S)
+                    self._due_at = min(self._due_at, clock.now_s() + sign.next_death_s + DEATH_MARGIN_S)
                 self._note_pause(sign)
         self.probes = tuple(probes)
 
@@ -85,7 +85,7 @@ class Roster:
         if consumer.id not in self._missed:
             # Taken for dead; or cancelled at this very moment, and then it must not be listed again.
             self._missed.add(consumer.id)
-            self._due_at = time.monotonic() + LOOK_AGAIN_S
+            self._due_at = clock.now_s() + LOOK_AGAIN_S
             return
         self._missed.discard(consumer.id)
         try:
@@ -107,7 +107,7 @@ class Roster:
                 end = datetime.fromtimestamp(sign.paused_until, UTC).isoformat() if sign.paused_until else "it is resumed"
                 logger.warning("queue %r is paused until %s: %s", queue, end, sign.paused)
         if sign.paused is not None:
-            self._due_at = min(self._due_at, time.monotonic() + PAUSE_LOOK_S)
+            self._due_at = min(self._due_at, clock.now_s() + PAUSE_LOOK_S)
 
     def _present(self) -> list[Consumer]:
         return [consumer for queue in self._watched.all() for consumer in queue.consumers]

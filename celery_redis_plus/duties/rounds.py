@@ -6,13 +6,14 @@ Heartbeats come before each of the others, which give the thread back after a sl
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
+
+from celery_redis_plus import clock
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ class Duty(Protocol):
 
     @property
     def due_at(self) -> float:
-        """When to run next, on the monotonic clock, in seconds."""
+        """When to run next, on `clock`, in seconds."""
 
     def run(self) -> None:
         """Do what is due."""
@@ -50,7 +51,7 @@ class Rounds:
 
     @property
     def due_at(self) -> float:
-        """When to run next, on the monotonic clock, in seconds."""
+        """When to run next, on `clock`, in seconds."""
         return min(map(self._due_at, (*self._first, *self._duties)))
 
     def run(self) -> None:
@@ -60,10 +61,10 @@ class Rounds:
             redis.exceptions.ConnectionError: and its kin, as `translation.translate` names them: the server is away. A refusal
                 (no permission, memory full, a key of another type) is logged when it changes, and tried again.
         """
-        now = time.monotonic()
+        now = clock.now_s()
         for duty in self._duties:
             for first in self._first:
-                self._run_if_due(first, time.monotonic())
+                self._run_if_due(first, clock.now_s())
             self._run_if_due(duty, now)
 
     def take_longest(self) -> tuple[str, float]:
@@ -74,7 +75,7 @@ class Rounds:
     def _run_if_due(self, duty: Duty, now: float) -> None:
         if self._due_at(duty) > now:
             return
-        began = time.monotonic()
+        began = clock.now_s()
         try:
             duty.run()
         except RedisConnectionError:
@@ -86,7 +87,7 @@ class Rounds:
             if self._refused.pop(duty, None) is not None:
                 logger.info("%s: the broker takes it again", _name(duty))
         finally:
-            took_s = time.monotonic() - began
+            took_s = clock.now_s() - began
             if took_s > self._longest[1]:
                 self._longest = (_name(duty), took_s)
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.archive import Archive
 from celery_redis_plus.broker.bindings import Bindings
 from celery_redis_plus.broker.consumers import Consumers
@@ -302,8 +303,8 @@ class Service:
                 if self.watched.all() or len(self.register) or self.register.waiting:
                     idle_since = None
                 else:
-                    idle_since = idle_since or time.monotonic()
-                    if time.monotonic() - idle_since > IDLE_END_S and self._retire():
+                    idle_since = idle_since or clock.now_s()
+                    if clock.now_s() - idle_since > IDLE_END_S and self._retire():
                         break
         finally:
             if self._pid == os.getpid():
@@ -365,7 +366,7 @@ class Service:
                 self._timer_rang(self._timers.disarm())
             if bells:
                 self._timers.arm(bells)
-        wait_s = max(0.0, min(self._rounds.due_at - time.monotonic(), LONGEST_REST_S))
+        wait_s = max(0.0, min(self._rounds.due_at - clock.now_s(), LONGEST_REST_S))
         descriptors = [self._waker.fileno()]
         if self._timers.armed:
             descriptors.append(self._bell_wire.fileno())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.fanout.registry import BATCH, SECOND_CHANCE_S
 from celery_redis_plus.notices import SubscriberDied, notify
 
@@ -40,11 +40,11 @@ class Subscriptions:
         self._positions = positions
         self._bindings = bindings
         self._fanout_keys = fanout_keys
-        #: What was reported last, and when: (cursor, monotonic seconds).
+        #: What was reported last, and when: (cursor, seconds on `clock`).
         self._reported: dict[str, tuple[Mark, float]] = {}
         self._beat_s = min(BEAT_S, positions.keep_s / 3)
         self._look_at = 0.0
-        self._reap_at = time.monotonic() + random.uniform(1, SECOND_CHANCE_S)  # noqa: S311 - spreads load, guards nothing
+        self._reap_at = clock.now_s() + random.uniform(1, SECOND_CHANCE_S)  # noqa: S311 - spreads load, guards nothing
         #: Server's time of the last look for deaths, by exchange.
         self._reaped_ms: dict[str, int] = {}
         #: Decides about what was delivered over a connection that broke; without one all of it comes again.
@@ -52,7 +52,7 @@ class Subscriptions:
 
     @property
     def due_at(self) -> float:
-        """When to run next, on the monotonic clock, in seconds."""
+        """When to run next, on `clock`, in seconds."""
         return min(self._look_at, self._reap_at) if self._positions.all() else self._reap_at
 
     def hurry(self) -> None:
@@ -61,7 +61,7 @@ class Subscriptions:
 
     def run(self) -> None:
         """Do what is due. Raises as `Wire.run` does."""
-        now = time.monotonic()
+        now = clock.now_s()
         undecided = [position for position in self._positions.all() if position.undecided and position.owner is not None]
         for position in undecided:
             position.decide(self.keeper)

@@ -8,11 +8,11 @@ rung again, and the dead letters are kept within their bounds.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.failures import log_deaths, read_deaths
 from celery_redis_plus.duties.heartbeat import interval_s
 from celery_redis_plus.duties.slices import Slice
@@ -92,7 +92,7 @@ class Sweeper:
 
     @property
     def due_at(self) -> float:
-        """When to run next, on the monotonic clock, in seconds; infinity without queues."""
+        """When to run next, on `clock`, in seconds; infinity without queues."""
         return min(self._due_at.values(), default=float("inf"))
 
     def watch(self, queues: Iterable[str]) -> None:
@@ -114,7 +114,7 @@ class Sweeper:
     def run(self) -> None:
         """Sweep the queues that are due. Raises as `Wire.run` does."""
         slice_ = Slice()
-        soon = time.monotonic() + TOGETHER_S
+        soon = clock.now_s() + TOGETHER_S
         due = [queue for queue, at in self._due_at.items() if at <= soon]
         urgent = [queue for queue in due if queue in self._take_over]
         ordinary = [queue for queue in due if queue not in self._take_over]
@@ -136,7 +136,7 @@ class Sweeper:
             script("sweep"), keys, self._name, _ms(self._lease_s), _ms(self._interval_s), LIMIT, int(take_over),
             _ms(self._grace_s), _ms(self._longest_gap_s), *self._bounds, self._visibility_ms,
         )  # fmt: skip
-        now = time.monotonic()
+        now = clock.now_s()
         deaths = list(read_deaths(reply[COLUMNS * len(queues) :]))
         for number, queue in enumerate(queues):
             swept = Swept(*reply[COLUMNS * number : COLUMNS * (number + 1)])

@@ -6,8 +6,9 @@ The usual retry pattern is such a queue: a TTL, and a dead-letter exchange that 
 from __future__ import annotations
 
 import random
-import time
 from typing import TYPE_CHECKING
+
+from celery_redis_plus import clock
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues import Queues
@@ -28,7 +29,7 @@ class Tending:
 
     @property
     def due_at(self) -> float:
-        """When to run next, on the monotonic clock, in seconds."""
+        """When to run next, on `clock`, in seconds."""
         return self._look_at
 
     def hurry(self) -> None:
@@ -37,7 +38,7 @@ class Tending:
 
     def run(self) -> None:
         """Read the list, and strike off queues that are gone. Raises as `Wire.run` does."""
-        self._look_at = time.monotonic() + random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
+        self._look_at = clock.now_s() + random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
         found = self._queues.tended()
         gone = set(self._queues.without_record(found))
         if gone:

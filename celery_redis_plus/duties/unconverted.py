@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from typing import TYPE_CHECKING
 
 from redis.exceptions import NoPermissionError, ResponseError
+
+from celery_redis_plus import clock
 
 if TYPE_CHECKING:
     from celery_redis_plus.duties.watched import WatchList
@@ -41,13 +42,13 @@ class UnconvertedProcesses:
 
     @property
     def due_at(self) -> float:
-        """When to run next, on the monotonic clock, in seconds."""
+        """When to run next, on `clock`, in seconds."""
         return self._look_at if self._version == self._watched.version or self._look_at == math.inf else 0.0
 
     def run(self) -> None:
         """Look at the queues that are due. Raises as `Wire.run` does where the server is away."""
         version = self._watched.version
-        now = time.monotonic()
+        now = clock.now_s()
         if self._look_at <= now:
             self._look_at = now + LOOK_S
             self._looked.clear()

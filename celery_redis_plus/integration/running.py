@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from celery.bootsteps import CLOSE, TERMINATE
 from celery.concurrency.base import BasePool
 
+from celery_redis_plus import clock
 from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.prefork import messages_in
 from celery_redis_plus.transport.compat import decoded_body
@@ -34,7 +34,7 @@ class RunningTasks:
 
     def started(self) -> None:
         """Note that the consumer has started, or started again: what it has dropped is dropped by now."""
-        self._started_at = time.monotonic()
+        self._started_at = clock.now_s()
         self._cancelled = None
 
     def stopping(self) -> bool:

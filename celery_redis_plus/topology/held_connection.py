@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from celery_redis_plus import clock
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.topology import forks
 from celery_redis_plus.topology.packing import pack_command
@@ -122,7 +122,7 @@ class HeldConnection:
     # -- inside the lock ----------------------------------------------------------------------------------------------
 
     def _open(self) -> Connection:
-        now = time.monotonic()
+        now = clock.now_s()
         idle_s = now - self._used
         if self._connection is not None and idle_s > IDLE_CHECK_S and not self._expects():
             self._drop_if_dead(self._connection, idle_s)

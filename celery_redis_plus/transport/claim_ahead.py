@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.holding import Settlement
 from celery_redis_plus.topology import forks
 
@@ -47,7 +48,7 @@ class ClaimAhead:
         self._names: Sequence[str] = ()
         self._asked_at = 0.0
         self._answer: tuple[Any, Exception | None] | None = None
-        #: When what it brings goes back if nobody has taken it, on the monotonic clock, in seconds.
+        #: When what it brings goes back if nobody has taken it, on `clock`, in seconds.
         self._goes_back_at = math.inf
         #: Until when `wait` sleeps at once, on the monotonic clock, in seconds.
         self._sleeps_until = 0.0
@@ -84,7 +85,7 @@ class ClaimAhead:
             redis.exceptions.ConnectionError: the connection failed.
         """
         self._answer = None
-        asked_at = time.monotonic()
+        asked_at = clock.now_s()
         names = self._session.claims.post(channel, queues, credit, self._answered, hold=hold)
         if names is None:
             return False
@@ -126,7 +127,7 @@ class ClaimAhead:
 
         The loop claims anew when it comes to it, and not before this has ended.
         """
-        if time.monotonic() < self._goes_back_at:
+        if clock.now_s() < self._goes_back_at:
             return
         try:
             self._session.wire.collect()
@@ -177,5 +178,5 @@ class ClaimAhead:
     def check(self) -> None:
         """Give the connection up where the server has been silent for as long as it may be."""
         timeout_s = self._session.options.socket_timeout
-        if self.out and self._answer is None and timeout_s is not None and time.monotonic() - self._asked_at > timeout_s:
+        if self.out and self._answer is None and timeout_s is not None and clock.now_s() - self._asked_at > timeout_s:
             self._session.wire.abandon(RedisTimeoutError("the server did not answer a claim"))

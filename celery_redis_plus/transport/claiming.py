@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
+from celery_redis_plus import clock
 from celery_redis_plus.transport.claim_ahead import ClaimAhead
 from celery_redis_plus.transport.rotation import Rotation
 
@@ -72,7 +73,7 @@ class Claiming:
         else:
             # Nothing is done before the messages are here: the acks can wait for them, not the other way round.
             self._session.settler.release(trail=True)
-        asked_at = time.monotonic()
+        asked_at = clock.now_s()
         batch = self._session.claims.claim(channel, queues, credit)
         channel.cool(queues)
         channel.claimed(batch, asked_at)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.utils.uuid import uuid
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers import INTERESTED, NOT_INTERESTED, NOTIFIED, Consumer
 from celery_redis_plus.broker.holding import Settlement, Stage
 from celery_redis_plus.errors import InvalidArgument
@@ -54,7 +54,7 @@ class Consuming(Broadcasting):
         self.consumers: dict[str, Consumer] = {}
         #: queue -> the bell that wakes this channel's consumer of it.
         self.bells: dict[str, bytes] = {}
-        #: queue -> when to look at it again by ourselves, on the monotonic clock, in seconds: nobody rings then.
+        #: queue -> when to look at it again by ourselves, on `clock`, in seconds: nobody rings then.
         self.later: dict[str, float] = {}
         #: Claimed and not delivered.
         self.buffer: deque[Claimed] = deque()
@@ -278,7 +278,7 @@ class Consuming(Broadcasting):
                 self.hot[queue] = None
         if not self.later:
             return
-        now = time.monotonic()
+        now = clock.now_s()
         for queue in [queue for queue, at in self.later.items() if at <= now]:
             del self.later[queue]
             if queue in self.consumed:
@@ -373,7 +373,7 @@ class Consuming(Broadcasting):
         session = self.session
         claimed = self._from_buffer(queue)
         while claimed is None or (payload := self._payload(claimed)) is None:
-            asked_at = time.monotonic()
+            asked_at = clock.now_s()
             found = session.claims.get(queue)
             if not found:
                 return None

@@ -7,12 +7,12 @@ moment: a plain claim names those that it left alone, and a claim by the rules s
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from math import ceil
 from typing import TYPE_CHECKING
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.claiming import MAX_BATCH_BYTES, MAX_QUEUES, Batch, State, batch_of
 from celery_redis_plus.errors import AccessRefused, ResourceLocked
 
@@ -40,7 +40,7 @@ class Claims:
         self._ranked: set[str] = set()
         #: Consumer -> how often the active consumer had changed when it last claimed.
         self._epochs: dict[str, bytes] = {}
-        #: Consumer -> when it last heard that it is the active one, on the monotonic clock, in seconds.
+        #: Consumer -> when it last heard that it is the active one, on `clock`, in seconds.
         self._confirmed_at: dict[str, float] = {}
 
     def note(self, queue: str, *, managed: bool) -> None:
@@ -129,7 +129,7 @@ class Claims:
     def _by_the_rules(self, channel: Consuming, queue: str, count: int, credit: int) -> tuple[list[Claimed], list[str]]:
         """Claim from one queue; return the messages, and the queue's name where it has to be looked at again."""
         consumer = channel.consumers[queue]
-        asked_at = time.monotonic()
+        asked_at = clock.now_s()
         known = self._epochs.get(consumer.id, b"")
         reply = self._session.claimer.claim_managed(queue, count, consumer.id, credit=credit, epoch=known)
         if reply.epoch != known or reply.state is State.STANDBY:
@@ -153,7 +153,7 @@ class Claims:
                 return [], []
         (self._ranked.add if reply.ranked else self._ranked.discard)(queue)
         if reply.wait_s is not None and not reply.more:
-            channel.later[queue] = time.monotonic() + reply.wait_s
+            channel.later[queue] = clock.now_s() + reply.wait_s
         return reply.messages, [queue] if reply.more else []
 
     def _suspend(self, channel: Consuming, batch: Batch) -> None:
@@ -175,7 +175,7 @@ class Claims:
         if declared is None or not declared.single_active:
             return True
         heard_at = self._confirmed_at.get(channel.consumers[queue].id, 0.0)
-        if time.monotonic() - heard_at < self._session.options.consumer_heartbeat_timeout / 2:
+        if clock.now_s() - heard_at < self._session.options.consumer_heartbeat_timeout / 2:
             return True
         before = len(channel.buffer)
         _, more = self._by_the_rules(channel, queue, 0, 1)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
+from celery_redis_plus import clock
 from celery_redis_plus.topology import forks
 from celery_redis_plus.topology.readable import several_may_wait, wait_readable
 from celery_redis_plus.transport.bells import Bells
@@ -148,7 +149,7 @@ class Poller:
     def _later_s(self) -> float:
         """Return the seconds until a channel has to look at a queue by itself; infinity where none has to."""
         at = min((at for channel in self._channels for at in channel.later.values()), default=math.inf)
-        return max(0.0, at - time.monotonic())
+        return max(0.0, at - clock.now_s())
 
     def _arm(self, *, bells: bool = True) -> None:
         """Block on the streams, and on the bells if wanted, unless a call that covers them is out already."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.fanout.entries import Entry, EntryId, Mark, mark_of, parse_id
 from celery_redis_plus.broker.holding import Keeper, Settlement
 from celery_redis_plus.topology.forks import lock_of
@@ -166,7 +166,7 @@ class Position:
 
     def orphan(self, messages: Mapping[str, Any]) -> None:
         """Leave the position to the next connection; `messages` are those delivered and not settled, by tag."""
-        now = time.monotonic()
+        now = clock.now_s()
         self._owner, self.orphaned_at = None, now
         for tag, opened in list(self.open.items()):
             message = messages.get(tag)
@@ -243,7 +243,7 @@ class Positions:
 
     def expired(self) -> list[Position]:
         """Return what broken sessions have left and nobody has adopted in time."""
-        now = time.monotonic()
+        now = clock.now_s()
         found = []
         for position in list(self._all):
             if position.owner is None or position.owner.broken:

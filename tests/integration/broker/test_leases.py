@@ -1,9 +1,8 @@
 from __future__ import annotations
 
-import time
-
 import pytest
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.holding import Settlement
 from celery_redis_plus.broker.leases import Leases
 
@@ -19,7 +18,7 @@ def leases(broker):
 def held(broker):
     broker.declare("q")
     broker.publish("q", b"x")
-    (message,) = broker.register.admit(broker.claim("q"), "session", time.monotonic())
+    (message,) = broker.register.admit(broker.claim("q"), "session", clock.now_s())
     return broker.register.find(message.tag)
 
 

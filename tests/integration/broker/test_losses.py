@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.holding import Held
 from celery_redis_plus.duties.sweeper import Limits, Sweeper
 
@@ -37,7 +36,7 @@ def lose(broker):
 @pytest.fixture
 def begin(broker):
     def run(message):
-        broker.register.admit([message], "session", time.monotonic())
+        broker.register.admit([message], "session", clock.now_s())
         held = broker.register.find(message.tag)
         broker.settler.begin(held)
         broker.register.confirm(held)
@@ -89,7 +88,7 @@ def test_a_beginning_of_an_older_claim_does_not_count(broker, lose, begin):
 def test_a_message_that_never_failed_begins_without_a_word_to_the_server(broker):
     broker.declare("q")
     broker.publish("q", b"x")
-    (message,) = broker.register.admit(broker.claim("q"), "session", time.monotonic())
+    (message,) = broker.register.admit(broker.claim("q"), "session", clock.now_s())
     broker.client.config_resetstat()
     broker.settler.begin(broker.register.find(message.tag))
     broker.wire.command("PING")
@@ -101,7 +100,7 @@ def test_to_begin_over_a_lost_connection_is_no_error_and_opens_none(broker, lose
     broker.publish("q", b"x")
     broker.claim("q")
     lose()
-    (message,) = broker.register.admit(broker.claim("q"), "session", time.monotonic())
+    (message,) = broker.register.admit(broker.claim("q"), "session", clock.now_s())
     broker.wire.abandon()
     held = broker.register.find(message.tag)
     assert isinstance(held, Held)

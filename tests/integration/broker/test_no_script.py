@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.holding import Settlement
 
 
@@ -27,7 +26,7 @@ def test_posted_settlements_are_sent_again(broker, settlement):
     broker.declare("q")
     broker.publish("q", b"x", b"y", b"z")
     # Each kind is known to the connection before the server forgets it.
-    (first, *rest) = broker.register.admit(broker.claim("q"), "session", time.monotonic())
+    (first, *rest) = broker.register.admit(broker.claim("q"), "session", clock.now_s())
     broker.settler.post(broker.register.settle(first.tag, settlement), settlement)
     assert broker.queues.sizes("q").unacked == 2
     broker.client.script_flush()
@@ -43,7 +42,7 @@ def test_posted_settlements_are_sent_again(broker, settlement):
 def test_scripts_flushed_between_many_posts_lose_none(broker):
     broker.declare("q")
     broker.publish("q", *[b"x"] * 60)
-    claimed = broker.register.admit(broker.claim("q"), "session", time.monotonic())
+    claimed = broker.register.admit(broker.claim("q"), "session", clock.now_s())
     for number, message in enumerate(claimed):
         if number % 7 == 0:
             broker.client.script_flush()

@@ -7,6 +7,7 @@ import time
 import kombu
 import pytest
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.bindings import Bindings
 from celery_redis_plus.broker.consumers import Consumer
 from celery_redis_plus.broker.exchange_record import ExchangeRecord
@@ -75,7 +76,7 @@ def test_a_worker_may_declare_its_queues_and_they_are_tended_and_archived(full):
 
 
 def test_a_posted_ack_is_executed(full):
-    (message,) = full.register.admit(full.claim("q", credit=1), "session", time.monotonic())
+    (message,) = full.register.admit(full.claim("q", credit=1), "session", clock.now_s())
     full.settler.post(full.register.settle(message.tag, Settlement.ACK), Settlement.ACK)
     full.wire.command("PING")
     assert len(full.register) == 0

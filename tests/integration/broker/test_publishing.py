@@ -6,6 +6,7 @@ import random
 import pytest
 from redis.exceptions import ResponseError
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.attempt import Attempt
 from celery_redis_plus.errors import OutcomeUnknown, QueueNotFound, ServerUnreachable
 from celery_redis_plus.message import LARGE_BODY, Outgoing
@@ -74,10 +75,8 @@ def test_a_retry_after_the_window_says_that_the_outcome_is_unknown(broker, lose_
     lose_reply()
     with pytest.raises(ServerUnreachable):
         broker.publisher.to_queue("q", message, attempt)
-    import time
-
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now + 901)
+    now_s = clock.now_s
+    monkeypatch.setattr(clock, "now_s", lambda: now_s() + 901)
     with pytest.raises(OutcomeUnknown, match="publish_dedup_window"):
         broker.publisher.to_queue("q", message, attempt)
 

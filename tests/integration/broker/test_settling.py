@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker import settling
 from celery_redis_plus.broker.holding import Settlement
 from celery_redis_plus.scripts import script
@@ -86,7 +86,7 @@ def test_a_thousand_are_settled_in_bounded_calls(broker):
 def test_posted_settlements_arrive_in_order_and_are_confirmed(broker):
     broker.declare("q")
     broker.publish("q", *[b"x"] * 50)
-    claimed = broker.register.admit(broker.claim("q"), "session", time.monotonic())
+    claimed = broker.register.admit(broker.claim("q"), "session", clock.now_s())
     for message in claimed:
         broker.settler.post(broker.register.settle(message.tag, Settlement.ACK), Settlement.ACK)
     assert len(broker.register) == 50
@@ -98,7 +98,7 @@ def test_posted_settlements_arrive_in_order_and_are_confirmed(broker):
 def test_posted_settlements_of_a_lost_connection_are_left_to_the_duties(broker):
     broker.declare("q")
     broker.publish("q", *[b"x"] * 3)
-    claimed = broker.register.admit(broker.claim("q"), "session", time.monotonic())
+    claimed = broker.register.admit(broker.claim("q"), "session", clock.now_s())
     broker.client.client_pause(1000, all=True)
     for message in claimed:
         broker.settler.post(broker.register.settle(message.tag, Settlement.ACK), Settlement.ACK)
@@ -114,7 +114,7 @@ def test_a_settlement_never_opens_a_lost_connection_anew(broker, monkeypatch):
     monkeypatch.setattr(settling, "PATIENCE_S", 10)
     broker.declare("q")
     broker.publish("q", b"x")
-    (message,) = broker.register.admit(broker.claim("q"), "session", time.monotonic())
+    (message,) = broker.register.admit(broker.claim("q"), "session", clock.now_s())
     held = broker.register.settle(message.tag, Settlement.ACK)
     with broker.wire.lock:
         # It waits for the connection, which breaks meanwhile.
@@ -142,7 +142,7 @@ def two_wires(broker):
 def settling_message(broker):
     broker.declare("q")
     broker.publish("q", b"x")
-    (message,) = broker.register.admit(broker.claim("q"), "session", time.monotonic())
+    (message,) = broker.register.admit(broker.claim("q"), "session", clock.now_s())
     return broker.register.settle(message.tag, Settlement.ACK)
 
 

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from celery_redis_plus import clock
 from celery_redis_plus.duties import aftermath
 from celery_redis_plus.duties.service import set_keeper
 from tests.support.inbox import Inbox, declare, publish
@@ -123,5 +124,5 @@ def test_what_comes_of_a_broken_sessions_claim_afterwards_is_not_delivered(conne
     session.abandon()
     register = session.service.register
     register.abandon(session.id, ["q"], {})
-    assert register.admit(batch.messages, session.id, time.monotonic()) == []
+    assert register.admit(batch.messages, session.id, clock.now_s()) == []
     wait_until(lambda: sizes_of(publisher) == (1, 0))

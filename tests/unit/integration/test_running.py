@@ -1,4 +1,3 @@
-import time
 from types import MethodType, SimpleNamespace
 
 import pytest
@@ -7,6 +6,7 @@ from celery.concurrency.base import BasePool
 from celery.worker import state
 from kombu.asynchronous.timer import Timer
 
+from celery_redis_plus import clock
 from celery_redis_plus.integration.running import RunningTasks
 from celery_redis_plus.transport.message import Message
 
@@ -73,7 +73,7 @@ def test_a_cold_shutdown_keeps_nothing(make_consumer, active, monkeypatch):
     message = make_message()
     active(message)
     monkeypatch.setattr(state, "should_terminate", 0)
-    assert keeper.keeps(message, time.monotonic()) is False
+    assert keeper.keeps(message, clock.now_s()) is False
 
 
 @pytest.mark.parametrize("pool", [BasePool, FlushingPool])
@@ -82,7 +82,7 @@ def test_running_task_is_kept_before_and_after_the_restart(pool, make_consumer, 
     message = make_message()
     active(message)
 
-    assert keeper.keeps(message, time.monotonic()) is True
+    assert keeper.keeps(message, clock.now_s()) is True
     keeper.started()
     assert keeper.keeps(message, 0.0) is True
     consumer.pool.stop()
@@ -94,7 +94,7 @@ def test_waiting_task_is_decided_by_the_pool_once_the_consumer_is_back(pool, kep
     keeper = RunningTasks(make_consumer(pool))
     keeper.started()
     message = make_message()
-    adrift_since = time.monotonic()
+    adrift_since = clock.now_s()
 
     assert keeper.keeps(message, adrift_since) is None
     keeper.started()
@@ -132,7 +132,7 @@ def test_message_that_is_no_task_goes_back_at_once(make_consumer):
     message = make_message()
     del message.headers["task"]
 
-    assert keeper.keeps(message, time.monotonic()) is False
+    assert keeper.keeps(message, clock.now_s()) is False
 
 
 def test_task_of_the_first_protocol_is_known_by_its_body(make_consumer, active):
@@ -142,7 +142,7 @@ def test_task_of_the_first_protocol_is_known_by_its_body(make_consumer, active):
     message._decoded_cache = {"task": "t", "id": "1"}  # noqa: SLF001 - what kombu sets by decoding
     active(message)
 
-    assert keeper.keeps(message, time.monotonic()) is True
+    assert keeper.keeps(message, clock.now_s()) is True
 
 
 def test_retry_with_the_same_id_is_another_message(make_consumer, active):
