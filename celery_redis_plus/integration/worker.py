@@ -57,6 +57,7 @@ class BrokerStep(bootsteps.StartStopStep):
 
     def create(self, parent: Any) -> None:
         """Take part in how tasks' messages are settled; the consumer has not looked at its tasks yet."""
+        _share_node_names(parent.app)
         connections = connections_of(parent.app)
         policies = AckPolicies() if connections is None else connections.ack_policies
         understand_requests(parent.app, policies, waits_in_pool=isinstance(parent.pool, thread.TaskPool))
@@ -112,6 +113,16 @@ class BrokerStep(bootsteps.StartStopStep):
         signals.worker_shutting_down.disconnect(self._wake_loop, sender=parent.hostname)
         if self._graceful_stop is not None:
             self._graceful_stop.disconnect()
+
+
+def _share_node_names(app: Any) -> None:
+    """Let a second worker of the same node name start, with Celery's warning, unless the app's settings say otherwise.
+
+    Celery 5.7 declares the queue of a worker's remote control as exclusive. kombu's Redis transport never enforced that, so with
+    it both workers run; with us the second one would end with a 405.
+    """
+    app.conf.defaults[-1]["control_queue_exclusive"] = False
+    app.control.mailbox.queue_exclusive = app.conf.control_queue_exclusive
 
 
 def _server(transport: Transport) -> str:

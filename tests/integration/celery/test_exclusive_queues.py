@@ -34,6 +34,12 @@ def test_remote_control_survives_a_lost_connection_and_a_killed_worker(pool, cel
     assert "405" not in second.log()
 
 
+def test_two_workers_of_the_same_name_start_by_default(celery_app, celery_worker):
+    first, second = (celery_worker(pool="threads", name="same") for _ in range(2))
+    replies = wait_until(lambda: len(celery_app().control.ping(timeout=ANSWER_S, limit=2)) == 2, 20, second.tail)
+    assert replies, first.tail()
+
+
 def test_a_second_worker_of_the_same_name_is_told_so(celery_app, celery_worker):
     worker = celery_worker(pool="threads", config=CONFIG, name="same")
     assert celery_app(**CONFIG).control.ping(timeout=ANSWER_S, limit=1), worker.tail()
