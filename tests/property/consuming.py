@@ -40,9 +40,10 @@ class Consuming(World):
             self.found_expired(queue, late[queue])
             assert (queue in batch.more) == (len(taken) < len(before[queue]) or bool(self.expired(queue)))
             self.rings(queue)
-        if not share:
+        # Where an expired message led a queue, a claim of few looks at the next queue before it looks at this one again.
+        if not share and not any(late.values()):
             self.first_queues_first(before, [m.tag for m in batch.messages])
-        elif credit >= len(wanted) and not any(late.values()):
+        elif share and credit >= len(wanted) and not any(late.values()):
             assert {m.queue for m in batch.messages} == {queue for queue, messages in before.items() if messages}
         for claimed in batch.messages:
             model = self.messages[claimed.tag]

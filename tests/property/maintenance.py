@@ -127,7 +127,7 @@ class Maintenance(World):
             keys = self.keys.queue(queue)
             others = [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, keys.interested, keys.consumer]
             sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
-            self.wire.run(script("delete"), [*others, *sets], 0, 0)
+            self.wire.run(script("delete"), [*others, *sets], 0, 0, 0, "")
         else:
             assert self.queues.delete(queue) == ready
         for message in [m for m in self.messages.values() if m.queue == queue]:
