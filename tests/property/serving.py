@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,7 @@ class Serving(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.client.flushdb()
+        Process.numbers = itertools.count(1)
         #: The processes' clock, in ms; the server's is `clock`.
         self.now = START_MS
         self.clock = ServerClock(self.client, START_MS)
@@ -192,10 +194,19 @@ class Serving(RuleBasedStateMachine):
             step = min(at for at in times if at > self.now) - self.now
             self.now += step
             self.clock.advance(step)
+            self.let_lists_expire(step)
             if self.swept_at + SWEEP_MS <= self.now and any(p.runs for p in self.processes):
                 self.sweep()
             self.try_again()
             self.come_to_rest()
+
+    def let_lists_expire(self, ms: int) -> None:
+        """The server lets keys expire by its own clock, not by the test's."""
+        for queue in QUEUES:
+            key = self.keys.queue(queue).consumers
+            left = self.client.pttl(key)
+            if left >= 0:
+                self.client.pexpire(key, max(0, left - ms))
 
     def try_again(self) -> None:
         for comer in list(self.comers):

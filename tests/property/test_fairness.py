@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import kombu
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -50,6 +51,8 @@ class Consumed:
             assert self.inboxes[0].pump(5), f"nothing came, and {self.left} are left"
 
 
+# The duties' threads spread their retries by `random` while hypothesis draws.
+@pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")
 def test_no_queue_waits_for_the_backlog_of_another(redis_client, broker_url):
     @settings(
         max_examples=20, deadline=None, derandomize=True, database=None,
