@@ -141,7 +141,7 @@ class WrongKeyType(CeleryRedisPlusError, redis_errors.ResponseError):
 
 
 class ClusterRedirected(CeleryRedisPlusError, redis_errors.ResponseError):
-    """The server is a node of a Redis Cluster and another node holds the key. Point `broker_url` at a server
+    """The server is a node of a Redis Cluster, which keeps only some of the keys. Point `broker_url` at a server
     that does not run in cluster mode.
     """
 

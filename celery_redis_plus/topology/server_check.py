@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import ResponseError
 
-from celery_redis_plus.errors import ReadOnlyReplica, ServerTooOld
+from celery_redis_plus.errors import ClusterRedirected, InvalidAddress, ReadOnlyReplica, ServerTooOld
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +42,8 @@ class ServerCheck:
         command.
 
         Raises:
+            ClusterRedirected: a node of a Redis Cluster.
+            InvalidAddress: a Sentinel.
             ServerTooOld: older than Redis 7.0 or Valkey 7.2.
             ReadOnlyReplica: a replica that takes no writes.
         """
@@ -66,9 +68,24 @@ def parse_info(reply: bytes | str) -> dict[str, str]:
 
 def examine(info: Mapping[str, str], address: Address) -> None:
     """Raise or warn about what `info` says of the server at `address`. See `ServerCheck.run`."""
+    _examine_mode(info, address)
     _examine_version(info, address)
     _examine_role(info, address)
     _examine_eviction(info, address)
+
+
+def _examine_mode(info: Mapping[str, str], address: Address) -> None:
+    """Refuse what answers INFO, and cannot store messages: a node of a cluster takes only the keys of its own slots."""
+    mode = info.get("redis_mode", info.get("server_mode", "standalone"))
+    if mode == "sentinel":
+        raise InvalidAddress(
+            f"{address.display()}: a Sentinel answers here, which stores nothing. What to do: give the address of the primary "
+            "in broker_url; Sentinels are not supported."
+        )
+    if mode == "cluster" or info.get("cluster_enabled") == "1":
+        raise ClusterRedirected(
+            f"{address.display()}: the server is a node of a Redis Cluster. What to do: {ClusterRedirected.remedy}."
+        )
 
 
 def _examine_version(info: Mapping[str, str], address: Address) -> None:
