@@ -5,11 +5,13 @@
 --       12 meta of the target (hash)  13 queue (zset)  14 delayed (zset)  15 message (prefix of a hash)  16 bell (zset)
 --       17 timer (zset)  18 expiry (zset)
 -- ARGV  1 tag  2 its description in the target's events  3 the target's name, packed for events
+--       [4 its deduplication, see include/unique  5 the key of its id in the target]
 -- Returns its tag in the target; '' where it does not wait; 'NOQUEUE' where the target has no record, and nothing has changed.
 -- @include now
 -- @include places
 -- @include waiting
 -- @include enqueue
+-- @include unique
 local queue, tag = places(0), ARGV[1]
 local record = redis.call('HMGET', KEYS[12], unpack(RECORD))
 if not record[1] then return 'NOQUEUE' end
@@ -20,10 +22,12 @@ local hash = queue.message .. tag
 local fields = redis.call('HMGET', hash, 'payload', 'expires', 'lives', 'rank')
 local size = is_limited(tag) and size_of(hash)
 local life = (fields[2] or '') .. (fields[3] and '+' .. fields[3] or '')
+local standing = ARGV[4] and standing_for(ARGV[4], queue.message)
 local moved = enqueue(KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17], record, fields[1],
   tonumber(fields[4]) or math.floor(tonumber(score) / LEVEL), due or '0', hash, KEYS[18], life, false)
 leave_waiting(queue, tag, due)
 if size then make_room(queue.meta, 1, size, 'gone', now_ms()) end
 redis.call('HINCRBY', queue.meta, 'moved', 1)
 tell(queue.meta, tag, 'moved', { target = ARGV[3] })
+if standing and string.match(standing, '^%S+') == tag then stand_elsewhere(ARGV[4], moved, ARGV[5], KEYS[15]) end
 return moved

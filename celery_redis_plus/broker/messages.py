@@ -13,6 +13,7 @@ from celery_redis_plus.broker.delayed import list_delayed
 from celery_redis_plus.broker.describing import describe
 from celery_redis_plus.broker.eta import MAX_ETA_MS
 from celery_redis_plus.broker.last_error import read_failure
+from celery_redis_plus.broker.unique import standing_of_moved
 from celery_redis_plus.errors import QueueNotFound
 from celery_redis_plus.events import (
     CLAIMED,
@@ -165,8 +166,11 @@ class Messages:
         description = describe(
             data.get("headers") or {}, data.get("properties") or {}, body_size=len(body or b""), source_id=tag
         )  # fmt: skip
-        keys = [*of.places, *self._keys.queue(target).publish]
-        moved: bytes = self._wire.run(script("transfer"), keys, tag, description, pack_text(target))
+        there = self._keys.queue(target)
+        stands_for = standing_of_moved(data.get("headers") or {}, of, there)
+        moved: bytes = self._wire.run(
+            script("transfer"), [*of.places, *there.publish], tag, description, pack_text(target), *stands_for
+        )
         if moved == b"NOQUEUE":
             raise QueueNotFound(f"queue {target!r} does not exist: the message {tag} stays in {queue!r}")
         return moved.decode() or None

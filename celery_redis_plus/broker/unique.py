@@ -53,4 +53,15 @@ def unique(headers: Mapping[str, Any], keys: QueueKeys) -> bytes | None:
     task = headers.get("id")
     # A task's id may be any text.
     task_id = quote(task) if isinstance(task, str) and task else NO_TASK
-    return f"{scope} {ttl} {task_id} ".encode() + keys.unique + name.encode("utf-8", "surrogatepass")
+    return f"{scope} {ttl} {task_id} ".encode() + _key(keys, name)
+
+
+def standing_of_moved(headers: Mapping[str, Any], source: QueueKeys, target: QueueKeys) -> tuple[bytes, ...]:
+    """Return what the transfer script takes of the deduplication of a message that goes from one queue to another."""
+    # A Celery retry stands for the id as well as its first try did.
+    stands_for = unique({**headers, "retries": 0}, source)
+    return () if stands_for is None else (stands_for, _key(target, headers[ID]))
+
+
+def _key(keys: QueueKeys, name: str) -> bytes:
+    return keys.unique + name.encode("utf-8", "surrogatepass")

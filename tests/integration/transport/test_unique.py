@@ -8,14 +8,20 @@ from celery import Celery
 from kombu import pools
 
 from celery_redis_plus import configure_app
+from celery_redis_plus.broker.messages import Messages
 from celery_redis_plus.errors import InvalidArgument
-from tests.support.inbox import Inbox
+from tests.support.inbox import Inbox, declare
 from tests.support.waiting import wait_until
 
 
 def send(channel, body, queue="q", *, name="one", **headers):
     headers = {"x-deduplication-id": name, **{f"x-deduplication-{key}": value for key, value in headers.items()}}
     return kombu.Producer(channel).publish(body, routing_key=queue, headers=headers, retry=True)
+
+
+def move(channel, tag, queue, target):
+    session = channel.session
+    return Messages(session.wire, session.keys, dead_letter_max=10).move(queue, tag, target)
 
 
 def test_a_second_message_with_the_same_id_is_not_stored_and_the_first_is_named(connect, redis_client):
@@ -74,6 +80,40 @@ def test_ids_belong_to_a_queue(connect):
     Inbox(channel, "q", "r")
     assert send(channel, 1) is None
     assert send(channel, 1, "r") is None
+
+
+@pytest.mark.parametrize("scope", ["ttl", "until-claimed", "until-acked"])
+@pytest.mark.parametrize("queue", ["q", "r"])
+def test_a_message_that_was_moved_stands_for_its_id_where_it_was_and_where_it_is(scope, queue, connect):
+    channel = connect().channel()
+    for name in ("q", "r"):
+        declare(channel, name)
+    send(channel, 1, scope=scope)
+    moved = move(channel, send(channel, 2, scope=scope), "q", "r")
+    assert send(channel, 3, queue, scope=scope) == moved
+    if scope != "ttl":
+        Inbox(channel, "r").drain(1)
+        wait_until(lambda: send(channel, 4, queue, scope=scope) is None)
+
+
+def test_a_message_that_comes_back_stands_for_its_id(connect):
+    channel = connect().channel()
+    for name in ("q", "r"):
+        declare(channel, name)
+    send(channel, 1, scope="until-acked")
+    there = move(channel, send(channel, 2, scope="until-acked"), "q", "r")
+    back = move(channel, there, "r", "q")
+    assert send(channel, 3, scope="until-acked") == back
+
+
+def test_a_moved_message_leaves_the_one_that_stands_for_its_id_there_alone(connect):
+    channel = connect().channel()
+    for name in ("q", "r"):
+        declare(channel, name)
+        send(channel, name, name, scope="until-acked")
+    standing = send(channel, 1, "r", scope="until-acked")
+    move(channel, send(channel, 2, scope="until-acked"), "q", "r")
+    assert send(channel, 3, "r", scope="until-acked") == standing
 
 
 @pytest.mark.parametrize(("header", "value"), [("ttl", 0), ("ttl", "soon"), ("scope", "for ever")])
