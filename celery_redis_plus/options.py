@@ -187,7 +187,8 @@ class Options:
         kinds.text("names of exchanges, separated by commas, with * and ?"),
         "celeryev,*.pidbox,reply*",
         "Exchanges to which nobody may listen: a message that nobody takes is only counted there. Elsewhere it becomes a "
-        "dead letter of the queue `celery_redis_plus.undelivered`, or an error if it is `mandatory`.",
+        "dead letter of the queue `celery_redis_plus.undelivered`, or an error if it is `mandatory`. `celeryev` also stands for "
+        "the exchange that Celery's setting `event_exchange` names.",
     )
     publish_timeout: float = kinds.option(
         kinds.number(0),

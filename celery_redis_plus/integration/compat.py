@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import celery
+from celery import _state
 from celery.concurrency.base import BasePool
 from celery.worker import state
 from celery.worker.consumer import Consumer
@@ -26,6 +27,12 @@ PRODUCER_POOL = Internal(
     "celery.app.amqp:AMQP",
     "_producer_pool",
     "connections that an app opened before configure_app keep their old transport and options",
+)
+#: The apps of this process.
+ACTIVE_APPS = Internal(
+    "celery._state",
+    "_get_active_apps",
+    "knowing the setting event_exchange: queues of events that have another exchange are warned of (x-message-ttl)",
 )
 #: Bootsteps of every consumer, of any app.
 DEFAULT_STEPS = Internal(
@@ -120,6 +127,12 @@ def schedulers(consumer: Any) -> list[str]:
     if CALL_SOON.of(consumer) is None:
         return []
     return [name for name in (CALL_SOON.name, "call_soon_ack") if hasattr(consumer, name)]
+
+
+def active_apps() -> list[Any]:
+    """Return the apps of this process."""
+    apps = ACTIVE_APPS.of(_state)
+    return [] if apps is None else list(apps())
 
 
 def control_commands() -> dict[str, Any]:

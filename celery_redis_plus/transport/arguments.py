@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.queue_arguments import KNOWN, QueueArguments
 from celery_redis_plus.errors import InvalidArgument, PreconditionFailed
+from celery_redis_plus.transport import hosts
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -129,8 +130,7 @@ def check_fanout_binding(queue: str, declared: QueueArguments | None, exchange: 
     Raises:
         PreconditionFailed: an argument promises publishers what no broadcast heeds.
     """
-    # Celery gives the queues of its remote control a time to live, which nobody can set otherwise.
-    if declared is None or not declared.arguments or exchange.endswith(".pidbox"):
+    if declared is None or not declared.arguments:
         return
     arguments = declared.arguments
     refused = [name for name in REFUSED_ON_FANOUT if arguments.get(name)]
@@ -144,7 +144,8 @@ def check_fanout_binding(queue: str, declared: QueueArguments | None, exchange: 
             "publisher is held up; allowed in queues that are bound to direct, topic and headers exchanges only"
         )
     for name in NO_EFFECT_ON_FANOUT:
-        if name in arguments:
+        # Celery's queues of remote control and events have a TTL, lest messages pile up: here the stream's limits do that.
+        if name in arguments and not (name == "x-message-ttl" and hosts.declares_queues_on(exchange)):
             _warn_once(
                 ("fanout", queue, name),
                 f"argument {name!r} ({arguments[name]!r:.100}) {where}, has no effect on broadcasts: they are stored in the "

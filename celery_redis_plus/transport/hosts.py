@@ -20,6 +20,9 @@ HOSTS = {
     ),
     "celery_redis_plus.integration.migration:watch_migrations": ("celery.contrib.migrate",),
 }
+#: The exchange of Celery's events, unless an app calls it otherwise; who knows that, and a module that sends or reads them loads.
+EVENT_EXCHANGE = "celeryev"
+EVENTS = ("celery_redis_plus.integration.events:is_event_exchange", "celery.events.event")
 
 
 def greet() -> None:
@@ -27,3 +30,14 @@ def greet() -> None:
     for welcome, modules in HOSTS.items():
         if any(module in sys.modules for module in modules):
             symbol_by_name(welcome)()
+
+
+def sends_events_to(exchange: str) -> bool:
+    """Return whether an app of this process sends its events to this exchange."""
+    question, module = EVENTS
+    return exchange == EVENT_EXCHANGE or (module in sys.modules and bool(symbol_by_name(question)(exchange)))
+
+
+def declares_queues_on(exchange: str) -> bool:
+    """Return whether Celery declares queues on this fanout exchange for itself: for remote control (kombu's), or for events."""
+    return exchange.endswith(".pidbox") or sends_events_to(exchange)

@@ -41,6 +41,7 @@ from celery_redis_plus.topology.connector import Connector
 from celery_redis_plus.topology.this_process import this_process
 from celery_redis_plus.topology.waker import Waker
 from celery_redis_plus.topology.wire import Wire
+from celery_redis_plus.transport import hosts
 from celery_redis_plus.transport.accepting import Acceptance
 from celery_redis_plus.transport.managed import Claims
 from celery_redis_plus.transport.tracking import Tracking
@@ -239,7 +240,10 @@ class Session:
 
     def may_be_unheard(self, exchange: str) -> bool:
         """Tell whether messages to an exchange may go nowhere, and are only counted then."""
-        return any(fnmatchcase(exchange, name.strip()) for name in self.options.unheard_exchanges.split(","))
+        names = [name.strip() for name in self.options.unheard_exchanges.split(",")]
+        if any(fnmatchcase(exchange, name) for name in names):
+            return True
+        return hosts.EVENT_EXCHANGE in names and hosts.sends_events_to(exchange)
 
     # -- exclusive queues -------------------------------------------------------------------------------------------------
 
