@@ -57,7 +57,7 @@ class Bindings:
         """Store the exchange, or check that the one that stands agrees.
 
         Raises:
-            InvalidArgument: an argument is not allowed.
+            InvalidArgument: the type or an argument is not allowed.
             PreconditionFailed: it exists with another type, durability or other arguments.
         """
         current = self._records.get(exchange)
@@ -136,7 +136,7 @@ class Bindings:
         """
         record = self.record(exchange)
         if record is not None:
-            check_binding(record.type, binding)
+            check_binding(record.routing_type, binding)
         self._wire.run(script("bind"), [self._keys.binding(exchange)], "bind", encode_binding(binding))
         self._knowledge.bound(exchange, binding)
         self._tables.pop(exchange, None)
@@ -185,7 +185,7 @@ class Bindings:
             self._flushes[exchange] = flushes
             if restored:
                 version, bindings = self._read(exchange)
-        table = RoutingTable("direct" if record is None else record.type, bindings)
+        table = RoutingTable("direct" if record is None else record.routing_type, bindings)
         self._tables[exchange] = _Cached(version, table, clock.now_s())
         return table
 

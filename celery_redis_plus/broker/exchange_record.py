@@ -6,11 +6,16 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.broker.routing import EXCHANGE_TYPES
 from celery_redis_plus.broker.tables import first_difference, inequivalent, pack_table, to_text, unpack_table
 from celery_redis_plus.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+#: The type of RabbitMQ's delayed message plugin.
+DELAYED_TYPE = "x-delayed-message"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,12 +52,27 @@ class ExchangeRecord:
         name = self.arguments.get("alternate-exchange")
         return name if isinstance(name, str) and name else None
 
+    @property
+    def routing_type(self) -> str:
+        """How it routes. An exchange of RabbitMQ's delayed message plugin says so by `x-delayed-type`.
+
+        The delay itself is the header `x-delay`, which messages to any exchange may have here.
+        Source: https://github.com/rabbitmq/rabbitmq-delayed-message-exchange
+        """
+        return str(self.arguments.get("x-delayed-type")) if self.type == DELAYED_TYPE else self.type
+
     def check(self, exchange: str) -> None:
-        """Refuse arguments that are not allowed.
+        """Refuse a type or arguments that are not allowed.
 
         Raises:
             InvalidArgument: naming exchange, argument, value and what is allowed.
         """
+        if self.routing_type not in EXCHANGE_TYPES:
+            delayed = self.type == DELAYED_TYPE
+            what = f"argument 'x-delayed-type' of exchange {exchange!r}" if delayed else f"type of exchange {exchange!r}"
+            value = self.arguments.get("x-delayed-type") if delayed else self.type
+            allowed = ", ".join(map(repr, EXCHANGE_TYPES if delayed else (*EXCHANGE_TYPES, DELAYED_TYPE)))
+            raise InvalidArgument(f"{what} is {value!r}; allowed are {allowed}")
         name = self.arguments.get("alternate-exchange")
         if name is not None and (not isinstance(name, str) or not name):
             raise InvalidArgument(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import kombu
 import pytest
 
-from celery_redis_plus.errors import InvalidEta
+from celery_redis_plus.errors import InvalidArgument, InvalidEta
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -159,3 +159,34 @@ def test_a_naive_eta_is_utc(channel):
     kombu.Producer(channel).publish("naive", routing_key="q", headers={"eta": naive.isoformat()})
     assert inbox.drain(1) == ["naive"]
     assert due - 0.01 <= inbox.times[0] <= due + PUNCTUAL_S
+
+
+@pytest.mark.parametrize(("kind", "binding", "key"), [("direct", "k", "k"), ("topic", "a.#", "a.b"), ("fanout", "", "any")])
+def test_a_delayed_message_exchange_routes_as_its_argument_says_and_delays(channel, kind, binding, key):
+    exchange = kombu.Exchange("delayed", "x-delayed-message", durable=True, arguments={"x-delayed-type": kind})
+    for queue in ("q", "r"):
+        kombu.Queue(queue, exchange, routing_key=binding, durable=True)(channel).declare()
+    kombu.Queue("other", exchange, routing_key="other", durable=True)(channel).declare()
+    due = time.time() + 0.4
+    producer = kombu.Producer(channel, exchange, routing_key=key)
+    producer.publish("later", headers={"x-delay": 400})
+    producer.publish("now")
+    sizes = [channel.queue_sizes(queue) for queue in ("q", "r", "other")]
+    assert [(size.ready, size.delayed) for size in sizes] == [(1, 1), (1, 1), (1, 1) if kind == "fanout" else (0, 0)]
+    inbox = Inbox(channel, "q")
+    assert inbox.drain(2) == ["now", "later"]
+    assert inbox.times[1] >= due - 0.001
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "said"),
+    [
+        ("x-delayed-message", {}, "'x-delayed-type' of exchange 'e' is None; allowed are 'direct', 'fanout', 'headers', 'topic'"),
+        ("x-delayed-message", {"x-delayed-type": "x-delayed-message"}, "'x-delayed-type' of exchange 'e'"),
+        ("x-random", {}, "type of exchange 'e' is 'x-random'; allowed are 'direct', .*'x-delayed-message'"),
+    ],
+)
+def test_an_exchange_that_could_not_route_is_refused_when_it_is_declared(channel, kind, arguments, said):
+    with pytest.raises(InvalidArgument, match=said):
+        kombu.Exchange("e", kind, arguments=arguments)(channel).declare()
+    assert "e" not in channel.get_exchanges()
