@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kombu import Producer
 
 from celery_redis_plus.errors import DeliveryNotFound, InvalidArgument
-from celery_redis_plus.topology.forks import lock_of
+from celery_redis_plus.topology.forks import lock_of, watch
 from celery_redis_plus.transport.failures import as_channel_errors
 from celery_redis_plus.transport.sources import channel_of
 from celery_redis_plus.transport.tracking import TRACK, Wanted
@@ -47,6 +47,15 @@ class Delivery:
         self._watching = False
         self._complete: list[Callback] = []
         self._resolved: list[Callback] = []
+        watch(self)
+
+    def forked(self) -> None:
+        """Wait anew in a child, which has none of its parent's threads; the callbacks are the parent's."""
+        over, self._over = self._over.is_set(), threading.Event()
+        if over:
+            self._over.set()
+        self._watching = False
+        self._complete, self._resolved = [], []
 
     def outcomes(self) -> Mapping[str, str]:
         """Return what is known of each recipient now.

@@ -151,3 +151,37 @@ def test_a_child_gets_no_message_in_its_parents_name(broker_url):
     )
     assert said in {"ServerUnreachable", "new connection"}
     assert got == ["kept", "buffered", "last"]
+
+
+def test_a_child_can_wait_for_a_delivery_of_its_parent_and_leaves_its_callbacks_to_it(broker_url):
+    said = run_script(
+        """
+        import json, os, signal, sys, kombu, celery_redis_plus
+
+        connection = kombu.Connection(sys.argv[1])
+        channel = connection.channel()
+        channel.queue_declare("q", durable=True)
+        delivery = celery_redis_plus.publish("x", routing_key="q", connection=connection, track=True)
+        called = []
+        delivery.on_complete(lambda _: called.append(os.getpid()))
+        assert not delivery.wait(0.1)
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if not pid:
+            signal.alarm(10)
+            # Before the ack and behind it.
+            early = delivery.wait(0.1)
+            os.write(writer, b"ready")
+            said = [early, delivery.wait(5), delivery.complete, called]
+            os.write(writer, json.dumps(said).encode())
+            os._exit(0)
+        os.read(reader, 5)
+        channel.basic_get("q").ack()
+        assert delivery.wait(5)
+        assert os.waitpid(pid, 0)[1] == 0
+        print(json.dumps([json.loads(os.read(reader, 1000)), called == [os.getpid()]]))
+        connection.release()
+        """,
+        broker_url,
+    )
+    assert said == [[False, True, True, []], True]
