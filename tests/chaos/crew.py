@@ -21,13 +21,17 @@ STOP_S = 60.0
 
 
 class Member:
-    """One worker through all its lives. A fault that takes its time keeps others away by `lock`."""
+    """One worker through all its lives. A fault that takes its time keeps others away by `lock`.
+
+    A worker may end only when `kill` or `stop` asks for it: any other end is a defect, even one with status 0.
+    """
 
     def __init__(self, worker: Worker, proxy: Proxy, lives: list[Life]) -> None:
         self.worker = worker
         self.proxy = proxy
         self.lock = threading.Lock()
         self._lives = lives
+        self._must_run = False
 
     @property
     def life(self) -> Life:
@@ -36,15 +40,37 @@ class Member:
     def start(self) -> None:
         self.worker.start(wait=False)
         self._lives.append(Life(self.worker.name, self.worker.pid))
+        self._must_run = True
 
     def kill(self) -> None:
+        """Kill it. Raises AssertionError where it had ended by itself."""
+        self._about_to_end()
         self.life.killed_at = time.monotonic()
         self.worker.kill()
 
     def stop(self) -> int:
-        """Stop it warmly, and return its status."""
+        """Stop it warmly, and return its status. Raises AssertionError where it had ended by itself."""
+        self.ask_to_stop()
+        return self.worker.wait(STOP_S)
+
+    def ask_to_stop(self) -> None:
+        """Begin a warm shutdown. Raises AssertionError where it had ended by itself."""
+        self._about_to_end()
         self.life.stopped_at = time.monotonic()
-        return self.worker.stop(STOP_S)
+        self.worker.signal(signal.SIGTERM)
+
+    def ended_by_itself(self) -> bool:
+        """Return whether it has ended though neither `kill` nor `stop` was called. For any thread, with or without `lock`."""
+        # In this order: another thread that stops it clears the flag first, and one that starts it sets the flag last.
+        return not self.worker.running and self._must_run and not self.worker.running
+
+    def obituary(self) -> str:
+        return f"{self.life} ended by itself; the end of its log:\n{self.worker.tail(60)}"
+
+    def _about_to_end(self) -> None:
+        if self.ended_by_itself():
+            raise AssertionError(self.obituary())
+        self._must_run = False
 
     @contextmanager
     def silent(self) -> Iterator[None]:
@@ -81,24 +107,15 @@ class Crew:
         yield None
 
     def ended_by_themselves(self) -> list[str]:
-        """Return the ends of the logs of workers that ended though nobody asked them to."""
-        ended = []
-        for member in self.members:
-            if member.lock.acquire(blocking=False):
-                try:
-                    if not member.worker.running:
-                        ended.append(member.worker.tail(60))
-                finally:
-                    member.lock.release()
-        return ended
+        """Return the ends of the logs of workers that ended though no fault ended them, those of a fault under way included."""
+        return [member.obituary() for member in self.members if member.ended_by_itself()]
 
     def stop(self) -> list[int]:
-        """Stop all warmly, and return their statuses."""
+        """Stop all warmly, and return their statuses. Raises AssertionError where one had ended by itself."""
         for member in self.members:
             # A worker that has not installed its handlers yet would simply die of the signal.
             member.worker.wait_until_ready(60)
         for member in self.members:
-            member.life.stopped_at = time.monotonic()
-            member.worker.signal(signal.SIGTERM)
+            member.ask_to_stop()
         # Not `stop`, which would signal again: to Celery that means cold.
         return [member.worker.wait(STOP_S) for member in self.members]

@@ -63,7 +63,7 @@ class Storm:
             if FAULTS[fault](self):
                 self.done[fault] += 1
         except Exception as error:  # noqa: BLE001 - the test fails with it
-            self.failures.append(f"{fault}: {error!r}")
+            self.failures.append(f"{fault}: {type(error).__name__}: {error}")
 
     def calm(self) -> None:
         """Wait for the end of what is going on."""

@@ -93,8 +93,15 @@ def weather(storm, faults, rest_s, ledger):
         storm.strike(fault)
         storm.pause(0, 2 * rest_s)
         ledger.read()
-        assert storm.crew.ended_by_themselves() == []
+        judge(storm)
     storm.calm()
+    judge(storm)
+
+
+def judge(storm):
+    """Fail with the logs of workers that ended by themselves, and with what a fault met."""
+    found = storm.crew.ended_by_themselves() + storm.failures
+    assert not found, "\n\n".join(found)
 
 
 def finish(publishers, ledger, *, at_once):
