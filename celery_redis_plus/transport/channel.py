@@ -13,6 +13,7 @@ from celery_redis_plus.transport.failures import CONNECTION_ERRORS, channel_erro
 from celery_redis_plus.transport.message import Message
 from celery_redis_plus.transport.publishing import Publishing
 from celery_redis_plus.transport.qos import QoS
+from celery_redis_plus.transport.settling import Settling
 
 if TYPE_CHECKING:
     from celery_redis_plus.topology.held_connection import HeldConnection
@@ -32,7 +33,7 @@ class _Socket:
         return self._wire.connection
 
 
-class Channel(Publishing, Consuming, Declaring, virtual.Channel):
+class Channel(Publishing, Consuming, Settling, Declaring, virtual.Channel):
     """A channel; all channels of a connection share its session and its poller."""
 
     Message = Message
