@@ -19,7 +19,7 @@ from celery_redis_plus.demo.app import BROKER_VARIABLE, PREFIX_VARIABLE, journal
 from celery_redis_plus.demo.guard import Guard
 from celery_redis_plus.demo.server import EmbeddedServer
 from celery_redis_plus.demo.worker import WorkerProcess
-from celery_redis_plus.duties.service import services
+from celery_redis_plus.duties.services import services
 from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.options import Options
 from celery_redis_plus.topology.address import Address, url_options

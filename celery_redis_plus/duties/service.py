@@ -6,17 +6,13 @@ starts with none, and never touches the parent's sockets or locks.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import random
 import secrets
-import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -38,10 +34,11 @@ from celery_redis_plus.broker.waiting import BellWaiter
 from celery_redis_plus.duties.aftermath import Aftermath
 from celery_redis_plus.duties.dead_letters import DeadLetterForwarder
 from celery_redis_plus.duties.deliveries import Deliveries, Forgotten, Overdue
+from celery_redis_plus.duties.delivering import Delivering
 from celery_redis_plus.duties.dropped import DroppedSessions
 from celery_redis_plus.duties.heartbeat import Heartbeat
 from celery_redis_plus.duties.janitor import Janitor
-from celery_redis_plus.duties.process_end import LIMIT_S, ProcessEnd
+from celery_redis_plus.duties.process_end import ProcessEnd
 from celery_redis_plus.duties.restorer import Restorer
 from celery_redis_plus.duties.revoking import Revoking
 from celery_redis_plus.duties.roster import Roster
@@ -92,8 +89,8 @@ class Service:
         self._thread: threading.Thread | None = None
         self._lock = lock_of(self)
         self._stopping = False
-        #: Thread -> the sessions whose messages it delivers right now.
-        self._delivering: dict[int, list[str]] = {}
+        #: Which thread delivers messages of which sessions right now.
+        self.delivering = Delivering()
         self._waker = Waker()
         self.register.on_work = self._waker.wake
         self.watched.on_change = self._waker.wake
@@ -245,38 +242,6 @@ class Service:
         """Whether the thread is alive."""
         return self._thread is not None and self._thread.is_alive()
 
-    # -- who delivers ----------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def delivering(self, session: str) -> Iterator[None]:
-        """Note that this thread delivers messages of `session`: what it publishes meanwhile, it cannot consume meanwhile."""
-        self.begin_delivery(session)
-        try:
-            yield
-        finally:
-            self.end_delivery()
-
-    def begin_delivery(self, session: str) -> None:
-        """Do what `delivering` does at its beginning; a context manager a message would cost as much as a message."""
-        thread = threading.get_ident()
-        sessions = self._delivering.get(thread)
-        if sessions is None:
-            self._delivering[thread] = [session]
-        else:
-            sessions.append(session)
-
-    def end_delivery(self) -> None:
-        """Do what `delivering` does at its end."""
-        thread = threading.get_ident()
-        sessions = self._delivering[thread]
-        sessions.pop()
-        if not sessions:
-            del self._delivering[thread]
-
-    def delivers_here(self, sessions: Collection[str]) -> bool:
-        """Return whether all of `sessions` are being delivered by the thread that asks, now."""
-        return set(sessions) <= set(self._delivering.get(threading.get_ident(), ()))
-
     # -- the thread -------------------------------------------------------------------------------------------------------
 
     def _live(self) -> None:
@@ -419,65 +384,3 @@ class Service:
 
 #: Seconds after which the thread looks around even if nothing is due.
 LONGEST_REST_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """What makes two connections share a service: the same broker, seen with the same eyes."""
-
-    address: str
-    username: str | None
-    prefix: str
-    visibility_timeout_s: float
-
-
-#: The services of this process. The register has to outlive every channel, so nothing smaller than the process can own it.
-_services: dict[_Place, Service] = {}
-_services_lock = lock_of(sys.modules[__name__], "_services_lock")
-
-
-def service_for(connector: Connector, keys: Keys, options: Options) -> Service:
-    """Return this process's service for a broker, made at first use."""
-    address = connector.address
-    place = _Place(address.display(), address.username, keys.prefix, options.visibility_timeout)
-    with _services_lock:
-        service = _services.get(place)
-        if service is None:
-            service = _services[place] = Service(connector, keys, options)
-            service.keeper = _keepers[-1] if _keepers else None
-        return service
-
-
-#: The keeper that `set_keeper` was given last.
-_keepers: list[Keeper] = []
-
-
-def set_keeper(keeper: Keeper | None) -> None:
-    """Let `keeper` decide about unsettled messages of this process after a connection loss, on every broker."""
-    _keepers[:] = [] if keeper is None else [keeper]
-    with _services_lock:
-        for service in _services.values():
-            service.keeper = keeper
-
-
-def services() -> list[Service]:
-    """Return this process's services."""
-    with _services_lock:
-        return list(_services.values())
-
-
-@atexit.register
-def _at_exit() -> None:
-    """Give back what this process holds: a child that the process forked has forgotten its parent's services, and has its own."""
-    until = time.monotonic() + LIMIT_S
-    for service in services():
-        service.process_end.run(until)
-
-
-def _after_fork_in_child() -> None:
-    """Forget the parent's services: its threads do not exist here."""
-    _services.clear()
-    _keepers.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -11,7 +11,7 @@ from celery.worker.consumer import Tasks
 from redis.exceptions import RedisError
 
 from celery_redis_plus import __version__
-from celery_redis_plus.duties.service import set_keeper
+from celery_redis_plus.duties.services import set_keeper
 from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.acks import settle_at_once

@@ -192,14 +192,14 @@ class Poller:
             if session.broken:
                 session.check()
             began = time.monotonic()
-            service.begin_delivery(session.id)
+            service.delivering.begin(session.id)
             try:
                 if self._deliver_one():
                     if self._broadcasts_in_a_row:
                         self._deliver_burst(until=began + TURN_S)
                     return True
             finally:
-                service.end_delivery()
+                service.delivering.end()
             if session.reader.look_around() or self.claiming.claim():
                 continue
             self._arm()
@@ -335,7 +335,7 @@ class Poller:
         try:
             deadline = time.monotonic() + TURN_S
             keeper = self._session.service.keeper
-            with self._session.service.delivering(self._session.id):
+            with self._session.service.delivering.of(self._session.id):
                 while self._deliver_one() or self.claiming.claim():
                     # A solo worker has run a task in there: one that was told to end shall not begin the next.
                     if time.monotonic() > deadline or (keeper is not None and keeper.ending()):

@@ -32,7 +32,7 @@ from celery_redis_plus.broker.settling import Settler
 from celery_redis_plus.broker.tracking import Tracks
 from celery_redis_plus.broker.undelivered import Undelivered
 from celery_redis_plus.broker.waiting import BellWaiter
-from celery_redis_plus.duties.service import Service, service_for
+from celery_redis_plus.duties.services import service_for
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.topology import forks
@@ -49,6 +49,7 @@ from celery_redis_plus.transport.tracking import Tracking
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queue_arguments import QueueArguments
     from celery_redis_plus.broker.queues import Sizes
+    from celery_redis_plus.duties.service import Service
     from celery_redis_plus.keys import FanoutKeys
     from celery_redis_plus.options import Options
     from celery_redis_plus.topology.address import Address
@@ -178,7 +179,7 @@ class Session:
         return BlockingWire(self.connector, "room", timeout=LOOK_S + OVERDUE_S)
 
     def _consumes_itself(self, consumers: Collection[str]) -> bool:
-        return self.service.delivers_here({name.partition(SEPARATOR)[0] for name in consumers})
+        return self.service.delivering.all_here({name.partition(SEPARATOR)[0] for name in consumers})
 
     def _failed(self) -> None:
         self.broken = True

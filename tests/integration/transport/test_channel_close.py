@@ -8,7 +8,7 @@ import pytest
 
 from celery_redis_plus import clock
 from celery_redis_plus.duties import aftermath
-from celery_redis_plus.duties.service import set_keeper
+from celery_redis_plus.duties.services import set_keeper
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
