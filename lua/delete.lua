@@ -29,5 +29,5 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[5], 0, -1)) do
   local record, bell = KEYS[8] .. id, KEYS[3] .. ':'
   redis.call('DEL', bell .. (redis.call('HGET', record, 'priority') or '0'), bell .. id, record .. ':probe', record)
 end
-redis.call('DEL', KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
+redis.call('DEL', redis.call('HGET', KEYS[2], 'bell') or KEYS[3], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
 return { 1, ready, transient, archive }

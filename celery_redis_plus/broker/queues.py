@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 PAGE = 500
 #: Seconds for which a transient queue that vanished is remembered, so that a late reply does not revive it.
 TOMBSTONE_S = 86_400
+#: Such queues that are remembered at most; about 120 bytes each.
+MOST_TOMBSTONES = 100_000
 #: Milliseconds after which a transient queue that was found alive is looked at again.
 ALIVE_AGAIN_MS = 120_000
 BASE36 = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -301,9 +303,9 @@ class Queues:
         return int(ready)
 
     def _remember(self, names: Iterable[str]) -> None:
-        """Leave tombstones for `TOMBSTONE_S`."""
+        """Leave tombstones for `TOMBSTONE_S`, `MOST_TOMBSTONES` in all."""
         encoded = [encode_name(name) for name in names]
-        self._wire.run(script("bury"), [self._keys.queues], TOMBSTONE_S * 1000, *encoded)
+        self._wire.run(script("bury"), [self._keys.queues], TOMBSTONE_S * 1000, MOST_TOMBSTONES, *encoded)
 
     def empty_trash(self, name: str, archive: bytes | str = "") -> None:
         """Free the messages of a queue that was purged or deleted; `archive` is the record of the events of a deleted one."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.topology.wire import Wire
 
 WAKE_TTL_MS = 60_000
+#: Life of a bell that is passed on: its queue may have been deleted meanwhile. The sweep rings again for what waits.
+PASSED_ON_MS = 60_000
 
 
 class BellWaiter:
@@ -80,4 +82,4 @@ class BellWaiter:
 
     def ring(self, bell: bytes) -> None:
         """Pass a bell on to the next client that waits."""
-        self._commands.run(script("ring"), [bell], "")
+        self._commands.run(script("ring"), [bell], PASSED_ON_MS)

@@ -137,11 +137,12 @@ local function review(crew)
   wake(crew)
 end
 
--- Takes a consumer off the list; `review` has to follow.
+-- Takes a consumer off the list, with its bells; `review` has to follow, and rings again for the others of its priority.
 local function forget(crew, id)
+  local priority = redis.call('HGET', crew.consumer .. id, 'priority')
   redis.call('ZREM', crew.consumers, id)
   redis.call('ZREM', crew.interested, id)
-  redis.call('DEL', crew.consumer .. id, crew.consumer .. id .. ':probe', crew.bell .. ':' .. id)
+  redis.call('DEL', crew.consumer .. id, crew.consumer .. id .. ':probe', crew.bell .. ':' .. id, crew.bell .. ':' .. (priority or '0'))
 end
 
 -- Takes consumers off the list that were not heard of in time. Each is probed first: whether the server could not hear (a stall,
