@@ -188,9 +188,15 @@ class Keys:
         #: Queues with work for the sweep even where nobody consumes them, and the bell that tells of a new one.
         self.tended = self._key("tended")
         self.tended_bell = self._key("bell_tended")
-        #: Tasks that expired and that no worker has revoked yet: a zset tag -> when a worker may take it, the prefix of their
-        #: hashes, and the bell that tells of a new one. `lua/sweep.lua` takes them in this order.
-        self.expired = (self._key("expired"), self._key("expired_task:"), self._key("bell_expired"))
+        #: Tasks that expired and that no worker has revoked yet: all of them, the prefix of their copies, their tasks' names, the
+        #: prefix of a list for each name, and the bell that tells of a new one. `lua/include/expired.lua` has them in this order.
+        self.expired = (
+            self._key("expired"),
+            self._key("expired_task:"),
+            self._key("expired_names"),
+            self._key("expired_named:"),
+            self._key("bell_expired"),
+        )
         self.exchanges = self._key("exchanges")
         #: A zset: tracked deliveries that are not resolved -> when they should be.
         self.tracks = self._key("tracks")

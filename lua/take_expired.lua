@@ -1,25 +1,31 @@
 #!lua flags=allow-oom
--- Takes tasks that expired for a worker, which revokes them; who does not say that it has, leaves them to others.
--- KEYS  1 expired (zset)  2 expired task (prefix of a hash)
+-- Takes tasks that expired for a worker, which revokes them; one that does not say that it has leaves them to others.
+-- KEYS  1.. the outbox (include/expired.lua)
 -- ARGV  1 how many at most  2 for how long others leave them alone (ms)  3 bytes after which no further one is taken
--- Returns { how many stand there in all, tag, time of death (ms), payload, body, ... }, '' for a body that stands in its payload.
+--       4.. names of the tasks that the worker has
+-- Returns { tag, time of death (ms), payload, body, ... }, '' for a body that stands in its payload.
 -- @include now
 -- @include text
 -- @include expired
 local now, bytes = now_ms(), tonumber(ARGV[3])
-local outbox = { tasks = KEYS[1], task = KEYS[2] }
-local reply = { redis.call('ZCARD', KEYS[1]) }
-for _, tag in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', text(now), 'LIMIT', 0, ARGV[1])) do
-  if bytes <= 0 then break end
-  local fields = redis.call('HMGET', KEYS[2] .. tag, 'died', 'payload', 'body')
-  if fields[1] and now - fields[1] > OUTBOX_AGE then
-    drop_unrevoked(outbox, { tag })
-  elseif fields[2] then
-    redis.call('ZADD', KEYS[1], text(now + ARGV[2]), tag)
-    bytes = bytes - #fields[2] - #(fields[3] or '')
-    for _, value in ipairs({ tag, fields[1], fields[2], fields[3] or '' }) do reply[#reply + 1] = value end
-  else
-    redis.call('ZREM', KEYS[1], tag)
+local outbox = outbox_of(0)
+local reply = {}
+for i = 4, #ARGV do
+  local named = outbox.named .. ARGV[i]
+  local left = ARGV[1] - #reply / 4
+  if left <= 0 then break end
+  for _, tag in ipairs(redis.call('ZRANGEBYSCORE', named, '-inf', text(now), 'LIMIT', 0, left)) do
+    if bytes <= 0 then return reply end
+    local fields = redis.call('HMGET', outbox.task .. tag, 'died', 'payload', 'body')
+    if fields[2] then
+      redis.call('ZADD', named, text(now + ARGV[2]), tag)
+      bytes = bytes - #fields[2] - #(fields[3] or '')
+      for _, value in ipairs({ tag, fields[1], fields[2], fields[3] or '' }) do reply[#reply + 1] = value end
+    else
+      -- The server has evicted the copy.
+      forget_named(outbox, ARGV[i], tag)
+      redis.call('ZREM', outbox.tasks, tag)
+    end
   end
 end
 return reply

@@ -5,7 +5,7 @@ The sweep copies each (`lua/include/expired.lua`), because no worker ever sees a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,30 +40,33 @@ class ExpiredTasks:
     def __init__(self, wire: Wire, keys: Keys) -> None:
         """Use `wire`."""
         self._wire = wire
-        self._tasks, self._task, self._bell = keys.expired
+        self._keys = keys.expired
+        self._names, self._bell = keys.expired[2], keys.expired[4]
 
     def waiting(self) -> bool:
         """Return whether there are any, also such that another worker has taken."""
-        return bool(self._wire.command("EXISTS", self._tasks))
+        return bool(self._wire.command("EXISTS", self._names))
 
-    def take(self) -> list[ExpiredTask]:
-        """Take some; they come back after `RETRY_MS`, unless `done` is called."""
-        _, *fields = self._wire.run(script("take_expired"), [self._tasks, self._task], BATCH, RETRY_MS, BATCH_BYTES)
+    def names(self) -> dict[str, int]:
+        """Return the names of the tasks of which some wait, each with the milliseconds since the latest of them expired."""
+        reply = self._wire.run(script("name_expired"), [self._names])
+        return {reply[at].decode(errors="replace"): int(reply[at + 1]) for at in range(0, len(reply), 2)}
+
+    def take(self, names: Collection[str]) -> list[ExpiredTask]:
+        """Take some of the tasks `names`; they come back after `RETRY_MS`, unless `done` is called."""
+        if not names:
+            return []
+        fields = self._wire.run(script("take_expired"), self._keys, BATCH, RETRY_MS, BATCH_BYTES, *names)
         return [_task(*fields[at : at + 4]) for at in range(0, len(fields), 4)]
 
     def done(self, tasks: Sequence[ExpiredTask]) -> None:
         """Forget tasks that are revoked."""
-        tags = [task.tag.encode() for task in tasks]
-        if tags:
-            replies = self._wire.pipeline([("ZREM", self._tasks, *tags), ("UNLINK", *(self._task + tag for tag in tags))])
-            for reply in replies:
-                if isinstance(reply, Exception):
-                    raise reply
-
-    def leave(self, tasks: Sequence[ExpiredTask], *, ring: bool) -> None:
-        """Leave tasks that were taken to other workers; `ring` wakes one of these."""
         if tasks:
-            self._wire.run(script("leave_expired"), [self._tasks, self._bell], int(ring), *(task.tag for task in tasks))
+            self._wire.run(script("forget_expired"), self._keys, *(task.tag for task in tasks))
+
+    def ring(self) -> None:
+        """Wake another worker: this one does not have all of the tasks."""
+        self._wire.run(script("ring"), [self._bell], "")
 
 
 def _task(tag: bytes, died: bytes, payload: bytes, large: bytes) -> ExpiredTask:

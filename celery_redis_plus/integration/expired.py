@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which a task that this app does not have is passed on to other workers; later ones find it by themselves.
-PASSED_ON_S = 3.0
-#: Seconds between two tries to pass tasks on, so that workers without the task do not keep each other busy.
-PASS_ON_PAUSE_S = 0.05
+#: Milliseconds for which other workers are woken for a task that this app does not have; later they find it by themselves.
+PASSED_ON_MS = 3_000
+#: Seconds between two such calls of this worker: workers without the task must not keep each other busy. The first is at once.
+PASS_ON_PAUSE_S = 0.25
 
 
 class ExpiredTaskRevoker:
@@ -47,6 +47,9 @@ class ExpiredTaskRevoker:
         self._lock = lock_of(self)
         self._runs = False
         self._again = False
+        #: Whether another worker has still to be woken; and when one was, on the monotonic clock.
+        self._passes_on = False
+        self._passed_on_at = 0.0
 
     def wake(self) -> None:
         """Look for expired tasks, in a thread of its own."""
@@ -66,10 +69,7 @@ class ExpiredTaskRevoker:
                 self._again = False
             wire = Wire(self._connector, "expired", timeout=self._options.socket_timeout)
             try:
-                tasks = ExpiredTasks(wire, self._keys)
-                while batch := tasks.take():
-                    if not self._revoke(tasks, batch):
-                        break
+                self._revoke_all(ExpiredTasks(wire, self._keys))
             except (RedisError, OSError, CeleryRedisPlusError) as error:
                 logger.warning("expired tasks are not revoked yet (%s); trying again", error)
             except Exception:
@@ -77,26 +77,35 @@ class ExpiredTaskRevoker:
             finally:
                 wire.close()
 
-    def _revoke(self, tasks: ExpiredTasks, batch: list[ExpiredTask]) -> bool:
-        """Revoke some tasks; return False where nothing is left for this worker."""
-        consumer = self._consumer()
-        done, foreign = [], []
-        for task in batch:
-            payload = codec.load(task.envelope)
-            if not _is_over(payload["headers"], task.died_ms):
-                # A TTL of its queue was over, and not its own time: it goes on to a dead-letter exchange.
-                done.append(task)
-            elif consumer is None or payload["headers"].get("task") not in consumer.app.tasks:
-                foreign.append(task)
-            elif _revoke(consumer, task, payload):
-                done.append(task)
-        tasks.done(done)
-        if foreign:
-            young = [task for task in foreign if time.time() - task.died_ms / 1000 < PASSED_ON_S]
-            if young:
-                time.sleep(PASS_ON_PAUSE_S)
-            tasks.leave(foreign, ring=bool(young))
-        return not foreign
+    def _revoke_all(self, tasks: ExpiredTasks) -> None:
+        """Revoke the tasks that this worker's app has, and wake other workers for the rest."""
+        while batch := tasks.take(self._look(tasks)):
+            done = []
+            for task in batch:
+                if _revoke(self._consumer(), task):
+                    done.append(task)
+                if self._again:
+                    # The bell that woke this worker may have rung for another one, which must not wait for our result backend.
+                    self._look(tasks)
+            tasks.done(done)
+        if self._passes_on:
+            time.sleep(max(0.0, self._passed_on_at + PASS_ON_PAUSE_S - time.monotonic()))
+            self._pass_on(tasks)
+
+    def _look(self, tasks: ExpiredTasks) -> list[str]:
+        """Return the names of the waiting tasks that this worker's app has; wake another worker where there are others."""
+        with self._lock:
+            self._again = False
+        waiting, consumer = tasks.names(), self._consumer()
+        known = [] if consumer is None else [name for name in waiting if name in consumer.app.tasks]
+        self._passes_on |= any(age_ms < PASSED_ON_MS for name, age_ms in waiting.items() if name not in known)
+        if self._passes_on and time.monotonic() - self._passed_on_at >= PASS_ON_PAUSE_S:
+            self._pass_on(tasks)
+        return known
+
+    def _pass_on(self, tasks: ExpiredTasks) -> None:
+        self._passes_on, self._passed_on_at = False, time.monotonic()
+        tasks.ring()
 
 
 def _is_over(headers: dict[str, Any], died_ms: int) -> bool:
@@ -106,8 +115,14 @@ def _is_over(headers: dict[str, Any], died_ms: int) -> bool:
         return False
 
 
-def _revoke(consumer: Any, expired: ExpiredTask, payload: dict[str, Any]) -> bool:
-    """Have Celery revoke a task; return False where that failed, and has to be tried again."""
+def _revoke(consumer: Any, expired: ExpiredTask) -> bool:
+    """Have Celery revoke a task; return False where that failed, or the worker has ended, and it has to be tried again."""
+    if consumer is None:
+        return False
+    payload = codec.load(expired.envelope)
+    if not _is_over(payload["headers"], expired.died_ms):
+        # A TTL of its queue was over, and not its own time: it goes on to a dead-letter exchange.
+        return True
     task = consumer.app.tasks[payload["headers"]["task"]]
     payload["body"] = expired.body
     payload["properties"] = {"delivery_info": {}, **payload["properties"], "delivery_tag": expired.tag}

@@ -143,6 +143,22 @@ def test_a_worker_without_the_task_leaves_it_to_one_that_has_it(app, config, cel
         assert revoked_after(app.send_task("c.add", [1, 1], expires=-1, queue="unattended"), began) < 1, worker.tail()
 
 
+def test_expired_tasks_that_no_worker_has_do_not_delay_those_of_others(app, config, celery_worker, redis_client):
+    for _ in range(120):
+        app.send_task("other.gone", expires=-60, queue="unattended", ignore_result=True)
+    worker = celery_worker(pool="solo", config=config)
+    wait_until(lambda: redis_client.zcard("expired") == 120, 20, lambda: redis_client.zcard("expired"))
+    # They are too old for workers to wake each other for them.
+    then = int((time.time() - 30) * 1000)
+    for key in redis_client.keys("expired_task:*"):
+        redis_client.hset(key, "died", then)
+    redis_client.zadd("expired_names", {"other.gone": then}, xx=True)
+    for _ in range(3):
+        began = time.time()
+        assert revoked_after(app.send_task("c.add", [1, 1], expires=-1, queue="unattended"), began) < 2, worker.tail()
+    wait_until(lambda: redis_client.zcard("expired") == 120)
+
+
 def test_the_outbox_keeps_no_task_that_was_revoked_and_none_for_ever(app, config, celery_worker, redis_client):
     celery_worker(pool="solo", config=config)
     revoked_after(app.send_task("c.add", [1, 1], expires=-1), time.time())

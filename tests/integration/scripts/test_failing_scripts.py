@@ -180,7 +180,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
 NO_MESSAGES = {
     "note_error", "own", "tell_failed",
     "beat", "bury", "check_messages", "check_queue", "commit_events", "count", "declare_exchange", "draw_id", "enter", "epoch",
-    "heartbeat_fanout", "leave_expired", "leave_room", "publish_fanout", "reap_subscribers", "register", "ring", "set_archive",
+    "forget_expired", "heartbeat_fanout", "leave_room", "publish_fanout", "reap_subscribers", "register", "ring", "set_archive",
     "subscribe_fanout", "take_expired", "touch", "track", "track_overdue", "track_report", "unsubscribe_fanout", "wake",
 }  # fmt: skip
 CASES = [(name, number) for name, scenarios in SCENARIOS.items() for number in range(len(scenarios))]

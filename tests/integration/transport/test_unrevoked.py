@@ -40,7 +40,7 @@ def unrevoked(connection, queue):
 def waiting(channel, redis_client):
     """Return the tasks that still wait for a worker."""
     tasks = ExpiredTasks(channel.session.wire, channel.session.keys)
-    return sorted(task.body.decode() for task in tasks.take())
+    return sorted(task.body.decode() for task in tasks.take(tasks.names()))
 
 
 def test_tasks_beyond_the_bound_are_the_oldest_and_are_counted_and_logged(clock, connect, redis_client, caplog):
