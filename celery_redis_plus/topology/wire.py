@@ -11,7 +11,8 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoScriptError, ResponseError
@@ -64,6 +65,9 @@ class Wire(HeldConnection):
         super()._reset()
         #: Whether the last failed call may have reached the server: written, no reply.
         self.in_doubt = False
+        #: Whether a call is under way. Whatever is called then runs in a signal handler that has interrupted it, since others
+        #: wait for the lock: it must neither write into that call's command nor read that call's reply.
+        self._busy = False
         self._owed: deque[_Owed] = deque()
         #: Packed commands that wait for the next write.
         self._outbox: list[bytes] = []
@@ -90,6 +94,7 @@ class Wire(HeldConnection):
             logger.debug("closing %s: %s", self.purpose, error)
 
     def _gave_up(self, error: Exception) -> None:
+        self._busy = False
         owed, self._owed = self._owed, deque()
         owed.extend(item for _, item in self._trail)
         self._trail.clear()
@@ -102,6 +107,9 @@ class Wire(HeldConnection):
 
         Raises as `connect` does.
         """
+        if self._busy:
+            # The message goes over another connection.
+            return secrets.token_hex(6).encode(), 1
         self._open()
         self.sequence += 1
         return self.producer, self.sequence
@@ -146,10 +154,14 @@ class Wire(HeldConnection):
         """
         self._check_process()
         with self.lock:
+            if self._busy:
+                with self._aside() as wire:
+                    return wire.pipeline(commands)
             connection = self._open()
             self.in_doubt = False
             try:
                 self._overtake()
+                self._busy = True
                 packed = b"".join(map(pack_command, commands))
                 self.in_doubt = True
                 self._write(connection, packed)
@@ -162,6 +174,8 @@ class Wire(HeldConnection):
                         replies.append(self._translated(error))
             except BaseException as error:
                 self._break(error)
+            finally:
+                self._busy = False
             self.in_doubt = False
             return replies
 
@@ -182,9 +196,14 @@ class Wire(HeldConnection):
         self._check_process()
         owed = _Owed(script, packed, done)
         with self.lock:
+            if self._busy:
+                with self._aside() as wire:
+                    wire.post_packed(script, packed, done=done)
+                return
             try:
                 connection = self._open()
                 self._overtake()
+                self._busy = True
                 packed = self._with_source(script, packed)
                 self._owed.append(owed)
                 if hold:
@@ -195,12 +214,17 @@ class Wire(HeldConnection):
                 if not self._owed:
                     owed.settle(None, error if isinstance(error, Exception) else ConnectionError(repr(error)))
                 self._break(error)
+            finally:
+                self._busy = False
 
     def trail(self, script: Script, keys: Sequence[bytes], *arguments: Argument, done: Done | None = None) -> None:
         """Keep a script for the next write, behind what that is for: the reply to `run` does not wait for it. As `post`."""
         self._check_process()
         owed = _Owed(script, pack_call(script.sha, keys, arguments), done)
         with self.lock:
+            if self._busy:
+                self.post_packed(script, owed.packed, done=done)
+                return
             self._trail.append((owed.packed, owed))
             if script.sha not in self._loaded:
                 self._overtake()
@@ -209,12 +233,17 @@ class Wire(HeldConnection):
         """Send what was held. Raises as `run` does."""
         if self._outbox or self._trail:
             with self.lock:
+                if self._busy:
+                    return
                 connection = self._open()
                 try:
                     self._overtake()
+                    self._busy = True
                     self._write(connection, b"")
                 except BaseException as error:
                     self._break(error)
+                finally:
+                    self._busy = False
 
     def ask(self, *arguments: Argument, done: Done, hold: bool = False) -> None:
         """Send one plain command without waiting; `done` gets its reply before the next call returns. Raises as `post` does.
@@ -223,9 +252,14 @@ class Wire(HeldConnection):
         """
         self._check_process()
         with self.lock:
+            if self._busy:
+                with self._aside() as wire:
+                    wire.ask(*arguments, done=done)
+                return
             try:
                 connection = self._open()
                 self._overtake()
+                self._busy = True
                 self._owed.append(_Owed(None, b"", done))
                 if hold:
                     self._outbox.append(pack_command(arguments))
@@ -233,6 +267,8 @@ class Wire(HeldConnection):
                     self._write(connection, pack_command(arguments))
             except BaseException as error:
                 self._break(error)
+            finally:
+                self._busy = False
 
     @property
     def owes(self) -> bool:
@@ -243,7 +279,7 @@ class Wire(HeldConnection):
         """Read the owed replies that have arrived; never waits for one. Raises as `run` does when the connection failed."""
         self._check_process()
         with self.lock:
-            if self._connection is None:
+            if self._connection is None or self._busy:
                 return
             try:
                 self.push()
@@ -262,7 +298,7 @@ class Wire(HeldConnection):
             give_up_at = time.monotonic() + seconds
             try:
                 self.push()
-                while self._owed and not until():
+                while self._owed and not self._busy and not until():
                     if self._arrived():
                         self._read_one()
                     elif time.monotonic() > give_up_at:
@@ -280,17 +316,31 @@ class Wire(HeldConnection):
         with self.lock:
             try:
                 self.push()
-                while self._owed and not until():
+                while self._owed and not self._busy and not until():
                     self._read_one()
             except BaseException as error:
                 self._break(error)
 
     # -- inside the lock ----------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def _aside(self) -> Iterator[Wire]:
+        """Give a signal handler a connection of its own, since it has interrupted a call on this one."""
+        wire = Wire(self.connector, self.purpose, timeout=self.timeout)
+        try:
+            yield wire
+        finally:
+            # Reads what is owed.
+            wire.close()
+
     def _exchange(self, script: Script | None, packed: bytes) -> Any:
+        if self._busy:
+            with self._aside() as wire:
+                return wire._exchange(script, packed)  # noqa: SLF001 - of the same class
         connection = self._open()
         self.in_doubt = False
         try:
+            self._busy = True
             if script is not None:
                 packed = self._with_source(script, packed)
             self.in_doubt = True
@@ -312,6 +362,8 @@ class Wire(HeldConnection):
             raise self._translated(error) from error
         except BaseException as error:
             self._break(error)
+        finally:
+            self._busy = False
         self.in_doubt = False
         return reply
 
@@ -346,6 +398,9 @@ class Wire(HeldConnection):
 
     def _read_one(self) -> None:
         """Read one owed reply; an error reply is its callback's business, not the caller's."""
+        within, self._busy = self._busy, True
+        reply: Any = None
+        failure: Exception | None = None
         try:
             reply = self._read()
         except NoScriptError:
@@ -356,8 +411,14 @@ class Wire(HeldConnection):
                 packed = self._with_source(owed.script, owed.packed)
                 self._owed.append(owed)
                 self._write(self._open(), packed)
+            self._busy = within
             return
         except ResponseError as error:
-            self._owed.popleft().settle(None, self._translated(error))
-            return
-        self._owed.popleft().settle(reply, None)
+            failure = self._translated(error)
+        owed = self._owed.popleft()
+        # What it calls may post, behind the call that is under way.
+        self._busy = False
+        try:
+            owed.settle(reply, failure)
+        finally:
+            self._busy = within

@@ -1,0 +1,79 @@
+"""Signal handlers run in the midst of the main thread's calls, and use the same wire: Celery's cold shutdown does."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import contextmanager
+
+import pytest
+
+pytestmark = pytest.mark.server
+
+#: A reply that takes half a second; the handler runs after 0.1 s.
+SLOW, LATER_S = ("BLPOP", "nothing", "0.5"), 0.1
+
+
+@contextmanager
+def interrupting(handler):
+    """Run `handler` in the main thread, in the midst of what the block waits for; return a list of its one result."""
+    results = []
+    before = signal.signal(signal.SIGALRM, lambda *_: results.append(handler()))
+    signal.setitimer(signal.ITIMER_REAL, LATER_S)
+    try:
+        yield results
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def numbered(wire, number):
+    return wire.command("ECHO", number)
+
+
+def test_a_call_within_a_call_gets_its_own_reply_and_leaves_the_other_one_its_own(wire):
+    with interrupting(lambda: numbered(wire, "inner")) as results:
+        assert wire.command(*SLOW) is None
+    assert results == [b"inner"]
+    assert numbered(wire, "after") == b"after"
+
+
+def test_a_pipeline_within_a_pipeline_gets_its_own_replies(wire):
+    with interrupting(lambda: wire.pipeline([("ECHO", "a"), ("ECHO", "b")])) as results:
+        assert wire.pipeline([("ECHO", "c"), SLOW, ("ECHO", "d")]) == [b"c", None, b"d"]
+    assert results == [[b"a", b"b"]]
+
+
+def test_a_call_while_an_owed_reply_is_awaited_gets_its_own(wire):
+    owed = []
+    wire.ask(*SLOW, done=lambda *outcome: owed.append(outcome))
+    with interrupting(lambda: numbered(wire, "inner")) as results:
+        wire.catch_up()
+    assert results == [b"inner"]
+    assert owed == [(None, None)]
+    assert numbered(wire, "after") == b"after"
+
+
+def test_what_is_posted_within_a_call_is_answered_before_the_handler_ends(wire, redis_client):
+    asked = []
+
+    def post():
+        wire.ask("SET", "posted", "1", done=lambda *outcome: asked.append(outcome), hold=True)
+        wire.push()
+        wire.collect()
+        wire.catch_up()
+        return list(asked)
+
+    with interrupting(post) as results:
+        assert wire.command(*SLOW) is None
+    assert results == [[(b"OK", None)]]
+    assert redis_client.get("posted") == b"1"
+
+
+def test_a_publish_within_a_call_has_a_number_of_its_own(wire):
+    wire.connect()
+    with interrupting(wire.next_number) as results:
+        assert wire.command(*SLOW) is None
+    ((producer, number),) = results
+    assert number == 1
+    assert producer != wire.producer
+    assert wire.next_number() == (wire.producer, 1)
