@@ -13,7 +13,8 @@
 -- ranked: 1 = consumers have priorities. States:
 --   ok; plain (it has no rules any more); paused; standby (another consumer is the active one, or has the queue alone);
 --   outranked (one of a higher priority has credit); again (a takeover takes more calls);
---   unknown (it is not on the list and has to join again)
+--   unknown (it is not on the list and has to join again); locked (the queue belongs to another connection: the consumer is off
+--   the list)
 -- @include crew
 -- @include put_back
 -- @include take
@@ -26,7 +27,7 @@ deadline = text(now + visibility)
 bury(crew, now, me)
 local function read_record()
   return redis.call('HMGET', crew.meta, 'managed', 'paused', 'paused_until', 'sac', 'active', 'takeover', 'epoch',
-    'max_unacked', 'rate', 'burst', 'tokens', 'tokens_at', 'pacer', 'pacer_until', 'prioritised', 'exclusive')
+    'max_unacked', 'rate', 'burst', 'tokens', 'tokens_at', 'pacer', 'pacer_until', 'prioritised', 'exclusive', 'owner')
 end
 local record = read_record()
 if not agrees(crew, { record[4], record[5], record[16] }) then
@@ -50,6 +51,14 @@ if record[2] then
     redis.call('HSET', crew.meta, 'quiet', 1)
     return answer('paused', left > 0 and left or -1, false)
   end
+end
+if record[17] and string.match(record[17], '^%S+') ~= holder then
+  -- Its bell must wake the owner, not this one.
+  if me ~= '' then
+    forget(crew, me)
+    review(crew)
+  end
+  return answer('locked', -1, false)
 end
 if record[16] and record[16] ~= me then return answer('standby', -1, false) end
 if me ~= '' and not redis.call('ZSCORE', crew.consumers, me) then return answer('unknown', 0, true) end

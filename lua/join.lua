@@ -6,7 +6,7 @@
 -- ARGV  1 consumer  2 for how long it counts as alive without being heard of (ms)  3 priority  4 wants the queue alone (0/1)
 --       then the fields of its record: name, value
 -- Returns 'plain', or 'managed' where the queue has rules for its consumers; 'exclusive' where another consumer has the queue
--- alone, 'in use' where it cannot be had alone; 'probing' where those in the way may be dead: ask again soon. (No consumer is
+-- alone, 'locked' where the queue belongs to another connection, 'in use' where it cannot be had alone; 'probing' where those in the way may be dead: ask again soon. (No consumer is
 -- listed then.)
 -- @include now
 -- @include crew
@@ -14,7 +14,9 @@ local crew = crew_of(0)
 local now = now_ms()
 local me = ARGV[1]
 bury(crew, now, me)
-local record = redis.call('HMGET', crew.meta, 'id', 'exclusive')
+local record = redis.call('HMGET', crew.meta, 'id', 'exclusive', 'owner')
+-- A consumer's name is its session's, a dot, and a number.
+if record[3] and string.match(record[3], '^%S+') ~= string.match(me, '^[^.]*') then return 'locked' end
 
 local function refusal(id, reason)
   return redis.call('HEXISTS', crew.consumer .. id, 'probed') == 1 and 'probing' or reason

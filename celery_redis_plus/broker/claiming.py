@@ -55,6 +55,8 @@ class State(Enum):
     AGAIN = "again"
     #: The consumer is off the list, and has to join again.
     UNKNOWN = "unknown"
+    #: The queue belongs to another connection, and the consumer is off its list.
+    LOCKED = "locked"
 
 
 @dataclass(frozen=True, slots=True)

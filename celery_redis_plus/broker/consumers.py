@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.errors import AccessRefused
+from celery_redis_plus.errors import AccessRefused, ResourceLocked
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -111,6 +111,7 @@ class Consumers:
 
         Raises:
             AccessRefused: another consumer has the queue alone, or it wants to and there are others.
+            ResourceLocked: the queue belongs to another connection.
             redis.exceptions.RedisError: as `translation.translate` names it.
         """
         fields: tuple[Argument, ...] = (
@@ -126,6 +127,8 @@ class Consumers:
             if answer != b"probing" or not patient or time.monotonic() > deadline:
                 break
             time.sleep(PROBING_S)
+        if answer == b"locked":
+            raise ResourceLocked(f"queue {consumer.queue!r} belongs to another connection, which declared it with exclusive=True")
         if answer in REFUSALS:
             raise AccessRefused(f"queue {consumer.queue!r} {REFUSALS[answer]}")
         return answer == b"managed"

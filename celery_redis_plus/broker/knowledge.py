@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys
     from celery_redis_plus.topology.wire import Wire
 
+#: Sessions that owned queues and are over: so many are remembered.
+MOST_GONE = 1000
+
 
 class Knowledge:
     """Shared by all channels of a process and its duties."""
@@ -42,9 +45,16 @@ class Knowledge:
         #: Exclusive queue -> what its record says of the session that owns it.
         self.owners: dict[str, bytes] = {}
         #: Sessions of this process that owned queues and are over.
-        self.gone: set[str] = set()
+        self.gone: dict[str, None] = {}
         #: How often the database was found flushed.
         self.flushes = 0
+
+    def note_gone(self, session: str) -> None:
+        """Remember that a session that owned queues is over; the oldest are forgotten."""
+        self.gone[session] = None
+        while len(self.gone) > MOST_GONE:
+            with suppress(StopIteration, RuntimeError):
+                self.gone.pop(next(iter(self.gone)), None)
 
     @property
     def blank(self) -> bool:

@@ -9,7 +9,7 @@ Source of the rules: AMQP 0-9-1, queue.declare, and https://www.rabbitmq.com/doc
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 class Ownership:
     """Exclusive queues, as one session sees them."""
 
-    def __init__(self, wire: Wire, keys: Keys, session: str, *, gone: set[str], remove: Callable[[str], object]) -> None:
+    def __init__(self, wire: Wire, keys: Keys, session: str, *, gone: Container[str], remove: Callable[[str], object]) -> None:
         """Use `wire`.
 
         Args:
@@ -73,7 +73,7 @@ class Ownership:
         if session == self._session.encode():
             return
         ours = session.decode() in self._gone
-        if (ours or not self._is_connected(client)) and self._wire.run(script("own"), [meta], owner, self.me):
+        if (ours or not self._is_connected(client)) and self._own(queue, owner):
             if not (ours and declares):
                 logger.info("the connection that had the exclusive queue %r is gone, and the queue with it", queue)
                 self._remove(queue)
@@ -86,8 +86,7 @@ class Ownership:
         Raises:
             ResourceLocked: another connection was first.
         """
-        meta = self._keys.queue(queue).meta
-        if not self.owns(queue) and not self._wire.run(script("own"), [meta], "", self.me):
+        if not self.owns(queue) and not self._own(queue, b""):
             raise ResourceLocked(
                 f"cannot obtain exclusive access to locked queue {queue!r}: another connection declared it first"
             )
@@ -95,6 +94,11 @@ class Ownership:
     def owns(self, queue: str) -> bool:
         """Return whether the queue is this session's. Raises as `Wire.command` does."""
         return bool(self._wire.command("HGET", self._keys.queue(queue).meta, "owner") == self.me)
+
+    def _own(self, queue: str, before: bytes) -> bool:
+        """Take a queue from its owner before, or one without an owner; return False where another connection was first."""
+        keys = self._keys.queue(queue)
+        return bool(self._wire.run(script("own"), [keys.meta, keys.interested], before, self.me))
 
     def _is_connected(self, client: bytes) -> bool:
         try:

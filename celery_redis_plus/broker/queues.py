@@ -96,7 +96,8 @@ class Queues:
         fields: list[tuple[str, Argument]] = [*arguments.rules()]
         owner = self._knowledge.owners.get(name) if arguments.exclusive else None
         if owner is not None:
-            fields.append(("owner", owner))
+            # Only `claim_managed` looks who claims.
+            fields += (("owner", owner), ("managed", "declared"))
         limited = Limits.of(arguments).encode()
         if limited:
             # The scripts that make room have no key of the publishers who wait for it: only such queues pay for one.

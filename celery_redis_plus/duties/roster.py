@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
-from celery_redis_plus.errors import AccessRefused
+from celery_redis_plus.errors import AccessRefused, ResourceLocked
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers import Consumer, Consumers, Sign
@@ -90,7 +90,7 @@ class Roster:
         self._missed.discard(consumer.id)
         try:
             self._consumers.join(consumer)
-        except AccessRefused as error:
+        except (AccessRefused, ResourceLocked) as error:
             logger.warning("consumer %s was taken for dead meanwhile: %s", consumer.tag, error)
             return
         if consumer not in self._present():

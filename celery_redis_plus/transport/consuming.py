@@ -13,7 +13,7 @@ from kombu.utils.uuid import uuid
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers import INTERESTED, NOT_INTERESTED, NOTIFIED, Consumer
 from celery_redis_plus.broker.holding import Settlement, Stage
-from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.errors import InvalidArgument, ResourceLocked
 from celery_redis_plus.transport.arguments import check_consumer_arguments
 from celery_redis_plus.transport.broadcasting import UNREADABLE, Broadcasting
 from celery_redis_plus.transport.failures import as_channel_errors
@@ -203,6 +203,17 @@ class Consuming(Broadcasting):
         queue = self._consumer_queues.pop(consumer_tag, None)
         if queue is None or queue in self._consumer_queues.values():
             return
+        self._end_consumer(queue)
+        if not self.session.broken and not any(queue in channel.consumed for channel in self.poller.channels):
+            self._unused_here(queue)
+
+    def lose(self, queue: str) -> None:
+        """End this channel's consumers of a queue that belongs to another connection by now."""
+        self._consumer_queues = {tag: name for tag, name in self._consumer_queues.items() if name != queue}
+        self._end_consumer(queue)
+        self._leave_broadcasts(queue)
+
+    def _end_consumer(self, queue: str) -> None:
         self.consumed.pop(queue, None)
         self.turns.forget(queue)
         self.later.pop(queue, None)
@@ -217,8 +228,6 @@ class Consuming(Broadcasting):
         self.session.service.watched.remove(queue, consumer.id)
         self.session.consumers.leave(queue, consumer.id)
         del self.consumers[queue]
-        if not any(queue in channel.consumed for channel in self.poller.channels):
-            self._unused_here(queue)
 
     def _unused_here(self, queue: str) -> None:
         """Note that this connection consumes the queue no more; an auto-delete queue goes with its last consumer."""
@@ -227,6 +236,10 @@ class Consuming(Broadcasting):
         # Not by what it was when this consumer began: a lasting queue may have been declared in its place.
         known = session.queues.read(queue)
         if known is None or not known.arguments.auto_delete:
+            return
+        try:
+            session.ownership.check(queue)
+        except ResourceLocked:
             return
         if session.queues.delete(queue, if_unused=True, if_id=known.id) is not None:
             session.disown(queue)

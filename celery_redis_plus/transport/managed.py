@@ -147,10 +147,16 @@ class Claims:
         elif reply.state is State.UNKNOWN:
             try:
                 self._session.consumers.join(consumer)
-            except AccessRefused as error:
+            except (AccessRefused, ResourceLocked) as error:
                 logger.warning("consumer %s gets nothing: %s", consumer.tag, error)
                 channel.later[queue] = asked_at + REFUSED_AGAIN_S
                 return [], []
+        elif reply.state is State.LOCKED:
+            logger.warning(
+                "consumer %s ends: queue %r was declared again, and belongs to another connection", consumer.tag, queue
+            )
+            channel.lose(queue)
+            return [], []
         (self._ranked.add if reply.ranked else self._ranked.discard)(queue)
         if reply.wait_s is not None and not reply.more:
             channel.later[queue] = clock.now_s() + reply.wait_s
@@ -186,7 +192,7 @@ class Claims:
         """Return the first message of a queue, if there is one and nobody has the queue alone.
 
         Raises:
-            ResourceLocked: the queue has a single active consumer.
+            ResourceLocked: the queue has a single active consumer, or belongs to another connection.
             AccessRefused: it has an exclusive consumer.
         """
         claimer = self._session.claimer
@@ -194,6 +200,8 @@ class Claims:
         if not batch.managed:
             return batch.messages
         reply = claimer.claim_managed(queue, 1, "", credit=1, epoch=b"")
+        if reply.state is State.LOCKED:
+            raise ResourceLocked(f"queue {queue!r} belongs to another connection, which declared it with exclusive=True")
         if reply.state is State.STANDBY:
             declared = self._session.queues.arguments(queue)
             if declared is not None and declared.single_active:

@@ -331,7 +331,7 @@ def _disown(service: Service, session: str, owned: dict[str, int]) -> None:
     here = [queue for queue, pid in owned.items() if pid == this_process.pid]
     owned.clear()
     if here:
-        service.knowledge.gone.add(session)
+        service.knowledge.note_gone(session)
     for queue in here:
         service.knowledge.owners.pop(queue, None)
         service.watched.remove(queue, _owner(session))

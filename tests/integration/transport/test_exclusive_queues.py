@@ -155,3 +155,46 @@ def test_a_process_that_connects_anew_takes_over_from_a_connection_that_broke(co
     assert _declared(new.default_channel)
     old.release()
     assert new.default_channel.queue_declare("q", passive=True).queue == "q"
+
+
+def test_a_consumer_of_a_deleted_queue_gets_nothing_of_the_owner_that_declares_it_anew(connect, channel, caplog):
+    other = connect()
+    stolen, got = [], []
+    channel.queue_declare("q", durable=True)
+    others = other.channel()
+    others.basic_consume("q", callback=stolen.append)
+    with pytest.raises(TimeoutError):
+        other.drain_events(timeout=0.2)
+    channel.queue_delete("q")
+    channel.queue_declare("q", exclusive=True)
+    channel.basic_consume("q", callback=lambda message: (got.append(message.body), message.ack()))
+    for number in range(20):
+        channel.basic_publish(channel.prepare_message(str(number)), "", "q")
+        with pytest.raises(TimeoutError):
+            other.drain_events(timeout=0.02)
+        wait_until(lambda wanted=number + 1: channel.connection.client.drain_events(timeout=5) or len(got) == wanted)
+    assert (stolen, got) == ([], [str(number).encode() for number in range(20)])
+    assert "belongs to another connection" in caplog.text
+    # Its end must not take the queue away, either.
+    others.close()
+    assert channel.queue_declare("q", passive=True)
+
+
+def test_an_owner_that_was_taken_for_gone_does_not_come_back_to_the_queue(connect, redis_client):
+    first, second = connect(), connect()
+    stolen, got = [], []
+    old, new = first.channel(), second.channel()
+    old.queue_declare("q", exclusive=True)
+    old.basic_consume("q", callback=stolen.append)
+    # As after a freeze beyond the lease: the record and the list are gone.
+    redis_client.delete("meta:{q}", "consumers:{q}")
+    new.queue_declare("q", exclusive=True)
+    new.basic_consume("q", callback=lambda message: (got.append(message.body), message.ack()))
+    old.session.service.roster.hurry()
+    old.session.service.wake()
+    for number in range(8):
+        new.basic_publish(new.prepare_message(str(number)), "", "q")
+        with pytest.raises(TimeoutError):
+            first.drain_events(timeout=0.1)
+        wait_until(lambda wanted=number + 1: second.drain_events(timeout=5) or len(got) == wanted)
+    assert (stolen, len(got)) == ([], 8)
