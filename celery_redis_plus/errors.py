@@ -46,10 +46,10 @@ class ServerUnreachable(CeleryRedisPlusError, redis_errors.ConnectionError):
 
 
 class TlsFailed(ServerUnreachable):
-    """The TLS handshake failed. Check that the server's port speaks TLS exactly if the URL says so
-    (`redispluss://`), and that `ssl_ca_certs` holds the authority that signed the server's certificate for
-    this host name. For a test server with a self-signed certificate, `ssl_cert_reqs=none` switches the check
-    off.
+    """The TLS handshake failed, or only one side speaks TLS, which the message says. Check that the server's port
+    speaks TLS exactly if the URL says so (`redispluss://`), and that `ssl_ca_certs` holds the authority that signed
+    the server's certificate for this host name. For a test server with a self-signed certificate,
+    `ssl_cert_reqs=none` switches the check off.
     """
 
     remedy = "check ssl_ca_certs, ssl_cert_reqs and ssl_check_hostname, and that this port speaks TLS"

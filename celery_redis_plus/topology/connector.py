@@ -16,10 +16,12 @@ from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.retry import Retry
 
+from celery_redis_plus.errors import NotRedis, ServerTimeout, ServerUnreachable
 from celery_redis_plus.topology.credentials import resolve_credential_provider
 from celery_redis_plus.topology.forks import lock_of
 from celery_redis_plus.topology.server_check import ServerCheck
 from celery_redis_plus.topology.tls import check_files, tls_arguments
+from celery_redis_plus.topology.tls_mismatch import mismatch
 from celery_redis_plus.translation import translate
 
 if TYPE_CHECKING:
@@ -60,8 +62,8 @@ class Connector:
             timeout: seconds that a later read or write may take, None for no limit (blocking commands).
 
         Raises:
-            ServerUnreachable: nobody listens, TLS fails (TlsFailed), too many clients. Celery retries this
-                one and the next five.
+            ServerUnreachable: nobody listens, TLS fails or only one side speaks it (TlsFailed), too many clients. Celery
+                retries this one and the next five.
             ServerTimeout: no connection, or no reply, in time.
             ServerLoading: the server reads its data set.
             ServerUnavailable: the server refuses for the time being.
@@ -79,6 +81,8 @@ class Connector:
         except Exception as exc:
             connection.disconnect()
             error = translate(exc, self.address)
+            if isinstance(error, ServerUnreachable | ServerTimeout | NotRedis) and not self._check.knows(self.address):
+                error = mismatch(error, self.address) or error
             if error is exc:
                 raise
             raise error from exc

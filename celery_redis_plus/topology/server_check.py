@@ -35,6 +35,10 @@ class ServerCheck:
     def __init__(self) -> None:
         self._done: set[str] = set()
 
+    def knows(self, address: Address) -> bool:
+        """Return whether this process has found the server good before."""
+        return address.server in self._done
+
     def run(self, connection: AbstractConnection, address: Address) -> None:
         """Check the server behind `connection`, unless this process has done so and found it good.
 

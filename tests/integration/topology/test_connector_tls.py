@@ -127,11 +127,30 @@ def test_a_certificate_for_another_name_is_refused_unless_names_are_not_checked(
     assert ask(connect(f"{url}&ssl_check_hostname=false").open(), "PING") == b"PONG"
 
 
-def test_no_tls_to_a_tls_port_and_tls_to_a_plain_port_fail_within_seconds(tls_port, plain_server, connect):
-    with pytest.raises(errors.ServerUnreachable):
-        connect(f"redisplus://localhost:{tls_port}", socket_connect_timeout=1).open()
-    with pytest.raises((errors.ServerUnreachable, errors.ServerTimeout)):
-        connect(plain_server.url(scheme="redispluss"), socket_connect_timeout=1).open()
+def test_no_tls_to_a_tls_port_is_said_with_the_remedy(tls_port, connect):
+    with pytest.raises(errors.TlsFailed, match=r"^redisplus://localhost:\d+/0: the port speaks TLS.* write redispluss://"):
+        connect(f"redisplus://localhost:{tls_port}").open()
+
+
+def test_tls_to_a_plain_port_is_said_with_the_remedy(plain_server, connect):
+    url = plain_server.url(scheme="redispluss")
+    with pytest.raises(errors.TlsFailed, match=r"the port does not speak TLS.* write redisplus://"):
+        connect(url, socket_connect_timeout=0.5).open()
+
+
+def test_tls_to_a_plain_port_with_a_password_is_said_too(start_server, connect):
+    url = start_server({"requirepass": "secret"}).url(scheme="redispluss")
+    with pytest.raises(errors.TlsFailed, match=r"the port does not speak TLS"):
+        connect(url, socket_connect_timeout=0.5).open()
+
+
+@pytest.mark.parametrize("scheme", ["redisplus", "redispluss"])
+def test_a_port_that_nobody_serves_or_that_is_silent_is_not_blamed_on_tls(scheme, closed_port, connect):
+    with pytest.raises(errors.ServerUnreachable) as caught:
+        connect(f"{scheme}://127.0.0.1:{closed_port}").open()
+    assert type(caught.value) is errors.ServerUnreachable
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(errors.ServerTimeout):
+        connect(f"{scheme}://127.0.0.1:{silent.getsockname()[1]}", socket_connect_timeout=0.2).open()
 
 
 def test_a_missing_certificate_file_is_named(connect, tmp_path):
