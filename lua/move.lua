@@ -36,7 +36,8 @@ for i, target in ipairs(targets) do
     -- Back into its own queue: it is dead up to the last step.
     put(target, false)
     redis.call('ZREM', KEYS[1], tag)
-    redis.call('HDEL', source, 'score', 'claim', 'by', 'failed', 'begun', 'requeues', 'seen', 'reason', 'died', 'error')
+    redis.call('HDEL', source, 'score', 'claim', 'by', 'failed', 'begun', 'unbegun', 'requeues', 'seen', 'reason',
+      'died', 'error')
   elseif i < #targets then
     -- What a failure leaves of a copy goes by itself.
     local copy = KEYS[2] .. 'moving.' .. tag .. '.' .. i

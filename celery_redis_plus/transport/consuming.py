@@ -315,18 +315,17 @@ class Consuming(Broadcasting):
             self.buffer.popleft()
             return
         deliver = self.consumed.get(queue)
-        payload = self._payload(claimed)
+        if deliver is None:
+            self.buffer.popleft()
+            self._give_back_unseen(claimed.tag)
+            return
+        payload = self._payload(claimed, held, begins=self.begins_at_delivery)
         # Only now: until it is delivered or gone, the buffer is what its hand-back looks at.
         self.buffer.popleft()
         if payload is None:
             return
-        if deliver is None:
-            self._give_back_unseen(claimed.tag)
-            return
         if held is not None:
             held.stage = Stage.DELIVERED
-            if held.failed_before and self.begins_at_delivery:
-                session.settler.begin(held)
         headers = payload["headers"]
         if HEADER in headers:
             session.tracking.delivered(headers, claimed.tag, queue)
@@ -352,8 +351,17 @@ class Consuming(Broadcasting):
         self.session.service.register.confirm(held)
         return False
 
-    def _payload(self, claimed: Claimed) -> dict[str, Any] | None:
-        """Return what is delivered of a message, fetching a large body; None where there is nothing to deliver."""
+    def _payload(self, claimed: Claimed, held: Held | None, *, begins: bool) -> dict[str, Any] | None:
+        """Return what is delivered of a message, fetching a large body; None where there is nothing to deliver.
+
+        Args:
+            claimed: the message.
+            held: the same in the register.
+            begins: the work on it begins with its delivery.
+        """
+        # Before it is fetched and decoded: a body can kill the process that reads it, and that has to count as a failure.
+        if held is not None and (begins or claimed.body is None):
+            self.session.settler.begin(held)
         try:
             if claimed.body is None:
                 claimed.body = self.session.claimer.fetch_body(claimed)
@@ -385,16 +393,16 @@ class Consuming(Broadcasting):
             self._watch(queue)
         session = self.session
         claimed = self._from_buffer(queue)
-        while claimed is None or (payload := self._payload(claimed)) is None:
+        register = session.service.register
+        while claimed is None or (payload := self._payload(claimed, register.find(claimed.tag), begins=True)) is None:
             asked_at = clock.now_s()
             found = session.claims.get(queue)
             if not found:
                 return None
-            claimed = next(iter(session.service.register.admit(found, session.id, asked_at)), None)
-        held = session.service.register.find(claimed.tag)
+            claimed = next(iter(register.admit(found, session.id, asked_at)), None)
+        held = register.find(claimed.tag)
         if held is not None:
             held.stage = Stage.DELIVERED
-            session.settler.begin(held)
         session.tracking.delivered(payload["headers"], claimed.tag, queue)
         message = Message(payload, channel=self)
         if no_ack:

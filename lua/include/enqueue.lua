@@ -52,7 +52,8 @@ local function enqueue(meta, ready, delayed, message, bell, timer, record, paylo
     redis.call('RENAME', staged, hash)
     redis.call('PERSIST', hash)
     if moved then
-      redis.call('HDEL', hash, 'claim', 'by', 'failed', 'begun', 'requeues', 'seen', 'expires', 'lives', 'reason', 'died', 'error', 'rank')
+      redis.call('HDEL', hash, 'claim', 'by', 'failed', 'begun', 'unbegun', 'requeues', 'seen', 'expires', 'lives', 'reason', 'died',
+        'error', 'rank')
       if not delayed_until then redis.call('HDEL', hash, 'score') end
     end
   end

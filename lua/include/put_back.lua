@@ -75,12 +75,17 @@ local function put_back_failed(queue, rules, limit, tag, score, expires, now, ho
 end
 
 -- Puts back a message whose consumer was lost. A message's first failure counts in any case: its consumer does not tell how far it
--- had come. From then on the consumer says when it begins (`begin.lua`), and a loss before that is no failure of the message.
--- Returns as `put_back_failed`.
+-- had come. From then on the consumer says when it begins (`begin.lua`), and a loss before that is no failure of the message, unless
+-- there were more than `most_unbegun` of them: a message may kill its consumers before they can say so. Returns as `put_back_failed`.
+local function most_unbegun(limit)
+  return limit < 0 and math.huge or 5 * limit + 10
+end
+
 local function put_back_lost(queue, rules, limit, tag, score, expires, now)
   local hash = queue.message .. tag
   local fields = redis.call('HMGET', hash, 'failed', 'claim', 'begun')
-  if tonumber(fields[1] or 0) == 0 or fields[3] == fields[2] then
+  if tonumber(fields[1] or 0) == 0 or fields[3] == fields[2]
+    or redis.call('HINCRBY', hash, 'unbegun', 1) > most_unbegun(tonumber(rules[3] or limit)) then
     return put_back_failed(queue, rules, limit, tag, score, expires, now, 'lost')
   end
   put_back(queue, tag, score, expires)

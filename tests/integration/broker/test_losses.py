@@ -72,6 +72,20 @@ def test_at_the_limit_only_what_was_begun_dies(broker, lose, begin):
     broker.check()
 
 
+def test_a_message_that_kills_its_consumers_before_they_begin_dies_all_the_same(broker, lose):
+    broker.declare("q")
+    broker.publish("q", b"x")
+    # The first loss counts in any case, then 5 * LIMIT + 10 that were not begun do not.
+    for _ in range(1 + 5 * LIMIT + 10):
+        broker.claim("q")
+        assert lose() == {b"x": 1}
+    for failures in range(2, LIMIT + 1):
+        broker.claim("q")
+        assert lose() == {b"x": failures}
+    assert broker.client.zcard("dead:{q}") == 1
+    broker.check()
+
+
 def test_a_beginning_of_an_older_claim_does_not_count(broker, lose, begin):
     broker.declare("q")
     broker.publish("q", b"x")
