@@ -1,8 +1,9 @@
 """Exclusive queues: each belongs to the connection that declared it, and goes with it.
 
-The owner stands in the queue's record: the session's id, and the server's number of its connection. An owner is gone as soon as
-the server has closed that connection (its process was killed), or where this process knows that the session is over. What the
-server cannot see, such as a frozen host, ends with the owner's signs of life: only they move the record's expiry on.
+The owner stands in the queue's record: the session's id, and the server's number and address of its connection (after a restart
+the server gives the same numbers again). An owner is gone as soon as the server has closed that connection (its process died),
+or where this process knows that the session is over. What the server cannot see, such as a frozen host, ends with the owner's
+signs of life: only they move the record's expiry on.
 Source of the rules: AMQP 0-9-1, queue.declare, and https://www.rabbitmq.com/docs/queues#exclusive-queues
 """
 
@@ -49,7 +50,7 @@ class Ownership:
     def me(self) -> bytes:
         """What the record of a queue of this session says. Raises as `Wire.command` does."""
         if not self._me:
-            self._me = b"%b %d" % (self._session.encode(), int(self._wire.command("CLIENT", "ID")))
+            self._me = b"%b %b" % (self._session.encode(), _number_and_address(self._wire.command("CLIENT", "INFO")))
         return self._me
 
     def check(self, queue: str, *, declares: bool = False) -> None:
@@ -102,8 +103,15 @@ class Ownership:
 
     def _is_connected(self, client: bytes) -> bool:
         try:
-            return bool(self._wire.command("CLIENT", "LIST", "ID", client))
+            found: bytes = self._wire.command("CLIENT", "LIST", "ID", client.split()[0])
+            return bool(found) and _number_and_address(found) == client
         except RedisError as error:
             # The user may not ask: the queue goes when its owner's signs of life end.
             logger.debug("CLIENT LIST is refused: %s", error)
             return True
+
+
+def _number_and_address(client: bytes) -> bytes:
+    """Return these two of a line of CLIENT LIST; source: https://valkey.io/commands/client-list."""
+    fields = dict(field.split(b"=", 1) for field in client.split() if b"=" in field)
+    return b"%b %b" % (fields[b"id"], fields[b"addr"])

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import pytest
 from kombu.exceptions import ChannelError
@@ -87,8 +88,8 @@ time.sleep(60)
 def owner(broker_url):
     started = []
 
-    def start(timeout_s):
-        process = subprocess.Popen([sys.executable, "-c", OWNER, broker_url, str(timeout_s)], stdout=subprocess.PIPE, text=True)
+    def start(timeout_s, url=broker_url):
+        process = subprocess.Popen([sys.executable, "-c", OWNER, url, str(timeout_s)], stdout=subprocess.PIPE, text=True)
         started.append(process)
         assert process.stdout.readline() == "owned\n"
         return process
@@ -114,6 +115,24 @@ def test_the_queue_of_a_process_that_was_killed_is_gone_when_somebody_looks(owne
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert wait_until(lambda: _declared(channel), 5).message_count == 0
+
+
+def test_a_number_that_a_restarted_server_gives_to_another_connection_is_no_owner(owner, connect, start_server):
+    server = start_server({"appendonly": "yes", "appendfsync": "always"})
+    for _ in range(50):
+        with server.client() as client:
+            client.ping()
+    process = owner(60, server.url())
+    with server.client() as client:
+        number = int(client.hget("meta:{q}", "owner").split()[1])
+    process.kill()
+    process.wait()
+    server.kill()
+    server.start()
+    with ExitStack() as others:
+        while others.enter_context(server.client(single_connection_client=True)).client_id() < number:
+            pass
+        assert _declared(connect(server.url()).channel()).message_count == 0
 
 
 def test_the_queue_of_a_process_that_stands_still_is_free_when_its_signs_of_life_end(owner, channel):
