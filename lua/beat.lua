@@ -20,6 +20,7 @@ for i = 0, #KEYS / CREW - 1 do
     redis.call('HSET', crew.consumer .. id, 'state', state, 'heard', text(now))
     alive(crew, id, life, now)
   end
+  rebase_deadlines(crew, now, life)
   bury(crew, now, id)
   local record = redis.call('HMGET', crew.meta, 'managed', 'paused', 'paused_until', 'sac', 'active', 'exclusive')
   local next_death = -1

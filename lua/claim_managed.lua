@@ -27,7 +27,7 @@ deadline = text(now + visibility)
 bury(crew, now, me)
 local function read_record()
   return redis.call('HMGET', crew.meta, 'managed', 'paused', 'paused_until', 'sac', 'active', 'takeover', 'epoch',
-    'max_unacked', 'rate', 'burst', 'tokens', 'tokens_at', 'pacer', 'pacer_until', 'prioritised', 'exclusive', 'owner')
+    'max_unacked', 'rate', 'burst', 'tokens', 'tokens_at', 'pacer', 'pacer_until', 'prioritised', 'exclusive', 'owner', 'paused_at')
 end
 local record = read_record()
 if not agrees(crew, { record[4], record[5], record[16] }) then
@@ -44,6 +44,12 @@ end
 
 if record[2] then
   local left = tonumber(record[3]) - now
+  local length = record[3] - (record[18] or now)
+  if left > length then
+    -- The clock went back: the pause does not become longer.
+    left = length
+    redis.call('HSET', crew.meta, 'paused_at', text(now), 'paused_until', text(now + length))
+  end
   if left > -now and left <= 0 then
     redis.call('HDEL', crew.meta, 'paused', 'paused_at', 'paused_until', 'quiet')
     wake(crew)
@@ -107,7 +113,7 @@ if record[15] and me ~= '' then
     -- Those of a higher priority have credit. If none of them takes what it was woken for, it is blocked, and we go on.
     local stalled = tonumber(redis.call('HGET', crew.meta, 'stalled') or 0)
     local heard = redis.call('ZADD', bell, 0, 'work') == 1
-    if heard or stalled == 0 then
+    if heard or stalled == 0 or stalled > now then
       redis.call('HSET', crew.meta, 'stalled', text(now))
       return answer('outranked', 1000, false)
     elseif now - stalled < 900 then

@@ -29,8 +29,5 @@ for i = 2, #ARGV, 6 do
   end
 end
 -- Not once for each subscriber: one of them will do.
-if now - tonumber(redis.call('HGET', KEYS[2], 'trimmed') or 0) >= 1000 then
-  redis.call('HSET', KEYS[2], 'trimmed', text(now))
-  trim(KEYS[1], KEYS[4], KEYS[5], ARGV[1])
-end
+if trim_due(KEYS[2], KEYS[3], KEYS[5], now) then trim(KEYS[1], KEYS[4], KEYS[5], ARGV[1]) end
 return { last_id(KEYS[1]), text(broadcasts_so_far(KEYS[2])) }

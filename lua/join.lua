@@ -13,6 +13,7 @@
 local crew = crew_of(0)
 local now = now_ms()
 local me = ARGV[1]
+rebase_deadlines(crew, now, tonumber(ARGV[2]))
 bury(crew, now, me)
 local record = redis.call('HMGET', crew.meta, 'id', 'exclusive', 'owner')
 -- A consumer's name is its session's, a dot, and a number.

@@ -8,6 +8,7 @@
 -- @include fanout
 local now = now_ms()
 local suspects = 0
+trim_due(KEYS[2], KEYS[3], KEYS[5], now)
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', text(now), 'LIMIT', 0, 500)) do
   local stored = redis.call('HGET', KEYS[5], id)
   local record = stored and parse_record(stored)
@@ -33,7 +34,9 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', text(now), 'LIM
   end
 end
 if redis.call('EXISTS', KEYS[1]) == 1 then trim(KEYS[1], KEYS[4], KEYS[5], ARGV[1]) end
-local since = ARGV[4] == '' and text(now - 1) or ARGV[4]
+-- A look that was later than now was before a step of the clock back.
+local since = ARGV[4]
+if since == '' or tonumber(since) > now then since = text(now - 1) end
 local reply = { text(now), suspects }
 if redis.call('EXISTS', KEYS[6]) == 1 then
   redis.call('ZREMRANGEBYSCORE', KEYS[6], '-inf', text(now - ARGV[3]))

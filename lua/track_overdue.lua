@@ -6,10 +6,18 @@
 -- { 0, description, payload, then per overdue recipient: name, tag ('' = none) }.
 -- @include now
 local now = now_ms()
-local track = redis.call('HMGET', KEYS[1], 'deadline', 'resolved', 'about', 'payload', 'asker', 'asked')
+local track = redis.call('HMGET', KEYS[1], 'deadline', 'resolved', 'about', 'payload', 'asker', 'asked', 'began')
 if not track[1] or track[2] then return { -1 } end
+local began = tonumber(track[7] or 0)
+if began > now then
+  -- The clock went back: nobody has longer to answer than he was given.
+  track[1] = string.format('%.0f', track[1] - began + now)
+  redis.call('HSET', KEYS[1], 'began', string.format('%.0f', now), 'deadline', track[1])
+end
 if tonumber(track[1]) > now then return { track[1] - now } end
-if track[5] and track[5] ~= ARGV[1] and tonumber(track[6]) > now then return { track[6] - now } end
+local asked = track[5] and track[5] ~= ARGV[1] and track[6] - now or 0
+-- More than one has is of before a step of the clock back.
+if asked > 0 and asked <= tonumber(ARGV[2]) then return { asked } end
 redis.call('HSET', KEYS[1], 'asker', ARGV[1], 'asked', string.format('%.0f', now + ARGV[2]))
 local reply = { 0, track[3], track[4] or '' }
 local fields = redis.call('HGETALL', KEYS[1])

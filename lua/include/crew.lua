@@ -145,6 +145,17 @@ local function forget(crew, id)
   redis.call('DEL', crew.consumer .. id, crew.consumer .. id .. ':probe', crew.bell .. ':' .. id, crew.bell .. ':' .. (priority or '0'))
 end
 
+-- The clock went back: what consumers were given before would last until it has caught up. `life` is what the caller is given; who
+-- is given more was not heard of in the future. The dead are overdue as late as without the step: the caller's heartbeat may have
+-- come a third of `life` after the step, and the living send theirs within the rest.
+local function rebase_deadlines(crew, now, life)
+  local latest = '(' .. text(now + life + ANSWER_MS)
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', crew.consumers, latest, '+inf', 'LIMIT', 0, 1000)) do
+    local heard = redis.call('HGET', crew.consumer .. id, 'heard')
+    if not heard or tonumber(heard) > now then redis.call('ZADD', crew.consumers, text(now + math.floor(life * 2 / 3)), id) end
+  end
+end
+
 -- Takes consumers off the list that were not heard of in time. Each is probed first: whether the server could not hear (a stall,
 -- an outage, a step of its clock), or a consumer is dead, shows within ANSWER_MS. `me` is alive, since it is calling.
 local function bury(crew, now, me)

@@ -26,6 +26,25 @@ local function broadcasts_so_far(fanout)
   return tonumber(redis.call('HGET', fanout, 'count') or 0)
 end
 
+-- The clock went back: no subscriber may be silent for longer than it is given.
+local function rebase_subscribers(subscribers, records, now)
+  local listed = redis.call('ZRANGEBYSCORE', subscribers, '(' .. text(now), '+inf', 'WITHSCORES')
+  for i = 1, #listed, 2 do
+    local record = redis.call('HGET', records, listed[i])
+    local latest = now + (record and parse_record(record).timeout or 0)
+    if tonumber(listed[i + 1]) > latest then redis.call('ZADD', subscribers, text(latest), listed[i]) end
+  end
+end
+
+-- Tells whether the last trim is a second ago, and notes this one. The note in the future is what tells that the clock went back.
+local function trim_due(fanout, subscribers, records, now)
+  local trimmed = tonumber(redis.call('HGET', fanout, 'trimmed') or 0)
+  if trimmed > now then rebase_subscribers(subscribers, records, now) end
+  if math.abs(now - trimmed) < 1000 or redis.call('EXISTS', subscribers) == 0 then return false end
+  redis.call('HSET', fanout, 'trimmed', text(now))
+  return true
+end
+
 -- Drops what every subscriber has processed, and what is too old whoever still wants it.
 local function trim(stream, cursors, records, max_age)
   local slowest = redis.call('ZRANGE', cursors, 0, 0)[1]

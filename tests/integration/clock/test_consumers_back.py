@@ -1,0 +1,180 @@
+"""The server's clock steps back, and a consumer, an asker or a waiting publisher dies: its turn lasts no longer."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from celery_redis_plus.broker.consumers import Consumer, Consumers
+from celery_redis_plus.broker.fanout.registry import Registry
+from celery_redis_plus.broker.pausing import Pausing
+from celery_redis_plus.broker.tracking import About, Tracks
+from celery_redis_plus.errors import AccessRefused
+from tests.integration.broker.conftest import make_broker
+from tests.support.inbox import declare, publish
+from tests.support.waiting import wait_until
+
+DAY_S = 86_400
+TIMEOUT_S, PROBE_S = 1.0, 1.2
+#: What a busy machine may take besides.
+SLACK_S = 1.0
+SINGLE = {"x-single-active-consumer": True}
+
+
+@pytest.fixture
+def broker(clock, redis_client):
+    broker = make_broker(redis_client)
+    yield broker
+    broker.wire.close()
+
+
+def crew_of(broker):
+    return Consumers(broker.wire, broker.keys, timeout_s=TIMEOUT_S)
+
+
+def listed(client):
+    return client.zrange("consumers:{q}", 0, -1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "dead"),
+    [
+        pytest.param(SINGLE, {}, id="single active"),
+        pytest.param({}, {"priority": 10}, id="priority"),
+        pytest.param({}, {}, id="plain"),
+    ],
+)
+def test_a_dead_consumer_is_off_the_list_within_its_timeout_and_the_probe(clock, broker, redis_client, arguments, dead):
+    broker.declare("q", arguments=arguments)
+    crew = crew_of(broker)
+    living = Consumer("living.1", "q", "2")
+    crew.join(Consumer("dead.1", "q", "1", **dead))
+    crew.join(living)
+    clock.step(-DAY_S)
+
+    def alone():
+        crew.beat([living])
+        return listed(redis_client) == [b"living.1"]
+
+    wait_until(alone, TIMEOUT_S + PROBE_S + SLACK_S, interval_s=TIMEOUT_S / 3)
+    broker.publish("q", b"x")
+    if arguments or dead:
+        taken = broker.claimer.claim_managed("q", 1, living.id, credit=1, epoch=b"2" if arguments else b"")
+        assert [message.body for message in taken.messages] == [b"x"]
+
+
+def test_an_exclusive_consumer_that_died_does_not_keep_the_queue(clock, broker):
+    broker.declare("q")
+    crew = crew_of(broker)
+    crew.join(Consumer("dead.1", "q", "1", exclusive=True))
+    clock.step(-DAY_S)
+
+    def joined():
+        try:
+            return crew.join(Consumer("living.1", "q", "2", exclusive=True))
+        except AccessRefused:
+            return False
+
+    wait_until(joined, TIMEOUT_S + PROBE_S + SLACK_S, interval_s=0.1)
+
+
+def test_a_living_consumer_with_a_longer_timeout_keeps_its_deadline(clock, broker, redis_client):
+    broker.declare("q")
+    patient, hasty = Consumer("patient.1", "q", "1"), Consumer("hasty.1", "q", "2")
+    Consumers(broker.wire, broker.keys, timeout_s=60).join(patient)
+    crew = crew_of(broker)
+    crew.join(hasty)
+    crew.beat([hasty])
+    assert redis_client.zscore("consumers:{q}", "patient.1") > clock.now_ms + 50_000
+
+
+def test_the_end_of_a_pause_is_told_as_it_was_meant(clock, broker):
+    broker.declare("q")
+    crew = crew_of(broker)
+    Pausing(broker.wire, broker.keys).pause("q", "why", for_s=20)
+    crew.join(Consumer("living.1", "q", "1"))
+    clock.step(-DAY_S)
+    assert broker.claimer.claim_managed("q", 1, "living.1", credit=1, epoch=b"").wait_s <= 20
+
+
+def test_one_that_is_outranked_comes_again_as_soon_as_ever(clock, broker):
+    broker.declare("q")
+    broker.publish("q", b"x")
+    crew = crew_of(broker)
+    high, low = Consumer("high.1", "q", "1", priority=10), Consumer("low.1", "q", "2")
+    crew.join(high)
+    crew.join(low)
+
+    def claim():
+        return broker.claimer.claim_managed("q", 1, "low.1", credit=1, epoch=b"")
+
+    assert claim().wait_s == 1
+    clock.step(-DAY_S)
+    assert claim().wait_s == 1
+
+
+def test_a_rate_goes_on(clock, broker):
+    broker.declare("q", arguments={"x-rate-limit": 20})
+    broker.publish("q", *[b"x"] * 4)
+    crew = crew_of(broker)
+    crew.join(Consumer("living.1", "q", "1"))
+
+    def claim():
+        return broker.claimer.claim_managed("q", 3, "living.1", credit=3, epoch=b"")
+
+    assert len(claim().messages) == 2
+    clock.step(-DAY_S)
+    assert claim().wait_s <= 0.06
+    wait_until(lambda: claim().messages, 1)
+
+
+def test_a_waiting_publisher_that_died_keeps_no_place_from_others(clock, connect, redis_client):
+    channel = connect().channel()
+    declare(channel, "q", arguments={"x-max-length": 1, "x-overflow": "block"})
+    publish(channel, "q", 1)
+    channel.basic_get("q", no_ack=True)
+    redis_client.zadd("room:{q}", {"dead": 1})
+    redis_client.zadd("room:{q}:seen", {"dead": clock.now_ms})
+    clock.step(-DAY_S)
+    start = time.monotonic()
+    publish(channel, "q", 1)
+    assert time.monotonic() - start < 3 + SLACK_S
+
+
+def test_a_dead_fanout_subscriber_is_found_within_its_timeout(clock, broker, redis_client):
+    keys = broker.keys.fanout("news", "/0.")
+    registry = Registry(broker.wire, timeout_s=TIMEOUT_S, max_age_s=None)
+    position = registry.subscribe(keys, "q", durable=False)
+    registry.heartbeat(keys, [position])
+    clock.step(-DAY_S)
+    registry.reap(keys)
+    (one,) = registry.subscribers(keys)
+    assert one.deadline_ms <= one.now_ms + TIMEOUT_S * 1000
+
+
+def test_a_death_of_a_fanout_subscriber_is_told_to_who_looked_before_the_step(clock, broker, redis_client):
+    keys = broker.keys.fanout("news", "/0.")
+    registry = Registry(broker.wire, timeout_s=0, max_age_s=None)
+    since_ms, _ = registry.reap(keys)
+    clock.step(-DAY_S)
+    registry.heartbeat(keys, [registry.subscribe(keys, "q", durable=False)])
+    registry.reap(keys)
+    redis_client.zadd(keys.subscribers, dict.fromkeys(redis_client.zrange(keys.subscribers, 0, -1), 0))
+    _, deaths = registry.reap(keys, since_ms)
+    assert [death.queue for death in deaths] == ["q"]
+
+
+def test_a_tracked_delivery_is_overdue_in_the_time_that_it_was_given(clock, broker):
+    tracks = Tracks(broker.wire, broker.keys)
+    tracks.begin("t", About("", "q", False), ["q"], 5.0)
+    clock.step(-DAY_S)
+    assert 0 < tracks.overdue("t", "asker") <= 5
+
+
+def test_one_who_asked_for_the_overdue_and_died_is_followed_by_another(clock, broker):
+    tracks = Tracks(broker.wire, broker.keys)
+    tracks.begin("t", About("", "q", False), ["q"], 0.0)
+    assert tracks.overdue("t", "dead").recipients
+    clock.step(-DAY_S)
+    wait_until(lambda: not isinstance(tracks.overdue("t", "living"), float))
