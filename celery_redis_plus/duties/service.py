@@ -52,6 +52,7 @@ from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.topology.blocking_wire import BlockingWire
 from celery_redis_plus.topology.forks import lock_of
 from celery_redis_plus.topology.readable import wait_readable
+from celery_redis_plus.topology.unpatched import threads_are_greenlets
 from celery_redis_plus.topology.waker import Waker
 from celery_redis_plus.topology.wire import Wire
 
@@ -155,7 +156,7 @@ class Service:
         )
         #: How often heartbeats came later than planned by more than an interval; and how often the thread had died.
         self.late_heartbeats = self.deaths = 0
-        self._told_late = False
+        self._told_late = self._told_of_greenlets = False
         self._heartbeat.on_late = self._late
         self._watched_version = -1
         self._reachable = True
@@ -201,6 +202,8 @@ class Service:
                 late_s, self._visibility_timeout_s,
             )  # fmt: skip
         self._told_late = bool(late_s)
+        if late_s:
+            self._tell_of_greenlets()
 
     def _late(self, late_s: float) -> None:
         name, took_s = self._rounds.take_longest()
@@ -212,6 +215,17 @@ class Service:
             "longest duty since the last one: %s, %.1f s",
             late_s, self.late_heartbeats, self._visibility_timeout_s, name or "none", took_s,
         )  # fmt: skip
+        self._tell_of_greenlets()
+
+    def _tell_of_greenlets(self) -> None:
+        """Say, once a process, why a thread got no time that is no thread."""
+        if threads_are_greenlets() and not self._told_of_greenlets:
+            self._told_of_greenlets = True
+            logger.warning(
+                "gevent or eventlet makes the thread for heartbeats a greenlet, which waits while another greenlet computes. "
+                "What to do: make visibility_timeout (%g s) longer than the longest computation, or use another pool for it",
+                self._visibility_timeout_s,
+            )
 
     def wake(self) -> None:
         """Have the thread look at what is due."""

@@ -6,11 +6,12 @@ eventlet's `os.read` waits for input before it reads, even from a descriptor tha
 
 from __future__ import annotations
 
+import _thread
 import importlib.util
 from posix import close, fstat, pipe, read, set_blocking, write
 from types import ModuleType
 
-__all__ = ["close", "identity", "is_readable", "pipe", "read", "set_blocking", "write"]
+__all__ = ["close", "identity", "is_readable", "pipe", "read", "set_blocking", "threads_are_greenlets", "write"]
 
 
 def _fresh(name: str) -> ModuleType:
@@ -43,3 +44,8 @@ def identity(descriptor: int) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def threads_are_greenlets() -> bool:
+    """Return whether gevent or eventlet has replaced threads: then none of them runs while another one computes."""
+    return _thread.start_new_thread.__module__ != "_thread"
