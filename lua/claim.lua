@@ -63,7 +63,11 @@ for _, q in ipairs(looked_at) do
   local base = (q - 1) * WIDTH
   -- nil: it was not looked into.
   if drained[q] == false or drained[q] == nil and redis.call('EXISTS', KEYS[base + 1]) == 1 then
-    if not rung[q] then redis.call('ZADD', KEYS[base + 4], 0, 'work') end
+    if not rung[q] then
+      redis.call('ZADD', KEYS[base + 4], 0, 'work')
+      local ttl = redis.call('HGET', KEYS[base + 5], 'ttl')
+      if ttl then redis.call('PEXPIRE', KEYS[base + 4], ttl, 'NX') end
+    end
     more[#more + 1] = q
   elseif rung[q] then
     redis.call('DEL', KEYS[base + 4])

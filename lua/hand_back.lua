@@ -9,6 +9,7 @@
 -- @include event
 -- @include ring
 local queue = { ready = KEYS[1], expiry = KEYS[5], timer = KEYS[6] }
+local ttl = redis.call('HGET', KEYS[7], 'ttl')
 local returned = 0
 for i = 2, #ARGV, 2 do
   local tag = ARGV[i]
@@ -16,7 +17,7 @@ for i = 2, #ARGV, 2 do
   local fields = fields_of(hash, 'claim', 'score', 'expires')
   if fields[1] == ARGV[i + 1] and fields[2] and redis.call('ZSCORE', KEYS[2], tag) then
     if ARGV[1] == '1' then redis.call('HSET', hash, 'seen', 1) end
-    put_back(queue, tag, fields[2], fields[3])
+    put_back(queue, tag, fields[2], fields[3], ttl)
     redis.call('HDEL', hash, 'score', 'by')
     redis.call('ZREM', KEYS[2], tag)
     returned = returned + 1

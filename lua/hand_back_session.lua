@@ -11,6 +11,7 @@
 -- @include event
 -- @include ring
 local queue = { ready = KEYS[1], expiry = KEYS[5], timer = KEYS[6] }
+local ttl = redis.call('HGET', KEYS[7], 'ttl')
 local known = {}
 for i = 4, #ARGV do known[ARGV[i]] = true end
 local last = redis.call('ZRANGEBYSCORE', KEYS[2], ARGV[2], '+inf', 'WITHSCORES', 'LIMIT', tonumber(ARGV[3]) - 1, 1)[2]
@@ -20,7 +21,7 @@ for _, tag in ipairs(tags) do
   local hash = KEYS[3] .. tag
   local fields = fields_of(hash, 'by', 'score', 'expires')
   if fields[1] == ARGV[1] and fields[2] and not known[tag] then
-    put_back(queue, tag, fields[2], fields[3])
+    put_back(queue, tag, fields[2], fields[3], ttl)
     redis.call('HDEL', hash, 'score', 'by')
     redis.call('ZREM', KEYS[2], tag)
     returned = returned + 1

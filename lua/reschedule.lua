@@ -16,6 +16,7 @@ local hash = queue.message .. tag
 local score, due = find_waiting(queue, tag)
 if not score then return 0 end
 local now = now_ms()
+local ttl = redis.call('HGET', queue.meta, 'ttl')
 local eta = tonumber(ARGV[2])
 if string.sub(ARGV[2], 1, 1) == '+' then eta = now + eta end
 -- Among its priority it stands as one that was published for that time.
@@ -29,18 +30,17 @@ if eta > now then
   if not due then leave_waiting(queue, tag, due) end
   tell(queue.meta, tag, 'delayed', { reason = 'rescheduled', delay = text(eta - now) })
 elseif not due then
-  put_back(queue, tag, score, fields[2])
+  put_back(queue, tag, score, fields[2], ttl)
 else
   local expires = expiry_of(tonumber(fields[1]), tonumber(fields[2]), now)
-  put_back(queue, tag, score, expires and text(expires))
+  put_back(queue, tag, score, expires and text(expires), ttl)
   if expires then redis.call('HSET', hash, 'expires', text(expires)) end
   redis.call('HDEL', hash, 'score', 'lives')
   leave_waiting(queue, tag, due)
   if redis.call('HEXISTS', queue.meta, 'quiet') == 0 then ring(queue.bell, queue.meta) end
   tell(queue.meta, tag, 'promoted', { reason = 'rescheduled' })
 end
-local ttl = redis.call('HGET', queue.meta, 'ttl')
 if ttl then
-  for _, key in ipairs({ queue.ready, queue.delayed, queue.expiry }) do redis.call('PEXPIRE', key, ttl) end
+  for _, key in ipairs({ queue.ready, queue.delayed, queue.expiry, queue.timer }) do redis.call('PEXPIRE', key, ttl) end
 end
 return 1

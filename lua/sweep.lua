@@ -129,8 +129,14 @@ local function promote(queue, rules)
       entries[#entries + 1] = tag
     end
   end
-  if #entries > 0 then redis.call('ZADD', queue.ready, unpack(entries)) end
-  if #expiries > 0 then redis.call('ZADD', queue.expiry, unpack(expiries)) end
+  if #entries > 0 then
+    redis.call('ZADD', queue.ready, unpack(entries))
+    keep_ttl(rules[1], queue.ready)
+  end
+  if #expiries > 0 then
+    redis.call('ZADD', queue.expiry, unpack(expiries))
+    keep_ttl(rules[1], queue.expiry)
+  end
   for _, message in ipairs(promoted) do
     local tag, expires = message[1], message[2]
     if expires then redis.call('HSET', queue.message .. tag, 'expires', text(expires)) end
@@ -276,7 +282,10 @@ local function sweep(queue)
     redis.call('HSET', queue.meta, 'sweeper', ARGV[1], 'lease', text(now + math.max(lease, wait)), 'swept', text(pass),
       'next', text(now + wait), 'grace', text(grace_until))
   end
-  if redis.call('EXISTS', queue.ready) == 1 then redis.call('ZADD', record[6] or queue.bell, 0, 'work') end
+  if redis.call('EXISTS', queue.ready) == 1 then
+    redis.call('ZADD', record[6] or queue.bell, 0, 'work')
+    keep_ttl(rules[1], record[6] or queue.bell)
+  end
   local dropped = tonumber(redis.call('HGET', queue.meta, 'dropped') or 0) - dropped_before
   local overrun, skipped = trim_events(queue.meta)
   answer(wait, 1, promoted, recovered - stale, died, expired + late, dropped, dying, evicted, overrun, skipped,

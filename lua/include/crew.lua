@@ -1,5 +1,6 @@
 -- @include text
 -- @include places
+-- @include keep_ttl
 
 -- The zset `consumers` is the only source of which consumers a queue has: consumer -> alive until (ms). What the record says
 -- besides (`active`, `exclusive`, `prioritised`, `bell`), and who is in `interested`, follows from it: `review` derives it anew
@@ -81,7 +82,10 @@ end
 -- Wakes who is to be woken next, if there is something to take.
 local function wake(crew)
   local bell = direct(crew)
-  if redis.call('EXISTS', crew.ready) == 1 then redis.call('ZADD', bell, 0, 'work') end
+  if redis.call('EXISTS', crew.ready) == 1 then
+    redis.call('ZADD', bell, 0, 'work')
+    keep_ttl(redis.call('HGET', crew.meta, 'ttl'), bell)
+  end
 end
 
 -- Whether the consumers that the record names are on the list. `record` is HMGET meta sac active exclusive.

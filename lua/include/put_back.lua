@@ -1,16 +1,19 @@
 -- @include text
 -- @include die
 -- @include retry_delay
+-- @include keep_ttl
 
 -- Makes a message ready again that was claimed or delayed, where it stood before; the caller then takes it out of its place.
--- `expires` is its expiry (ms) or false.
-local function put_back(queue, tag, score, expires)
+-- `expires` is its expiry (ms) or false, `ttl` that of the queue's record.
+local function put_back(queue, tag, score, expires, ttl)
   redis.call('ZADD', queue.ready, score, tag)
   if expires then
     redis.call('ZADD', queue.expiry, expires, tag)
     -- The sweeper may not know of it: while the message was claimed, nothing was due.
     redis.call('ZADD', queue.timer, 0, 'due')
+    keep_ttl(ttl, queue.expiry, queue.timer)
   end
+  keep_ttl(ttl, queue.ready)
 end
 
 -- What `put_back_failed` needs of a queue's record.
@@ -61,7 +64,7 @@ local function put_back_failed(queue, rules, limit, tag, score, expires, now, ho
   local reason = how == 'lost' and 'heartbeat_lost' or counts and 'rejected' or 'requeue'
   local err = error_of(hash, tag)
   if delay == 0 then
-    put_back(queue, tag, score, expires)
+    put_back(queue, tag, score, expires, rules[1])
     redis.call('HDEL', hash, 'score', 'by')
     tell(queue.meta, tag, how == 'lost' and 'recovered' or 'requeued', { reason = reason, error = err })
     return 'ready'
@@ -69,6 +72,7 @@ local function put_back_failed(queue, rules, limit, tag, score, expires, now, ho
   redis.call('HSET', hash, 'score', score)
   redis.call('ZADD', queue.delayed, text(now + delay), tag)
   redis.call('ZADD', queue.timer, 0, 'due')
+  keep_ttl(rules[1], queue.delayed, queue.timer)
   redis.call('HDEL', hash, 'by')
   tell(queue.meta, tag, 'retried', { reason = reason, error = err, delay = text(delay) })
   return 'delayed', attempt
@@ -88,7 +92,7 @@ local function put_back_lost(queue, rules, limit, tag, score, expires, now)
     or redis.call('HINCRBY', hash, 'unbegun', 1) > most_unbegun(tonumber(rules[3] or limit)) then
     return put_back_failed(queue, rules, limit, tag, score, expires, now, 'lost')
   end
-  put_back(queue, tag, score, expires)
+  put_back(queue, tag, score, expires, rules[1])
   redis.call('HDEL', hash, 'by', 'score')
   tell(queue.meta, tag, 'recovered', { reason = 'not_begun' })
   return 'ready'

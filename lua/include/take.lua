@@ -35,7 +35,7 @@ local function take(q, count, ready, index, message, meta, expiry, delayed)
   end
   local looked, log, id, _
   local claimed, expiring = {}, {}
-  local taken, passed = 0, 0
+  local taken, passed, to_sweep = 0, 0, false
   for i = 1, math.min(#found, 2 * count), 2 do
     local tag, score = found[i], found[i + 1]
     if bytes <= 0 then
@@ -57,10 +57,12 @@ local function take(q, count, ready, index, message, meta, expiry, delayed)
       if fields[6] then
         -- A script failed that ended its life: the sweep finishes that.
         redis.call('ZADD', delayed, text(now), tag)
+        to_sweep = true
       elseif expires and tonumber(expires) <= now then
         -- Only the sweep ends messages that expired, and tells their waiters. It finds this one among the delayed: due, and expired.
         redis.call('HSET', hash, 'score', score)
         redis.call('ZADD', delayed, text(now), tag)
+        to_sweep = true
       elseif fields[1] then
         local claim = (tonumber(fields[2]) or 0) + 1
         redis.call('HSET', hash, 'score', score, 'claim', claim, 'by', holder)
@@ -89,6 +91,10 @@ local function take(q, count, ready, index, message, meta, expiry, delayed)
   end
   if #claimed > 0 then redis.call('ZADD', index, unpack(claimed)) end
   if passed > 0 then redis.call('ZREMRANGEBYRANK', ready, 0, passed - 1) end
+  if to_sweep then
+    local ttl = redis.call('HGET', meta, 'ttl')
+    if ttl then redis.call('PEXPIRE', delayed, ttl, 'NX') end
+  end
   if #expiring > 0 then redis.call('ZREM', expiry, unpack(expiring)) end
   if taken > 0 then
     -- A record that has just expired must not come back as a counter.
