@@ -47,11 +47,18 @@ class Claiming:
 
     def claim(self) -> bool:
         """Claim for one channel that has credit and reason to; return whether anything may have come by it."""
-        if self.ahead.out:
+        if not self.ahead.out:
+            self.rotation.hear()
+            came = self._claim_for_next()
+        else:
             if not self.works_beside:
                 self.ahead.wait()
-            return self.ahead.take()
+            came = self.ahead.take()
+        # Before this channel's messages are delivered: the others' are claimed in between.
         self.rotation.hear()
+        return came
+
+    def _claim_for_next(self) -> bool:
         for channel in self.rotation.channels():
             channel.warm_up()
             if not channel.hot or (channel.buffer and not self._pace.overfetches):

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.transport.pacing import Pace
     from celery_redis_plus.transport.session import Session
 
-#: Of so many claims of a connection one asks as well whether there are messages for its other channels. That costs a
-#: twentieth of a claim.
+#: After so many messages (an empty claim counts as one) the next claim of a connection asks as well whether there are messages
+#: for its other channels. That costs a twentieth of a claim.
 LOOK_EVERY = 4
 
 
@@ -26,7 +26,8 @@ class Rotation:
         self._channels = channels
         self._pace = pace
         self._next = 0
-        self._claims = 0
+        #: Messages that claims have brought since the last look.
+        self._brought = 0
         #: Queues that were looked at, and some of which have messages.
         self._seen: Sequence[str] = ()
 
@@ -47,10 +48,11 @@ class Rotation:
         if len(channels) == 1:
             return
         self._next = (channels.index(channel) + 1) % len(channels)
-        self._claims += 1
-        if self._claims < LOOK_EVERY:
+        # What this claim brings is unknown yet; as a rule it is as much as the one before.
+        self._brought += max(1, channel.turns.brought)
+        if self._brought < LOOK_EVERY:
             return
-        self._claims = 0
+        self._brought = 0
         names = [
             queue
             for other in channels

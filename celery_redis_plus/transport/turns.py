@@ -31,8 +31,8 @@ class Turns:
         #: Queue -> when it last gave messages, as a number that grows.
         self._served: dict[str, int] = {}
         self._servings = 0
-        #: How many messages the last claim brought.
-        self._brought = 0
+        #: How many messages the channel's last claim brought.
+        self.brought = 0
 
     @property
     def share(self) -> bool:
@@ -52,7 +52,7 @@ class Turns:
             return sorted(consumed)
         if self._strategy == "priority":
             return list(consumed)
-        chosen = [*self.hot, *self.cold(COLD_QUEUES if few else max(COLD_QUEUES, self._brought))]
+        chosen = [*self.hot, *self.cold(COLD_QUEUES if few else max(COLD_QUEUES, self.brought))]
         served = self._served
         chosen.sort(key=lambda queue: served.get(queue, 0))
         return chosen
@@ -77,7 +77,7 @@ class Turns:
 
     def took(self, messages: Sequence[Claimed]) -> list[Claimed]:
         """Note what a claim has brought; return it in the order of delivery."""
-        self._brought = len(messages)
+        self.brought = len(messages)
         if len(self._consumed) == 1 or not messages:
             return list(messages)
         counts = Counter(message.queue for message in messages)

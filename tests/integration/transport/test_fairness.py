@@ -8,6 +8,8 @@ import pytest
 from tests.support.inbox import Inbox, declare, publish
 
 LIMITED = {"x-max-unacked": 1000}
+#: Messages of a claim without a prefetch limit.
+BATCH = 100
 
 
 def receive(*inboxes, count):
@@ -90,6 +92,21 @@ def test_a_message_for_a_second_channel_does_not_wait_for_the_backlog_of_the_fir
     publish(publisher, "b", "lone")
     order = receive(*inboxes, count=351)
     assert order.index("b") <= 5 * prefetch + 1
+
+
+@pytest.mark.parametrize("arguments", [None, LIMITED, {"x-single-active-consumer": True}], ids=["plain", "limited", "single"])
+@pytest.mark.parametrize("channels", [1, 2, 3])
+def test_without_a_prefetch_limit_a_message_for_another_channel_waits_for_one_batch_at_most(connect, channels, arguments):
+    publisher = connect().channel()
+    fill(publisher, {"a": 500} | dict.fromkeys("bc"[: channels - 1] or "b", 0), arguments)
+    connection = connect()
+    names = ["ab"] if channels == 1 else ["a", "b", "c"][:channels]
+    inboxes = [Inbox(connection.channel(), *as_declared(part, arguments), prefetch=0) for part in names]
+    receive(*inboxes, count=110)
+    late = names[-1][-1]
+    publish(publisher, late, *range(5))
+    order = receive(*inboxes, count=395)
+    assert [at for at, name in enumerate(order) if name == late][-1] <= BATCH + 2 * 5, order
 
 
 @pytest.mark.parametrize("prefetch", [2, 10, 0])
