@@ -35,7 +35,7 @@ class Roster:
         self._watched = watched
         self._interval_s = timeout_s / 3
         self._due_at = 0.0
-        #: Bells by which the server asks for a sign of life: of the consumers whose queues have rules for them.
+        #: Bells by which the server asks the consumers for a sign of life.
         self.probes: tuple[bytes, ...] = ()
         #: Consumers that were not on their lists when we last looked.
         self._missed: set[str] = set()
@@ -69,17 +69,15 @@ class Roster:
         self._beat(present)
 
     def _beat(self, consumers: list[Consumer]) -> None:
-        probes = []
         for at in range(0, len(consumers), BATCH):
             for sign in self._consumers.beat(consumers[at : at + BATCH]):
                 if not sign.known:
                     self._join_again(sign.consumer)
                 if sign.next_death_s is not None:
-                    probes.append(self._consumers.probe_of(sign.consumer))
                     # What the dead one had alone passes on in time.
                     self._due_at = min(self._due_at, clock.now_s() + sign.next_death_s + DEATH_MARGIN_S)
                 self._note_pause(sign)
-        self.probes = tuple(probes)
+        self.probes = tuple(self._consumers.probe_of(consumer) for consumer in consumers)
 
     def _join_again(self, consumer: Consumer) -> None:
         if consumer.id not in self._missed:

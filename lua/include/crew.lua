@@ -27,7 +27,10 @@ local ANSWER_MS = 1200
 -- Notes that a consumer is alive for `life` ms more.
 local function alive(crew, id, life, now)
   redis.call('ZADD', crew.consumers, text(now + life), id)
-  redis.call('HDEL', crew.consumer .. id, 'probed')
+  if redis.call('HDEL', crew.consumer .. id, 'probed') == 1 then
+    -- It has answered: its process need not look once more.
+    redis.call('DEL', crew.consumer .. id .. ':probe')
+  end
   local queue = redis.call('HMGET', crew.meta, 'id', 'ttl')
   for _, key in ipairs({ crew.consumers, crew.consumer .. id }) do
     if queue[1] and not queue[2] then

@@ -10,9 +10,10 @@ import time
 
 import kombu
 import pytest
+from kombu.exceptions import ChannelError
 
 from tests.support.apps import JOURNAL_DB
-from tests.support.clock import OFFSET_KEY
+from tests.support.clock import OFFSET_KEY, scripts_with_steps
 from tests.support.consuming import consumers
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -167,6 +168,22 @@ def test_a_new_consumer_does_not_replace_a_living_one_after_a_step_of_the_clock(
     assert redis_client.zcount("consumers:{q}", seconds * 1000 + 3_600_000 + 10_000, "+inf") == 2
     assert redis_client.hget("meta:{q}", "epoch") == b"1"
     assert crew.notes() == [("active", "1", False)]
+
+
+def test_no_consumer_gets_a_queue_alone_beside_a_living_one_after_a_step_of_the_clock(connect, crew, redis_client):
+    """Although the queue has no rules yet, and the living consumer's next heartbeat by itself is up to 20 s away."""
+    channel = connect().channel()
+    declare(channel, "q")
+    publish(channel, "q", 1)
+    crew.start("living", stepped_clock=True, visibility_timeout=300)
+    # By then it has given its first heartbeat as well.
+    wait_until(lambda: crew.count() == 1)
+    redis_client.set(OFFSET_KEY, 3_600_000)
+    with scripts_with_steps(), pytest.raises(ChannelError, match="has consumers"):
+        connect().channel().basic_consume("q", exclusive=True)
+    publish(channel, "q", 2)
+    wait_until(lambda: crew.count() == 2)
+    assert redis_client.zcard("consumers:{q}") == 1
 
 
 def test_a_stalled_server_replaces_nobody(connect, own_server, tmp_path):
