@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
@@ -184,7 +184,8 @@ class Swept:
     id: bytes
 
 
-COLUMNS = 15
+#: Values that the sweep returns for a queue.
+COLUMNS = len(fields(Swept))
 
 
 def _report(queue: str, swept: Swept) -> None:

@@ -7,7 +7,7 @@ import pytest
 from celery_redis_plus.broker.archive import Archive
 from celery_redis_plus.broker.holding import Settlement
 from celery_redis_plus.broker.queues import Queues
-from celery_redis_plus.duties.sweeper import COLUMNS, Limits, Sweeper
+from celery_redis_plus.duties.sweeper import Limits, Sweeper
 from celery_redis_plus.events import entry_id, sampled
 from celery_redis_plus.message import Outgoing
 from tests.support.events import event_violations, events_of, paths_of
@@ -253,10 +253,6 @@ def test_with_memory_full_events_are_skipped_and_counted_so_that_acks_free_it(br
         look_again(client)
         broker.settle(Settlement.ACK, *broker.claim("q"))
         assert client.xlen("events:{q}") == before + 20
-
-
-def test_a_sweep_answers_with_all_its_columns():
-    assert COLUMNS == 14
 
 
 def test_a_transient_queue_cannot_be_archived(broker):
