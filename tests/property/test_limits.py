@@ -68,7 +68,8 @@ class Bounded:
             self.done["dead_lettered"] += 1
 
     def requeue(self):
-        if self.unacked:
+        # Only once: from the second time on it waits a little.
+        if self.unacked and not self.unacked[-1].delivery_info["redelivered"]:
             self.unacked.pop().requeue()
             self.has["ready"] += 1
 

@@ -20,7 +20,7 @@ def lines(caplog):
     return find
 
 
-def test_heartbeats_go_on_while_the_sweeper_is_refused(connect, redis_client, lines):
+def test_heartbeats_go_on_while_a_queue_cannot_be_swept(connect, redis_client, lines):
     channel = connect(visibility_timeout=VISIBILITY_TIMEOUT_S).channel()
     inbox = Inbox(channel, "q", ack=False)
     publish(channel, "q", "m")
@@ -32,12 +32,12 @@ def test_heartbeats_go_on_while_the_sweeper_is_refused(connect, redis_client, li
 
     # As if somebody else had a key of that name.
     redis_client.set(keys.trash, "no sorted set")
-    wait_until(lambda: lines("sweeper: the broker refuses it"), 10)
+    wait_until(lambda: lines("queue 'q' cannot be swept"), 10)
     for _ in range(3):
         before = deadline()
         wait_until(lambda before=before: deadline() > before, 10)
-    assert len(lines("sweeper: the broker refuses it")) == 1
+    assert len(lines("queue 'q' cannot be swept")) == 1
     assert not lines("is away")
 
     redis_client.delete(keys.trash)
-    wait_until(lambda: lines("sweeper: the broker takes it again"), 10)
+    wait_until(lambda: lines("queue 'q' is swept again"), 10)
