@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Takes tasks that expired for a worker, which revokes them; one that does not say that it has leaves them to others.
+-- Takes tasks that expired for a worker, which revokes them; one that does not say that it has leaves them to others. A time that is
+-- further ahead than any worker leaves them alone for was noted before the clock went back: such a task is free as well.
 -- KEYS  1.. the outbox (include/expired.lua)
 -- ARGV  1 how many at most  2 for how long others leave them alone (ms)  3 bytes after which no further one is taken
 --       4.. names of the tasks that the worker has
@@ -9,12 +10,15 @@
 -- @include expired
 local now, bytes = now_ms(), tonumber(ARGV[3])
 local outbox = outbox_of(0)
+local until_now, beyond = text(now), '(' .. text(now + ARGV[2])
 local reply = {}
 for i = 4, #ARGV do
   local named = outbox.named .. ARGV[i]
   local left = ARGV[1] - #reply / 4
   if left <= 0 then break end
-  for _, tag in ipairs(redis.call('ZRANGEBYSCORE', named, '-inf', text(now), 'LIMIT', 0, left)) do
+  local tags = redis.call('ZRANGEBYSCORE', named, '-inf', until_now, 'LIMIT', 0, left)
+  if #tags == 0 then tags = redis.call('ZRANGEBYSCORE', named, beyond, '+inf', 'LIMIT', 0, left) end
+  for _, tag in ipairs(tags) do
     if bytes <= 0 then return reply end
     local fields = redis.call('HMGET', outbox.task .. tag, 'died', 'payload', 'body')
     if fields[2] then

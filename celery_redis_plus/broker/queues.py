@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -328,13 +327,12 @@ class Queues:
         return int(self._wire.run(script("touch"), [keys.meta, keys.message, *others], page, PAGE))
 
     def overdue(self, limit: int = 100) -> list[str]:
-        """Return transient queues that were not used in time and have no record any more.
+        """Return transient queues that were not used in time, on the server's clock, and have no record any more.
 
         A queue that is used keeps its record without moving its place in the list, which would cost a command more each time:
         so one that turns out to be alive is only looked at again after a while.
         """
-        now_ms = int(time.time() * 1000)
-        names = self._wire.command("ZRANGE", self._keys.queues, 0, now_ms, "BYSCORE", "LIMIT", 0, limit)
+        names = self._wire.run(script("list_overdue"), [self._keys.queues], limit)
         gone = []
         for raw in names:
             name = decode_name(raw)

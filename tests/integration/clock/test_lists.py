@@ -1,0 +1,54 @@
+"""The lists of expired tasks and of transient queues follow the server's clock, wherever it steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redis_plus.broker.attempt import Attempt
+from celery_redis_plus.broker.expired_tasks import RETRY_MS, ExpiredTasks
+from celery_redis_plus.message import Outgoing
+from tests.integration.broker.conftest import make_broker
+from tests.integration.clock.test_back import sweeper_of
+
+HOUR_S = 3600
+
+
+@pytest.fixture
+def broker(clock, redis_client):
+    broker = make_broker(redis_client)
+    yield broker
+    broker.wire.close()
+
+
+def expired_task(broker, clock):
+    """Have a task expire in the queue `q`, as its sweep finds it."""
+    broker.declare("q")
+    envelope = b'{"headers": {"task": "t", "expires": "2000-01-01T00:00:00+00:00"}}'
+    broker.publisher.to_queue("q", Outgoing(envelope, b"x", 255, 0, life=str(clock.now_ms - 1)), Attempt())
+    sweeper_of(broker, "s").run()
+    return ExpiredTasks(broker.wire, broker.keys)
+
+
+def test_an_expired_task_is_taken_at_once_after_a_step_back(clock, broker):
+    tasks = expired_task(broker, clock)
+    clock.step(-HOUR_S)
+    (task,) = tasks.take(["t"])
+    assert tasks.take(["t"]) == [], "another worker takes what is being revoked"
+    tasks.done([task])
+    assert not tasks.waiting()
+
+
+def test_an_expired_task_whose_worker_died_comes_again_in_time_after_a_step_back(clock, broker):
+    tasks = expired_task(broker, clock)
+    assert tasks.take(["t"])
+    clock.step(-HOUR_S)
+    assert tasks.take(["t"])
+    clock.step(RETRY_MS / 1000 + 1)
+    assert tasks.take(["t"])
+
+
+def test_a_vanished_transient_queue_is_overdue_on_the_servers_clock(clock, broker):
+    broker.queues.enlist("gone", 60_000)
+    assert broker.queues.overdue() == []
+    clock.step(61)
+    assert broker.queues.overdue() == ["gone"]
