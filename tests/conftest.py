@@ -12,12 +12,20 @@ from redis.utils import HIREDIS_AVAILABLE
 
 from tests.support.guard import ServerTestGuard
 from tests.support.servers import DATABASES, Server, new_server, session_server
+from tests.support.services import end_services
 from tests.support.workers import Worker
 
 if TYPE_CHECKING:
     import redis
 
     from celery_redis_plus.demo.server import EmbeddedServer
+
+
+@pytest.fixture(autouse=True)
+def _no_services_left() -> Iterator[None]:
+    """End the services that a test leaves: their threads would sweep the queues of the tests that follow in this process."""
+    yield
+    end_services()
 
 
 @pytest.fixture(scope="session")

@@ -1,11 +1,16 @@
 """What a process knows of a broker outlives its connections; a test begins as a process that knows nothing."""
 
-from celery_redis_plus.duties import services as services_module
+import sys
+
+MODULE = "celery_redis_plus.duties.services"
 
 
 def end_services() -> None:
     """Stop the duties and forget what they held: the next test's server is empty. (A process never forgets a broker.)"""
-    for service in services_module.services():
+    module = sys.modules.get(MODULE)
+    if module is None:
+        return
+    for service in module.services():
         service.stop()
         service._waker.close()  # noqa: SLF001
-    services_module._services.clear()  # noqa: SLF001
+    module._services.clear()  # noqa: SLF001

@@ -18,7 +18,6 @@ from celery_redis_plus.errors import ServerOutOfMemory
 from celery_redis_plus.message import LARGE_BODY
 from celery_redis_plus.scripts import script
 from tests.support.inbox import Inbox, declare, publish
-from tests.support.services import end_services
 
 
 @pytest.fixture
@@ -101,4 +100,3 @@ def test_a_consumer_is_woken_served_and_closed_at_once(start_server):
         start = time.monotonic()
         inbox.cancel()
     assert time.monotonic() - start < 2
-    end_services()

@@ -11,7 +11,6 @@ from kombu import pools
 from tests.integration.celery.app import CONFIG_VARIABLE, JOURNAL_VARIABLE, SETUP_VARIABLE, URL_VARIABLE, make_app
 from tests.integration.celery.notes import Notes
 from tests.support.apps import JOURNAL_DB
-from tests.support.services import end_services
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -44,7 +43,6 @@ def celery_app(broker_url: str) -> Iterator[Callable[..., Celery]]:
         app.close()
     # kombu's pools belong to the process, and outlive the apps that use them.
     pools.reset()
-    end_services()
 
 
 @pytest.fixture

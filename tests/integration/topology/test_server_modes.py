@@ -6,14 +6,12 @@ import pytest
 from celery_redis_plus.errors import ClusterRedirected, InvalidAddress
 from celery_redis_plus.topology.address import Address
 from celery_redis_plus.topology.server_check import examine
-from tests.support.services import end_services
 
 
 def test_a_publisher_is_refused_by_a_node_of_a_cluster(start_server, closed_port):
     node = start_server({"cluster-enabled": "yes", "cluster-port": str(closed_port)})
     with pytest.raises(ClusterRedirected, match=r"a node of a Redis Cluster\. What to do: point broker_url"):
         kombu.Connection(node.url()).Producer().publish("x", routing_key="q")
-    end_services()
 
 
 def test_a_sentinel_is_refused():

@@ -11,7 +11,6 @@ import pytest
 
 from tests.support.hubs import Loop
 from tests.support.inbox import Inbox, declare, publish
-from tests.support.services import end_services
 
 if TYPE_CHECKING:
     from celery_redis_plus.transport.channel import Channel
@@ -34,7 +33,6 @@ def connect(broker_url: str) -> Iterator[Connect]:
     for connection in opened:
         with suppress(Exception):
             connection.release()
-    end_services()
 
 
 @pytest.fixture

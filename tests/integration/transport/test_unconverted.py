@@ -7,14 +7,7 @@ import pytest
 
 from celery_redis_plus.duties import unconverted
 from tests.support.inbox import Inbox
-from tests.support.services import end_services
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture(autouse=True)
-def _new_service():
-    """Services belong to the process; that of another test has looked already."""
-    end_services()
 
 
 @pytest.fixture
