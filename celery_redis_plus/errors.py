@@ -110,7 +110,7 @@ class AuthenticationFailed(CeleryRedisPlusError, redis_errors.AuthenticationErro
 
 class NoPermission(CeleryRedisPlusError, redis_errors.NoPermissionError):
     """The server's ACL forbids this user a command or a key. Grant it, e.g. `ACL SETUSER name +@all -@admin
-    -@dangerous +info ~prefix*`; the message names what was refused.
+    -@dangerous +info ~prefix*`; the message names the command or script, and the key, that was refused.
     """
 
     remedy = "grant it with ACL SETUSER"
@@ -134,7 +134,8 @@ class ServerOutOfMemory(CeleryRedisPlusError, redis_errors.OutOfMemoryError):
 
 class WrongKeyType(CeleryRedisPlusError, redis_errors.ResponseError):
     """A key that this transport uses already holds a value of another type, written by another program or by
-    kombu's own Redis transport. Use another database number or set the transport option `global_keyprefix`.
+    kombu's own Redis transport. The message names the command or script, the key, its type and the expected one. Use
+    another database number or set the transport option `global_keyprefix`.
     """
 
     remedy = "use another database number, or set the transport option global_keyprefix"

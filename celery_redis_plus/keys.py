@@ -70,6 +70,27 @@ QUEUE_KINDS = frozenset(
 _PARTS = re.compile(rb"([a-z_]+):\{(.*)\}(?::([^{}]*))?", re.DOTALL)
 
 
+#: Kinds of keys by their type on the server, as the command TYPE names it.
+_TYPES = {
+    "hash": "message meta consumer events_meta events_readers exchanges binding track fanout subscriber",
+    "zset": "queue delayed messages_index expiry dying dead trash bell timer consumers interested room queues tracks wake "
+    "subscribers cursors dead_subscribers expired expired_names bell_tended bell_expired",
+    "set": "tended archives",
+    "stream": "events track_events",
+    "string": "pub task trail unique queue_ids epoch",
+}
+_TYPE_OF = {kind: name for name, kinds in _TYPES.items() for kind in kinds.split()}
+
+
+def type_of(key: bytes) -> str | None:
+    """Return the type that `key`, under whatever prefix, has to have on the server; None where that is not known."""
+    kind, _, rest = decode_name(key).partition(":{")
+    if kind == "consumer" and rest.endswith(":probe"):
+        return "zset"
+    # A prefix may end in a letter: of all kinds that the text may end with, the longest.
+    return next((_TYPE_OF[known] for known in sorted(_TYPE_OF, key=len, reverse=True) if kind.endswith(known)), None)
+
+
 @dataclass(frozen=True, slots=True)
 class QueueKeys:
     """The keys of one queue, as bytes."""

@@ -69,4 +69,15 @@ def script(name: str) -> Script:
     Raises:
         ScriptError: the file or one of its includes does not exist.
     """
-    return Script(name, compose(_read(f"{name}.lua")))
+    found = Script(name, compose(_read(f"{name}.lua")))
+    _names[found.sha] = name
+    return found
+
+
+#: Names of the scripts that were read, by their hash.
+_names: dict[bytes, str] = {}
+
+
+def name_of_sha(sha: bytes) -> str:
+    """Return the name of the script that EVALSHA calls `sha`; of one that is none of ours, the hash."""
+    return _names.get(sha) or sha.decode(errors="replace")

@@ -67,11 +67,17 @@ _BY_CODE: dict[str, type[CeleryRedisPlusError]] = {
 
 _MAX_CLIENTS = "max number of clients reached"
 _MAX_CLIENTS_REMEDY = "raise the server's maxclients, or run fewer processes"
-_NO_SUCH_DATABASE = ("DB index is out of range", "SELECT is not allowed in cluster mode")
+#: What a command within a script says that the user may not run: its code is ERR (script.c of Redis and Valkey).
+DENIED_IN_SCRIPT = "ACL failure in script"
+_BY_TEXT: tuple[tuple[str, type[CeleryRedisPlusError]], ...] = (
+    ("DB index is out of range", InvalidAddress),
+    ("SELECT is not allowed in cluster mode", InvalidAddress),
+    (DENIED_IN_SCRIPT, NoPermission),
+)
 
 
-def translate(exc: Exception, address: Place) -> Exception:
-    """Return our error for `exc`, an error of redis-py or of the operating system met at `address`.
+def translate(exc: Exception, address: Place, about: str = "") -> Exception:
+    """Return our error for `exc`, an error of redis-py or of the operating system met at `address`; `about` says of what.
 
     The result carries `exc` as its `__cause__`. What is ours already, and what these tables do not know
     (NOSCRIPT, a script's own error replies, programming errors), comes back unchanged. The password is
@@ -84,6 +90,8 @@ def translate(exc: Exception, address: Place) -> Exception:
         return exc
     _blot_out(exc, address.password)
     detail = "no answer in time" if _timed_out_by_kernel(exc) else str(exc).strip().rstrip(".") or type(exc).__name__
+    if about:
+        detail = f"{detail} ({about})"
     remedy = _MAX_CLIENTS_REMEDY if _MAX_CLIENTS in detail else kind.remedy
     # Without a full stop: Celery puts one behind (`Consumer` and `Blueprint` of its workers).
     translated = kind(f"{address.display()}: {detail}. What to do: {remedy}")
@@ -101,9 +109,8 @@ def _kind(exc: Exception) -> type[CeleryRedisPlusError] | None:
         if isinstance(exc, known):
             return ours
     if isinstance(exc, redis_errors.ResponseError):
-        if any(text in str(exc) for text in _NO_SUCH_DATABASE):
-            return InvalidAddress
-        return _BY_CODE.get(str(exc).partition(" ")[0])
+        by_text = (ours for text, ours in _BY_TEXT if text in str(exc))
+        return next(by_text, _BY_CODE.get(str(exc).partition(" ")[0]))
     return None
 
 

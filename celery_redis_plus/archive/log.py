@@ -18,6 +18,7 @@ from celery_redis_plus.keys import Keys, decode_name
 from celery_redis_plus.options import Options
 from celery_redis_plus.topology.address import Address
 from celery_redis_plus.topology.connector import Connector
+from celery_redis_plus.topology.refused_keys import RefusedKeys
 from celery_redis_plus.translation import translate
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class EventLog:
     def __init__(self, url: str, prefix: str = "", *, timeout_s: float = 60.0) -> None:
         self.address = Address.from_url(url)
         self.keys = Keys(prefix)
+        self._connector = Connector(self.address, Options())
         self._timeout_s = timeout_s
         self._held: Connection | None = None
 
@@ -166,13 +168,13 @@ class EventLog:
             if missing_ok and isinstance(reply, ResponseError) and "no such key" in str(reply):
                 replies[place] = None
             elif isinstance(reply, Exception):
-                raise translate(reply, self.address)
+                raise translate(reply, self.address, RefusedKeys(self._connector).describe(reply, commands[place]))
         return replies
 
     def _send(self, commands: Sequence[tuple[Any, ...]]) -> None:
         try:
             if self._held is None:
-                self._held = Connector(self.address, Options()).open("events", timeout=self._timeout_s)
+                self._held = self._connector.open("events", timeout=self._timeout_s)
             self._held.send_packed_command(self._held.pack_commands(commands))
         except Exception as error:  # noqa: BLE001 - translated and raised
             self._give_up(error)

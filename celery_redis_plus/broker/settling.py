@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from celery_redis_plus.broker.failures import log_deaths, log_pause, read_deaths
 from celery_redis_plus.broker.holding import Held, Register, Settlement
@@ -70,6 +70,8 @@ class Settler:
         self._gathered: deque[Held] = deque()
         #: When the first of them has to leave, on the monotonic clock, in seconds.
         self._leaves_at = math.inf
+        #: The last refusal of the server that was logged.
+        self._refusal = ""
         self._ack = script("ack")
         self._begin = script("begin")
         self._requeue = script("requeue")
@@ -213,6 +215,7 @@ class Settler:
                     self._register.confirm(held)
                 else:
                     self._register.order(held, settlement)
+            self._log_refusal(error, settlement, messages[0].queue)
 
         # Asked under the lock: a settlement never opens a connection that was lost anew, because nobody would read its reply.
         with wire.lock:
@@ -234,6 +237,11 @@ class Settler:
             except (RedisError, OSError) as error:
                 # `done` has been told of the failure, and the session's owner meets it with its next call.
                 logger.debug("settling %d message(s): %s", len(messages), error)
+
+    def _log_refusal(self, error: Exception | None, settlement: Settlement, queue: str) -> None:
+        if isinstance(error, ResponseError) and str(error) != self._refusal:
+            self._refusal = str(error)
+            logger.warning("the server refuses to %s messages of queue %r: %s", settlement.value, queue, error)
 
     def _post_errors(self, wire: Wire, messages: list[Held], settlement: Settlement) -> None:
         """Send, before the settlement and in its write, with which exceptions the work ended."""

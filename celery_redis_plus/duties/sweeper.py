@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+from redis.exceptions import ResponseError
+
 from celery_redis_plus import clock
 from celery_redis_plus.broker.failures import log_deaths, read_deaths
 from celery_redis_plus.duties.heartbeat import interval_s
@@ -156,7 +158,11 @@ class Sweeper:
             return
         if text:
             self._failing[queue] = text
-            logger.error("queue %r cannot be swept (%s); trying again every %g s", queue, text, self._interval_s)
+            places = self._keys.queue(queue).places
+            about = self._wire.refused_keys.describe(ResponseError(text), ("EVALSHA", script("sweep").sha, len(places), *places))
+            logger.error(
+                "queue %r cannot be swept (%s%s); trying again every %g s", queue, text, about and f": {about}", self._interval_s
+            )
         else:
             del self._failing[queue]
             logger.info("queue %r is swept again", queue)

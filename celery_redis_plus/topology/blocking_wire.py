@@ -21,6 +21,7 @@ class BlockingWire(HeldConnection):
     """A connection on which at most one command waits."""
 
     _waiting = False
+    _command: tuple[Argument, ...] = ()
     _patience_s = inf
     _overdue_at = inf
 
@@ -38,6 +39,7 @@ class BlockingWire(HeldConnection):
         with self.lock:
             connection = self._open()
             self._waiting = True
+            self._command = arguments
             self._patience_s = lasts_s + OVERDUE_S
             self._overdue_at = time.monotonic() + self._patience_s
             try:
@@ -70,7 +72,7 @@ class BlockingWire(HeldConnection):
             try:
                 return self._read()
             except ResponseError as error:
-                raise self._translated(error) from error
+                raise self._translated(error, self._command) from error
             except BaseException as error:
                 self._break(error)
 

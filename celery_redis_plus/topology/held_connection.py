@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,6 +15,7 @@ from celery_redis_plus import clock
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.topology import forks
 from celery_redis_plus.topology.packing import pack_command
+from celery_redis_plus.topology.refused_keys import RefusedKeys
 from celery_redis_plus.topology.replies import replies_of, send
 from celery_redis_plus.topology.this_process import this_process
 from celery_redis_plus.topology.unpatched import identity
@@ -42,6 +43,8 @@ class HeldConnection:
         self.connector = connector
         self.purpose = purpose
         self.timeout = timeout
+        #: Names the keys on account of which the server refuses a call.
+        self.refused_keys = RefusedKeys(connector)
         #: Called when an open connection failed; a close in order, or of an idle connection, does not count.
         self.on_failure: Callable[[], None] = lambda: None
         self._reset()
@@ -192,8 +195,9 @@ class HeldConnection:
         if failed:
             self.on_failure()
 
-    def _translated(self, error: Exception) -> Exception:
-        return translate(error, self.connector.address)
+    def _translated(self, error: Exception, call: Sequence[Argument] | bytes = b"") -> Exception:
+        """Return our error for `error`, the reply to `call`: a command and its arguments, or the same packed."""
+        return translate(error, self.connector.address, self.refused_keys.describe(error, call))
 
     def _break(self, error: BaseException) -> NoReturn:
         """Give the connection up after `error`, which may be a timeout, an interrupt or a task's time limit; raise it."""

@@ -39,6 +39,17 @@ def _best() -> Pack:
 pack_command = _best()
 
 
+def unpack(packed: bytes) -> list[bytes]:
+    """Return the arguments of the first command in `packed`."""
+    number, _, rest = packed[1:].partition(b"\r\n")
+    arguments: list[bytes] = []
+    for _ in range(int(number)):
+        size, _, rest = rest[1:].partition(b"\r\n")
+        arguments.append(rest[: int(size)])
+        rest = rest[int(size) + 2 :]
+    return arguments
+
+
 def pack_call(sha: bytes, keys: Sequence[bytes], arguments: Sequence[Any]) -> bytes:
     """Return the packed call of a script."""
     return pack_command((b"EVALSHA", sha, len(keys), *keys, *arguments))

@@ -74,6 +74,8 @@ class Wire(HeldConnection):
         #: Packed commands, and what their replies settle, that follow the next call in its write.
         self._trail: list[tuple[bytes, _Owed]] = []
         self._loaded: set[bytes] = set()
+        #: Why the server did not take the source of a script.
+        self._source_error: Exception | None = None
         self.producer = b""
         self.sequence = 0
 
@@ -134,6 +136,8 @@ class Wire(HeldConnection):
             except NoScriptError:
                 # Not executed. Another client has flushed the scripts, perhaps between the two halves of one write.
                 self._loaded.discard(script.sha)
+                if self._source_error is not None:
+                    raise self._source_error from None
         raise ServerUnavailable(
             f"{self.connector.address.display()}: the server lost its scripts {TRIES} times in a row, each time before it ran "
             "one. Nothing was changed. What to do: stop what sends SCRIPT FLUSH."
@@ -167,11 +171,11 @@ class Wire(HeldConnection):
                 self._write(connection, packed)
                 self._read_owed()
                 replies: list[Any] = []
-                for _ in commands:
+                for command in commands:
                     try:
                         replies.append(self._read())
                     except ResponseError as error:
-                        replies.append(self._translated(error))
+                        replies.append(self._translated(error, command))
             except BaseException as error:
                 self._break(error)
             finally:
@@ -260,11 +264,12 @@ class Wire(HeldConnection):
                 connection = self._open()
                 self._overtake()
                 self._busy = True
-                self._owed.append(_Owed(None, b"", done))
+                packed = pack_command(arguments)
+                self._owed.append(_Owed(None, packed, done))
                 if hold:
-                    self._outbox.append(pack_command(arguments))
+                    self._outbox.append(packed)
                 else:
-                    self._write(connection, pack_command(arguments))
+                    self._write(connection, packed)
             except BaseException as error:
                 self._break(error)
             finally:
@@ -341,13 +346,12 @@ class Wire(HeldConnection):
         self.in_doubt = False
         try:
             self._busy = True
-            if script is not None:
-                packed = self._with_source(script, packed)
+            written = packed if script is None else self._with_source(script, packed)
             self.in_doubt = True
             trail = self._trail
             if trail:
-                packed = b"".join((packed, *(behind for behind, _ in trail)))
-            self._write(connection, packed)
+                written = b"".join((written, *(behind for behind, _ in trail)))
+            self._write(connection, written)
             if self._owed:
                 self._read_owed()
             if trail:
@@ -359,7 +363,7 @@ class Wire(HeldConnection):
             raise
         except ResponseError as error:
             self.in_doubt = False
-            raise self._translated(error) from error
+            raise self._translated(error, packed) from error
         except BaseException as error:
             self._break(error)
         finally:
@@ -375,8 +379,13 @@ class Wire(HeldConnection):
         if script.sha in self._loaded:
             return packed
         self._loaded.add(script.sha)
-        self._owed.append(_Owed(None, b"", None))
+        self._source_error = None
+        self._owed.append(_Owed(None, b"", self._source_answered))
         return pack_command(("SCRIPT", "LOAD", script.source)) + packed
+
+    def _source_answered(self, _: Any, error: Exception | None) -> None:
+        if error is not None:
+            self._source_error = error
 
     def _overtake(self) -> None:
         """Have what follows the next call go before it, since no `run` is coming, or the server lacks a script."""
@@ -408,14 +417,19 @@ class Wire(HeldConnection):
             if owed.script is not None:
                 # Not executed: the scripts were flushed. The order among posted scripts does not matter, they are settlements.
                 self._loaded.discard(owed.script.sha)
-                packed = self._with_source(owed.script, owed.packed)
-                self._owed.append(owed)
-                self._write(self._open(), packed)
-            self._busy = within
-            return
+                failure = self._source_error
+            if failure is None:
+                if owed.script is not None:
+                    packed = self._with_source(owed.script, owed.packed)
+                    self._owed.append(owed)
+                    self._write(self._open(), packed)
+                self._busy = within
+                return
         except ResponseError as error:
-            failure = self._translated(error)
-        owed = self._owed.popleft()
+            owed = self._owed.popleft()
+            failure = self._translated(error, owed.packed)
+        else:
+            owed = self._owed.popleft()
         # What it calls may post, behind the call that is under way.
         self._busy = False
         try:

@@ -1,0 +1,112 @@
+"""WRONGTYPE and NOPERM name the script and the keys wherever a user meets them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from celery_redis_plus.errors import NoPermission, ServerUnavailable, WrongKeyType
+from tests.support.inbox import declare, publish
+from tests.support.waiting import wait_until
+
+FOREIGN = r"script {}, key {} \(a string, not a zset\)\)\. What to do: use another database"
+
+
+@pytest.mark.parametrize("key", ["meta", "queue", "bell"])
+def test_a_publish_into_a_foreign_key_names_it(channel, redis_client, key):
+    declare(channel, "q")
+    redis_client.delete(f"{key}:{{q}}")
+    redis_client.set(f"{key}:{{q}}", "foreign")
+    with pytest.raises(WrongKeyType, match=rf"script \w+, key {key}:\{{q\}} \(a string, not a (zset|hash)\)"):
+        publish(channel, "q", "x")
+
+
+def test_consuming_and_declaring_a_foreign_key_name_it(channel, connect, redis_client):
+    declare(channel, "q")
+    publish(channel, "q", "x")
+    redis_client.set("messages_index:{q}", "foreign")
+    with pytest.raises(WrongKeyType, match=FOREIGN.format("claim", r"messages_index:\{q\}")):
+        channel.basic_get("q")
+    redis_client.set("meta:{r}", "foreign")
+    with pytest.raises(WrongKeyType, match=r"command HGET, key meta:\{r\} \(a string, not a hash\)"):
+        declare(connect().channel(), "r")
+
+
+def test_an_ack_that_meets_a_foreign_key_names_it_in_the_log(channel, redis_client, caplog):
+    declare(channel, "q")
+    publish(channel, "q", "x")
+    message = channel.basic_get("q")
+    redis_client.set("messages_index:{q}", "foreign")
+    message.ack()
+    # Its reply is read with the next call.
+    declare(channel, "other")
+    refusal = "the server refuses to ack messages of queue 'q': "
+    told = wait_until(lambda: [record.getMessage() for record in caplog.records if refusal in record.getMessage()])
+    assert "script ack, key messages_index:{q} (a string, not a zset)" in told[0]
+
+
+def test_the_command_line_names_a_foreign_key(channel, redis_client, broker_url):
+    declare(channel, "q")
+    redis_client.set("dead:{q}", "foreign")
+    command = [sys.executable, "-m", "celery_redis_plus", "dead-letters", "list", "--url", broker_url, "q"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 1
+    assert "key dead:{q} (a string, not a zset)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def as_user(start_server, connect):
+    """Connect as a user with these ACL rules, to a server with a queue `q` and a message in it."""
+    server = start_server()
+    setup = connect(server.url()).channel()
+    declare(setup, "q")
+    publish(setup, "q", "x")
+
+    def enter(*rules):
+        with server.client() as admin:
+            admin.execute_command("ACL", "SETUSER", "app", "reset", "on", ">pw", *rules)
+            admin.script_flush()
+        return connect(server.url().replace("://", "://app:pw@")).channel()
+
+    return enter
+
+
+def test_a_key_outside_of_the_users_patterns_is_named(as_user):
+    refused = as_user("+@all", "~*:{q}", "~*:{q}:*", "~queues", "~queue_ids", "~epoch", "~exchanges")
+    publish(refused, "q", "y")
+    with pytest.raises(NoPermission, match=r"\(command \w+, key meta:\{other\}\)"):
+        declare(refused, "other")
+
+
+def test_one_key_outside_of_the_users_patterns_is_named_alone(as_user):
+    patterns = [
+        "~queues",
+        "~epoch",
+        *(f"~{kind}:{{q}}*" for kind in ("meta", "message", "bell", "timer", "expiry", "delayed", "pub")),
+    ]
+    with pytest.raises(NoPermission, match=r"\(script publish, key queue:\{q\}\)"):
+        publish(as_user("+@all", *patterns), "q", "y")
+
+
+def test_a_command_that_a_script_may_not_run_is_named_with_the_script(as_user):
+    refused = as_user("+@all", "-zadd", "~*")
+    with pytest.raises(NoPermission, match=r"'zadd'.*\(script publish\)"):
+        publish(refused, "q", "y")
+    with pytest.raises(NoPermission, match=r"'zadd'.*\(script claim\)"):
+        refused.basic_get("q")
+
+
+def test_a_user_who_may_not_even_ask_for_types_hears_of_all_keys(as_user):
+    refused = as_user("+@all", "-type", "~meta:{q}", "~queues", "~epoch")
+    with pytest.raises(NoPermission, match=r"script publish, one of the keys .*meta:\{q\}, queue:\{q\}, delayed:\{q\}"):
+        publish(refused, "q", "y")
+
+
+def test_a_user_who_may_not_load_scripts_hears_of_that(as_user):
+    refused = as_user("+@all", "-script|load", "~*")
+    with pytest.raises(NoPermission, match=r"'script\|load'") as caught:
+        publish(refused, "q", "y")
+    assert not isinstance(caught.value, ServerUnavailable)
