@@ -16,7 +16,7 @@ from celery_redis_plus.errors import MessageTooLarge, NotReplicated, OutcomeUnkn
 from celery_redis_plus.events import pack_description
 from celery_redis_plus.message import LARGE_BODY, MAX_BODY, Outgoing
 from celery_redis_plus.scripts import script
-from celery_redis_plus.topology.packing import pack_arguments, pack_call
+from celery_redis_plus.topology.packing import pack_call
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.attempt import Attempt
@@ -113,8 +113,6 @@ class Publisher:
         self._keys = keys
         self._window_s = dedup_window_s
         self._window = b"%d" % int(dedup_window_s * 1000)
-        #: The last arguments for nearly all messages: first tries that live for ever, without events.
-        self._common_rest = pack_arguments((0, self._window, "", b""))
         self._on_missing = on_missing
         self._replication = replication
         #: How many replicas confirmed the last call's message, which is stored; None: enough, or it is not stored.
@@ -123,8 +121,8 @@ class Publisher:
         #: Queues whose events are written, as far as this publisher knows.
         self.archived: set[str] = set()
         self._publish = PublishCall("publish", keys, lambda of: of.publish)
-        self._publish_managed = PublishCall("publish_managed", keys, lambda of: (*of.places, of.room, of.consumers), more=2)
-        self._publish_dead = PublishCall("publish_dead", keys, lambda of: of.places, more=2)
+        self._publish_managed = PublishCall("publish_managed", keys, lambda of: (*of.places, of.room, of.consumers))
+        self._publish_dead = PublishCall("publish_dead", keys, lambda of: of.places)
         self._publish_fanout = script("publish_fanout")
 
     def to_queue(
@@ -204,22 +202,16 @@ class Publisher:
             last = (*last, message.unique)
         with self._wire.exclusive():
             producer, number, retry = self._number(queue, attempt)
-            if len(message.body) > LARGE_BODY or message.unique is not None:
+            staged: tuple[bytes, ...] = ()
+            if len(message.body) > LARGE_BODY:
                 check_size(message)
-                staged = (self._stage(queue, message, producer, number),) if len(message.body) > LARGE_BODY else ()
-                call = publish.template(queue, producer, *staged, more=len(last) - 1)
-            else:
-                call = publish.known(queue, producer)
-            eta = str(message.eta).encode() if message.eta else b"0"
+                staged = (self._stage(queue, message, producer, number),)
             rank = b"%d" % message.rank
             if message.queue_id and publish is not self._publish_dead:
                 rank = b"%b %b" % (rank, message.queue_id)
+            arguments = (message.payload, rank, message.eta or 0, number, retry, self._window, message.life, *more, *last)
+            packed = publish.pack(queue, producer, staged, arguments)
             run = self._run_and_wait if self._replication.replicas else self._wire.run_packed
-            if retry or message.life or more or last != UNDESCRIBED:
-                rest = pack_arguments((retry, self._window, message.life, *more, *last))
-            else:
-                rest = self._common_rest
-            packed = call.fill(message.payload, rank, eta, b"%d" % number, rest)
             try:
                 reply = run(publish.script, packed)
             except BaseException:
