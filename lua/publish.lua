@@ -17,7 +17,7 @@
 -- @include quick_event
 
 local record =
-  redis.call('HMGET', KEYS[1], 'id', 'ttl', 'next', 'message_ttl', 'gate', 'archive', 'bell', 'quiet', 'ageing', 'log')
+  redis.call('HMGET', KEYS[1], 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing', 'log')
 if not record[1] then return 'NOQUEUE' end
 local rank = tonumber(ARGV[2])
 if not rank then
@@ -30,31 +30,25 @@ if not rank then
     return 'REDECLARED'
   end
 end
+if record[5] then
+  if KEYS[9] then redis.call('UNLINK', KEYS[9]) end
+  return 'MANAGED'
+end
 local special = KEYS[9] or ARGV[9] or record[2] or record[4] or record[7] or record[8] or record[9]
 local simple = ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and not special
 local now, ts, log, id, permille
 if simple and record[6] then
   now, ts = now_ms_and_us()
-  if not record[5] and ARGV[8] ~= '' then id, permille, log = quick_log(record[10], now) end
+  if ARGV[8] ~= '' then id, permille, log = quick_log(record[10], now) end
   simple = log
-end
-local gate, published = record[5], nil
-if gate then
-  -- A queue with limits is as a plain one up to its `gate`-th message (`publish_managed`).
-  published = simple and redis.call('HINCRBY', KEYS[1], 'published', 1)
-  if not published or published > tonumber(gate) then
-    if published then redis.call('HINCRBY', KEYS[1], 'published', -1) end
-    if KEYS[9] then redis.call('UNLINK', KEYS[9]) end
-    return 'MANAGED'
-  end
 end
 if simple then
   -- An original, due at once and for ever, as nearly all are: it does without the functions below, which each call has to make
   -- anew.
   now = now or now_ms()
-  published = published or redis.call('HINCRBY', KEYS[1], 'published', 1)
+  local published = redis.call('HINCRBY', KEYS[1], 'published', 1)
   local told = log and (permille == '1000' or is_sampled(published, permille))
-  local tag = new_tag(now, published, told and '-' or gate and '~' or '.', record[1])
+  local tag = new_tag(now, published, told and '-' or '.', record[1])
   local hash = KEYS[4] .. tag
   make_ready(KEYS[2], KEYS[5], hash, tag, ARGV[1], rank, now, LEVEL)
   local fine, new = pcall(is_new, KEYS[8], ARGV[4], ARGV[6])

@@ -4,82 +4,41 @@
 --       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)  12 room (zset)  13 consumers (zset)
 --       14 pub of this producer (string)  [15 staged body (hash)]
 -- ARGV  1 payload  2 rank (0-255, 0 first), and behind a space the id of the record that it depends on  3 eta (ms since the epoch,
---       '+ms' from now, 0 = now)  4 number of the message on its connection  5 retry (0/1)  6 dedup window (ms)  7 life of the message, as `publish` has it
+--       '+ms' from now, 0 = now)  4 number of the message on its connection  5 retry (0/1)  6 dedup window (ms)
+--       7 life of the message, as `publish` has it
 --       8 limits that the publisher knows of ('' = none yet), with '!' before them where it refuses the message by its type
 --       9 'threshold most waiter ticket': share of free room under which it slows down, unless the queue says; most that it slows
---       down (us; 0 = it has, or will not); name in the line ('' = it only asks, and is not put there); place in the line ('' =
---       it has not waited)  10 its description, for queues whose events are written ('' = not made)
---       [11 its deduplication, see include/unique]
--- Returns the tag; '' for a duplicate; 'NOQUEUE' without a record; 'REDECLARED' where it has another one than the message depends on;
--- 'PLAIN' where the queue has no limits; 'DESCRIBE' where it wants a description; 'UNIQUE ', the tag of the message that stands for it and its task's id already; 'REFUSED' where the publisher refuses
--- and the limits are as it knows them, counted. Or a list:
+--       down (us; 0 = it has, or will not); its name in the line; its place there ('' = it has not waited)
+--       10 its description, for queues whose events are written ('' = not made)  [11 its deduplication, see include/unique]
+-- Returns the tag; '' for a duplicate; 'NOQUEUE', 'REDECLARED', 'DESCRIBE' and 'UNIQUE ...' as `publish`; 'PLAIN' where the queue has
+-- no limits; 'REFUSED' where the publisher refuses and the limits are as it knows them, counted. Or a list:
 -- { 'CHANGED', limits, arguments of the queue }; { 'THROTTLE', us to sleep first }; { 'WAIT', ticket, live consumers... };
 -- { 'FULL', limit, its size, what it has, dead-lettered (0/1) }; { 'DROPPED', tag, how many died for it, were they kept (0/1) }.
--- @include now
--- @include ready
--- @include original
-
--- How many messages a queue must be clear of its limits for, to be worth a note.
-local CLEAR_OF = 8
-local record = redis.call('HMGET', KEYS[6],
-  'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing', 'published', 'gate')
-if not record[1] then return 'NOQUEUE' end
-local rank = tonumber(ARGV[2])
-if not rank then
-  -- The message was prepared by what the queue was declared with: not by another declaration.
-  local prepared_by
-  rank, prepared_by = string.match(ARGV[2], '^(%d+) (.*)$')
-  rank = tonumber(rank)
-  if prepared_by ~= record[1] then
-    if KEYS[15] then redis.call('UNLINK', KEYS[15]) end
-    return 'REDECLARED'
-  end
-end
-if not record[5] then return 'PLAIN' end
-local special = KEYS[15] or ARGV[11] or record[2] or record[4] or record[6] or record[7] or record[8] or record[9]
--- A last space says that the publisher has no place in the line.
-local straight = ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and string.byte(ARGV[9], -1) == 32 and not special
-if straight and record[5] == ARGV[8] then
-  -- As in `publish`: an ordinary message into a queue that is far from its limits does without the functions below. Up to its
-  -- `gate`-th message a queue cannot come near them: only publishing adds to what it holds, and each message counts. A gate under 0
-  -- is one for this script alone: the publishers of a typed queue have to know its types.
-  local published = tonumber(record[10] or 0)
-  local gate = math.abs(tonumber(record[11]))
-  if published >= gate then
-    local length, bytes, pending, _, slow, types = string.match(record[5], '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+)')
-    if bytes == '-' and redis.call('EXISTS', KEYS[12]) == 0 then
-      if slow == '*' then slow = string.match(ARGV[9], '^%S+') end
-      local most = math.min(tonumber(length) or math.huge, tonumber(pending) or math.huge)
-      local has = redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[2]) + redis.call('ZCARD', KEYS[3])
-      local free = math.min(math.floor(most * (1 - (tonumber(slow) or 0))) - has, 1e9)
-      if free >= CLEAR_OF then
-        gate = published + free
-        redis.call('HSET', KEYS[6], 'gate', string.format('%.0f', types == '-' and gate or -gate))
-      end
-    end
-  end
-  if published < gate then
-    local now = now_ms()
-    local tag = new_tag(now, redis.call('HINCRBY', KEYS[6], 'published', 1), '~', record[1])
-    make_ready(KEYS[1], KEYS[5], KEYS[4] .. tag, tag, ARGV[1], rank, now, LEVEL)
-    local fine, new = pcall(is_new, KEYS[14], ARGV[4], ARGV[6])
-    if fine and new then return tag end
-    unmake_ready(KEYS[1], KEYS[4] .. tag, tag)
-    redis.call('HINCRBY', KEYS[6], 'published', -1)
-    return fine and '' or error(new)
-  end
-end
-
 -- @include enqueue
 -- @include once
 -- @include places
 -- @include die
 -- @include unique
 
-local threshold, most_us, waiter, ticket = string.match(ARGV[9], '^(%S*) (%S*) (%S*) (%S*)$')
 local queue, room, producer, staged = places(0), KEYS[12], KEYS[14], KEYS[15]
+
+-- A body that is not put into the queue now is sent again with the next try: it must not fill a full server meanwhile.
+local function unstage()
+  if staged then redis.call('UNLINK', staged) end
+end
+
+local record = redis.call('HMGET', queue.meta, unpack(RECORD))
+if not record[1] then return 'NOQUEUE' end
+-- The message may have been prepared by what the queue was declared with, and not by another declaration.
+local rank, prepared_by = string.match(ARGV[2], '^(%d+) ?(.*)$')
+if prepared_by ~= '' and prepared_by ~= record[1] then
+  unstage()
+  return 'REDECLARED'
+end
+if not record[5] then return 'PLAIN' end
+local threshold, most_us, waiter, ticket = string.match(ARGV[9], '^(%S*) (%S*) (%S*) (%S*)$')
 if record[6] and ARGV[10] == '' then
-  if KEYS[15] then redis.call('UNLINK', KEYS[15]) end
+  unstage()
   return 'DESCRIBE'
 end
 record.description = ARGV[10]
@@ -89,12 +48,12 @@ if standing then
   return 'UNIQUE ' .. standing
 end
 if ARGV[8] == '!' .. record[5] then
-  if KEYS[15] then redis.call('UNLINK', KEYS[15]) end
-  redis.call('HINCRBY', KEYS[6], 'rejected', 1)
+  unstage()
+  redis.call('HINCRBY', queue.meta, 'rejected', 1)
   return 'REFUSED'
 end
 if record[5] ~= ARGV[8] then
-  if KEYS[15] then redis.call('UNLINK', KEYS[15]) end
+  unstage()
   return { 'CHANGED', record[5], redis.call('HGET', queue.meta, 'arguments') }
 end
 local retry, window = ARGV[5] == '1', ARGV[6]
@@ -105,7 +64,7 @@ end
 if retry then
   fence(producer, window)
   if seen_before(producer, ARGV[4]) then
-    if staged then redis.call('UNLINK', staged) end
+    unstage()
     if ticket ~= '' then leave_line(room, waiter) end
     return ''
   end
@@ -145,17 +104,12 @@ end
 
 local function put()
   local tag = enqueue(queue.meta, queue.ready, queue.delayed, queue.message, queue.bell, queue.timer, record,
-    ARGV[1], rank, ARGV[3], staged, queue.expiry, ARGV[7])
+    ARGV[1], tonumber(rank), ARGV[3], staged, queue.expiry, ARGV[7])
   remember(producer, ARGV[4], retry, window)
   -- What a transient queue leaves goes with it.
   if record[2] and tonumber(record[2]) < tonumber(window) then redis.call('PEXPIRE', producer, record[2]) end
   if ARGV[11] then stand_for(ARGV[11], tag) end
   return tag
-end
-
--- A body that is not put into the queue now is sent again with the next try: it must not fill a full server meanwhile.
-local function unstage()
-  if staged then redis.call('UNLINK', staged) end
 end
 
 local function new_here()
@@ -230,10 +184,6 @@ if not fits or free <= ahead then
   if overflow ~= 'block' or tight[2] < 1 or (max_bytes and size > max_bytes) then
     unstage()
     return full(0)
-  end
-  if waiter == '' then
-    unstage()
-    return { 'WAIT', '' }
   end
   if ticket == '' then
     ticket = text(redis.call('HINCRBY', queue.meta, 'tickets', 1))

@@ -53,18 +53,6 @@ class Patience:
     threshold: float = 0.5
 
 
-@dataclass(slots=True)
-class First:
-    """How to publish into a queue that the plain script sends away: it is near its limits, or typed."""
-
-    #: What the script for queues with limits takes.
-    arguments: tuple[bytes, ...]
-    #: For so many publishes; then the plain script is asked again.
-    left: int = 32
-    #: `Bounded.put` sends it from the start: the type has to be checked; or the last one had to wait, and so may this one.
-    direct: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What a publisher knows of a queue's limits: as the record has them, and read."""
@@ -98,39 +86,27 @@ class Bounded:
         self._consumes_itself = consumes_itself
         self._threshold = b"%.4f" % patience.threshold
         self._throttle_us = int(patience.timeout_s * 1e6)
-        #: Queue that is near its limits, whatever its messages' types -> how to publish into it for some time. Every publish
-        #: looks here.
-        self.first: dict[str, First] = {}
         self._known: dict[str, _Known] = {}
-        self._firsts: dict[str, tuple[bytes, ...]] = {}
         #: Queue -> (when its losses were logged last, how many since).
         self._dropped: dict[str, tuple[float, int]] = {}
 
-    def calm(self, queue: str) -> None:
-        """Ask the plain script again."""
-        self.first.pop(queue, None)
+    def knows(self, queue: str) -> bool:
+        """Tell whether the queue has limits, as far as this publisher has heard."""
+        return queue in self._known
 
-    def put(self, queue: str, message: Outgoing, send: Send, answer: Any = None) -> bytes | None:
+    def put(self, queue: str, message: Outgoing, send: Send) -> bytes | None:
         """Publish; return the script's answer as for a queue without limits, None where the queue has none any more.
-
-        `answer` is what a first try with `first[queue]` was answered.
 
         Raises:
             MessageNotAccepted: the queue does not accept messages of this type.
             QueueFull: the queue is at a limit, and refuses more; or stayed so for `publish_timeout`.
             redis.exceptions.RedisError: as `translation.translate` names it.
         """
-        first, arguments = self.first.get(queue), self._firsts.get(queue)
-        if first is None and arguments is not None:
-            first = self.first[queue] = First(arguments)
-        # One that may have to wait is put into the line by its first try.
-        name = self._room.new_name().encode() if first is not None and first.direct else b""
-        turn = _Turn(name, time.monotonic() + self._patience.timeout_s, self._throttle_us)
+        turn = _Turn(self._room.new_name(), time.monotonic() + self._patience.timeout_s, self._throttle_us)
         refused = False
         try:
             while True:
-                if answer is None:
-                    answer = self._send(queue, message, send, turn)
+                answer = self._send(queue, message, send, turn)
                 if isinstance(answer, bytes):
                     return self._answered(queue, answer, turn)
                 kind = bytes(answer[0])
@@ -138,38 +114,20 @@ class Bounded:
                     self._log_dropped(queue, int(answer[2]), kept=bool(answer[3]))
                     return bytes(answer[1])
                 self._bear(kind, answer, queue, turn)
-                answer = None
         except PublishRefused:
             refused = True
             raise
         finally:
             if turn.ticket:
-                self._room.leave(queue, turn.name.decode(), refused=refused)
-            first = self.first.get(queue)
-            if first is not None:
-                first.direct = turn.waited or queue not in self._firsts
+                self._room.leave(queue, turn.name, refused=refused)
 
     def _answered(self, queue: str, answer: bytes, turn: _Turn) -> bytes | None:
         if answer != b"REDECLARED":
             turn.ticket = b""
         if answer != b"PLAIN":
             return answer
-        self._forget(queue)
-        return None
-
-    def _forget(self, queue: str) -> None:
         self._known.pop(queue, None)
-        self.first.pop(queue, None)
-        self._firsts.pop(queue, None)
-
-    def _learn(self, queue: str, text: bytes, arguments: bytes) -> None:
-        limits = Limits.of(QueueArguments.decode(arguments))
-        self._forget(queue)
-        self._known[queue] = _Known(text, limits)
-        if limits.accepts:
-            self.first[queue] = First((), direct=True)
-        else:
-            self._firsts[queue] = (text, b"%b %d  " % (self._threshold, self._throttle_us))
+        return None
 
     def _send(self, queue: str, message: Outgoing, send: Send, turn: _Turn) -> Any:
         known = self._known.get(queue)
@@ -180,7 +138,7 @@ class Bounded:
             except MessageNotAccepted as error:
                 # The queue may have been declared anew since: the server confirms, and counts.
                 text, refusal = b"!" + text, error
-        answer = send(text, b"%b %d %b %b" % (self._threshold, turn.throttle_us, turn.name, turn.ticket))
+        answer = send(text, b"%b %d %b %b" % (self._threshold, turn.throttle_us, turn.name.encode(), turn.ticket))
         if refusal is not None and answer == b"REFUSED":
             raise refusal
         return answer
@@ -188,7 +146,7 @@ class Bounded:
     def _bear(self, kind: bytes, answer: Any, queue: str, turn: _Turn) -> None:
         """Do what has to be done before the next try, or raise."""
         if kind == b"CHANGED":
-            self._learn(queue, bytes(answer[1]), answer[2])
+            self._known[queue] = _Known(bytes(answer[1]), Limits.of(QueueArguments.decode(answer[2])))
         elif kind == b"THROTTLE":
             turn.throttle_us = 0
             time.sleep(int(answer[1]) / 1e6)
@@ -199,12 +157,7 @@ class Bounded:
             raise _full(queue, *answer[1:])
 
     def _wait(self, queue: str, ticket: bytes, consumers: list[str], turn: _Turn) -> None:
-        if not ticket:
-            # It only asked. Now it takes its place in the line.
-            turn.name = self._room.new_name().encode()
-            return
         turn.ticket = ticket
-        turn.waited = True
         if consumers and self._consumes_itself(consumers):
             raise PublisherBlocksItself(
                 f"queue {queue!r} is full, and only this thread, which now publishes into it, consumes it: waiting would never "
@@ -215,7 +168,7 @@ class Bounded:
             raise PublishTimedOut(
                 f"queue {queue!r} stayed full for {self._patience.timeout_s:g} s (option publish_timeout); nothing is stored"
             )
-        self._room.wait(queue, turn.name.decode(), min(left_s, LOOK_S))
+        self._room.wait(queue, turn.name, min(left_s, LOOK_S))
 
     def _log_dropped(self, queue: str, count: int, *, kept: bool) -> None:
         logged_at, waiting = self._dropped.get(queue, (0.0, 0))
@@ -233,14 +186,13 @@ class Bounded:
 class _Turn:
     """One publish on its way."""
 
-    #: By which the line knows it; empty until it has to wait.
-    name: bytes
+    #: By which the line knows it.
+    name: str
     deadline: float
     #: Most that it may be slowed down, in microseconds; 0 when it was.
     throttle_us: int
     #: Its place in the line, while it stands there.
     ticket: bytes = b""
-    waited: bool = False
 
 
 def _full(queue: str, limit: bytes, size: int | bytes, has: int | bytes, dead: int) -> QueueFull:

@@ -72,18 +72,11 @@ class Replication:
 class Bounded(Protocol):
     """What publishes into queues that have limits: `broker.bounded`."""
 
-    #: Queue that is typed, or near its limits -> `arguments` of the script for those, for how many publishes that is `left` so,
-    #: and whether a publish goes `direct` to `put`.
-    first: dict[str, Any]
+    def knows(self, queue: str) -> bool:
+        """Tell whether the queue has limits, as far as is known."""
 
-    def calm(self, queue: str) -> None:
-        """Take the queue out of `first`."""
-
-    def put(self, queue: str, message: Outgoing, send: Callable[..., Any], answer: Any = None) -> bytes | None:
-        """Publish by `send(*more)`, the script's further arguments; return its answer, None where the queue has no limits.
-
-        `answer` is what a first try was answered.
-        """
+    def put(self, queue: str, message: Outgoing, send: Callable[..., Any]) -> bytes | None:
+        """Publish by `send(*more)`, the script's further arguments; return its answer, None where the queue has no limits."""
 
 
 class Publisher:
@@ -172,25 +165,13 @@ class Publisher:
 
     def _put(self, queue: str, message: Outgoing, attempt: Attempt) -> bytes:
         bounded = self._bounded
-        first = None if bounded is None else bounded.first.get(queue)
-        reply: Any = None
-        if first is None:
+        if bounded is None or not bounded.knows(queue):
             reply = self._send(queue, message, attempt, self._publish)
             if reply != MANAGED:
                 return bytes(reply)
-            reply = None
-        elif not first.direct:
-            first.left -= 1
-            if first.left <= 0 and bounded is not None:
-                bounded.calm(queue)
-            reply = self._send(queue, message, attempt, self._publish_managed, first.arguments)
-            if type(reply) is bytes and reply != PLAIN:
-                return reply
         if bounded is None:
             raise PublishRefused(f"queue {queue!r} has limits, which this publisher was not made for; nothing is stored")
-        managed = bounded.put(
-            queue, message, lambda *more: self._send(queue, message, attempt, self._publish_managed, more), reply
-        )
+        managed = bounded.put(queue, message, lambda *more: self._send(queue, message, attempt, self._publish_managed, more))
         return self._put(queue, message, attempt) if managed is None else managed
 
     def _send(

@@ -100,7 +100,7 @@ class Queues:
         limited = Limits.of(arguments).encode()
         if limited:
             # The scripts that make room have no key of the publishers who wait for it: only such queues pay for one.
-            fields += (("limited", limited), ("gate", 0), ("room", self._keys.queue(name).room))
+            fields += (("limited", limited), ("room", self._keys.queue(name).room))
         status, queue_id, stands, sizes = self._write(name, arguments, ttl_ms, fields)
         if status == b"differs":
             difference = arguments.difference(QueueArguments.decode(stands), name)

@@ -110,7 +110,7 @@ class Workshop:
             else:
                 keys = [*self.q.places, self.q.room, self.q.consumers, self.q.producer + b"p"]
                 number = next(self.numbers)
-                self.run("publish_managed", keys, b"{}\n" + body, 255, eta, number, 0, 900_000, life, limits, "0 0  ", "")
+                self.run("publish_managed", keys, b"{}\n" + body, 255, eta, number, 0, 900_000, life, limits, "0 0 me ", "")
 
     def claim(self, *queues: str, credit: int = 100) -> list[Claimed]:
         return self.claimer.claim(queues or ("q",), credit, share=False).messages
