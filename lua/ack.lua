@@ -26,36 +26,11 @@ end
 if #others == 0 then return removed end
 
 -- Only here, because each call makes the functions anew that it comes by.
--- @include now
--- @include quick_event
-local marked = {}
-local now, ts, log, id, _
-for _, tag in ipairs(others) do
-  local told = string.byte(tag, 20) == TOLD
-  if told and not now then
-    now, ts = now_ms_and_us()
-    id, _, log = quick_log(redis.call('HGET', KEYS[7], 'log'), now)
-  end
-  if told and log then
-    local stop = string.find(tag, '\t', 1, true)
-    local outcome = stop and string.sub(tag, stop) or '\t\t'
-    if stop then tag = string.sub(tag, 1, stop - 1) end
-    if remove(tag) then
-      removed = removed + 1
-      redis.pcall('XADD', log, id, 'v', 'acked\t' .. ts .. '\t' .. tag .. '\t\t' .. outcome .. '\t\t\t' .. NO_DESCRIPTION)
-    end
-  else
-    marked[#marked + 1] = tag
-  end
-end
-if #marked == 0 then return removed end
-
--- As above.
 -- @include room
 -- @include event
 local DEAD = 4
 local room, bytes = 0, 0
-for _, tag in ipairs(marked) do
+for _, tag in ipairs(others) do
   local reason, err
   if is_told(tag) then tag, reason, err = string.match(tag, '^([^\t]+)\t?([^\t]*)\t?(.*)$') end
   local size = is_limited(tag) and size_of(KEYS[6] .. tag) or 0

@@ -6,8 +6,7 @@
 -- ARGV  1 repair (0/1)  2 priority 0 comes first (0/1)  3 time that a claimed message gets whose place was lost (ms), then tags
 -- Returns per violation: tag, rule, what was found.
 -- @include now
--- @include text
--- @include level
+-- @include tag
 -- @include places
 
 local NAMES = { 'ready', 'delayed', 'index', 'dying', 'dead', 'trash' }

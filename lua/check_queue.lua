@@ -4,8 +4,7 @@
 -- ARGV  1 repair (0/1)  2 time without a sweep after which nobody can be sweeping a queue with messages (ms)
 -- Returns per violation: number of the key, rule, what was found; nothing of a queue without a record.
 -- @include now
--- @include text
--- @include level
+-- @include tag
 local repair = ARGV[1] == '1'
 local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'swept', 'paused')
 local ttl, swept, paused = record[2], record[3], record[4]

@@ -4,8 +4,7 @@
 -- ARGV  1 rank of the first  2 entries at most  3 bytes of payload after which no further entry is read
 -- Returns how many there are, how many were looked at, then per message: tag, time of death (ms), payload, reason, failures,
 -- claims, rank (0-255, 0 first), error ('' = none is known).
--- @include text
--- @include level
+-- @include tag
 local total = redis.call('ZCARD', KEYS[1])
 local found = redis.call('ZRANGE', KEYS[1], ARGV[1], ARGV[1] + ARGV[2] - 1, 'WITHSCORES')
 local listed = { total, 0 }

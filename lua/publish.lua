@@ -12,12 +12,9 @@
 -- already (nothing is written then).
 -- No allow-oom: a full server refuses it before it writes anything.
 -- @include now
--- @include ready
--- @include original
--- @include quick_event
+-- @include tag
 
-local record =
-  redis.call('HMGET', KEYS[1], 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing', 'log')
+local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing')
 if not record[1] then return 'NOQUEUE' end
 local rank = tonumber(ARGV[2])
 if not rank then
@@ -36,35 +33,45 @@ if record[5] then
 end
 local special = KEYS[9] or ARGV[9] or record[2] or record[4] or record[7] or record[8] or record[9]
 local simple = ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and not special
-local now, ts, log, id, permille
-if simple and record[6] then
-  now, ts = now_ms_and_us()
-  if ARGV[8] ~= '' then id, permille, log = quick_log(record[10], now) end
-  simple = log
+
+-- Whether an original is new here; remembers it. See docs/design/0003-idempotent-publish.md. KEYS[8] holds the last number of its
+-- producer, or `F` and the last number once a retry has fenced it. Originals come in the order of their connection.
+local function is_new()
+  local last = redis.call('SET', KEYS[8], ARGV[4], 'PX', ARGV[6], 'GET')
+  if not last or (string.sub(last, 1, 1) ~= 'F' and tonumber(last) < tonumber(ARGV[4])) then return true end
+  redis.call('SET', KEYS[8], last, 'PX', ARGV[6])
+  return false
 end
-if simple then
-  -- An original, due at once and for ever, as nearly all are: it does without the functions below, which each call has to make
-  -- anew.
-  now = now or now_ms()
-  local published = redis.call('HINCRBY', KEYS[1], 'published', 1)
-  local told = log and (permille == '1000' or is_sampled(published, permille))
-  local tag = new_tag(now, published, told and '-' or '.', record[1])
-  local hash = KEYS[4] .. tag
-  make_ready(KEYS[2], KEYS[5], hash, tag, ARGV[1], rank, now, LEVEL)
-  local fine, new = pcall(is_new, KEYS[8], ARGV[4], ARGV[6])
-  if not fine or not new then
-    -- An original that its retry has overtaken.
-    unmake_ready(KEYS[2], hash, tag)
-    redis.call('HINCRBY', KEYS[1], 'published', -1)
-    return fine and '' or error(new)
-  end
-  if told then
-    redis.pcall('XADD', log, id, 'v', 'published\t' .. ts .. '\t' .. tag .. '\t\t\t\t\t\t\t' .. ARGV[8])
-  end
-  return tag
+
+-- Stores an original that is due at once and for ever, as nearly all are, without the functions further down: each call of a script
+-- makes the functions anew that it comes by. `log` is that of the queue's events.
+local function put(log)
+  local now, published = now_ms(), redis.call('HINCRBY', KEYS[1], 'published', 1)
+  local tag = new_tag(now, published, log and is_sampled(published, log.permille) and '-' or '.', record[1])
+  -- Its place comes first: whoever meets a tag without a message drops it, and a message without a place would stay for ever.
+  redis.call('ZADD', KEYS[2], text(rank * LEVEL + now), tag)
+  redis.call('HSET', KEYS[4] .. tag, 'payload', ARGV[1])
+  redis.call('ZADD', KEYS[5], 0, 'work')
+  -- Remembered first, it would be lost at the retry if it could not be stored.
+  local fine, new = pcall(is_new)
+  if fine and new then return tag end
+  -- An original that its retry has overtaken.
+  redis.call('UNLINK', KEYS[4] .. tag)
+  redis.call('ZREM', KEYS[2], tag)
+  redis.call('HINCRBY', KEYS[1], 'published', -1)
+  return fine and '' or error(new)
 end
+
+if simple and not record[6] then return put() end
 -- A retry may just have staged the body anew: it is left to expire.
 if record[6] and ARGV[8] == '' then return 'DESCRIBE' end
+
+-- @include event
+if simple then
+  local tag = put(log_of(KEYS[1], record[6]))
+  if tag ~= '' then tell_published(KEYS[1], tag, ARGV[8], ARGV[1], 0) end
+  return tag
+end
 record.description = ARGV[8]
 
 -- @include enqueue

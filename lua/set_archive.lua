@@ -3,10 +3,6 @@
 -- KEYS  1 meta (hash)
 -- ARGV  1 record of its events; '' = they are not written
 -- Returns 1, or 0 where the queue has no record.
-local record = redis.call('HMGET', KEYS[1], 'id', 'archive')
-if not record[1] then return 0 end
-if (record[2] or '') == ARGV[1] then return 1 end
--- `log` is what the quick way knows of the former one (include/quick_event).
-redis.call('HDEL', KEYS[1], 'log')
+if redis.call('HEXISTS', KEYS[1], 'id') == 0 then return 0 end
 if ARGV[1] ~= '' then redis.call('HSET', KEYS[1], 'archive', ARGV[1]) else redis.call('HDEL', KEYS[1], 'archive') end
 return 1

@@ -32,21 +32,16 @@ WITHOUT_EVENTS = {
 -- @include now
 -- @include text
 -- @include marks
--- @include quick_event
 local function tell() end
 local function tell_published() end
 local function log_of() return false end
 local function is_told() return false end
-""",
-    "include/quick_event.lua": """\
-local NO_DESCRIPTION = ''
-local function quick_log() end
+local function error_of() end
 """,
     "include/marks.lua": """\
 local PLAIN, LIMITED, TOLD, LIMITED_AND_TOLD = 46, 126, 45, 61
 local function is_plain() return true end
 local function is_limited() return false end
-local function mark_of() return '.' end
 """,
 }
 

@@ -1,9 +1,8 @@
 -- @include now
--- @include ready
+-- @include tag
 -- @include lifetime
 -- @include room
 -- @include event
--- @include mark_of
 
 -- What of a queue's record whoever enqueues reads.
 local RECORD = { 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing' }
@@ -31,8 +30,10 @@ local function enqueue(meta, ready, delayed, message, bell, timer, record, paylo
   local now = now_ms()
   eta = string.sub(eta, 1, 1) == '+' and now + tonumber(eta) or tonumber(eta)
   local published = redis.call('HINCRBY', meta, 'published', 1)
-  local told = not tag and record[6] and is_sampled(published, log_of(meta, record[6]).permille)
-  tag = tag or new_tag(now, published, mark_of(record[5], told), record[1])
+  local log = not tag and record[6] and log_of(meta, record[6])
+  local told = log and is_sampled(published, log.permille)
+  local mark = record[5] and (told and '=' or '~') or (told and '-' or '.')
+  tag = tag or new_tag(now, published, mark, record[1])
   local hash = message .. tag
   local ttl, level = record[2], level_of(record[9])
   local lives, expires = false, false
@@ -40,7 +41,7 @@ local function enqueue(meta, ready, delayed, message, bell, timer, record, paylo
   -- One that expires before its time ends then.
   local due = expires and math.min(expires, eta) or eta
   local delayed_until = eta > now and text(due)
-  -- The place first, then the hash: see `make_ready`.
+  -- The place first, then the hash: a tag without a message is dropped, a message without a place would stay for ever.
   if delayed_until then
     redis.call('ZADD', delayed, delayed_until, tag)
   else

@@ -1,28 +1,18 @@
 -- @include now
 -- @include text
 -- @include marks
--- @include quick_event
 
 -- Lifecycle events: what an entry holds stands in celery_redis_plus/events.py. A script that changes a message's state tells of
 -- it in the same step. Whether a message's events are written is decided once, when it is published, and stands in its tag: so
 -- each message is told of as a whole, and the others cost one comparison.
 
+local NO_DESCRIPTION = '\t\t\t\t\t\t\t\t\t\t'
+-- Milliseconds between two looks at the server's memory and identity, which cost 30 µs.
+local LOOK_MS = 100
+
 local function is_told(tag)
   local mark = string.byte(tag, 20)
   return mark == TOLD or mark == LIMITED_AND_TOLD
-end
-
--- The queue's record of its events (`archive`, written by broker/archive.py) as a table.
-local function read_archive(archive)
-  local permille, index, payload, maxlen, hardest, age, events, meta, readers, trail, task, chosen, at =
-    string.match(archive, '^(%d+) (%d) (%d) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) ()')
-  local log = { permille = tonumber(permille), index = index == '1', payload = payload == '1', age = age,
-    maxlen = tonumber(maxlen), hardest = tonumber(hardest), chosen = chosen }
-  for _, key in ipairs({ { 'events', events }, { 'meta', meta }, { 'readers', readers }, { 'trail', trail }, { 'task', task } }) do
-    log[key[1]] = string.sub(archive, at, at + key[2] - 1)
-    at = at + key[2]
-  end
-  return log
 end
 
 -- Whether memory is full is known to INFO only: these scripts may go on then, and what acks free must not fill up with events.
@@ -54,48 +44,35 @@ local function look_at_server(log, state, now)
   return state[1], now
 end
 
--- Opens the quick way until the next look, or closes it.
-local function note_look(log)
-  if log.full or log.index or log.payload or log.chosen ~= '*' then
-    redis.call('HDEL', log.record, 'log')
-  elseif log.epoch then
-    redis.call('HSET', log.record, 'log', log.epoch .. '-* ' .. log.checked .. ' ' .. log.permille .. ' ' .. log.events)
-  end
-end
-
 local _logs = {}
 
 -- The queue's log by the key of its record, opened once a script call; false where its events are not written. `archive` is the
--- record's field where the caller has read it.
+-- record's field, written by broker/archive.py, where the caller has read it.
 local function log_of(meta, archive)
   if _logs[meta] ~= nil then return _logs[meta] end
+  _logs[meta] = false
   if archive == nil then archive = redis.call('HGET', meta, 'archive') end
-  local log = archive and read_archive(archive)
-  _logs[meta] = log or false
-  if not log then return false end
+  if not archive then return false end
+  local permille, index, payload, maxlen, hardest, age, events, of_log, readers, trail, task, chosen, at =
+    string.match(archive, '^(%d+) (%d) (%d) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) ()')
+  local log = { permille = tonumber(permille), index = index == '1', payload = payload == '1', age = age,
+    maxlen = tonumber(maxlen), hardest = tonumber(hardest), chosen = chosen }
+  local function next_key(length)
+    at = at + length
+    return string.sub(archive, at - length, at - 1)
+  end
+  log.events = next_key(events)
+  log.meta = next_key(of_log)
+  log.readers = next_key(readers)
+  log.trail = next_key(trail)
+  log.task = next_key(task)
   local state = redis.pcall('HMGET', log.meta, 'epoch', 'checked', 'full', 'run')
-  if state.err then
-    _logs[meta] = false
-    return false
-  end
+  if state.err then return false end
   local now, ts = now_ms_and_us()
-  log.record, log.ts, log.checked = meta, ts, state[2]
-  log.epoch, log.now, log.full = state[1], now, state[3] == '1'
-  if math.abs(now - (state[2] or 0)) >= LOOK_MS then
-    log.epoch, log.now = look_at_server(log, state, now)
-    log.checked = text(log.now)
-    note_look(log)
-  end
+  log.ts, log.epoch, log.now, log.full = ts, state[1], now, state[3] == '1'
+  if math.abs(now - (state[2] or 0)) >= LOOK_MS then log.epoch, log.now = look_at_server(log, state, now) end
+  _logs[meta] = log
   return log
-end
-
--- The id of the next entry. Redis would begin an epoch at 0.
-local function next_id(log)
-  if log.epoch then return log.epoch .. '-*' end
-  log.epoch = text(log.now)
-  redis.call('HSET', log.meta, 'epoch', log.epoch, 'version', 1)
-  note_look(log)
-  return log.epoch .. '-1'
 end
 
 -- Writes the event `what` of a message whose tag says so; `meta` is the key of its queue's record. `facts` has some of: claim,
@@ -111,7 +88,13 @@ local function tell(meta, tag, what, facts)
   local value = what .. '\t' .. log.ts .. '\t' .. tag .. '\t' .. (facts.claim or '') .. '\t' .. (facts.worker or '') .. '\t'
     .. (facts.reason or '') .. '\t' .. (facts.error or '') .. '\t' .. (facts.delay or '') .. '\t' .. (facts.target or '') .. '\t'
     .. (facts.description or NO_DESCRIPTION)
-  local id = next_id(log)
+  local id = log.epoch and log.epoch .. '-*'
+  if not id then
+    -- Redis would begin an epoch at 0.
+    log.epoch = text(log.now)
+    redis.call('HSET', log.meta, 'epoch', log.epoch, 'version', 1)
+    id = log.epoch .. '-1'
+  end
   if facts.payload and log.payload then
     id = redis.pcall('XADD', log.events, id, 'v', value, 'p', facts.payload)
   else

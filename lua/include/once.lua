@@ -1,4 +1,5 @@
--- @include original
+-- The record `producer` of a producer holds the number of its last original, or `F` and the number once a retry has fenced it: see
+-- docs/design/0003-idempotent-publish.md.
 
 -- Keeps a late original of this producer from being stored any more: its retry is here, to be stored, refused, or to wait.
 -- Returns 'F' and the number of the last original that was stored.
@@ -9,8 +10,8 @@ local function fence(producer, window_ms)
   return last
 end
 
--- As `is_new`, also for a retry, which may come in any order, on any connection. Remembers nothing: the caller calls `remember`
--- when the message is stored.
+-- Whether message number `n` is new here. A retry may come in any order, on any connection. Remembers nothing: the caller calls
+-- `remember` when the message is stored.
 local function first_time(producer, n, retry, window_ms)
   if retry then
     local last = fence(producer, window_ms)

@@ -1,14 +1,12 @@
 -- @include now
 -- @include text
 -- @include marks
--- @include quick_event
 
 -- What a claim script sets first: who claims, for how long (ms), how many bytes of payload at most, and what events call him.
 local holder, visibility, bytes, worker
 -- The first entry is the script's own; then come header, payload, header, payload, ...
 local reply = { '' }
-local now, ts, deadline
-local CLAIMED_END = '\t\t\t\t\t' .. NO_DESCRIPTION
+local now, deadline
 
 local _for_marked
 -- The functions for messages of queues with limits or events, made when the first one is met: each call makes the functions anew
@@ -30,10 +28,9 @@ local function take(q, count, ready, index, message, meta, expiry, delayed)
   local found = redis.call('ZRANGE', ready, 0, count, 'WITHSCORES')
   local drained = #found <= 2 * count
   if #found > 0 and not deadline then
-    now, ts = now_ms_and_us()
+    now = now_ms()
     deadline = text(now + visibility)
   end
-  local looked, log, id, _
   local claimed, expiring = {}, {}
   local taken, passed, to_sweep = 0, 0, false
   for i = 1, math.min(#found, 2 * count), 2 do
@@ -72,17 +69,7 @@ local function take(q, count, ready, index, message, meta, expiry, delayed)
         bytes = bytes - #fields[1]
         reply[#reply + 1] = q .. ' ' .. tag .. ' ' .. claim .. ' ' .. (fields[3] or '0') .. ' ' .. (fields[4] or '0')
         reply[#reply + 1] = fields[1]
-        local told = string.byte(tag, 20) == TOLD
-        if told and not looked then
-          looked = true
-          id, _, log = quick_log(redis.call('HGET', meta, 'log'), now)
-        end
-        if told and log then
-          -- An event that cannot be written holds up no message.
-          redis.pcall('XADD', log, id, 'v', 'claimed\t' .. ts .. '\t' .. tag .. '\t' .. claim .. '\t' .. worker .. CLAIMED_END)
-        elseif not is_plain(tag) then
-          for_marked().tell(meta, tag, 'claimed', { claim = claim, worker = worker })
-        end
+        if not is_plain(tag) then for_marked().tell(meta, tag, 'claimed', { claim = claim, worker = worker }) end
       else
         redis.call('HINCRBY', meta, 'vanished', 1)
         if not is_plain(tag) then for_marked().tell(meta, tag, 'vanished', {}) end
