@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import marshal
 from collections.abc import Callable
 from typing import Any
 
@@ -53,37 +52,3 @@ def load(line: bytes) -> dict[str, Any]:
         return loaded
     decoded: dict[str, Any] = _decode(line.decode("ascii"))
     return decoded
-
-
-#: Lines that were decoded lately -> a function that returns a new copy of what was in them.
-_often: dict[bytes, Callable[[], dict[str, Any]]] = {}
-#: Lines remembered at most.
-OFTEN = 64
-
-
-def load_often(line: bytes) -> dict[str, Any]:
-    """Return a new copy of what `dump` was given, for lines that come again and again: a program's broadcasts are alike."""
-    known = _often.get(line)
-    if known is not None:
-        return known()
-    loaded = load(line)
-    if CONVERTED not in line:
-        if len(_often) >= OFTEN:
-            _often.clear()
-        _often[line] = _copier(loaded)
-        return _often[line]()
-    return loaded
-
-
-def _copier(data: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-    """Return a function that returns new copies of an envelope, in a third of the time that its JSON takes to read, or less."""
-    headers, properties = data.get("headers"), data.get("properties")
-    info = properties.get("delivery_info") if isinstance(properties, dict) else None
-    if isinstance(headers, dict) and isinstance(properties, dict) and isinstance(info, dict):
-        rest = [value for name, value in data.items() if name not in {"headers", "properties"}]
-        rest += [value for name, value in properties.items() if name != "delivery_info"]
-        if not any(isinstance(value, (dict, list)) for value in (*rest, *headers.values(), *info.values())):
-            # Nothing lies deeper, as in most envelopes: half of what `marshal` takes.
-            return lambda: {**data, "headers": {**headers}, "properties": {**properties, "delivery_info": {**info}}}
-    packed = marshal.dumps(data)
-    return lambda: marshal.loads(packed)  # noqa: S302 - our own, a moment ago

@@ -86,7 +86,7 @@ class Message(base.Message):
 def broadcast_payload(entry: Entry, tag: str, *, redelivered: bool) -> dict[str, Any]:
     """Return a broadcast as kombu's payload. Every call makes a new one: each consumer may change its own."""
     envelope, _, body = entry[1][3].partition(SEPARATOR)
-    payload = codec.load_often(envelope)
+    payload = codec.load(envelope)
     payload["body"] = body
     properties = payload["properties"]
     properties["delivery_tag"] = tag
