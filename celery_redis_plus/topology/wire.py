@@ -7,9 +7,7 @@ posted one, whose reply is read later, less than half of that (measured, see DES
 from __future__ import annotations
 
 import logging
-import os
 import secrets
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,9 +29,6 @@ logger = logging.getLogger(__name__)
 
 #: How often a script is sent that the server does not know.
 TRIES = 8
-
-#: Not on every Unix.
-_yield_core: Callable[[], None] = getattr(os, "sched_yield", lambda: None)
 
 #: Called with (reply, None) or (None, error).
 Done = Callable[[Any, Exception | None], None]
@@ -295,25 +290,6 @@ class Wire(HeldConnection):
                     self._read()
             except BaseException as error:
                 self._break(error)
-
-    def glance(self, seconds: float, *, until: Callable[[], bool]) -> bool:
-        """Read owed replies as they come for up to `seconds`, without sleeping; return whether it was enough, as `catch_up`."""
-        self._check_process()
-        with self.lock:
-            give_up_at = time.monotonic() + seconds
-            try:
-                self.push()
-                while self._owed and not self._busy and not until():
-                    if self._arrived():
-                        self._read_one()
-                    elif time.monotonic() > give_up_at:
-                        return False
-                    else:
-                        # The server may share our core.
-                        _yield_core()
-            except BaseException as error:
-                self._break(error)
-            return True
 
     def catch_up(self, until: Callable[[], bool] = lambda: False) -> None:
         """Read owed replies, waiting for them: all, or `until` it is enough. Raises as `run` does when the connection failed."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +28,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds after which the loop's own task is so long that what was claimed ahead of its end goes back.
 LONG_S = 0.005
-#: Seconds for which a loop that has nothing else to do looks for the answer before it sleeps: a server on its machine needs no
-#: more, and to sleep and be woken by another core takes as long as the server's work.
-GLANCE_S = 0.00015
-#: Seconds for which it sleeps at once where a fifth of the looks were too short: the server is farther away, or busy.
-NO_GLANCE_S = 1.0
-#: What a look that was too short weighs against one that was not, and the sum at which looking pauses.
-MISS, TOO_MANY = 4, 20
 
 
 class ClaimAhead:
@@ -50,9 +42,6 @@ class ClaimAhead:
         self._answer: tuple[Any, Exception | None] | None = None
         #: When what it brings goes back if nobody has taken it, on `clock`, in seconds.
         self._goes_back_at = math.inf
-        #: Until when `wait` sleeps at once, on the monotonic clock, in seconds.
-        self._sleeps_until = 0.0
-        self._missed = 0
         self._reset()
         forks.watch(self)
 
@@ -154,20 +143,10 @@ class ClaimAhead:
 
     def wait(self) -> None:
         """Wait for the reply of a claim that is out. Raises as the connection fails."""
-        if self._answer is None and time.monotonic() > self._sleeps_until:
-            self._glance()
         self._session.wire.catch_up(until=self._is_answered)
 
     def _is_answered(self) -> bool:
         return self._answer is not None
-
-    def _glance(self) -> None:
-        if self._session.wire.glance(GLANCE_S, until=self._is_answered):
-            self._missed = max(0, self._missed - 1)
-            return
-        self._missed = min(TOO_MANY, self._missed + MISS)
-        if self._missed == TOO_MANY:
-            self._sleeps_until = time.monotonic() + NO_GLANCE_S
 
     def finish(self) -> None:
         """Wait for the reply of a claim that is out, and hand it over. Raises as `take` does, or as the connection fails."""

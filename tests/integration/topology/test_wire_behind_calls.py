@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
 import threading
 
 import pytest
@@ -91,48 +88,6 @@ def test_owed_replies_are_read_until_it_is_enough(wire):
     assert answers.replies == [1, 2]
     wire.catch_up()
     assert answers.replies == [1, 2, 3, 4, 5]
-
-
-def test_a_glance_reads_what_comes_until_it_is_enough(wire):
-    answers = Answers()
-    wire.post(ADD, [b"n"], 1, done=answers, hold=True)
-    for _ in range(3):
-        wire.post(ADD, [b"n"], 1, done=answers)
-    assert wire.glance(10.0, until=lambda: len(answers.replies) == 2)
-    assert answers.replies == [1, 2]
-    assert wire.glance(10.0, until=lambda: False)
-    assert answers.replies == [1, 2, 3, 4]
-
-
-def test_a_glance_gives_up_where_nothing_comes(wire, server):
-    answers = Answers()
-    wire.run(ADD, [b"n"], 1)
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        wire.post(ADD, [b"n"], 1, done=answers)
-        assert not wire.glance(0.001, until=lambda: False)
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
-    assert wire.owes
-    wire.catch_up()
-    assert answers.replies == [2]
-
-
-def test_a_glance_meets_a_lost_connection(wire, server):
-    answers = Answers()
-    wire.run(ADD, [b"n"], 1)
-    # The reply must not come before the connection is lost.
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        wire.post(ADD, [b"n"], 1, done=answers)
-        with socket.socket(fileno=os.dup(wire.fileno())) as same:
-            same.shutdown(socket.SHUT_RDWR)
-        with pytest.raises(redis.ConnectionError):
-            wire.glance(10.0, until=lambda: False)
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
-    assert answers.errors
-    assert not wire.connected
 
 
 # -- scripts that are flushed -----------------------------------------------------------------------------------------------

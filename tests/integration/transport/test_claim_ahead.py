@@ -347,23 +347,3 @@ def test_what_was_claimed_before_a_task_goes_back_when_that_ends_the_worker(work
         running.run(lambda: False)
     inbox.connection.close()
     assert sizes_of(publisher) == (4, 0)
-
-
-def test_a_loop_stops_looking_for_answers_where_these_never_come_in_time(worked, monkeypatch):
-    monkeypatch.setattr("celery_redis_plus.transport.claim_ahead.NO_GLANCE_S", 3600.0)
-
-    def work(message):
-        message.note_ended()
-        message.ack()
-
-    running, inbox, publisher = worked(work, prefetch=1, count=40)
-    wire, glances = inbox.channel.session.wire, []
-
-    def glance(seconds, *, until):
-        glances.append(seconds)
-        return until()
-
-    monkeypatch.setattr(wire, "glance", glance)
-    running.run(lambda: len(inbox.messages) == 40 and sizes_of(publisher) == (0, 0))
-    assert inbox.bodies == list(range(40))
-    assert len(glances) == 5
