@@ -130,9 +130,9 @@ class Claimer:
         return batch_of(self._wire.run(self._claim, keys, *arguments), names)
 
     def post(
-        self, queues: Sequence[str], credit: int, *, share: bool, held: Sequence[int] = (), done: Done, hold: bool = False
+        self, queues: Sequence[str], credit: int, *, share: bool, held: Sequence[int] = (), done: Done
     ) -> Sequence[str]:  # fmt: skip
-        """Send a `claim` without waiting, with `hold` in the wire's next write.
+        """Send a `claim` without waiting.
 
         Returns the queues by which `batch_of` reads the reply that `done` gets.
 
@@ -141,7 +141,7 @@ class Claimer:
         """
         names = queues[:MAX_QUEUES]
         keys, arguments = self._call(names, credit, held, share=share)
-        self._wire.post(self._claim, keys, *arguments, done=done, hold=hold)
+        self._wire.post(self._claim, keys, *arguments, done=done)
         return names
 
     def _call(

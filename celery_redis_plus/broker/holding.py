@@ -82,8 +82,6 @@ class Held:
     error: str = ""
     #: It is acked before the work on it begins, so that its ack may wait a moment for company.
     early: bool = False
-    #: It is acked when the work on it has ended, and its consumer has nothing else to do before it takes the next one.
-    ended: bool = False
     #: Its consumer says that the work on it failed, should it send it back.
     failed: bool = False
     #: A delivery of it failed before: the server has to hear when the work on it begins.

@@ -135,12 +135,9 @@ class BrokerRequest:
     def _crp_settle(self, action: str, *, early: bool = False) -> None:
         if action == ACK:
             message = self.message  # type: ignore[attr-defined]
-            if isinstance(message, Message):
-                if not early:
-                    message.note_ended()
-                elif self._crp_ending == "success":
-                    self._crp_acked_early = True
-                    message.note_early()
+            if early and self._crp_ending == "success" and isinstance(message, Message):
+                self._crp_acked_early = True
+                message.note_early()
             super().acknowledge()  # type: ignore[misc]
         else:
             message = self.message  # type: ignore[attr-defined]

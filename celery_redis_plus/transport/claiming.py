@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import TYPE_CHECKING
-
-from redis.exceptions import RedisError
 
 from celery_redis_plus import clock
 from celery_redis_plus.transport.claim_ahead import ClaimAhead
@@ -18,12 +15,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.transport.pacing import Pace
     from celery_redis_plus.transport.session import Session
 
-logger = logging.getLogger(__name__)
-
 #: Seconds for which a claim waits for more credit while most of the prefetch is being worked on.
 GATHER_S = 0.002
-#: Seconds; where a solo worker's task has taken no longer, the next one is expected not to.
-SHORT_S = 0.002
 
 
 class Claiming:
@@ -42,8 +35,6 @@ class Claiming:
         self.works_beside = False
         #: Until when a claim waits for more credit; 0: it does not.
         self._claim_at = 0.0
-        #: When the last task began that a solo worker ran within a delivery, on the monotonic clock, in seconds.
-        self._began_at = 0.0
 
     def claim(self) -> bool:
         """Claim for one channel that has credit and reason to; return whether anything may have come by it."""
@@ -51,8 +42,6 @@ class Claiming:
             self.rotation.hear()
             came = self._claim_for_next()
         else:
-            if not self.works_beside:
-                self.ahead.wait()
             came = self.ahead.take()
         # Before this channel's messages are delivered: the others' are claimed in between.
         self.rotation.hear()
@@ -96,47 +85,6 @@ class Claiming:
         return any(channel.buffer for channel in self._channels) and any(
             channel.hot and not channel.buffer and channel.qos.credit(0, batch) > 0 for channel in self._channels
         )
-
-    def claim_before_work(self, channel: Channel) -> bool:
-        """Claim, and send the acks, when a task is about to begin inside a delivery and will be short, as the one before it was.
-
-        As `claim_behind_work`. What it brings has to be given back should the task be long after all (`ClaimAhead.give_back`).
-        """
-        now = time.monotonic()
-        began_at, self._began_at = self._began_at, now
-        return now - began_at < SHORT_S and self._claim_within_delivery(channel, before_work=True)
-
-    def claim_behind_work(self, channel: Channel) -> bool:
-        """Claim, and send the acks, when a task has just ended inside a delivery, the rest of which goes on meanwhile.
-
-        Returns whether it has; only where there is nothing else to deliver. Never raises, since an ack does not: what the
-        connection's failure leaves is met in the next turn.
-        """
-        return self._claim_within_delivery(channel, before_work=False)
-
-    def _claim_within_delivery(self, channel: Channel, *, before_work: bool) -> bool:
-        if (
-            self.works_beside
-            or not self._seat.taken
-            or self.ahead.out
-            or channel.buffer
-            or not channel.hot
-            or self._pace.rest_s()
-        ):
-            return False
-        credit = channel.qos.credit(0, self._pace.batch)
-        if 2 * credit <= channel.qos.prefetch_count:
-            return False
-        try:
-            self.rotation.claims(channel)
-            sent = self.ahead.send(channel, self._queues(channel), credit, hold=True, before_work=before_work)
-        except (RedisError, OSError) as error:
-            logger.debug("claiming: %s", error)
-            sent = False
-        if sent:
-            self._pace.claimed()
-        self._session.settler.release()
-        return sent
 
     def _gathers_credit(self, channel: Channel, credit: int) -> bool:
         """Return whether a claim had better wait: a pool frees credit one by one, and one round trip can serve several.

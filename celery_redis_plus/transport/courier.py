@@ -1,4 +1,4 @@
-"""Sends the acks that are kept for a loop, and gives back what it has claimed, when the loop does not come to it.
+"""Sends the acks that are kept for a loop when the loop does not come to it.
 
 A solo worker runs its tasks in a turn of the loop; one with threads lets its loop sleep while they work.
 """
@@ -13,7 +13,6 @@ from celery_redis_plus.topology import forks
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.settling import Settler
-    from celery_redis_plus.transport.claim_ahead import ClaimAhead
 
 #: Seconds between two looks. A loop with short tasks has sent by itself what it kept, and a look takes the interpreter from it.
 LOOK_S = 0.005
@@ -26,12 +25,11 @@ IDLE_END_S = 10.0
 
 
 class Courier:
-    """A thread that runs while acks are kept for a loop, or a claim is on its way to one that works."""
+    """A thread that runs while acks are kept for a loop."""
 
-    def __init__(self, settler: Settler, ahead: ClaimAhead) -> None:
-        """Look after what `settler` gathers and `ahead` brings, from `start` to `stop`; no thread before the first `expect`."""
+    def __init__(self, settler: Settler) -> None:
+        """Look after what `settler` gathers, from `start` to `stop`; no thread before the first `expect`."""
         self._settler = settler
-        self._ahead = ahead
         self._stopped = True
         self._reset()
         forks.watch(self)
@@ -52,7 +50,7 @@ class Courier:
         self._stopped = False
 
     def expect(self) -> None:
-        """See to it that what has been gathered or claimed leaves within `LOOK_S` after it is overdue. From any thread."""
+        """See to it that what has been gathered leaves within `LOOK_S` after it is overdue. From any thread."""
         if self._looks:
             return
         with self._lock:
@@ -72,7 +70,7 @@ class Courier:
         while True:
             self._look()
             self._looks = False
-            if self._expected and not self._stopped:
+            if self._settler.gathers and not self._stopped:
                 # It came after the last look, and was told to one who looked.
                 self._looks = True
                 continue
@@ -90,10 +88,5 @@ class Courier:
         quiet = 0
         while quiet < QUIET_LOOKS and not self._stopped:
             time.sleep(LOOK_S)
-            quiet = 0 if self._expected else quiet + 1
+            quiet = 0 if self._settler.gathers else quiet + 1
             self._settler.release_due(grace_s=OVERDUE_S)
-            self._ahead.give_back()
-
-    @property
-    def _expected(self) -> bool:
-        return self._settler.gathers or self._ahead.may_go_back

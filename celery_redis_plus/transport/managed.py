@@ -93,12 +93,10 @@ class Claims:
         """Whether a queue is known that has rules: each of these takes a call of its own."""
         return bool(self._managed)
 
-    def post(
-        self, channel: Consuming, queues: Sequence[str], credit: int, done: Done, *, hold: bool
-    ) -> Sequence[str] | None:  # fmt: skip
+    def post(self, channel: Consuming, queues: Sequence[str], credit: int, done: Done) -> Sequence[str] | None:
         """Send a claim whose reply `done` gets, for `batch_of` with the names returned; None where one of the queues has rules.
 
-        One call asks `MAX_QUEUES` queues at most, and for their part of the credit. With `hold` it leaves with the next write.
+        One call asks `MAX_QUEUES` queues at most, and for their part of the credit.
 
         Raises:
             redis.exceptions.ConnectionError: the connection failed.
@@ -109,7 +107,7 @@ class Claims:
         if share:
             credit = ceil(credit * len(names) / len(queues))
         held = channel.held(names) if credit > 1 else ()
-        return self._session.claimer.post(names, credit, share=share, held=held, done=done, hold=hold)
+        return self._session.claimer.post(names, credit, share=share, held=held, done=done)
 
     def batch_of(self, reply: Sequence[bytes], names: Sequence[str]) -> Batch:
         """Return what the reply to a posted claim brought."""

@@ -60,12 +60,6 @@ class Message(base.Message):
         if held is not None:
             held.early = True
 
-    def note_ended(self) -> None:
-        """Note that it is acked by a consumer that has ended its work, and takes the next message at once."""
-        held = self._held()
-        if held is not None:
-            held.ended = True
-
     def _held(self) -> Held | None:
         return None if self.channel is None else self.channel.session.service.register.find(self.delivery_tag)
 

@@ -53,8 +53,8 @@ class Poller:
         self._pace = Pace(session.options, self._seat)
         self._bells = Bells(session, self._channels, self._pace)
         self.claiming = Claiming(session, self._channels, self._pace, self._seat)
-        #: Sends the acks that the loop does not come to send, and gives back what it does not come to take.
-        self.courier = Courier(session.settler, self.claiming.ahead)
+        #: Sends the acks that the loop does not come to send.
+        self.courier = Courier(session.settler)
         self._turn_number = 0
         #: The place of the channel that delivers next.
         self._next_channel = 0
@@ -255,12 +255,11 @@ class Poller:
         self.courier.start()
         self._seat.take(loop, self.on_tick, self._on_timer)
 
-    def keep(self, held: Held, channel: Channel) -> bool:
+    def keep(self, held: Held) -> bool:
         """Keep an ack of the loop's own thread for the loop's next write, which claims as well; return False where it cannot.
 
         Not when the worker was told to end: then the loop stands still while its pool finishes what it has. In a turn, in which
-        a solo worker runs its tasks, the beginning or the end of the last one claims, and a courier sees to it that neither an
-        ack nor a claim waits for a long task.
+        a solo worker runs its tasks, a courier sees to it that no ack waits for a long one.
         """
         session = self._session
         keeper = session.service.keeper
@@ -268,10 +267,6 @@ class Poller:
             return False
         session.settler.gather(held)
         if self._in_turn:
-            if held.early:
-                self.claiming.claim_before_work(channel)
-            elif held.ended and self.claiming.claim_behind_work(channel):
-                return True
             self.courier.expect()
         return True
 

@@ -91,7 +91,7 @@ class QoS(virtual.QoS):
             session.settler.post(held, settlement)
             # The consumer sleeps in poll, perhaps for want of the credit that this settlement has freed.
             session.waker.wake()
-        elif settlement is not Settlement.ACK or not poller.keep(held, channel):
+        elif settlement is not Settlement.ACK or not poller.keep(held):
             session.settler.post(held, settlement)
 
     def _gather_elsewhere(self, held: Held) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 
 import pytest
 
 from celery_redis_plus.broker.holding import Settlement
+from celery_redis_plus.transport.failures import CONNECTION_ERRORS
 from tests.support.waiting import wait_until
 
 THREAD = "celery-redis-plus-courier"
@@ -74,6 +77,35 @@ def test_the_ack_of_finished_work_leaves_before_other_work_begins(worked):
     running, _, publisher = worked(work, prefetch=4, count=4)
     running.run(lambda: len(unacked) == 4)
     assert unacked == [4, 3, 2, 1]
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_nothing_is_claimed_while_the_loop_works(worked, early):
+    ready = []
+
+    def work(message):
+        if early:
+            message.note_early()
+        message.ack()
+        ready.append(publisher.queue_sizes("q").ready)
+
+    running, _, publisher = worked(work, prefetch=1, count=4)
+    running.run(lambda: len(ready) == 4)
+    assert ready == [3, 2, 1, 0]
+
+
+def test_an_ack_that_meets_a_lost_connection_leaves_over_another_one(worked):
+    def work(message):
+        with socket.socket(fileno=os.dup(inbox.connection.transport.session.wire.fileno())) as same:
+            same.shutdown(socket.SHUT_RDWR)
+        message.ack()
+
+    running, inbox, publisher = worked(work, prefetch=1, count=4)
+    with pytest.raises(CONNECTION_ERRORS):
+        running.run(lambda: False)
+    inbox.connection.close()
+    wait_until(lambda: publisher.queue_sizes("q").unacked == 0, 10)
+    assert publisher.queue_sizes("q").ready == 3
 
 
 def test_an_ack_leaves_when_its_turn_ends_by_an_exception(worked):
