@@ -185,11 +185,8 @@ class Settler:
         """Drop the acks that were gathered, in a forked child: the parent sends them."""
         self._gathered.clear()
 
-    def release(self, *, hold: bool = False, trail: bool = False) -> None:
-        """Send the gathered acks: at once, or in the wire's next write, before (`hold`) or behind (`trail`) what that is for.
-
-        Never raises, as `post`.
-        """
+    def release(self, *, hold: bool = False) -> None:
+        """Send the gathered acks, with `hold` in the wire's next write. Never raises, as `post`."""
         if not self._gathered:
             return
         queues: dict[str, list[Held]] = {}
@@ -199,11 +196,9 @@ class Settler:
                 queues.setdefault(held.queue, []).append(held)
         for messages in queues.values():
             for at in range(0, len(messages), MAX_BATCH):
-                self._post(messages[at : at + MAX_BATCH], Settlement.ACK, hold=hold, trail=trail)
+                self._post(messages[at : at + MAX_BATCH], Settlement.ACK, hold=hold)
 
-    def _post(
-        self, messages: list[Held], settlement: Settlement, *, hold: bool, trail: bool = False, wire: Wire | None = None
-    ) -> None:
+    def _post(self, messages: list[Held], settlement: Settlement, *, hold: bool, wire: Wire | None = None) -> None:
         wire = wire or self._wire
         keys, arguments = self._call(messages, settlement)
 
@@ -226,12 +221,7 @@ class Settler:
             try:
                 limited = messages[0].queue in self._register.limited
                 self._post_errors(wire, messages, settlement)
-                if trail and not limited:
-                    wire.trail(self._script(settlement), keys, *arguments, done=done)
-                else:
-                    # The room that it makes may be what the next call is about to look for.
-                    hold = hold or trail
-                    wire.post(self._script(settlement), keys, *arguments, done=done, hold=hold)
+                wire.post(self._script(settlement), keys, *arguments, done=done, hold=hold)
                 if limited:
                     wire.post(self._wake, self._wake_keys(messages[0].queue), hold=hold)
             except (RedisError, OSError) as error:

@@ -66,8 +66,6 @@ class Wire(HeldConnection):
         self._owed: deque[_Owed] = deque()
         #: Packed commands that wait for the next write.
         self._outbox: list[bytes] = []
-        #: Packed commands, and what their replies settle, that follow the next call in its write.
-        self._trail: list[tuple[bytes, _Owed]] = []
         self._loaded: set[bytes] = set()
         #: Why the server did not take the source of a script.
         self._source_error: Exception | None = None
@@ -93,8 +91,6 @@ class Wire(HeldConnection):
     def _gave_up(self, error: Exception) -> None:
         self._busy = False
         owed, self._owed = self._owed, deque()
-        owed.extend(item for _, item in self._trail)
-        self._trail.clear()
         self._outbox.clear()
         for item in owed:
             item.settle(None, error)
@@ -159,7 +155,6 @@ class Wire(HeldConnection):
             connection = self._open()
             self.in_doubt = False
             try:
-                self._overtake()
                 self._busy = True
                 packed = b"".join(map(pack_command, commands))
                 self.in_doubt = True
@@ -201,7 +196,6 @@ class Wire(HeldConnection):
                 return
             try:
                 connection = self._open()
-                self._overtake()
                 self._busy = True
                 packed = self._with_source(script, packed)
                 self._owed.append(owed)
@@ -216,27 +210,14 @@ class Wire(HeldConnection):
             finally:
                 self._busy = False
 
-    def trail(self, script: Script, keys: Sequence[bytes], *arguments: Argument, done: Done | None = None) -> None:
-        """Keep a script for the next write, behind what that is for: the reply to `run` does not wait for it. As `post`."""
-        self._check_process()
-        owed = _Owed(script, pack_call(script.sha, keys, arguments), done)
-        with self.lock:
-            if self._busy:
-                self.post_packed(script, owed.packed, done=done)
-                return
-            self._trail.append((owed.packed, owed))
-            if script.sha not in self._loaded:
-                self._overtake()
-
     def push(self) -> None:
         """Send what was held. Raises as `run` does."""
-        if self._outbox or self._trail:
+        if self._outbox:
             with self.lock:
                 if self._busy:
                     return
                 connection = self._open()
                 try:
-                    self._overtake()
                     self._busy = True
                     self._write(connection, b"")
                 except BaseException as error:
@@ -257,7 +238,6 @@ class Wire(HeldConnection):
                 return
             try:
                 connection = self._open()
-                self._overtake()
                 self._busy = True
                 packed = pack_command(arguments)
                 self._owed.append(_Owed(None, packed, done))
@@ -324,15 +304,9 @@ class Wire(HeldConnection):
             self._busy = True
             written = packed if script is None else self._with_source(script, packed)
             self.in_doubt = True
-            trail = self._trail
-            if trail:
-                written = b"".join((written, *(behind for behind, _ in trail)))
             self._write(connection, written)
             if self._owed:
                 self._read_owed()
-            if trail:
-                self._owed.extend(owed for _, owed in trail)
-                trail.clear()
             reply = self._read()
         except NoScriptError:
             self.in_doubt = False
@@ -362,13 +336,6 @@ class Wire(HeldConnection):
     def _source_answered(self, _: Any, error: Exception | None) -> None:
         if error is not None:
             self._source_error = error
-
-    def _overtake(self) -> None:
-        """Have what follows the next call go before it, since no `run` is coming, or the server lacks a script."""
-        for packed, owed in self._trail:
-            self._outbox.append(packed if owed.script is None else self._with_source(owed.script, packed))
-            self._owed.append(owed)
-        self._trail.clear()
 
     def _write(self, connection: Connection, packed: bytes) -> None:
         if self._outbox:

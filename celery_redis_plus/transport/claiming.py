@@ -62,13 +62,10 @@ class Claiming:
         self._pace.claimed()
         self.rotation.claims(channel)
         queues = self._queues(channel)
-        if self.works_beside:
-            self._session.settler.release(hold=True)
-            if self._seat.taken and channel.qos.busy and self.ahead.send(channel, queues, credit):
-                return False
-        else:
-            # Nothing is done before the messages are here: the acks can wait for them, not the other way round.
-            self._session.settler.release(trail=True)
+        # In the claim's write, and before it: the room that they make may be what it looks for.
+        self._session.settler.release(hold=True)
+        if self.works_beside and self._seat.taken and channel.qos.busy and self.ahead.send(channel, queues, credit):
+            return False
         asked_at = clock.now_s()
         batch = self._session.claims.claim(channel, queues, credit)
         channel.cool(queues)

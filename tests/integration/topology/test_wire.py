@@ -329,3 +329,13 @@ def test_numbers_of_a_connection_start_anew_with_the_connection(wire):
     assert len({producer for producer, _ in first}) == 1
     assert second[1] == 1
     assert second[0] != first[0][0]
+
+
+def test_owed_replies_are_read_until_it_is_enough(wire):
+    answers = Answers()
+    for _ in range(5):
+        wire.post(ADD, [b"n"], 1, done=answers)
+    wire.catch_up(until=lambda: len(answers.replies) == 2)
+    assert answers.replies == [1, 2]
+    wire.catch_up()
+    assert answers.replies == [1, 2, 3, 4, 5]
