@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from redis.exceptions import RedisError, ResponseError
 from celery_redis_plus.broker.failures import log_deaths, log_pause, read_deaths
 from celery_redis_plus.broker.holding import Held, Register, Settlement
 from celery_redis_plus.events import pack_text
-from celery_redis_plus.scripts import script
+from celery_redis_plus.scripts import Script, script
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.last_error import Failure
@@ -27,10 +27,8 @@ logger = logging.getLogger(__name__)
 
 #: Most messages one script call settles.
 MAX_BATCH = 250
-#: Seconds for which a settlement waits for its connection before it tries the duties' one, and the other way round: a round trip.
-MOMENT_S = 0.0002
-#: Seconds after which it is left to the duties' thread, which waits for the same server.
-PATIENCE_S = 0.05
+#: Seconds for which a settlement waits for its connection, where other threads wait for replies, before it is deferred.
+LOCK_WAIT_S = 0.05
 #: Seconds for which the ack of a message that is acked before its work may wait for others.
 LEISURE_S = 0.001
 #: Settlement -> what the requeue script calls it.
@@ -48,20 +46,17 @@ class Settler:
         *,
         dead_letter_max: int,
         delivery_limit: int | None,
-        spare: Wire | None = None,
     ) -> None:
         """Settle over `wire`.
 
         Args:
             wire: the connection.
-            spare: the duties' connection, for what cannot wait until `wire` is free.
             keys: spells the keys.
             register: what this process holds.
             dead_letter_max: how many dead letters a queue keeps.
             delivery_limit: failed deliveries after which a message dies in queues without a limit of their own; None is never.
         """
         self._wire = wire
-        self._spare = spare
         self._keys = keys
         self._register = register
         self._dead_letter_max = dead_letter_max
@@ -82,82 +77,44 @@ class Settler:
         self._tell_failed = script("tell_failed")
 
     def post(self, held: Held, settlement: Settlement) -> None:
-        """Send a settlement without waiting for the reply. Never raises: what the connection loses, the duties send again.
+        """Send a settlement without waiting for the reply. Never raises.
 
-        Nor does it wait long for the connection: another thread may wait there for a server that writes to its disk, and what
-        has not left this process when it is killed runs again.
+        A settlement that the connection loses, or cannot take within `LOCK_WAIT_S`, is deferred: the duties' thread sends it
+        over a connection of its own.
         """
-        wire = self._wire
-        if wire.lock.acquire(blocking=False):
-            try:
-                self._post([held], settlement, hold=False, wire=wire)
-            finally:
-                wire.lock.release()
-            return
-        if not self._over_either(lambda wire: self._post([held], settlement, hold=False, wire=wire)):
-            self._register.order(held, settlement)
+        self._send([[held]], settlement)
 
     def begin(self, held: Held) -> None:
         """Tell the server that the work on a message begins, where a delivery of it failed before. Never raises.
 
-        The call has left this process when this returns, and nothing waits for the reply. Where no connection is free in time, or
-        none is there, the server does not hear of it, and does not count the loss of this delivery.
+        The call has left this process when this returns, and nothing waits for the reply. Where the connection is gone, or is not
+        free in time, the server does not hear of it, and does not count the loss of this delivery.
         """
         if held.begun or not held.failed_before:
             return
         held.begun = True
-        if not self._over_either(lambda wire: self._post_begin(held, wire)):
-            logger.debug("message %s of queue %r begins, and the server is not told", held.tag, held.queue)
+        self._tell(self._begin, [self._keys.queue(held.queue).message], held.tag, held.claim)
 
     def tell_failed(self, queue: str, tag: str, reason: str, failure: Failure | None) -> None:
         """Have the events tell that a task failed whose message was acked early. Never raises, and waits for no reply."""
         # Its ack comes first.
         self.release()
         error = "" if failure is None else pack_text(failure.text)
+        self._tell(self._tell_failed, [self._keys.queue(queue).meta], tag, pack_text(reason), error)
 
-        def send(wire: Wire) -> None:
-            if wire.connected:
-                try:
-                    wire.post(self._tell_failed, [self._keys.queue(queue).meta], tag, pack_text(reason), error)
-                except (RedisError, OSError) as lost:
-                    logger.debug("the failure of message %s is not told: %s", tag, lost)
-
-        if not self._over_either(send):
-            logger.debug("the failure of message %s is not told", tag)
-
-    def _post_begin(self, held: Held, wire: Wire) -> None:
-        if wire.connected:
-            try:
-                wire.post(self._begin, [self._keys.queue(held.queue).message], held.tag, held.claim)
-            except (RedisError, OSError) as error:
-                # The session's owner meets it with its next call.
-                logger.debug("beginning message %s: %s", held.tag, error)
-
-    def _over_either(self, send: Callable[[Wire], None]) -> bool:
-        """Send over the session's connection or the spare one, whichever is free; return False where neither is in time."""
-        give_up_at = time.monotonic() + PATIENCE_S
-        while not (self._over(self._wire, send) or self._over(self._spare, send)):
-            if time.monotonic() > give_up_at:
-                return False
-        return True
-
-    def _over(self, wire: Wire | None, send: Callable[[Wire], None]) -> bool:
-        """Send over a connection that is free at once, or nearly; return False where it is not.
-
-        Where the spare one has just broken, its thread tries again only after a pause: the session's own is free sooner.
-        """
-        if wire is None or not wire.lock.acquire(timeout=MOMENT_S):
-            return False
+    def _tell(self, told: Script, keys: Sequence[bytes], *arguments: Argument) -> None:
+        """Send a script that nothing depends on, unless the connection is gone, or not free in time."""
+        if not self._wire.lock.acquire(timeout=LOCK_WAIT_S):
+            logger.debug("%s of message %s is not sent: the connection is busy", told.name, arguments[0])
+            return
         try:
-            if wire is self._spare and not wire.connected:
-                return False
-            is_read = wire is self._wire or wire.owes
-            send(wire)
+            if self._wire.connected:
+                self._wire.post(told, keys, *arguments)
+        except (RedisError, OSError) as error:
+            # The session's owner meets it with its next call.
+            logger.debug("%s of message %s is not sent: %s", told.name, arguments[0], error)
         finally:
-            wire.lock.release()
-        if not is_read:
-            self._register.on_work()
-        return True
+            self._wire.lock.release()
 
     def gather(self, held: Held) -> None:
         """Keep an ack for `release` or `release_due`, which its caller promises to call: one script call for several.
@@ -194,49 +151,63 @@ class Settler:
             while self._gathered:
                 held = self._gathered.popleft()
                 queues.setdefault(held.queue, []).append(held)
-        for messages in queues.values():
-            for at in range(0, len(messages), MAX_BATCH):
-                self._post(messages[at : at + MAX_BATCH], Settlement.ACK, hold=hold)
+        batches = [messages[at : at + MAX_BATCH] for messages in queues.values() for at in range(0, len(messages), MAX_BATCH)]
+        self._send(batches, Settlement.ACK, hold=hold)
 
-    def _post(self, messages: list[Held], settlement: Settlement, *, hold: bool, wire: Wire | None = None) -> None:
-        wire = wire or self._wire
+    def _send(self, batches: Iterable[list[Held]], settlement: Settlement, *, hold: bool = False) -> None:
+        """Post a call for each batch, of messages of one queue; defer what the connection does not take."""
+        wire = self._wire
+        if not wire.lock.acquire(timeout=LOCK_WAIT_S):
+            self._defer(batches, settlement)
+            return
+        try:
+            for messages in batches:
+                # Asked under the lock: a settlement never opens a lost connection anew, because nobody would read its reply.
+                if wire.connected:
+                    self._post(messages, settlement, hold=hold)
+                else:
+                    self._defer([messages], settlement)
+        finally:
+            wire.lock.release()
+
+    def _defer(self, batches: Iterable[Iterable[Held]], settlement: Settlement) -> None:
+        for messages in batches:
+            for held in messages:
+                self._register.order(held, settlement)
+
+    def _post(self, messages: list[Held], settlement: Settlement, *, hold: bool) -> None:
+        wire = self._wire
         keys, arguments = self._call(messages, settlement)
 
         def done(reply: Any, error: Exception | None) -> None:
-            if error is None and settlement in REQUEUES:
+            if error is not None:
+                self._log_refusal(error, settlement, messages[0].queue)
+                self._defer([messages], settlement)
+                return
+            if settlement in REQUEUES:
                 self._log_requeue(messages[0].queue, reply)
             for held in messages:
-                if error is None:
-                    self._register.confirm(held)
-                else:
-                    self._register.order(held, settlement)
-            self._log_refusal(error, settlement, messages[0].queue)
+                self._register.confirm(held)
 
-        # Asked under the lock: a settlement never opens a connection that was lost anew, because nobody would read its reply.
-        with wire.lock:
-            if not wire.connected:
-                for held in messages:
-                    self._register.order(held, settlement)
-                return
+        if errors := _errors(messages, settlement):
+            # With which exceptions the work ended: before the settlement, and in its write.
             try:
-                limited = messages[0].queue in self._register.limited
-                self._post_errors(wire, messages, settlement)
-                wire.post(self._script(settlement), keys, *arguments, done=done, hold=hold)
-                if limited:
-                    wire.post(self._wake, self._wake_keys(messages[0].queue), hold=hold)
+                wire.post(self._note_error, [self._keys.queue(messages[0].queue).message], *errors, hold=True)
             except (RedisError, OSError) as error:
-                # `done` has been told of the failure, and the session's owner meets it with its next call.
-                logger.debug("settling %d message(s): %s", len(messages), error)
+                done(None, error)
+                return
+        try:
+            wire.post(self._script(settlement), keys, *arguments, done=done, hold=hold)
+            if messages[0].queue in self._register.limited:
+                wire.post(self._wake, self._wake_keys(messages[0].queue), hold=hold)
+        except (RedisError, OSError) as error:
+            # `done` has been told of the failure, and the session's owner meets it with its next call.
+            logger.debug("settling %d message(s): %s", len(messages), error)
 
-    def _log_refusal(self, error: Exception | None, settlement: Settlement, queue: str) -> None:
+    def _log_refusal(self, error: Exception, settlement: Settlement, queue: str) -> None:
         if isinstance(error, ResponseError) and str(error) != self._refusal:
             self._refusal = str(error)
             logger.warning("the server refuses to %s messages of queue %r: %s", settlement.value, queue, error)
-
-    def _post_errors(self, wire: Wire, messages: list[Held], settlement: Settlement) -> None:
-        """Send, before the settlement and in its write, with which exceptions the work ended."""
-        if errors := _errors(messages, settlement):
-            wire.post(self._note_error, [self._keys.queue(messages[0].queue).message], *errors, hold=True)
 
     def ack_now(self, queue: str, tags: Iterable[str]) -> int:
         """Remove messages and wait for the reply; return how many were there. Raises as `Wire.run` does."""
@@ -282,7 +253,7 @@ class Settler:
         keys = self._keys.queue(queue)
         return [keys.ready, keys.bell, keys.meta]
 
-    def _script(self, settlement: Settlement) -> Any:
+    def _script(self, settlement: Settlement) -> Script:
         if settlement is Settlement.ACK:
             return self._ack
         if settlement is Settlement.REJECT:

@@ -96,8 +96,7 @@ class Service:
         self.register.on_work = self._waker.wake
         self.watched.on_change = self._waker.wake
         wire = Wire(connector, "duties", timeout=options.socket_timeout)
-        #: The duties' connection for commands; settlements take it when their own is busy.
-        self.commands = wire
+        self._commands = wire
         self._bell_wire = BlockingWire(connector, "timers", timeout=options.socket_timeout)
         self._timers = BellWaiter(self._bell_wire, wire, wake=keys.wake(self.name), polling_interval_s=TIMER_WAIT_S)
         settler = Settler(
@@ -288,7 +287,7 @@ class Service:
         finally:
             if self._pid == os.getpid():
                 self._heartbeat.hurry()
-                self.commands.close()
+                self._commands.close()
                 with self._lock:
                     if self._thread in {None, threading.current_thread()}:
                         # Else one that was started meanwhile waits there by now.
@@ -310,8 +309,6 @@ class Service:
             self.roster.hurry()
             self._subscriptions.hurry()
         self._sweeper.watch(self._swept())
-        if self.commands.owes:
-            self.commands.collect()
         self._rounds.run()
 
     def _note_id(self, queue: str, record_id: bytes) -> None:
@@ -349,8 +346,6 @@ class Service:
         descriptors = [self._waker.fileno()]
         if self._timers.armed:
             descriptors.append(self._bell_wire.fileno())
-        if self.commands.owes:
-            descriptors.append(self.commands.fileno())
         wait_readable(descriptors, wait_s)
         self._waker.clear()
         if self._timers.arrived():
@@ -371,7 +366,7 @@ class Service:
         if self._reachable and error is not None and not self._stopping:
             self._reachable = False
             logger.warning("heartbeats and timers: the broker is away (%s); trying again", error)
-        self.commands.abandon()
+        self._commands.abandon()
         self._bell_wire.abandon()
         self._timers.forget()
         self._heartbeat.hurry()

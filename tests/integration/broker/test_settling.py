@@ -8,9 +8,7 @@ from celery_redis_plus import clock
 from celery_redis_plus.broker import settling
 from celery_redis_plus.broker.holding import Settlement
 from celery_redis_plus.scripts import script
-from celery_redis_plus.topology.wire import Wire
 from tests.integration.broker.conftest import DEAD_MAX
-from tests.support.waiting import wait_until
 
 BACK = [Settlement.REQUEUE, Settlement.RETURN, Settlement.HAND_BACK]
 
@@ -111,7 +109,7 @@ def test_posted_settlements_of_a_lost_connection_are_left_to_the_duties(broker):
 
 def test_a_settlement_never_opens_a_lost_connection_anew(broker, monkeypatch):
     """Nobody would read its reply there: a refusal (the server loads its data) left a message that was held for ever."""
-    monkeypatch.setattr(settling, "PATIENCE_S", 10)
+    monkeypatch.setattr(settling, "LOCK_WAIT_S", 10)
     broker.declare("q")
     broker.publish("q", b"x")
     (message,) = broker.register.admit(broker.claim("q"), "session", clock.now_s())
@@ -129,16 +127,6 @@ def test_a_settlement_never_opens_a_lost_connection_anew(broker, monkeypatch):
 
 
 @pytest.fixture
-def two_wires(broker):
-    """The wire of the broker, and one as the duties have."""
-    spare = Wire(broker.wire.connector, "spare", timeout=5)
-    spare.connect()
-    broker.settler._spare = spare  # noqa: SLF001 - as a session is made
-    yield broker.wire, spare
-    spare.close()
-
-
-@pytest.fixture
 def settling_message(broker):
     broker.declare("q")
     broker.publish("q", b"x")
@@ -146,49 +134,17 @@ def settling_message(broker):
     return broker.register.settle(message.tag, Settlement.ACK)
 
 
-def post_in_a_thread(broker, held):
-    thread = threading.Thread(target=broker.settler.post, args=(held, Settlement.ACK))
-    thread.start()
-    thread.join(10)
-    assert not thread.is_alive()
-
-
-def test_a_settlement_takes_the_duties_connection_where_its_own_is_busy(broker, two_wires, settling_message):
-    """Another thread may wait there for the server's disk. The duties are told that there is a reply to read."""
+def test_a_settlement_whose_connection_is_busy_for_long_is_left_to_the_duties(broker, settling_message):
+    """Another thread may wait there for the server's disk."""
     told = []
     broker.register.on_work = lambda: told.append(True)
-    wire, spare = two_wires
-    with wire.lock:
-        post_in_a_thread(broker, settling_message)
-        wait_until(lambda: broker.client.zcard("messages_index:{q}") == 0)
-    assert (told, spare.owes, broker.register.orders()) == ([True], True, [])
-    wait_until(lambda: spare.collect() or not spare.owes)
-    assert len(broker.register) == 0
-
-
-def test_a_settlement_is_left_to_the_duties_where_both_are_busy(broker, two_wires, settling_message):
-    wire, spare = two_wires
-    with wire.lock, spare.lock:
-        post_in_a_thread(broker, settling_message)
-    assert [order.held for order in broker.register.orders()] == [settling_message]
-
-
-def test_a_settlement_waits_for_its_own_connection_where_that_of_the_duties_is_broken(
-    broker, two_wires, settling_message, monkeypatch
-):
-    """Their thread pauses before it opens another."""
-    monkeypatch.setattr(settling, "PATIENCE_S", 10)
-    wire, spare = two_wires
-    spare.abandon()
     thread = threading.Thread(target=broker.settler.post, args=(settling_message, Settlement.ACK))
-    with wire.lock:
+    with broker.wire.lock:
         thread.start()
-        thread.join(0.1)
-        assert thread.is_alive()
-    thread.join(10)
-    wait_until(lambda: broker.client.zcard("messages_index:{q}") == 0)
-    assert not spare.connected
-    assert broker.register.orders() == []
+        thread.join(10)
+        assert not thread.is_alive()
+    assert told
+    assert [order.held for order in broker.register.orders()] == [settling_message]
 
 
 def hand_back_page(broker, page, *known):
