@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError, ResponseError
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.failures import log_deaths, log_pause, read_deaths
 from celery_redis_plus.broker.holding import Held, Register, Settlement
 from celery_redis_plus.events import pack_text
@@ -30,7 +30,7 @@ MAX_BATCH = 250
 #: Seconds for which a settlement waits for its connection, where other threads wait for replies, before it is deferred.
 LOCK_WAIT_S = 0.05
 #: Seconds for which the ack of a message that is acked before its work may wait for others.
-LEISURE_S = 0.001
+EARLY_ACK_DELAY_S = 0.01
 #: Settlement -> what the requeue script calls it.
 REQUEUES = {Settlement.REQUEUE: "asked", Settlement.FAIL: "failed"}
 
@@ -46,6 +46,7 @@ class Settler:
         *,
         dead_letter_max: int,
         delivery_limit: int | None,
+        on_gathered: Callable[[Settler], None] = lambda _: None,
     ) -> None:
         """Settle over `wire`.
 
@@ -55,6 +56,7 @@ class Settler:
             register: what this process holds.
             dead_letter_max: how many dead letters a queue keeps.
             delivery_limit: failed deliveries after which a message dies in queues without a limit of their own; None is never.
+            on_gathered: called with this, from any thread, when acks are gathered: they leave at `flush_at` at the latest.
         """
         self._wire = wire
         self._keys = keys
@@ -63,10 +65,13 @@ class Settler:
         self._delivery_limit = -1 if delivery_limit is None else delivery_limit
         #: Acks that wait for `release`; from any thread.
         self._gathered: deque[Held] = deque()
-        #: When the first of them has to leave, on the monotonic clock, in seconds.
-        self._leaves_at = math.inf
         #: The last refusal of the server that was logged.
         self._refusal = ""
+        #: When the first of them was gathered, on `clock`, in seconds.
+        self._gathered_at = 0.0
+        #: Whether the ack of a message is among them whose work has ended: a loop sends it before all else.
+        self._urgent = False
+        self._on_gathered = on_gathered
         self._ack = script("ack")
         self._begin = script("begin")
         self._requeue = script("requeue")
@@ -117,25 +122,28 @@ class Settler:
             self._wire.lock.release()
 
     def gather(self, held: Held) -> None:
-        """Keep an ack for `release` or `release_due`, which its caller promises to call: one script call for several.
-
-        May be called from any thread.
-        """
-        first = not self._gathered
-        leaves_at = time.monotonic() + (LEISURE_S if held.early else 0.0)
-        # The other way round, a release between the two would leave a time without an ack; this way an ack waits for the next.
+        """Keep an ack for `release` or `release_due`: one script call for several. May be called from any thread."""
+        if not self._gathered:
+            self._gathered_at = clock.now_s()
         self._gathered.append(held)
-        if first or leaves_at < self._leaves_at:
-            self._leaves_at = leaves_at
+        # After it: a release in between sends it, or leaves it to the next one.
+        if not held.early:
+            self._urgent = True
+        self._on_gathered(self)
 
     @property
     def gathers(self) -> bool:
         """Whether acks wait for `release`."""
         return bool(self._gathered)
 
-    def release_due(self, *, grace_s: float = 0.0) -> None:
-        """Send the gathered acks if one of them had to leave `grace_s` seconds ago. May be called from any thread."""
-        if self._gathered and self._leaves_at + grace_s <= time.monotonic():
+    @property
+    def flush_at(self) -> float:
+        """When the gathered acks leave at the latest, on `clock`, in seconds; infinity where there are none."""
+        return self._gathered_at + EARLY_ACK_DELAY_S if self._gathered else math.inf
+
+    def release_due(self) -> None:
+        """Send the gathered acks if one of them has to leave now. May be called from any thread."""
+        if self._gathered and (self._urgent or self.flush_at <= clock.now_s()):
             self.release()
 
     def forget(self) -> None:
@@ -146,6 +154,7 @@ class Settler:
         """Send the gathered acks, with `hold` in the wire's next write. Never raises, as `post`."""
         if not self._gathered:
             return
+        self._urgent = False
         queues: dict[str, list[Held]] = {}
         with suppress(IndexError):
             while self._gathered:

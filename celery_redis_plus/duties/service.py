@@ -31,6 +31,7 @@ from celery_redis_plus.broker.leases import Leases
 from celery_redis_plus.broker.queues import Queues
 from celery_redis_plus.broker.settling import Settler
 from celery_redis_plus.broker.waiting import BellWaiter
+from celery_redis_plus.duties.ack_flush import AckFlush
 from celery_redis_plus.duties.aftermath import Aftermath
 from celery_redis_plus.duties.dead_letters import DeadLetterForwarder
 from celery_redis_plus.duties.deliveries import Deliveries, Forgotten, Overdue
@@ -135,6 +136,8 @@ class Service:
         #: What this process waits for; its thread runs while there is something.
         self.deliveries = Deliveries(connector, keys, options)
         self._janitor.on_unbound = self._subscriptions.forget
+        #: Hears of acks that wait for others.
+        self.ack_flush = AckFlush(self._waker.wake)
         #: Hears of sessions that nobody closed.
         self.dropped = DroppedSessions(self.register, self.watched, self.positions, self.roster, wake=self._waker.wake)
         self._rounds = Rounds(
@@ -151,7 +154,7 @@ class Service:
                 Forgotten(Overdue(wire, keys, options)),
                 UnconvertedProcesses(wire, keys, self.watched),
             ),
-            first=(self._heartbeat, self.roster),
+            first=(self._heartbeat, self.roster, self.ack_flush),
         )
         #: How often heartbeats came later than planned by more than an interval; and how often the thread had died.
         self.late_heartbeats = self.deaths = 0

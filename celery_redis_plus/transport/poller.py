@@ -20,7 +20,6 @@ from celery_redis_plus.topology import forks
 from celery_redis_plus.topology.readable import several_may_wait, wait_readable
 from celery_redis_plus.transport.bells import Bells
 from celery_redis_plus.transport.claiming import Claiming
-from celery_redis_plus.transport.courier import Courier
 from celery_redis_plus.transport.looping import Seat
 from celery_redis_plus.transport.pacing import Pace
 
@@ -53,8 +52,6 @@ class Poller:
         self._pace = Pace(session.options, self._seat)
         self._bells = Bells(session, self._channels, self._pace)
         self.claiming = Claiming(session, self._channels, self._pace, self._seat)
-        #: Sends the acks that the loop does not come to send.
-        self.courier = Courier(session.settler)
         self._turn_number = 0
         #: The place of the channel that delivers next.
         self._next_channel = 0
@@ -252,22 +249,19 @@ class Poller:
         """Serve from `loop`; calling it again, or with another loop, leaves no trace of before."""
         self.detach()
         self._session.loop_thread = threading.get_ident()
-        self.courier.start()
         self._seat.take(loop, self.on_tick, self._on_timer)
 
     def keep(self, held: Held) -> bool:
         """Keep an ack of the loop's own thread for the loop's next write, which claims as well; return False where it cannot.
 
         Not when the worker was told to end: then the loop stands still while its pool finishes what it has. In a turn, in which
-        a solo worker runs its tasks, a courier sees to it that no ack waits for a long one.
+        a solo worker runs its tasks, the duties' thread sees to it that no ack waits for a long one.
         """
         session = self._session
         keeper = session.service.keeper
         if (keeper is not None and keeper.ending()) or (self._in_turn and held.queue in session.service.register.limited):
             return False
         session.settler.gather(held)
-        if self._in_turn:
-            self.courier.expect()
         return True
 
     def turns_when_woken(self, keeper: Keeper | None) -> bool:
@@ -286,7 +280,6 @@ class Poller:
             with suppress(RedisError, OSError):
                 # What failed is broken by now, and its next user hears of it.
                 self.claiming.ahead.finish()
-            self.courier.stop()
             self._session.settler.release()
             self._seat.leave()
 
@@ -313,8 +306,6 @@ class Poller:
             session.settler.release()
         else:
             session.settler.release_due()
-            if session.settler.gathers:
-                self.courier.expect()
         session.wire.push()
         self._seat.listen("bells", session.bell_wire, self._on_bells, wanted=bool(session.waiter.armed))
         self._seat.listen("streams", session.stream_wire, self._on_streams, wanted=session.reader.armed)

@@ -107,8 +107,6 @@ class QoS(virtual.QoS):
             session.settler.release()
         elif 4 * self.credit(len(self.channel.buffer), limit) >= 3 * limit:
             session.waker.wake()
-        else:
-            self.channel.poller.courier.expect()
 
     def drop(self, tag: str) -> None:
         """Forget a delivered message that others hold by now."""

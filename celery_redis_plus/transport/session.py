@@ -134,6 +134,7 @@ class Session:
             self.service.register,
             dead_letter_max=options.dead_letter_max,
             delivery_limit=options.delivery_limit,
+            on_gathered=self.service.ack_flush.expect,
         )
         self.leases = Leases(self.wire, self.keys, self.service.register, visibility_timeout_s=options.visibility_timeout)
         self.dead_letters = DeadLetters(self.wire, self.keys)

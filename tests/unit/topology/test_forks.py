@@ -12,9 +12,7 @@ from celery_redis_plus.topology.forks import lock_of
 
 PACKAGE = Path(celery_redis_plus.__file__).parent
 #: They renew theirs in `forked`, with more that belongs to it; `notices` is below `forks`; a demonstration does not fork.
-BY_THEMSELVES = {
-    "topology/held_connection.py", "transport/claim_ahead.py", "transport/courier.py", "notices.py", "demo/account.py",
-}  # fmt: skip
+BY_THEMSELVES = {"topology/held_connection.py", "notices.py", "demo/account.py"}
 
 
 class Owner:

@@ -1,4 +1,4 @@
-"""Acks given inside a turn of the loop, as a solo worker gives them: with the next claim, or by a thread if work comes first."""
+"""Acks given inside a turn of the loop, as a solo worker gives them: they leave with the next claim, or after a delay."""
 
 from __future__ import annotations
 
@@ -11,12 +11,6 @@ import pytest
 from celery_redis_plus.broker.holding import Settlement
 from celery_redis_plus.transport.failures import CONNECTION_ERRORS
 from tests.support.waiting import wait_until
-
-THREAD = "celery-redis-plus-courier"
-
-
-def couriers():
-    return [thread for thread in threading.enumerate() if thread.name == THREAD]
 
 
 def ack_calls(channel, monkeypatch):
@@ -51,7 +45,7 @@ def test_an_ack_leaves_while_the_work_after_it_goes_on(worked, early):
 
 
 def test_early_acks_of_short_work_leave_with_the_next_claim(worked, monkeypatch):
-    monkeypatch.setattr("celery_redis_plus.broker.settling.LEISURE_S", 10.0)
+    monkeypatch.setattr("celery_redis_plus.broker.settling.EARLY_ACK_DELAY_S", 10.0)
     done = []
 
     def work(message):
@@ -134,49 +128,12 @@ def test_an_ack_that_makes_room_for_others_leaves_at_once(worked):
     assert waiting == [False] * 8
 
 
-def test_the_thread_ends_with_its_loop(worked):
-    done = []
-
-    def work(message):
-        message.ack()
-        done.append(message)
-
-    before = couriers()
-    running, inbox, _ = worked(work, prefetch=4, count=8)
-    running.run(lambda: len(done) == 8)
-    assert len(couriers()) == len(before) + 1
-    connection = inbox.connection
-    connection.transport.unregister_from_event_loop(connection.connection, running.hub)
-    wait_until(lambda: len(couriers()) <= len(before), 10)
-
-
-def test_the_thread_ends_when_nothing_has_come_for_long_and_a_new_one_serves_what_comes_then(worked, monkeypatch):
-    monkeypatch.setattr("celery_redis_plus.transport.courier.IDLE_END_S", 0.01)
-    monkeypatch.setattr("celery_redis_plus.transport.courier.QUIET_LOOKS", 1)
-    left = []
-
-    def work(message):
-        message.note_early()
-        message.ack()
-        wait_until(lambda: not inbox.channel.session.settler.gathers, 10)
-        wait_until(lambda: len(couriers()) == before, 10)
-        left.append(message)
-
-    before = len(couriers())
-    running, inbox, publisher = worked(work, prefetch=4, count=3)
-    running.run(lambda: len(left) == 3)
-    wait_until(lambda: publisher.queue_sizes("q").unacked == 0, 10)
-
-
-def test_an_ack_that_comes_while_the_loop_ends_leaves_and_the_thread_ends(worked):
+def test_an_ack_that_comes_while_the_loop_ends_leaves(worked):
     messages = []
-    before = len(couriers())
     running, inbox, publisher = worked(messages.append, prefetch=4, count=8)
     running.run(lambda: len(messages) == 4)
     connection, session = inbox.connection, inbox.channel.session
     connection.transport.unregister_from_event_loop(connection.connection, running.hub)
     # A thread that saw the loop just before its end.
     session.settler.gather(session.service.register.settle(messages[0].delivery_tag, Settlement.ACK))
-    connection.transport.poller.courier.expect()
     wait_until(lambda: publisher.queue_sizes("q").unacked == 3, 10)
-    wait_until(lambda: len(couriers()) <= before, 10)
