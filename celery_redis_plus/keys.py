@@ -74,7 +74,7 @@ _PARTS = re.compile(rb"([a-z_]+):\{(.*)\}(?::([^{}]*))?", re.DOTALL)
 _TYPES = {
     "hash": "message meta consumer events_meta events_readers exchanges binding track fanout subscriber",
     "zset": "queue delayed messages_index expiry dying dead trash bell timer consumers interested room queues tracks wake "
-    "subscribers cursors dead_subscribers expired expired_names bell_tended bell_expired",
+    "subscribers cursors dead_subscribers expired expired_names expired_bytes bell_tended bell_expired",
     "set": "tended archives",
     "stream": "events track_events",
     "string": "pub task trail unique queue_ids epoch",
@@ -210,12 +210,14 @@ class Keys:
         self.tended = self._key("tended")
         self.tended_bell = self._key("bell_tended")
         #: Tasks that expired and that no worker has revoked yet: all of them, the prefix of their copies, their tasks' names, the
-        #: prefix of a list for each name, and the bell that tells of a new one. `lua/include/expired.lua` has them in this order.
+        #: prefix of a list for each name, their sizes, and the bell that tells of a new one. `lua/include/expired.lua` has them
+        #: in this order.
         self.expired = (
             self._key("expired"),
             self._key("expired_task:"),
             self._key("expired_names"),
             self._key("expired_named:"),
+            self._key("expired_bytes"),
             self._key("bell_expired"),
         )
         self.exchanges = self._key("exchanges")

@@ -138,10 +138,7 @@ class Options:
         unit="s",
     )
     transient_queue_ttl: float = kinds.option(
-        _SECONDS,
-        300,
-        "An auto-delete queue that nobody uses vanishes after this time, with its messages.",
-        unit="s",
+        _SECONDS, 300, "An auto-delete queue that nobody uses vanishes after this time, with its messages.", unit="s"
     )
     delivery_limit: int | None = kinds.option(
         kinds.number(1, integer=True),
@@ -158,10 +155,7 @@ class Options:
         unit="messages",
     )
     dead_letter_ttl: float = kinds.option(
-        kinds.number(1),
-        604_800,
-        "How long a queue keeps a dead letter; older ones are removed, counted and logged.",
-        unit="s",
+        kinds.number(1), 604_800, "How long a queue keeps a dead letter; older ones are removed, counted and logged.", unit="s"
     )
     publish_dedup_window: float = kinds.option(
         _SECONDS,
@@ -178,10 +172,7 @@ class Options:
         unit="replicas",
     )
     wait_replicas_timeout: float = kinds.option(
-        _TIMEOUT,
-        1,
-        "How long a publish waits for its replicas; only with `wait_replicas`.",
-        unit="s",
+        _TIMEOUT, 1, "How long a publish waits for its replicas; only with `wait_replicas`.", unit="s"
     )
     unheard_exchanges: str = kinds.option(
         kinds.text("names of exchanges, separated by commas, with * and ?"),

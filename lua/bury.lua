@@ -8,8 +8,11 @@
 -- @include text
 local now = now_ms()
 for i = 3, #ARGV do redis.call('ZADD', KEYS[1], text(-now), ARGV[i]) end
-local gone = redis.call('ZREMRANGEBYSCORE', KEYS[1], '(' .. text(ARGV[1] - now), '(0')
+-- So many a call: the next one goes on.
+local MOST = 500
+local old = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(ARGV[1] - now), '(0', 'LIMIT', 0, MOST)
+if #old > 0 then redis.call('ZREM', KEYS[1], unpack(old)) end
 local tombstones = redis.call('ZCOUNT', KEYS[1], '-inf', '(0')
-if tombstones <= tonumber(ARGV[2]) then return gone end
+if tombstones <= tonumber(ARGV[2]) then return #old end
 -- The youngest have the lowest scores.
-return gone + redis.call('ZREMRANGEBYRANK', KEYS[1], ARGV[2], tombstones - 1)
+return #old + redis.call('ZREMRANGEBYRANK', KEYS[1], math.max(ARGV[2], tombstones - MOST), tombstones - 1)

@@ -20,7 +20,7 @@ for i = 9, #KEYS do
       redis.call('RENAME', KEYS[i], KEYS[1])
     else
       redis.call('ZUNIONSTORE', KEYS[1], 2, KEYS[1], KEYS[i])
-      redis.call('DEL', KEYS[i])
+      redis.call('UNLINK', KEYS[i])
     end
   end
 end

@@ -14,7 +14,7 @@ for i = 5, #KEYS do
       redis.call('RENAME', KEYS[i], KEYS[1])
     else
       redis.call('ZUNIONSTORE', KEYS[1], 2, KEYS[1], KEYS[i])
-      redis.call('DEL', KEYS[i])
+      redis.call('UNLINK', KEYS[i])
     end
   end
 end

@@ -29,6 +29,7 @@ for i = 4, #ARGV do
       -- The server has evicted the copy.
       forget_named(outbox, ARGV[i], tag)
       redis.call('ZREM', outbox.tasks, tag)
+      forget_bytes(outbox, tag)
     end
   end
 end

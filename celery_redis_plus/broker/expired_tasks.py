@@ -41,7 +41,7 @@ class ExpiredTasks:
         """Use `wire`."""
         self._wire = wire
         self._keys = keys.expired
-        self._names, self._bell = keys.expired[2], keys.expired[4]
+        self._names, self._bell = keys.expired[2], keys.expired[-1]
 
     def waiting(self) -> bool:
         """Return whether there are any, also such that another worker has taken."""

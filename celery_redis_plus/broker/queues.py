@@ -309,9 +309,13 @@ class Queues:
 
     def empty_trash(self, name: str, archive: bytes | str = "") -> None:
         """Free the messages of a queue that was purged or deleted; `archive` is the record of the events of a deleted one."""
-        keys = self._keys.queue(name)
-        while self._wire.run(script("empty_trash"), [keys.trash, keys.message, keys.meta], PAGE, archive):
+        while self.free_page(name, archive):
             pass
+
+    def free_page(self, name: str, archive: bytes | str = "") -> int:
+        """Do a part of `empty_trash`; return how many messages are freed, 0 at the end."""
+        keys = self._keys.queue(name)
+        return int(self._wire.run(script("empty_trash"), [keys.trash, keys.message, keys.meta], PAGE, archive))
 
     def touch(self, name: str) -> bool:
         """Keep a transient queue alive with its messages, a lasting one as it is; return False where the queue is gone."""
@@ -342,19 +346,21 @@ class Queues:
                 gone.append(name)
         return gone
 
-    def bury(self, names: Iterable[str]) -> list[str]:
-        """Clear away what vanished transient queues left, and remember them; return those that had not come back meanwhile."""
-        gone = [name for name in names if self.clear_away(name)]
-        if gone:
-            self._remember(gone)
-        return gone
+    def bury(self, name: str) -> None:
+        """Remember a vanished transient queue, unless it has come back meanwhile."""
+        if not self.exists(name):
+            self._remember([name])
 
     def clear_away(self, name: str) -> bool:
         """Remove what a queue without a record has left; return False where it has one."""
-        deleted, *_ = self._delete(name, if_gone=True)
+        deleted = self.remove_remains(name)
         if deleted:
             self.empty_trash(name)
-        return bool(deleted)
+        return deleted
+
+    def remove_remains(self, name: str) -> bool:
+        """Do as `clear_away`, but leave the messages in the trash, for `free_page`."""
+        return bool(self._delete(name, if_gone=True)[0])
 
     def _delete(
         self, name: str, *, if_unused: bool = False, if_empty: bool = False, if_gone: bool = False, if_id: bytes = b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,8 @@ class Janitor:
         self._touch_at: dict[str, float] = {}
         #: Up to where the messages of a long queue were touched, where a slice ended in its middle.
         self._touched: dict[str, int] = {}
+        #: Vanished queues whose messages are still to be freed; each then leaves a tombstone.
+        self._vanished: deque[str] = deque()
         #: Called with exchange and queue when a vanished queue's binding has gone with it.
         self.on_unbound: Callable[[str, str], None] = lambda *_: None
         self._clear_at = clock.now_s() + random.uniform(1, CLEAR_S)  # noqa: S311 - spreads load, guards nothing
@@ -40,6 +43,8 @@ class Janitor:
     @property
     def due_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
+        if self._vanished:
+            return 0.0
         return min(self._list_at, self._clear_at, *self._touch_at.values())
 
     def hurry(self) -> None:
@@ -58,9 +63,11 @@ class Janitor:
                 self._touch(queue, now, slice_)
         if slice_.over:
             return
-        if now >= self._clear_at:
+        if now >= self._clear_at and not self._vanished:
             self._clear_at = now + random.uniform(0.8, 1.2) * CLEAR_S  # noqa: S311 - spreads load, guards nothing
-            self.clear()
+            self._clear()
+        while self._vanished and not slice_.over:
+            self._free_page()
 
     def _list(self, now: float) -> None:
         self._list_at = now + LIST_S
@@ -81,16 +88,29 @@ class Janitor:
         self._touch_at[queue] = now + ttl_ms / 2000
 
     def clear(self) -> None:
-        """Remove what is left of transient queues that were not used in time."""
+        """Remove what is left of transient queues that were not used in time: all of it, however long that takes."""
+        self._clear()
+        while self._vanished:
+            self._free_page()
+
+    def _clear(self) -> None:
         overdue = self._queues.overdue()
         if not overdue:
             return
         # In this order: what dies in between leaves a queue in the list, to be cleared by the next who looks.
         unbound = self._bindings.unbind_queues(overdue)
-        gone = self._queues.bury(overdue)
+        gone = [name for name in overdue if self._queues.remove_remains(name)]
         for exchange, binding in unbound:
             if binding.queue not in gone:
                 # Its client came back while we were at it.
                 self._bindings.bind(exchange, binding)
             else:
                 self.on_unbound(exchange, binding.queue)
+        self._vanished.extend(gone)
+
+    def _free_page(self) -> None:
+        """Free some messages of the first vanished queue; where none is left, remember it."""
+        name = self._vanished[0]
+        if not self._queues.free_page(name):
+            self._vanished.popleft()
+            self._queues.bury(name)

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.duties.process_end import LIMIT_S
 from celery_redis_plus.duties.service import Service
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from celery_redis_plus.topology.connector import Connector
 
 
+#: The options that a service goes by. Connections that differ in one of them have services of their own.
+OPTIONS = (
+    *("visibility_timeout", "delivery_limit", "dead_letter_max", "dead_letter_ttl", "consumer_heartbeat_timeout"),
+    *("transient_queue_ttl", "subscriber_timeout", "stream_max_age", "fanout_prefix", "publish_dedup_window"),
+    *("archive", "archive_sample", "archive_events", "archive_payload", "archive_index"),
+    *("archive_maxlen", "archive_hard_maxlen", "archive_max_age"),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """What makes two connections share a service: the same broker, seen with the same eyes."""
@@ -27,7 +36,8 @@ class _Place:
     address: str
     username: str | None
     prefix: str
-    visibility_timeout_s: float
+    #: What the service itself goes by.
+    options: tuple[Any, ...]
 
 
 #: The services of this process. The register has to outlive every channel, so nothing smaller than the process can own it.
@@ -38,7 +48,7 @@ _services_lock = lock_of(sys.modules[__name__], "_services_lock")
 def service_for(connector: Connector, keys: Keys, options: Options) -> Service:
     """Return this process's service for a broker, made at first use."""
     address = connector.address
-    place = _Place(address.display(), address.username, keys.prefix, options.visibility_timeout)
+    place = _Place(address.display(), address.username, keys.prefix, tuple(getattr(options, name) for name in OPTIONS))
     with _services_lock:
         service = _services.get(place)
         if service is None:

@@ -223,7 +223,8 @@ def _report(queue: str, swept: Swept) -> None:
     if swept.unrevoked:
         logger.warning(
             "%d expired task(s) of queue %r never become REVOKED, and whoever waits for their results waits on: no worker that "
-            "has the task revoked them within a day, or more than 10,000 expired tasks were waiting (counter `unrevoked`)",
+            "has the task revoked them within a day, or more than 10,000 expired tasks, or 64 MB of them, were waiting (counter "
+            "`unrevoked`)",
             swept.unrevoked, queue,
         )  # fmt: skip
 

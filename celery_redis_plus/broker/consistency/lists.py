@@ -117,7 +117,11 @@ class Lists:
                     Violation("orphan-keys", name, "", "there is no such queue"), partial(self._queues.clear_away, name)
                 )
         elif stays and queue.listed < now_ms - LEFT_BEHIND_MS:
-            yield Suspect(Violation("left-behind", name, "", "its keys are still there"), partial(self._queues.bury, [name]))
+            yield Suspect(Violation("left-behind", name, "", "its keys are still there"), partial(self._bury, name))
+
+    def _bury(self, name: str) -> None:
+        if self._queues.clear_away(name):
+            self._queues.bury(name)
 
     def _remains(self, name: str, tags: list[bytes]) -> tuple[bool, bool]:
         """Return whether a queue without a record has keys that stay, and whether it has messages that do."""

@@ -57,6 +57,50 @@ def test_tasks_beyond_the_bound_are_the_oldest_and_are_counted_and_logged(clock,
     assert len(redis_client.keys("expired_task:*")) == 3
 
 
+@pytest.fixture
+def small_outbox(redis_client):
+    """An outbox of 2,000 bytes."""
+    outbox = scripts._read("include/expired.lua")  # noqa: SLF001 - as above
+    small = outbox.replace("OUTBOX_BYTES = 67108864", "OUTBOX_BYTES = 2000")
+    assert small != outbox
+    with composed_with({"include/expired.lua": small}):
+        yield
+
+
+def outbox_bytes(redis_client):
+    copies = redis_client.keys("expired_task:*")
+    return sum(redis_client.hstrlen(key, "payload") + redis_client.hstrlen(key, "body") for key in copies)
+
+
+@pytest.mark.usefixtures("small_outbox")
+def test_tasks_beyond_the_bound_in_bytes_are_counted_and_logged(connect, redis_client, caplog):
+    channel = connect(visibility_timeout=3).channel()
+    declare(channel, "q")
+    Inbox(channel, "elsewhere")
+    bodies = [letter * 250 for letter in "abcdefgh"]
+    expire(channel, "q", *bodies, "x" * 3000)
+    wait_until(lambda: channel.queue_counters("q").expired == 9)
+    kept = waiting(channel, redis_client)
+    assert 0 < len(kept) < 8
+    assert kept == bodies[-len(kept) :]
+    assert 0 < outbox_bytes(redis_client) == redis_client.zscore("expired_bytes", "") <= 2000
+    assert unrevoked(channel, "q") == 9 - len(kept)
+    logged = f"{9 - len(kept)} expired task(s) of queue 'q' never become REVOKED"
+    wait_until(lambda: logged in caplog.text)
+
+
+@pytest.mark.usefixtures("small_outbox")
+def test_what_is_revoked_makes_room_in_bytes(connect, redis_client):
+    channel = connect(visibility_timeout=3).channel()
+    declare(channel, "q")
+    Inbox(channel, "elsewhere")
+    expire(channel, "q", "a" * 300, "b" * 300)
+    wait_until(lambda: channel.queue_counters("q").expired == 2)
+    tasks = ExpiredTasks(channel.session.wire, channel.session.keys)
+    tasks.done(tasks.take(tasks.names()))
+    assert redis_client.keys("expired*") == []
+
+
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_task_that_waits_for_longer_than_a_day_is_counted_and_logged(clock, connect, redis_client, caplog, taken):
     channel = connect(visibility_timeout=3).channel()
