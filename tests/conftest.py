@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -77,6 +78,21 @@ def start_worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
             return stack.enter_context(Worker(app, tmp_path, **options))
 
         yield start
+
+
+# ---- the processes of pytest-xdist
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Two processes for each core with `-n auto`: a test waits for as long as it computes."""
+    return 2 * (os.cpu_count() or 1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take long: otherwise one process has such a file when the others have nothing left."""
+    long = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in long)
 
 
 # ---- the guard

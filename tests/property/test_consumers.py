@@ -33,6 +33,7 @@ def machine(server: Server, redis_client: redis.Redis) -> Iterator[type[Serving]
         yield type("Serving", (Serving,), {"client": redis_client, "address": address})
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600 if not EXAMPLES else 86_400)
 def test_whatever_consumers_do_messages_go_to_who_may_have_them(machine: type[Serving]) -> None:
     run_state_machine_as_test(machine, settings=CONSUMERS)

@@ -49,6 +49,7 @@ def machine(server: Server, redis_client: redis.Redis, monkeypatch: pytest.Monke
         yield type("Broker", (Broker,), {"client": redis_client, "address": address})
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600 if not EXAMPLES else 86_400)
 def test_any_sequence_of_commands_and_accidents_keeps_the_invariants(machine: type[Broker]) -> None:
     run_state_machine_as_test(machine, settings=PROFILE)
