@@ -14,7 +14,8 @@
 -- @include now
 -- @include tag
 
-local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing')
+local record = redis.call('HMGET', KEYS[1],
+  'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing', 'published', 'newest')
 if not record[1] then return 'NOQUEUE' end
 local rank = tonumber(ARGV[2])
 if not rank then
@@ -46,10 +47,11 @@ end
 -- Stores an original that is due at once and for ever, as nearly all are, without the functions further down: each call of a script
 -- makes the functions anew that it comes by. `log` is that of the queue's events.
 local function put(log)
-  local now, published = now_ms(), redis.call('HINCRBY', KEYS[1], 'published', 1)
-  local tag = new_tag(now, published, log and is_sampled(published, log.permille) and '-' or '.', record[1])
+  local time, published = newest_of(record[11], now_ms()), tonumber(record[10] or 0) + 1
+  redis.call('HSET', KEYS[1], 'published', published, 'newest', time)
+  local tag = new_tag(time, published, log and is_sampled(published, log.permille) and '-' or '.', record[1])
   -- Its place comes first: whoever meets a tag without a message drops it, and a message without a place would stay for ever.
-  redis.call('ZADD', KEYS[2], text(rank * LEVEL + now), tag)
+  redis.call('ZADD', KEYS[2], text(rank * LEVEL + time), tag)
   redis.call('HSET', KEYS[4] .. tag, 'payload', ARGV[1])
   redis.call('ZADD', KEYS[5], 0, 'work')
   -- Remembered first, it would be lost at the retry if it could not be stored.

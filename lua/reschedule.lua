@@ -16,13 +16,16 @@ local hash = queue.message .. tag
 local score, due = find_waiting(queue, tag)
 if not score then return 0 end
 local now = now_ms()
-local ttl = redis.call('HGET', queue.meta, 'ttl')
+local record = redis.call('HMGET', queue.meta, 'ttl', 'ageing', 'newest')
+local ttl = record[1]
 local eta = tonumber(ARGV[2])
 if string.sub(ARGV[2], 1, 1) == '+' then eta = now + eta end
 -- Among its priority it stands as one that was published for that time.
 local fields = redis.call('HMGET', hash, 'lives', 'expires', 'rank')
 local rank = tonumber(fields[3]) or math.floor(score / LEVEL)
-score = text(rank * level_of(redis.call('HGET', queue.meta, 'ageing')) + math.max(eta, now))
+local time = newest_of(record[3], now)
+score = text(rank * level_of(record[2]) + math.max(eta, time))
+if eta <= now then redis.call('HSET', queue.meta, 'newest', time) end
 if eta > now then
   redis.call('HSET', hash, 'score', score)
   redis.call('ZADD', queue.delayed, text(eta), tag)

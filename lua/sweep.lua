@@ -239,7 +239,7 @@ local function sweep(queue)
     local overrun, skipped = trim_events(queue.meta)
     return answer(interval, 0, 0, 0, 0, 0, 0, 0, 0, overrun, skipped, 0, growth_of(queue, 'unrevoked'), '')
   end
-  local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace', 'id', 'bell')
+  local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace', 'id', 'bell', 'newest')
   local swept = tonumber(record[3] or 0)
   if not take_over and record[1] and record[1] ~= ARGV[1] and tonumber(record[2] or 0) > now and swept <= now then
     return answer(record[2] - now + 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '')
@@ -280,7 +280,7 @@ local function sweep(queue)
   -- What a deleted queue has left in the trash must not bring its record back.
   if record[5] then
     redis.call('HSET', queue.meta, 'sweeper', ARGV[1], 'lease', text(now + math.max(lease, wait)), 'swept', text(pass),
-      'next', text(now + wait), 'grace', text(grace_until))
+      'next', text(now + wait), 'grace', text(grace_until), 'newest', text(math.max(now, tonumber(record[7] or 0))))
   end
   if redis.call('EXISTS', queue.ready) == 1 then
     redis.call('ZADD', record[6] or queue.bell, 0, 'work')

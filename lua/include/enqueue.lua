@@ -5,7 +5,7 @@
 -- @include event
 
 -- What of a queue's record whoever enqueues reads.
-local RECORD = { 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing' }
+local RECORD = { 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing', 'published', 'newest' }
 
 -- How many ms of waiting weigh as much as one level of priority: with `ageing` a message gains a level in so many.
 local function level_of(ageing)
@@ -22,18 +22,19 @@ end
 
 -- Gives the message its tag and its place: ready, or delayed until `eta` (ms since the epoch; '+ms' counts from now). Returns
 -- the tag.
--- `record` is HMGET meta of RECORD; `record.description` is what the event `published` says of the
+-- `record` is HMGET meta of RECORD, read anew for each message; `record.description` is what the event `published` says of the
 -- message. `staged` is false, or the key of a hash that already holds the body, or a whole message of another queue: its RENAME is
 -- the moment from which on the message is here.
 -- `life` is as publishers send it. `tag` is false, or a tag that the message has already: its event is left to the caller.
 local function enqueue(meta, ready, delayed, message, bell, timer, record, payload, rank, eta, staged, expiry, life, tag)
   local now = now_ms()
   eta = string.sub(eta, 1, 1) == '+' and now + tonumber(eta) or tonumber(eta)
-  local published = redis.call('HINCRBY', meta, 'published', 1)
+  local published, time = tonumber(record[10] or 0) + 1, newest_of(record[11], now)
+  redis.call('HSET', meta, 'published', published, 'newest', time)
   local log = not tag and record[6] and log_of(meta, record[6])
   local told = log and is_sampled(published, log.permille)
   local mark = record[5] and (told and '=' or '~') or (told and '-' or '.')
-  tag = tag or new_tag(now, published, mark, record[1])
+  tag = tag or new_tag(time, published, mark, record[1])
   local hash = message .. tag
   local ttl, level = record[2], level_of(record[9])
   local lives, expires = false, false
@@ -45,7 +46,7 @@ local function enqueue(meta, ready, delayed, message, bell, timer, record, paylo
   if delayed_until then
     redis.call('ZADD', delayed, delayed_until, tag)
   else
-    redis.call('ZADD', ready, text(rank * level + now), tag)
+    redis.call('ZADD', ready, text(rank * level + time), tag)
   end
   if staged then
     local moved = redis.call('HEXISTS', staged, 'payload') == 1
@@ -59,7 +60,7 @@ local function enqueue(meta, ready, delayed, message, bell, timer, record, paylo
     end
   end
   if delayed_until then
-    redis.call('HSET', hash, 'payload', payload, 'score', text(rank * level + eta))
+    redis.call('HSET', hash, 'payload', payload, 'score', text(rank * level + math.max(eta, time)))
     if lives then redis.call('HSET', hash, 'lives', text(lives)) end
     if expires then redis.call('HSET', hash, 'expires', text(expires)) end
     if ttl then redis.call('PEXPIRE', delayed, ttl) end

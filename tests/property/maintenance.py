@@ -136,4 +136,5 @@ class Maintenance(World):
         self.queues.declare(queue, QueueArguments.parse(queue, durable=True))
         self.swept_at.pop(queue, None)
         self.grace_until.pop(queue, None)
+        self.newest.pop(queue, None)
         self.rings(queue)

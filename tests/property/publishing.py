@@ -152,11 +152,15 @@ class Publishing(World):
         outgoing, now = logical.outgoing, self.clock.now_ms
         eta = now + int(outgoing.eta) if isinstance(outgoing.eta, str) else outgoing.eta
         delayed = eta > now
+        # Also where the clock goes back, no message stands before those that were published before it.
+        time = int(tag[:11], 16)
+        assert time >= max(now, self.newest.get(logical.queue, 0))
+        self.newest[logical.queue] = time
         self.messages[tag] = Message(
             tag,
             logical.queue,
             outgoing.body,
-            outgoing.rank * LEVEL + (eta if delayed else now),
+            outgoing.rank * LEVEL + max(eta, time),
             eta,
             "delayed" if delayed else "ready",
             lives=int(outgoing.life) if outgoing.life else None,

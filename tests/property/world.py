@@ -161,6 +161,8 @@ class World(RuleBasedStateMachine):
         self.swallowed: set[str] = set()
         self.swept_at: dict[str, int] = {}
         self.grace_until: dict[str, int] = {}
+        #: The latest time, in ms, that a message of the queue was published by.
+        self.newest: dict[str, int] = {}
         #: Tags that a delete has put into the trash.
         self.trashed: set[str] = set()
 
