@@ -7,6 +7,7 @@
 -- Returns { 1, ready messages that went with it, was it transient (0/1), record of its events or '' }; { 0, 0, 0, '' } where a
 -- condition forbids it.
 -- @include now
+-- @include to_trash
 if ARGV[3] == '1' and redis.call('HEXISTS', KEYS[2], 'id') == 1 then return { 0, 0, 0, '' } end
 if ARGV[4] ~= '' and redis.call('HGET', KEYS[2], 'id') ~= ARGV[4] then return { 0, 0, 0, '' } end
 if ARGV[1] == '1' and redis.call('ZCOUNT', KEYS[5], now_ms(), '+inf') > 0 then return { 0, 0, 0, '' } end
@@ -14,16 +15,7 @@ local ready = redis.call('ZCARD', KEYS[9])
 if ARGV[2] == '1' and ready > 0 then return { 0, 0, 0, '' } end
 local transient = redis.call('HEXISTS', KEYS[2], 'ttl')
 local archive = redis.call('HGET', KEYS[2], 'archive') or ''
-for i = 9, #KEYS do
-  if redis.call('EXISTS', KEYS[i]) == 1 then
-    if redis.call('EXISTS', KEYS[1]) == 0 then
-      redis.call('RENAME', KEYS[i], KEYS[1])
-    else
-      redis.call('ZUNIONSTORE', KEYS[1], 2, KEYS[1], KEYS[i])
-      redis.call('UNLINK', KEYS[i])
-    end
-  end
-end
+to_trash(KEYS[1], { unpack(KEYS, 9) })
 -- Their processes list those that live again.
 for _, id in ipairs(redis.call('ZRANGE', KEYS[5], 0, -1)) do
   local record, bell = KEYS[8] .. id, KEYS[3] .. ':'

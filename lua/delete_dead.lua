@@ -4,18 +4,8 @@
 -- ARGV  tags; none = all, which go to the trash for the caller to empty
 -- Returns how many went.
 -- @include event
-local gone = 0
-if #ARGV == 0 then
-  gone = redis.call('ZCARD', KEYS[1])
-  if gone > 0 then
-    if redis.call('EXISTS', KEYS[2]) == 0 then
-      redis.call('RENAME', KEYS[1], KEYS[2])
-    else
-      redis.call('ZUNIONSTORE', KEYS[2], 2, KEYS[2], KEYS[1])
-      redis.call('DEL', KEYS[1])
-    end
-  end
-end
+-- @include to_trash
+local gone = #ARGV == 0 and to_trash(KEYS[2], { KEYS[1] }) or 0
 for _, tag in ipairs(ARGV) do
   if redis.call('ZSCORE', KEYS[1], tag) then
     redis.call('UNLINK', KEYS[3] .. tag)

@@ -5,19 +5,8 @@
 -- Returns how many messages went.
 -- @include now
 -- @include room
-local purged = 0
-for i = 5, #KEYS do
-  local count = redis.call('ZCARD', KEYS[i])
-  if count > 0 then
-    purged = purged + count
-    if redis.call('EXISTS', KEYS[1]) == 0 then
-      redis.call('RENAME', KEYS[i], KEYS[1])
-    else
-      redis.call('ZUNIONSTORE', KEYS[1], 2, KEYS[1], KEYS[i])
-      redis.call('UNLINK', KEYS[i])
-    end
-  end
-end
+-- @include to_trash
+local purged = to_trash(KEYS[1], { unpack(KEYS, 5) })
 redis.call('DEL', KEYS[3], KEYS[4])
 if purged > 0 and redis.call('EXISTS', KEYS[2]) == 1 then redis.call('HINCRBY', KEYS[2], 'purged', purged) end
 make_room(KEYS[2], purged, 0, 'gone', now_ms())
