@@ -1,13 +1,18 @@
 #!lua flags=allow-oom
--- Pauses a queue for all its consumers, until it is resumed or its time is over. Publishing goes on.
+-- Pauses a queue for all its consumers, until it is resumed or its time is over, or resumes it. Publishing goes on.
 -- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
 --       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)  12 consumers (zset)
 --       13 consumer (prefix of a hash)  14 interested (zset)
--- ARGV  1 reason  2 for how long (ms, 0 = for good)
--- Returns 1; 0 where the queue has no record.
+-- ARGV  1 reason ('' = resume)  2 for how long (ms, 0 = for good)
+-- Returns 1; 0 where the queue has no record, or was not paused and shall go on.
 -- @include now
 -- @include crew
 local crew = crew_of(0)
+if ARGV[1] == '' then
+  if redis.call('HDEL', crew.meta, 'paused', 'paused_at', 'paused_until', 'quiet') == 0 then return 0 end
+  wake(crew)
+  return 1
+end
 if redis.call('HEXISTS', crew.meta, 'id') == 0 then return 0 end
 local now = now_ms()
 local until_ms = ARGV[2] == '0' and 0 or now + ARGV[2]

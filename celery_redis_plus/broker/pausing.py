@@ -50,7 +50,7 @@ class Pausing:
 
     def resume(self, queue: str) -> bool:
         """Let the consumers of `queue` go on; return whether it was paused."""
-        return bool(self._wire.run(script("resume"), self._keys.queue(queue).crew))
+        return bool(self._wire.run(script("pause"), self._keys.queue(queue).crew, "", 0))
 
     def paused(self, queue: str) -> Pause | None:
         """Return the pause of `queue`, which may be over by a moment; None: it has none."""

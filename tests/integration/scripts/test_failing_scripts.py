@@ -171,8 +171,10 @@ SCENARIOS: dict[str, list[Scenario]] = {
         )
     ],
     "suspend": [Scenario(lambda shop: shop.run("suspend", shop.q.crew, "me"))],
-    "pause": [Scenario(lambda shop: shop.pausing.pause("q", "why"))],
-    "resume": [Scenario(lambda shop: shop.pausing.resume("q"), before=lambda shop: shop.pausing.pause("q", "why"))],
+    "pause": [
+        Scenario(lambda shop: shop.pausing.pause("q", "why")),
+        Scenario(lambda shop: shop.pausing.resume("q"), before=lambda shop: shop.pausing.pause("q", "why")),
+    ],
     "declare": [Scenario(lambda shop: shop.declare("new"))],
     "bind": [Scenario(lambda shop: shop.run("bind", [shop.keys.binding("e")], "bind", "a", "b"))],
 }
