@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.deaths import Death, record_death, record_failure
 from celery_redis_plus.broker.describing import describe
+from celery_redis_plus.broker.eta import LEVEL_MS
 from celery_redis_plus.broker.last_error import Failure, read_failure
 from celery_redis_plus.broker.lifetime import lifetime
 from celery_redis_plus.broker.undelivered import UNDELIVERED
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 PAGE, PAGE_BYTES = 100, 1_000_000
 #: What the move script answers for a message that is no longer there, and for targets of which none has a record.
 GONE, NO_TARGET = -1, -2
+
+#: Fields of its hash that `list_messages` reads of each dead letter.
+LISTED = ("reason", "failed", "claim", "score", "rank", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +231,10 @@ class DeadLetters:
         letters: list[DeadLetter] = []
         rank = first
         while rank - first < limit:
-            _, looked_at, *fields = self._wire.run(
-                script("list_dead"), [key, self._keys.queue(queue).message], rank, min(PAGE, first + limit - rank), PAGE_BYTES
-            )
-            letters += [_letter(queue, fields[at : at + 8]) for at in range(0, len(fields), 8)]
+            page = rank, min(PAGE, first + limit - rank), PAGE_BYTES
+            _, looked_at, *found = self._wire.run(script("list_messages"), [key, self._keys.queue(queue).message], *page, *LISTED)
+            width = 3 + len(LISTED)
+            letters += [_letter(queue, found[at : at + width]) for at in range(0, len(found), width)]
             rank += looked_at
             if not looked_at:
                 break
@@ -238,8 +242,9 @@ class DeadLetters:
 
 
 def _letter(queue: str, fields: Sequence[bytes]) -> DeadLetter:
-    tag, died, payload, reason, failures, claims, rank, error = fields
-    death = tag.decode(), queue, reason.decode(), int(float(died)), int(failures), int(claims), int(rank)
+    tag, died, payload, reason, failures, claims, score, rank, error = fields
+    level = int(rank or float(score or 0) // LEVEL_MS)
+    death = tag.decode(), queue, reason.decode(), int(float(died)), int(failures or 0), int(claims or 0), level
     failure = read_failure(error.decode("utf-8", "surrogateescape"))
     envelope, body = split_payload(payload)
     try:

@@ -54,7 +54,7 @@ def list_delayed(wire: Wire, keys: Keys, queue: str, limit: int) -> Listing:
     total, rank, size = 0, 0, 0
     while rank < limit and size < LISTING_BYTES:
         total, looked_at, *fields = wire.run(
-            script("list_delayed"), [of.delayed, of.message], rank, min(PAGE, limit - rank), PAGE_BYTES
+            script("list_messages"), [of.delayed, of.message], rank, min(PAGE, limit - rank), PAGE_BYTES
         )
         for tag, eta, payload in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
             envelope, body = split_payload(payload)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from celery_redis_plus.archive.finished import failed_deliveries, spent_ms
 from celery_redis_plus.broker.delayed import list_delayed
 from celery_redis_plus.broker.describing import describe
-from celery_redis_plus.broker.eta import MAX_ETA_MS
+from celery_redis_plus.broker.eta import LEVEL_MS
 from celery_redis_plus.broker.last_error import read_failure
 from celery_redis_plus.broker.unique import standing_of_moved
 from celery_redis_plus.errors import QueueNotFound
@@ -44,8 +44,6 @@ TAIL, PAGE = 10_000, 1000
 MOST_DELAYED = 100_000
 #: Messages in one script call.
 BATCH = 500
-#: Scores from one priority to the next.
-_LEVEL = MAX_ETA_MS + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +202,7 @@ def _standing(queue: str, tag: str, place: str, found: list[str], events: list[E
     moment = int(float(score))
     failure = read_failure(error)
     headers = json.loads(envelope).get("headers") or {} if envelope else {}
-    since = {READY: moment % _LEVEL, DEAD: int(float(died or 0))}.get(state)
+    since = {READY: moment % LEVEL_MS, DEAD: int(float(died or 0))}.get(state)
     told = _told(queue, tag, shown_state(state, event="", reason="", tried=bool(claims)), events)
     return replace(
         told,

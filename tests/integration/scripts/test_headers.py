@@ -15,7 +15,7 @@ NAMES = sorted(path.name.removesuffix(".lua") for path in LUA.iterdir() if path.
 #: These may be refused when the server's memory is full: they add.
 MAY_BE_REFUSED = {"publish", "publish_dead", "publish_managed", "track", "publish_fanout"}
 READ_ONLY = {
-    "count_consumers", "counters", "list_consumers", "list_dead", "list_delayed", "list_overdue", "list_subscribers", "locate",
+    "count_consumers", "counters", "list_consumers", "list_messages", "list_overdue", "list_subscribers", "locate",
     "name_expired",
 }  # fmt: skip
 
