@@ -106,8 +106,9 @@ def _message(item: _Hash, place: str, places: Places) -> Iterator[str]:
     if place in ("ready", "delayed", "dead") and item.by is not None:
         yield f"still has the holder {item.by!r}"
     # One that expires may be due before its eta; one that was sent back waits, and keeps the place that it had.
+    # After a step of the clock back it stands later than its eta, behind what was published before.
     moved = item.expires is not None or item.claim is not None
-    if place == "delayed" and not moved and item.score is not None and int(item.score) % LEVEL != int(places[place][item.tag]):
+    if place == "delayed" and not moved and item.score is not None and int(item.score) % LEVEL < int(places[place][item.tag]):
         yield f"has eta {places[place][item.tag]:.0f} and score {item.score!r}"
 
 
