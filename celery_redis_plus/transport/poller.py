@@ -86,8 +86,9 @@ class Poller:
 
     def _deliver_one(self) -> bool:
         """Deliver one broadcast or message; return whether there was one that could be."""
+        reader = self._session.reader
         if self._broadcasts_in_a_row < BROADCASTS_IN_A_ROW:
-            if self._deliver_broadcast():
+            if reader.ready and self._deliver_broadcast():
                 return True
         elif self._channels:
             # Queues have their turn: nobody has listened to their bells meanwhile.
@@ -102,7 +103,7 @@ class Poller:
                 self._arm_streams()
                 self._take_broadcasts()
             return True
-        return self._deliver_broadcast()
+        return bool(reader.ready) and self._deliver_broadcast()
 
     def _deliver_broadcast(self) -> bool:
         delivery = self._session.reader.next()
@@ -254,14 +255,16 @@ class Poller:
     def keep(self, held: Held) -> bool:
         """Keep an ack of the loop's own thread for the loop's next write, which claims as well; return False where it cannot.
 
-        Not when the worker was told to end: then the loop stands still while its pool finishes what it has. In a turn, in which
-        a solo worker runs its tasks, the duties' thread sees to it that no ack waits for a long one.
+        In a turn, in which a solo worker runs its tasks, the duties' thread sees to it that no ack waits for a long one. Outside
+        of turns not when the worker was told to end: then the loop stands still while its pool finishes what it has.
         """
-        session = self._session
-        keeper = session.service.keeper
-        if (keeper is not None and keeper.ending()) or (self._in_turn and held.queue in session.service.register.limited):
+        service = self._session.service
+        if self._in_turn:
+            if held.queue in service.register.limited:
+                return False
+        elif service.keeper is not None and service.keeper.ending():
             return False
-        session.settler.gather(held)
+        self._session.settler.gather(held)
         return True
 
     def turns_when_woken(self, keeper: Keeper | None) -> bool:

@@ -10,6 +10,7 @@ import socket
 import weakref
 from collections.abc import Collection
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from redis.exceptions import NoPermissionError, RedisError
@@ -72,7 +73,6 @@ class Session:
         self.id = secrets.token_hex(6)
         self.address = address
         self.options = options
-        self._service: tuple[int, Service] | None = None
         self._origin = None if origin is None else weakref.ref(origin)
         self.keys = Keys(options.global_keyprefix)
         self.connector = Connector(address, options)
@@ -211,19 +211,17 @@ class Session:
     def forked(self) -> None:
         """Leave what was claimed and is to be settled to the parent, in a child."""
         self.inherited = self.broken = True
+        self.__dict__.pop("service", None)
         # Another name than the parent's, in which nothing is claimed: what is given up under it concerns nobody.
         self.id = secrets.token_hex(6)
         self.loop_thread = None
         self.waiter.forget()
         self.settler.forget()
 
-    @property
+    @cached_property
     def service(self) -> Service:
-        """This process's service for the broker; looked up again in each process, because a fork leaves it behind."""
-        pid = this_process.pid
-        if self._service is None or self._service[0] != pid:
-            self._service = pid, service_for(self.connector, self.keys, self.options)
-        return self._service[1]
+        """This process's service for the broker; `forked` forgets it, because a child has one of its own."""
+        return service_for(self.connector, self.keys, self.options)
 
     def fanout_keys(self, exchange: str) -> FanoutKeys:
         """Return the keys of a fanout exchange."""

@@ -168,7 +168,7 @@ class FanoutReader:
         self._interval_s = polling_interval_s
         self._by_stream: dict[bytes, list[Subscription]] = {}
         #: Those that may have something to deliver, in turn.
-        self._ready: deque[Subscription] = deque()
+        self.ready: deque[Subscription] = deque()
         #: Whom the outstanding read is for, by stream.
         self._asked: dict[bytes, list[Subscription]] = {}
         #: Whether the last read was full, or one of a burst: there may be many entries.
@@ -191,7 +191,7 @@ class FanoutReader:
         subscription = Subscription(position, consumer, may)
         subscription.patterns.add(pattern)
         subscriptions.append(subscription)
-        self._ready.append(subscription)
+        self.ready.append(subscription)
         self._interrupt()
 
     def unsubscribe(self, queue: str) -> None:
@@ -205,7 +205,7 @@ class FanoutReader:
                 self._by_stream[stream] = left
             else:
                 del self._by_stream[stream]
-        self._ready = deque(subscription for subscription in self._ready if subscription.position.queue != queue)
+        self.ready = deque(subscription for subscription in self.ready if subscription.position.queue != queue)
 
     def _interrupt(self) -> None:
         """End a blocked read whose streams have changed. XREAD takes nothing away, so the connection may just go."""
@@ -291,8 +291,8 @@ class FanoutReader:
             most = max(most, len(entries))
             for subscription in self._asked.get(bytes(stream), ()):
                 subscription.fill(entries, filtered=self._patterns)
-                if subscription not in self._ready:
-                    self._ready.append(subscription)
+                if subscription not in self.ready:
+                    self.ready.append(subscription)
         now = time.monotonic()
         # A read that ended as soon as it began is one of a burst: the entries of some milliseconds come in one read then.
         if 0 < most < self._page and (most > 1 or now - self._armed_at < BURST_S):
@@ -307,7 +307,7 @@ class FanoutReader:
 
     def next(self) -> Delivery | None:
         """Take the next broadcast to deliver, of the subscribers in turn; None where there is none, or nobody may take one."""
-        ready = self._ready
+        ready = self.ready
         for _ in range(len(ready)):
             subscription = ready[0]
             if not subscription.buffer and not subscription.position.again:
@@ -328,8 +328,8 @@ class FanoutReader:
         found = False
         for subscription in list(self._all()):
             position = subscription.position
-            if position.again and subscription not in self._ready:
-                self._ready.append(subscription)
+            if position.again and subscription not in self.ready:
+                self.ready.append(subscription)
                 found = True
             back_to, position.back_to = position.back_to, None
             if back_to is not None:
