@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport import virtual
 
 from celery_redis_plus.errors import ServerUnreachable
-from celery_redis_plus.transport.consuming import Consuming
 from celery_redis_plus.transport.declaring import Declaring
 from celery_redis_plus.transport.failures import CONNECTION_ERRORS, channel_error
 from celery_redis_plus.transport.message import Message
 from celery_redis_plus.transport.publishing import Publishing
 from celery_redis_plus.transport.qos import QoS
 from celery_redis_plus.transport.settling import Settling
+from celery_redis_plus.transport.single_get import SingleGet
 
 if TYPE_CHECKING:
     from celery_redis_plus.topology.held_connection import HeldConnection
@@ -33,7 +33,7 @@ class _Socket:
         return self._wire.connection
 
 
-class Channel(Publishing, Consuming, Settling, Declaring, virtual.Channel):
+class Channel(Publishing, SingleGet, Settling, Declaring, virtual.Channel):
     """A channel; all channels of a connection share its session and its poller."""
 
     Message = Message
