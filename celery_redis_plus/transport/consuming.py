@@ -64,6 +64,8 @@ class Consuming(Broadcasting):
         #: Queues that were declared again, as the duties have noticed.
         self.redeclared: deque[str] = deque()
         self._no_ack: set[str] = set()
+        #: Queues that were asked for single messages.
+        self._getting: set[str] = set()
         self._init_broadcasting()
         #: How many of the messages delivered in this turn went to Celery's timer.
         self.timers_filled = 0

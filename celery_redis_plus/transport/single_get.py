@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 class SingleGet(Consuming):
     """`basic_get` of one channel."""
 
-    def _init_consuming(self) -> None:
-        super()._init_consuming()
-        #: Queues that were asked for a message here.
-        self._getting: set[str] = set()
-
     @as_channel_errors
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Message | None:
         """Return the queue's first message, or None.
