@@ -42,8 +42,8 @@ def test_every_way_to_send_a_command_names_the_key(wire, open_wire):
 def test_an_owed_reply_after_a_refusal_is_still_its_own(wire):
     wire.command("SET", "bell:{q}", "x")
     answers = []
-    wire.trail(ZADD_TWO, [b"timer:{q}", b"bell:{q}"], done=lambda _, error: answers.append(error))
-    wire.trail(script("draw_id"), [b"queue_ids"], done=lambda reply, _: answers.append(reply))
+    wire.post(ZADD_TWO, [b"timer:{q}", b"bell:{q}"], done=lambda _, error: answers.append(error), hold=True)
+    wire.post(script("draw_id"), [b"queue_ids"], done=lambda reply, _: answers.append(reply), hold=True)
     with pytest.raises(WrongKeyType):
         wire.run(ZADD_TWO, [b"timer:{q}", b"bell:{q}"])
     wire.catch_up()
