@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 from celery_redis_plus import errors, events, options
 from celery_redis_plus.broker.consistency import RULES
 from celery_redis_plus.integration.ack_policies import ENDINGS, POLICIES
+from celery_redis_plus.key_descriptions import DESCRIPTIONS, SECTIONS
+from celery_redis_plus.record_fields import COUNTERS, FANOUT_COUNTERS, NOW, PROCESS_COUNTERS
+from celery_redis_plus.script_headers import writers
 from celery_redis_plus.spark.declared import options_table
 from celery_redis_plus.spark.sink_options import SinkOptions
 from celery_redis_plus.spark.source_options import SourceOptions
@@ -190,6 +193,70 @@ def ack_policies_page() -> str:
     return ACK_POLICIES_INTRO + head + "".join(rows)
 
 
+DATA_INTRO = """# Data in Redis
+
+Every key on the server. `Q` stands for a queue, `X` for an exchange, `/0.` for `fanout_prefix` with the database's number. The
+option `global_keyprefix` stands before every key. The text in braces is Redis Cluster's hash tag: all keys of a queue share a
+slot, so one script may change them together. In a queue's name a leading `}` or `%` is escaped (`%7D`, `%25`).
+
+A **tag** identifies a message: 11 hexadecimal digits of server time (ms), 8 of the queue's count of publishes, one character, and
+the queue's id in base 36. The character says whether the queue has limits and the message events: `.` neither, `~` limits, `-`
+events, `=` both.
+
+A message's hash stands in exactly one **place**: ready (`queue:{Q}`), delayed (`delayed:{Q}`), unacked (`messages_index:{Q}`),
+or dead (`dying:{Q}`, `dead:{Q}`). `celery-redis-plus check`
+holds the keys [against the rules](check.md).
+
+"Empty queue" says whether the key exists for a lasting queue that was declared and has never had a message, a binding or a
+consumer. Redis removes sets that have no member. "Written by" names the scripts in `lua/` that may write the key, and commands
+beside them.
+
+Sources of this page: `celery_redis_plus/keys.py` spells the keys, `celery_redis_plus/key_descriptions.py` and
+`celery_redis_plus/record_fields.py` describe them, the headers of the scripts say who writes them.
+"""
+
+
+def data_page() -> str:
+    """Return the page of all keys on the server."""
+    parts = [DATA_INTRO]
+    for title, descriptions in SECTIONS.items():
+        parts += [f"\n## {title}\n\n", table_head("key", "type", "content", "lives", "empty queue", "written by")]
+        for one in descriptions:
+            written_by = [f"`{name}`" for name in writers(one)]
+            written_by += [one.plain_writers] if one.plain_writers else []
+            empty = "yes" if one.of_empty_queue else "no"
+            parts.append(table_row(f"`{one.pattern}`", one.type, one.content, one.lives, empty, ", ".join(written_by)))
+    for one in DESCRIPTIONS:
+        if one.fields:
+            parts += [f"\n## Fields of `{one.pattern}`\n\n", table_head("field", "meaning")]
+            parts += [table_row(f"`{name}`", meaning) for name, meaning in one.fields.items()]
+    return "".join(parts)
+
+
+COUNTERS_INTRO = """# Counters
+
+`celery_redis_plus.counters(queue, connection=app)` reads a queue's counters in one round trip, and `celery-redis-plus counters`
+prints them. They count on the server, in the fields of [the queue's record](data.md), from its declaration on, and go with it.
+"""
+
+
+def counters_page() -> str:
+    """Return the page of all counters."""
+    sections = (
+        ("Counters of a queue", COUNTERS),
+        ("What `counters` says beside them", NOW),
+        ("Counters of a fanout exchange", FANOUT_COUNTERS),
+        ("Counters of a queue's events", {name: events.META_FIELDS[name] for name in ("skipped", "overrun")}),
+        ("Counters of a process", PROCESS_COUNTERS),
+    )
+    return COUNTERS_INTRO + "".join(
+        f"\n## {title}\n\n"
+        + table_head("counter", "meaning")
+        + "".join(table_row(f"`{name}`", meaning) for name, meaning in table.items())
+        for title, table in sections
+    )
+
+
 def table_head(*cells: str) -> str:
     """Return the head of a Markdown table."""
     return table_row(*cells) + "|" + "---|" * len(cells) + "\n"
@@ -205,6 +272,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors.md": errors_page,
     "events.md": events_page,
     "check.md": check_page,
+    "data.md": data_page,
+    "counters.md": counters_page,
     "spark-options.md": spark_options_page,
     "ack-policies.md": ack_policies_page,
 }

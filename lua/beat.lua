@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Heartbeat of a process's consumers; finds the dead ones of their queues.
--- KEYS  per queue: queue (zset), delayed (zset), messages_index (zset), message (prefix of a hash), bell (zset), meta (hash),
---       timer (zset), expiry (zset), dying (zset), dead (zset), trash (zset), consumers (zset), consumer (prefix of a hash),
---       interested (zset)
+-- KEYS  per queue: queue (zset, read), delayed (zset, read), messages_index (zset, read), message (prefix of a hash, read),
+--       bell (zset), meta (hash), timer (zset, read), expiry (zset, read), dying (zset, read), dead (zset, read),
+--       trash (zset, read), consumers (zset), consumer (prefix of a hash), interested (zset)
 -- ARGV  1 for how long a consumer counts as alive without being heard of (ms), then per queue: consumer, state
 -- Returns per queue: known (0 = it is not on the list any more and has to join again), ms until the next consumer of a queue
 -- with rules counts as dead if it is not heard of, or one was probed (-1 = nobody has to look), why the queue is paused ('' = it

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Adds bindings to an exchange, or removes them, and moves its version on where something changed.
--- KEYS  1 binding (hash: binding -> '', and the field `version`)
+-- KEYS  1 binding (hash)
 -- ARGV  1 'bind', 'unbind' or 'clear' (all), then the bindings
 -- Returns the version.
 -- @include now

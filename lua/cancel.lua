@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Removes messages that nobody has yet, ready or delayed: for good, or to the dead letters with the reason 'cancelled'.
--- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
---       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 bell (zset, read)
+--       6 meta (hash)  7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset, read)
 -- ARGV  1 to the dead letters (0/1)  2 how many dead letters the queue keeps at most, then tags
 -- Returns the tags that were there.
 -- @include now

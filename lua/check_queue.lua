@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- Holds one queue's own keys against the rules: they expire only with a transient queue, and ready messages are noticed.
--- KEYS  1 meta (hash)  2 bell (zset)  3 timer (zset)  4 queue (zset)  5 consumers (zset)  6.. the queue's other sets (zsets)
+-- KEYS  1 meta (hash)  2 bell (zset)  3 timer (zset)  4 queue (zset)  5 consumers (zset)  6.. delayed (zset),
+--       messages_index (zset), expiry (zset), dying (zset), dead (zset), trash (zset)
 -- ARGV  1 repair (0/1)  2 time without a sweep after which nobody can be sweeping a queue with messages (ms)
 -- Returns per violation: number of the key, rule, what was found; nothing of a queue without a record.
 -- @include now

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Takes messages of one queue or more for a consumer: out of the queue and into the index, in one step.
 -- KEYS  per queue: queue (zset), messages_index (zset), message (prefix of a hash), bell (zset), meta (hash), expiry (zset),
---       delayed (zset), consumers (zset), interested (zset)
+--       delayed (zset), consumers (zset, read), interested (zset, read)
 -- ARGV  1 credit: how many messages at most  2 visibility timeout (ms)  3 holder  4 bytes of payload at most
 --       5 share (1 = split the credit among the queues, 0 = the first queue first)  6 the worker's name, packed for events,
 --       then per queue: how many of its messages the consumer has in work (none = it may take as many as it likes)

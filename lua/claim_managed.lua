@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Takes messages of one queue that has rules for its consumers: a pause, a single active consumer, consumer priorities, limits.
 -- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
---       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)  12 consumers (zset)
+--       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset, read)  12 consumers (zset)
 --       13 consumer (prefix of a hash)  14 interested (zset)
 -- ARGV  1 how many messages at most  2 visibility timeout (ms)  3 holder  4 bytes of payload at most
 --       5 consumer ('' = one that gets messages one at a time)  6 credit that it has in all  7 epoch in which it became the active

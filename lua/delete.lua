@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- Deletes a queue: its record at once, its messages into the trash, which the caller then empties.
 -- KEYS  1 trash (zset)  2 meta (hash)  3 bell (zset)  4 timer (zset)  5 consumers (zset)  6 expiry (zset)
---       7 interested (zset)  8 consumer (prefix of a hash)  9 queue (zset)  10.. the other sets of messages (zsets)
+--       7 interested (zset)  8 consumer (prefix of a hash)  9 queue (zset)  10.. delayed (zset), messages_index (zset),
+--       dying (zset), dead (zset)
 -- ARGV  1 only if unused (0/1)  2 only if empty (0/1)  3 only if it has no record any more (0/1)  4 only if its record has this id
 --       ('' = whatever it has)
 -- Returns { 1, ready messages that went with it, was it transient (0/1), record of its events or '' }; { 0, 0, 0, '' } where a

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Moves the deadlines of held messages on.
--- KEYS  per queue: messages_index (zset), message (prefix of a hash)
+-- KEYS  per queue: messages_index (zset), message (prefix of a hash, read)
 -- ARGV  1 visibility timeout (ms), then per queue: how many pairs follow, and the pairs: tag, claim number
 -- Returns the tags that this process no longer holds: another claim came, or they are settled.
 -- @include now

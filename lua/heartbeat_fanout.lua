@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Notes how far subscribers of one fanout stream are, and that they live; then drops what all have processed.
--- KEYS  1 stream  2 fanout (hash)  3 subscribers (zset: deadlines)  4 cursors (zset)  5 subscriber (hash)
+-- KEYS  1 stream (stream)  2 fanout (hash)  3 subscribers (zset: deadlines)  4 cursors (zset)  5 subscriber (hash)
 -- ARGV  1 age up to which entries are kept (ms; 0 = any), then per subscriber: id, timeout (ms), cursor, number of its entry,
 --       label, id of the durable subscriber it reads for, or ''
 -- Returns { newest id of the stream, broadcasts so far }: a cursor beyond them means that the stream has gone back.

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Lists a consumer of a queue, with what is known of it; again: brings its record up to date.
--- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
---       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)  12 consumers (zset)
---       13 consumer (prefix of a hash)  14 interested (zset)
+-- KEYS  1 queue (zset, read)  2 delayed (zset, read)  3 messages_index (zset, read)  4 message (prefix of a hash, read)
+--       5 bell (zset)  6 meta (hash)  7 timer (zset, read)  8 expiry (zset, read)  9 dying (zset, read)  10 dead (zset, read)
+--       11 trash (zset, read)  12 consumers (zset)  13 consumer (prefix of a hash)  14 interested (zset)
 -- ARGV  1 consumer  2 for how long it counts as alive without being heard of (ms)  3 priority  4 wants the queue alone (0/1)
 --       then the fields of its record: name, value
 -- Returns 'plain', or 'managed' where the queue has rules for its consumers; 'exclusive' where another consumer has the queue

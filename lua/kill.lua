@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Ends one message's life wherever it waits in its queue, or who has it: it becomes a dead letter.
 -- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
---       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)
+--       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset, read)
 -- ARGV  1 tag  2 reason  3 how many dead letters the queue keeps at most
 -- Returns 'died'; 'dead' where it is a dead letter already; 'gone' where the queue does not have it any more.
 -- @include now

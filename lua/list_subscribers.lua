@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 -- Lists the subscribers of a fanout stream.
--- KEYS  1 stream  2 fanout (hash)  3 subscribers (zset: deadlines)  4 subscriber (hash)
+-- KEYS  1 stream (stream)  2 fanout (hash)  3 subscribers (zset: deadlines)  4 subscriber (hash)
 -- ARGV  none
 -- Returns { now (ms), newest id, broadcasts so far, id, deadline (ms; '' = none), record, ... }.
 -- @include fanout

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 -- Names the tasks of which some expired and wait for a worker that has them.
--- KEYS  1 names (zset)
+-- KEYS  1 expired_names (zset)
 -- ARGV  none
 -- Returns { name, ms since the latest death of such a task, ... }
 -- @include now

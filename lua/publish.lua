@@ -1,7 +1,7 @@
 #!lua
 -- Puts one message into one queue, once, however often its publisher retries.
 -- KEYS  1 meta (hash)  2 queue (zset)  3 delayed (zset)  4 message (prefix of a hash)  5 bell (zset)  6 timer (zset)
---       7 expiry (zset)  8 pub of this producer (string)  [9 staged body (hash)]
+--       7 expiry (zset)  8 pub of this producer (string)  [9 message of a staged body (hash)]
 -- ARGV  1 payload  2 rank (0-255, 0 first), and behind a space the id of the record that it depends on  3 eta (ms since the epoch,
 --       '+ms' from now, 0 = now)  4 number of the message on its connection  5 retry (0/1)  6 dedup window (ms)
 --       7 life of the message: '' = its queue's, else 'ms since the epoch', '+ms from when it becomes deliverable', or both

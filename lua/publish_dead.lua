@@ -1,8 +1,8 @@
 #!lua
 -- Puts one message that nobody can have straight into a queue's dead letters, once, however often its publisher retries.
--- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
---       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)
---       12 pub of this producer (string)  [13 staged body (hash)]
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 bell (zset)
+--       6 meta (hash)  7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset, read)
+--       12 pub of this producer (string)  [13 message of a staged body (hash)]
 -- ARGV  1 payload  2 rank (0-255, 0 first)  3 eta: not heeded  4 number of the message on its connection  5 retry (0/1)
 --       6 dedup window (ms)  7 life: not heeded  8 reason  9 how many dead letters the queue keeps at most
 --       10 description of the message for events ('' = none was made)

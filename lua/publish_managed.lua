@@ -1,8 +1,8 @@
 #!lua
 -- Puts one message into one queue that has limits, once, if the limits allow it; tells what else the publisher has to do.
--- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
---       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)  12 room (zset)  13 consumers (zset)
---       14 pub of this producer (string)  [15 staged body (hash)]
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 bell (zset)
+--       6 meta (hash)  7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset, read)  12 room (zset)
+--       13 consumers (zset, read)  14 pub of this producer (string)  [15 message of a staged body (hash)]
 -- ARGV  1 payload  2 rank (0-255, 0 first), and behind a space the id of the record that it depends on  3 eta (ms since the epoch,
 --       '+ms' from now, 0 = now)  4 number of the message on its connection  5 retry (0/1)  6 dedup window (ms)
 --       7 life of the message, as `publish` has it

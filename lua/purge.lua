@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Puts a queue's waiting messages, ready and delayed, into its trash in one step; the sweep empties the trash in batches.
--- KEYS  1 trash (zset)  2 meta (hash)  3 bell (zset)  4 expiry (zset)  5.. the sets to empty (zsets)
+-- KEYS  1 trash (zset)  2 meta (hash)  3 bell (zset)  4 expiry (zset)  5.. queue (zset), delayed (zset)
 -- ARGV  none
 -- Returns how many messages went.
 -- @include now

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Ends rejected messages: to the dead-letter exchange or the queue's dead letters. A transient queue without an exchange keeps
 -- none: there they are removed and counted.
--- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
---       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset, read)
+--       6 meta (hash)  7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset, read)
 -- ARGV  1 reason  2 how many dead letters the queue keeps at most, then pairs: tag, claim number (a stale one changes nothing)
 -- Returns { how many were moved or removed, how many old dead letters had to go }.
 -- @include now

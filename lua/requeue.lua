@@ -2,7 +2,7 @@
 -- Puts messages back that their consumer sent back: each waits for the queue's back-off, or a pause that grows each time, and dies at
 -- the delivery limit.
 -- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
---       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)
+--       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset, read)
 -- ARGV  1 delivery limit of queues without their own (-1 = none)  2 how many dead letters the queue keeps at most
 --       3 how: 'failed', 'asked' (see put_back_failed)
 --       then pairs: tag, claim number; a pair with an old claim number changes nothing

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Gives a message that nobody has yet, ready or delayed, another time.
--- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
---       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 bell (zset)
+--       6 meta (hash)  7 timer (zset)  8 expiry (zset)  9 dying (zset, read)  10 dead (zset, read)  11 trash (zset, read)
 -- ARGV  1 tag  2 eta (ms since the epoch, '+ms' from now, 0 = now)
 -- Returns 1, or 0 where it does not wait.
 -- @include now

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Registers a subscriber of a fanout stream, from the stream's end on; a durable one resumes where it was.
--- KEYS  1 stream  2 fanout (hash)  3 subscribers (zset: deadlines)  4 cursors (zset)  5 subscriber (hash)
+-- KEYS  1 stream (stream)  2 fanout (hash)  3 subscribers (zset: deadlines)  4 cursors (zset)  5 subscriber (hash)
 -- ARGV  1 id  2 timeout (ms)  3 label  4 id of the durable subscriber it reads for, or ''
 -- Returns { cursor, number of its entry, up to which id entries may have been delivered before ('' = none) }.
 -- @include fanout

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Notes that a consumer has no credit: where consumers have priorities, others of lower ones get what comes now.
--- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
---       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)  12 consumers (zset)
---       13 consumer (prefix of a hash)  14 interested (zset)
+-- KEYS  1 queue (zset, read)  2 delayed (zset, read)  3 messages_index (zset, read)  4 message (prefix of a hash, read)
+--       5 bell (zset)  6 meta (hash)  7 timer (zset, read)  8 expiry (zset, read)  9 dying (zset, read)  10 dead (zset, read)
+--       11 trash (zset, read)  12 consumers (zset)  13 consumer (prefix of a hash)  14 interested (zset)
 -- ARGV  1 consumer
 -- Returns 1 where that changed something.
 -- @include crew

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Moves one message that nobody has yet, ready or delayed, into another queue, where it keeps its priority and its time.
--- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
---       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 bell (zset)
+--       6 meta (hash)  7 timer (zset)  8 expiry (zset)  9 dying (zset, read)  10 dead (zset, read)  11 trash (zset, read)
 --       12 meta of the target (hash)  13 queue (zset)  14 delayed (zset)  15 message (prefix of a hash)  16 bell (zset)
 --       17 timer (zset)  18 expiry (zset)
 -- ARGV  1 tag  2 its description in the target's events  3 the target's name, packed for events

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Wakes a consumer if there is something to take: a limit may have given way.
--- KEYS  1 queue (zset)  2 bell (zset)  3 meta (hash)
+-- KEYS  1 queue (zset, read)  2 bell (zset)  3 meta (hash, read)
 -- ARGV  none
 -- Returns 1 where it rang.
 -- @include ring

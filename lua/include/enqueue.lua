@@ -4,6 +4,7 @@
 -- @include room
 -- @include event
 
+-- KEYS of its own  task (prefix of a string)
 -- What of a queue's record whoever enqueues reads.
 local RECORD = { 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing', 'published', 'newest' }
 

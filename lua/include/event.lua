@@ -2,6 +2,7 @@
 -- @include text
 -- @include marks
 
+-- KEYS of its own  events (stream)  events_meta (hash)  events_readers (hash, read)  trail (prefix of a string)
 -- Lifecycle events: what an entry holds stands in celery_redis_plus/events.py. A script that changes a message's state tells of
 -- it in the same step. Whether a message's events are written is decided once, when it is published, and stands in its tag: so
 -- each message is told of as a whole, and the others cost one comparison.

@@ -1,5 +1,7 @@
 -- @include text
 
+-- KEYS of its own  expired (zset)  expired_task (prefix of a hash)  expired_names (zset)  expired_named (prefix of a zset)
+--       expired_bytes (zset)  bell_expired (zset)
 -- Tasks that expired, for the workers: the result of one says REVOKED only when a worker has told its result backend. Each is
 -- a copy, so that it does not matter what becomes of the message itself: dead letter, dead-letter exchange, dropped.
 local OUTBOX = 6

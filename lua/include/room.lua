@@ -1,6 +1,7 @@
 -- @include text
 -- @include marks
 
+-- KEYS of its own  room (zset)
 -- A tag has this character in place of the dot before its queue's id where the queue has limits: whoever settles or claims a
 -- message sees from its tag alone whether publishers may wait for the room that it leaves. Others pay nothing.
 local function is_limited(tag)

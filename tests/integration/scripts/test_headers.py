@@ -34,7 +34,7 @@ def declared_keys(name):
         text, _, once = text.partition("then")
         if once:
             return text.count("("), None, 1
-        width = text.count("(zset)") + text.count("(hash)") + text.count("(prefix of a hash)")
+        width = len(re.findall(r"\((?:prefix of a )?(?:zset|hash)(?:, read)?\)", text))
         return width, None, width
     numbers = [int(number) for number in re.findall(r"(?:^|\s|\[)(\d+)(?=\s)", text)]
     optional = len(re.findall(r"\[\d+", text))

@@ -1,0 +1,415 @@
+"""Describes every key on the server: type, content, lifetime. `docs/data.md` is made from it.
+
+`keys.py` spells the keys; this file spells none. Which scripts write a key say their headers, see `script_headers.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from celery_redis_plus.events import META_FIELDS as EVENTS_META_FIELDS
+from celery_redis_plus.keys import Keys
+from celery_redis_plus.record_fields import FANOUT_COUNTERS, MESSAGE_FIELDS, QUEUE_FIELDS
+
+_KEYS = Keys()
+_Q = _KEYS.queue("Q")
+_F = _KEYS.fanout("X", "/0.")
+_TRACK, _TRACK_EVENTS = _KEYS.track("ID")
+_EXPIRED, _EXPIRED_TASK, _EXPIRED_NAMES, _EXPIRED_NAMED, _EXPIRED_BYTES, _BELL_EXPIRED = _KEYS.expired
+
+#: How long keys live; a sentence that several keys share.
+WITH_QUEUE = "As long as it has members; in a transient queue it has the queue's TTL."
+WITH_MESSAGE = "As long as the message; its TTL is the queue's, where that is transient."
+WITH_EXCHANGE = "Until the exchange's last subscriber and binding are gone."
+FOREVER = "As long as the database."
+#: What takes a wake-up.
+TAKEN_BY_THREAD = "the maintenance thread takes the member (BZMPOP)"
+TAKEN_BY_CONSUMER = "the waiting consumer takes the member (BZMPOP)"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDescription:
+    """What a reader has to know of one kind of key."""
+
+    #: The key, with `Q` for a queue, `X` for an exchange, and other placeholders in capitals.
+    key: bytes
+    #: `string`, `hash`, `set`, `zset` or `stream`.
+    type: str
+    #: Members, scores, entries or the value, with units.
+    content: str
+    lives: str
+    #: Names and meaning of the fields of a hash that has fixed ones.
+    fields: Mapping[str, str] = field(default_factory=dict)
+    #: Whether it exists for a lasting queue that is declared and has never had a message or a consumer.
+    of_empty_queue: bool = False
+    #: What writes it beside the scripts: Python, by a plain command.
+    plain_writers: str = ""
+
+    @property
+    def pattern(self) -> str:
+        """The key as the page shows it."""
+        return self.key.decode()
+
+    @property
+    def kind(self) -> str:
+        """The word by which the scripts' headers name it."""
+        return self.pattern.partition(":{")[0].partition(":")[0] if self.key != _F.stream else "stream"
+
+    @property
+    def regex(self) -> re.Pattern[bytes]:
+        """Matches each key of this kind under an empty prefix."""
+        text = re.escape(self.key)
+        for placeholder, wanted in _PLACEHOLDERS.items():
+            text = text.replace(placeholder, wanted)
+        return re.compile(text, re.DOTALL)
+
+
+_PLACEHOLDERS = {
+    re.escape(b"{/0.X}"): rb"\{.*\}",
+    re.escape(_F.stream): rb"/[^{}]*\..*",
+    re.escape(b"{Q}"): rb"\{.*\}",
+    re.escape(b"{X}"): rb"\{.*\}",
+    re.escape(b"{ID}"): rb"\{.*\}",
+    **dict.fromkeys((b"TAG", b"CONSUMER", b"PRODUCER", b"NUMBER", b"PUBLISHER"), rb"[^:]*"),
+    **dict.fromkeys((b"TEXT", b"TASK", b"NAME"), rb".*"),
+}
+
+OF_A_QUEUE = (
+    KeyDescription(
+        _Q.meta,
+        "hash",
+        "The queue's record: arguments, state, counters.",
+        "Until the queue is deleted. A transient queue's record has a TTL, which its consumers renew.",
+        QUEUE_FIELDS,
+        of_empty_queue=True,
+        plain_writers="the process that sweeps (`sweeper`, a stopped sweep)",
+    ),
+    KeyDescription(
+        _Q.ready,
+        "zset",
+        "Ready messages: tag -> rank x 10^13 + time at which it became ready, ms since the epoch. The lowest score is next.",
+        WITH_QUEUE,
+    ),
+    KeyDescription(_Q.delayed, "zset", "Delayed messages: tag -> when it is due, ms since the epoch.", WITH_QUEUE),
+    KeyDescription(
+        _Q.index, "zset", "Unacked messages: tag -> end of its lease (visibility timeout), ms since the epoch.", WITH_QUEUE
+    ),
+    KeyDescription(_Q.expiry, "zset", "Ready messages that expire: tag -> when, ms since the epoch.", WITH_QUEUE),
+    KeyDescription(
+        _Q.dying,
+        "zset",
+        "Dead letters on their way to the dead-letter exchange: tag -> time of death, ms since the epoch.",
+        WITH_QUEUE,
+    ),
+    KeyDescription(
+        _Q.dead,
+        "zset",
+        "The queue's own dead letters: tag -> time of death, ms since the epoch.",
+        "As long as it has members; these go by `dead_letter_max` and `dead_letter_ttl`. A transient queue has none.",
+    ),
+    KeyDescription(
+        _Q.trash,
+        "zset",
+        "Messages that a purge or a delete has removed and that are not freed yet: tag -> their former score.",
+        "Until the sweep, or the caller of the purge, has freed them.",
+    ),
+    KeyDescription(
+        _Q.message + b"TAG",
+        "hash",
+        "One message.",
+        WITH_MESSAGE,
+        MESSAGE_FIELDS,
+        plain_writers="the publisher, for a body over 1 MB (`staged.…`, then renamed by the script)",
+    ),
+    KeyDescription(
+        _Q.bell,
+        "zset",
+        "Wake-up of one waiting consumer: a member `work`; consumers wait by BZMPOP. It holds no message.",
+        WITH_QUEUE,
+        plain_writers=TAKEN_BY_CONSUMER,
+    ),
+    KeyDescription(
+        _Q.bell_of("CONSUMER"),
+        "zset",
+        "The same for some of the consumers: those of a priority, or one (its id): a member `work` or `active`.",
+        "Until the consumer takes it, or leaves; in a transient queue it has the queue's TTL.",
+        plain_writers=TAKEN_BY_CONSUMER,
+    ),
+    KeyDescription(
+        _Q.timer,
+        "zset",
+        "Wake-up of the sweeper, where something is due before its next pass: a member `due`.",
+        WITH_QUEUE,
+        plain_writers=TAKEN_BY_THREAD,
+    ),
+    KeyDescription(
+        _Q.consumers,
+        "zset",
+        "The queue's consumers: id -> until when it counts as alive, ms since the epoch.",
+        "As long as it has members; in a transient queue as long as the queue, in one without a record as long as a consumer.",
+    ),
+    KeyDescription(
+        _Q.consumer + b"CONSUMER",
+        "hash",
+        "The record of one consumer.",
+        "Until the consumer leaves or is removed as dead; in a transient queue it has the queue's TTL.",
+        {
+            "since": "When it was registered, ms since the epoch.",
+            "heard": "Its last heartbeat, ms since the epoch.",
+            "priority": "`x-priority`.",
+            "tag": "Its consumer tag.",
+            "host": "Name of its host.",
+            "pid": "Its process id.",
+            "state": "`interested`, `notified` or `not interested`, as the consumer last said.",
+            "probed": "1 while the server waits for its answer to a probe.",
+        },
+    ),
+    KeyDescription(
+        _Q.probe_of("CONSUMER"),
+        "zset",
+        "Asks a silent consumer whether it is alive: a member `probe`.",
+        "1.2 s, or until it answers.",
+        plain_writers=TAKEN_BY_THREAD,
+    ),
+    KeyDescription(
+        _Q.interested,
+        "zset",
+        "Consumers with credit: id -> priority; and '' at -inf. It exists exactly while the queue has rules for its "
+        "consumers (pause, single active consumer, priorities, rate, owner): a claim of a plain queue looks for it.",
+        "Until the queue has no such rules; in a transient queue it has the queue's TTL.",
+    ),
+    KeyDescription(
+        _Q.room,
+        "zset",
+        "Publishers that wait for room in a queue with limits: publisher -> its place in the line.",
+        "60 s after the last of them came.",
+    ),
+    KeyDescription(
+        _Q.room + b":seen",
+        "zset",
+        "When each of them came last, ms since the epoch; after 5 s it counts as gone.",
+        "As the line.",
+    ),
+    KeyDescription(
+        _Q.room + b":PUBLISHER",
+        "zset",
+        "Wake-up of one waiting publisher: a member `room`.",
+        "5 s, or until it takes it.",
+        plain_writers="the waiting publisher takes the member (BZMPOP)",
+    ),
+    KeyDescription(
+        _Q.producer + b"PRODUCER",
+        "string",
+        "Number of the last message of this producer (one server connection) that is stored; "
+        "with `F` before it once a retry has fenced later originals.",
+        "`publish_dedup_window` after the last publish; not longer than a transient queue.",
+    ),
+    KeyDescription(_Q.producer + b"PRODUCER:NUMBER", "string", "1: a retry has stored this message.", "`publish_dedup_window`."),
+    KeyDescription(
+        _Q.unique + b"TEXT",
+        "string",
+        "Tag and task id of the message that stands for an `x-deduplication-id`; of one that was moved also where it is.",
+        "`x-deduplication-ttl`.",
+    ),
+    KeyDescription(
+        _Q.events,
+        "stream",
+        "Lifecycle events; [the columns](events.md#columns).",
+        "Until trimmed; it outlives the queue.",
+    ),
+    KeyDescription(
+        _Q.events_meta,
+        "hash",
+        "The state of the event log.",
+        "Outlives the queue.",
+        EVENTS_META_FIELDS,
+        plain_writers="the command that repairs",
+    ),
+    KeyDescription(
+        _Q.events_readers,
+        "hash",
+        "Reader -> `EPOCH-N`, the last event that it has committed, when (ms since the epoch), how many it lost.",
+        "Until the reader is removed; outlives the queue.",
+        plain_writers="`events readers --remove`",
+    ),
+    KeyDescription(
+        _Q.trail + b"TAG",
+        "string",
+        "Ids of a message's events, each with a space behind it (`archive_index`).",
+        "`archive_max_age` after the last event.",
+    ),
+    KeyDescription(
+        _Q.task + b"TASK",
+        "string",
+        "Tags of a task's messages, each with a space behind it (`archive_index`).",
+        "`archive_max_age` after the last one.",
+    ),
+)
+
+OF_AN_EXCHANGE = (
+    KeyDescription(
+        _KEYS.binding("X"),
+        "hash",
+        "The exchange's bindings: binding -> ''; `version`: when they changed last, ms since the epoch.",
+        "Until the last binding is removed, or the exchange is deleted.",
+    ),
+    KeyDescription(
+        _F.stream,
+        "stream",
+        "Broadcasts: `head` (number, producer.number, routing key) and `payload`.",
+        "Trimmed to what a subscriber still needs, within `stream_maxlen` and `stream_max_age`; the key goes with the exchange.",
+    ),
+    KeyDescription(
+        _F.meta,
+        "hash",
+        "Counters of a fanout exchange.",
+        WITH_EXCHANGE,
+        {
+            **FANOUT_COUNTERS,
+            "large": "Number of the last broadcast over 16 KB.",
+            "largest": "Bytes of the largest one.",
+            "trimmed": "When the stream was trimmed last, ms since the epoch.",
+        },
+    ),
+    KeyDescription(_F.subscribers, "zset", "Live subscribers: id -> when it is overdue, ms since the epoch.", WITH_EXCHANGE),
+    KeyDescription(_F.cursors, "zset", "Subscriber -> number of the last broadcast that it has processed.", WITH_EXCHANGE),
+    KeyDescription(
+        _F.records,
+        "hash",
+        "Subscriber -> its record: cursor (stream id), its number, since (ms), timeout (ms), state, label.",
+        WITH_EXCHANGE,
+    ),
+    KeyDescription(
+        _F.dead,
+        "zset",
+        "Recent deaths of subscribers -> time, ms since the epoch.",
+        "As long as deaths are remembered, or with the exchange.",
+    ),
+    KeyDescription(
+        _F.producer + b"PRODUCER",
+        "string",
+        "As for a queue: the producer's last broadcast.",
+        "`publish_dedup_window` after the last one.",
+    ),
+    KeyDescription(
+        _F.producer + b"PRODUCER:NUMBER",
+        "string",
+        "As for a queue: a retry has stored this broadcast.",
+        "`publish_dedup_window`.",
+    ),
+)
+
+OF_THE_DATABASE = (
+    KeyDescription(
+        _KEYS.queues,
+        "zset",
+        "All queues: +inf for a lasting one; for a transient one until when it lives, ms since the epoch; negative for one "
+        "that is gone (tombstone).",
+        FOREVER,
+        of_empty_queue=True,
+    ),
+    KeyDescription(_KEYS.queue_ids, "string", "The last queue id that was given.", FOREVER, of_empty_queue=True),
+    KeyDescription(
+        _KEYS.exchanges, "hash", "Exchange -> its record (JSON: type, arguments).", "Until the last exchange is deleted."
+    ),
+    KeyDescription(
+        _KEYS.epoch, "string", "A random mark: tells the database from one that was flushed.", FOREVER, of_empty_queue=True
+    ),
+    KeyDescription(
+        _KEYS.tended,
+        "set",
+        "Queues that are swept by any process, because messages in them may be due while nobody consumes them.",
+        "As long as it has members.",
+    ),
+    KeyDescription(
+        _KEYS.tended_bell,
+        "zset",
+        "Wake-up: a new member of that set.",
+        "Seconds.",
+        plain_writers=TAKEN_BY_THREAD,
+    ),
+    KeyDescription(_KEYS.archives, "set", "Queues that have lifecycle events, also deleted ones.", FOREVER),
+    KeyDescription(
+        _KEYS.tracks,
+        "zset",
+        "Tracked deliveries that are not resolved -> their deadline, ms since the epoch.",
+        "As long as it has members.",
+        plain_writers="the publisher of a tracked delivery; the process that resolves it",
+    ),
+    KeyDescription(
+        _TRACK,
+        "hash",
+        "One tracked delivery.",
+        "The ack timeout, and then as long as its state is kept.",
+        {
+            "began": "ms since the epoch.",
+            "deadline": "ms since the epoch.",
+            "resolved": "When its last recipient gave its final answer, ms since the epoch.",
+            "about": "Description (JSON).",
+            "open": "How many recipients have not given their final answer.",
+            "payload": "The payload, for dead letters of recipients that have no queue.",
+            "to:NAME": "A recipient's answer: `pending`, or an outcome as `lua/track_report.lua` lists them.",
+            "tag:NAME": "Tag of a recipient's message.",
+            "asker": "Who deals with the overdue recipients.",
+            "asked": "Until when nobody else does, ms since the epoch.",
+        },
+    ),
+    KeyDescription(_TRACK_EVENTS, "stream", "The answers in their order: `recipient`, `outcome`.", "As the delivery."),
+    KeyDescription(
+        _KEYS.wake("ID"),
+        "zset",
+        "Private wake-up of one blocked client: ends its BZMPOP.",
+        "Seconds, or until it takes it.",
+        plain_writers="the blocked client takes the member (BZMPOP, DEL)",
+    ),
+    KeyDescription(
+        _EXPIRED,
+        "zset",
+        "Expired tasks that no worker has revoked yet: tag -> time of death, ms since the epoch.",
+        "Two days after the last one.",
+    ),
+    KeyDescription(
+        _EXPIRED_TASK + b"TAG",
+        "hash",
+        "A copy of such a message, with `meta` (key of its queue's record), `task_name` and `died`.",
+        "Two days.",
+    ),
+    KeyDescription(_EXPIRED_NAMES, "zset", "Task name -> latest death, ms since the epoch.", "Two days after the last one."),
+    KeyDescription(
+        _EXPIRED_NAMED + b"NAME",
+        "zset",
+        "Expired tasks of one name: tag -> when a worker may take it, ms since the epoch.",
+        "Two days after the last one.",
+    ),
+    KeyDescription(
+        _EXPIRED_BYTES,
+        "zset",
+        "Bytes of each copy: tag -> bytes; and '' -> bytes of all.",
+        "Two days after the last one.",
+    ),
+    KeyDescription(
+        _BELL_EXPIRED,
+        "zset",
+        "Wake-up: a new expired task.",
+        "Two days, or until it is taken.",
+        plain_writers=TAKEN_BY_THREAD,
+    ),
+)
+
+#: The kind that only scripts of fanout exchanges name, and the one that queues and such exchanges share.
+FANOUT, PRODUCER = _F.meta.partition(b":")[0].decode(), _Q.producer.partition(b":")[0].decode()
+
+SECTIONS = {
+    "Keys of a queue": OF_A_QUEUE,
+    "Keys of an exchange": OF_AN_EXCHANGE,
+    "Keys of the database": OF_THE_DATABASE,
+}
+DESCRIPTIONS = tuple(description for section in SECTIONS.values() for description in section)
+KINDS = frozenset(description.kind for description in DESCRIPTIONS)
+
+
+def describe(key: bytes) -> KeyDescription | None:
+    """Return the description of a key found on the server, None for one that is not ours; the prefix has to be taken off."""
+    return next((one for one in DESCRIPTIONS if one.regex.fullmatch(key)), None)

@@ -1,0 +1,120 @@
+"""The fields of a message's hash and of a queue's record, with their meaning and unit, and which of them are counters."""
+
+from __future__ import annotations
+
+#: Fields of `message:{Q}:TAG`.
+MESSAGE_FIELDS = {
+    "payload": "One line of JSON (headers and properties); a line feed and the body follow, unless the body is over 1 MB.",
+    "body": "The body, where it is over 1 MB.",
+    "score": "Its place in the queue, for a message that is not ready: rank x 10^13 + ms since the epoch.",
+    "claim": "How often it was claimed. Requeue, release and heartbeat name this number; an old one changes nothing.",
+    "by": "Owner of the lease: id of the consuming session (one server connection's life).",
+    "failed": "Failed deliveries, which count towards the delivery limit.",
+    "requeues": "Deliveries that ended with a requested requeue, which does not count.",
+    "begun": "Number of the claim whose work has begun.",
+    "unbegun": "How often it was lost with a consumer that had not begun it.",
+    "seen": "1: a consumer has seen it, so it is redelivered next time.",
+    "expires": "When it expires, ms since the epoch.",
+    "lives": "How long it lives from the moment at which it becomes ready, ms.",
+    "rank": "Its priority, 0 first, where the queue has `x-priority-ageing`.",
+    "error": "The exception with which its work ended last: class name, TAB, text.",
+    "reason": "Why it died.",
+    "died": "When, ms since the epoch. From this field on the message counts as dead, wherever it stands.",
+}
+
+#: Counters in a queue's record: they only grow, and go with the record.
+COUNTERS = {
+    "published": "Messages put into the queue: by publishers, as dead letters of other queues, moved here, and replayed.",
+    "delivered": "Messages handed to consumers, each delivery counted, also those that came back unseen.",
+    "nacked": "Rejections, with requeue or without, and recipients of tracked deliveries that did not answer in time.",
+    "dead_lettered": "Messages that died in the queue, for any reason.",
+    "expired": "Messages whose time was over.",
+    "throttled": "Publishes that were slowed down.",
+    "throttled_us": "For how long in all, µs.",
+    "blocked": "Publishes that had to wait for room.",
+    "rejected": "Publishes that the queue refused: full, full for too long, or a type that it does not accept.",
+    "purged": "Messages that an operator removed.",
+    "cancelled": "Messages that were cancelled for good.",
+    "moved": "Messages that were moved into another queue before a consumer had them.",
+    "dropped": "Dead messages that a transient queue could not keep.",
+    "unrevoked": "Expired tasks whose results never become REVOKED: no worker revoked them in time, or too many waited.",
+    "forwarded": "Dead letters that went to the dead-letter exchange.",
+    "replayed": "Dead letters that were put back into a queue.",
+    "dead_evicted": "Dead letters removed by `dead_letter_max` or `dead_letter_ttl`.",
+    "dead_deleted": "Dead letters that an operator deleted.",
+    "vanished": "Messages whose hash was missing: evicted, or deleted by hand.",
+    "damaged": "Messages set aside because their key holds no hash.",
+    "unroutable": "Only of the queue `celery_redis_plus.undelivered`: publishes that reached no queue and no subscriber.",
+}
+
+#: What `counters` says beside them: computed, or how many messages there are now.
+NOW = {
+    "acked": "Messages that left the queue because their work was done: the rest of `published`; an ack counts nothing.",
+    "throttled_s": "`throttled_us` in seconds.",
+    "ready": "Messages that a consumer may take now.",
+    "delayed": "Messages that wait for their time.",
+    "unacked": "Messages that consumers have and that are not settled.",
+}
+
+#: Counters of a fanout exchange, in `fanout:{/0.X}`.
+FANOUT_COUNTERS = {
+    "count": "Broadcasts so far: the number of the last one.",
+    "unheard": "Broadcasts that came while nobody subscribed.",
+    "dead": "Subscribers that were removed as dead.",
+    "missed": "Broadcasts that these had not processed.",
+}
+
+#: Counters of a process's maintenance service: attributes of `Service` in `celery_redis_plus/duties/service.py`.
+PROCESS_COUNTERS = {
+    "late_heartbeats": "Heartbeats that came later than planned by more than an interval; each is a warning in the log.",
+    "deaths": "How often the maintenance thread had died and was started again; each is an error in the log.",
+}
+
+#: Fields of `meta:{Q}`.
+QUEUE_FIELDS = {
+    "id": "The queue's id, in base 36: another one means that it was deleted and declared again.",
+    "arguments": "What it was declared with (JSON).",
+    "format": "Version of the data layout.",
+    "assumed": "1: written by a process that did not know the arguments; the first one that does replaces them.",
+    "ttl": "A transient queue's life without use, ms.",
+    "owner": "The connection that an exclusive queue belongs to: session, server's number and address of the connection.",
+    "message_ttl": "`x-message-ttl`, ms.",
+    "limit": "`x-delivery-limit`.",
+    "retry": "The retry policy, as `lua/include/retry_delay.lua` reads it.",
+    "dlx": "1: the queue has a dead-letter exchange.",
+    "ageing": "`x-priority-ageing`, ms.",
+    "archive": "How its events are written, see `broker/archive.py`; without this field they are not.",
+    "limited": "Its limits: length, bytes, pending, overflow, throttle, types. See `broker/limits.py`.",
+    "bytes": "Bytes of its messages, where `x-max-length-bytes` limits them.",
+    "room": "Key of its waiting publishers.",
+    "tickets": "Last place given in their line.",
+    "managed": "`declared` or `now`: the queue has rules for its consumers, by its arguments or for the moment.",
+    "sac": "1: single active consumer.",
+    "active": "Id of the active consumer.",
+    "epoch": "How often the active consumer changed; it fences a deposed one.",
+    "takeover": "Sessions of dead active consumers, whose messages the next one takes over.",
+    "exclusive": "Id of the consumer that has the queue alone.",
+    "prioritised": "1: consumers have priorities.",
+    "stalled": "Since when consumers of a higher priority do not take what they were woken for, ms since the epoch.",
+    "max_unacked": "`x-max-unacked`.",
+    "rate": "`x-rate-limit`, messages per second.",
+    "burst": "How many tokens the rate limit collects at most.",
+    "tokens": "Tokens at `tokens_at`.",
+    "tokens_at": "ms since the epoch.",
+    "pacer": "The consumer that comes back for the next token.",
+    "pacer_until": "Until when the others leave that to it, ms since the epoch.",
+    "bell": "Key of the wake-up that the next message notifies, where it is not that of all consumers.",
+    "quiet": "1: publishers notify nobody, because no consumer may take anything now.",
+    "paused": "Why the queue is paused.",
+    "paused_at": "Since when, ms since the epoch.",
+    "paused_until": "Until when, ms since the epoch; 0 is for good.",
+    "newest": "The latest time by which a message got its tag and place, ms since the epoch: it never goes back.",
+    "sweeper": "The process that sweeps the queue.",
+    "lease": "Until when it alone does, ms since the epoch.",
+    "swept": "The last sweep, ms since the epoch.",
+    "next": "The next one at the latest, ms since the epoch.",
+    "grace": "Until when nothing is recovered, after an outage of the server; ms since the epoch.",
+    "damaged_told": "`damaged` when the log told of it last.",
+    "unrevoked_told": "`unrevoked` when the log told of it last.",
+    **COUNTERS,
+}

@@ -1,0 +1,102 @@
+"""Every key, field and counter is described, and the scripts' headers name no other ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from importlib import resources
+
+import pytest
+
+from celery_redis_plus.broker.counters import Counters
+from celery_redis_plus.duties import service
+from celery_redis_plus.key_descriptions import DESCRIPTIONS, describe
+from celery_redis_plus.keys import Keys
+from celery_redis_plus.record_fields import COUNTERS, FANOUT_COUNTERS, MESSAGE_FIELDS, NOW, PROCESS_COUNTERS, QUEUE_FIELDS
+from celery_redis_plus.script_headers import keys_in_header, script_names, writers
+
+LUA = resources.files("celery_redis_plus.lua")
+INCLUDES = sorted(f"include/{path.name}" for path in LUA.joinpath("include").iterdir())
+FILES = [*INCLUDES, *(f"{name}.lua" for name in script_names())]
+TYPES = {(one.kind, one.type) for one in DESCRIPTIONS}
+
+
+def spelled_keys():
+    """Return each key, and each prefix of keys, that keys.py spells."""
+    keys = Keys()
+    objects = (keys.queue("Q"), keys.fanout("X", "/0."))
+    spelled = {getattr(one, field.name) for one in objects for field in dataclasses.fields(one)}
+    spelled |= {*vars(keys).values(), *keys.expired, *keys.track("ID"), keys.wake("ID"), keys.binding("X")}
+    return sorted(key for key in spelled if isinstance(key, bytes))
+
+
+def lua(path):
+    return LUA.joinpath(path).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("key", spelled_keys())
+def test_every_key_that_is_spelled_has_a_description(key):
+    assert any(one.key.startswith(key) for one in DESCRIPTIONS)
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_headers_name_only_keys_that_are_described_and_with_their_type(path):
+    for kind, type_, _ in keys_in_header(path):
+        assert (kind, type_) in TYPES, f"{path} names a key {kind!r} ({type_}): describe it in key_descriptions.py"
+
+
+@pytest.mark.parametrize("name", script_names())
+def test_every_script_that_takes_keys_of_a_queue_names_them(name):
+    assert keys_in_header(f"{name}.lua") or "include/expired.lua" in lua(f"{name}.lua")
+
+
+@pytest.mark.parametrize("one", DESCRIPTIONS, ids=lambda one: one.pattern)
+def test_every_key_is_written_and_found_by_its_own_description(one):
+    assert writers(one) or one.plain_writers
+    assert one.type in {"string", "hash", "set", "zset", "stream"}
+    assert one.content.endswith(".")
+    assert one.lives.endswith(".")
+    found = describe(one.key)
+    assert found is not None
+    # Producers of queues and of fanout exchanges have keys of one form.
+    assert (found.kind, found.type) == (one.kind, one.type)
+
+
+def test_every_counter_of_the_scripts_is_described():
+    counted = {
+        name for path in FILES for name in re.findall(r"HINCRBY', (?:KEYS\[\d\]|meta|\w+\.meta), '(\w+)'", lua(path))
+    }  # fmt: skip
+
+    described = {name for one in DESCRIPTIONS for name in one.fields} | {"version"}
+    assert counted <= described
+    assert len(counted) > 15
+
+
+def test_every_field_that_is_described_is_used():
+    package = resources.files("celery_redis_plus")
+    python = "".join(
+        path.read_text(encoding="utf-8")
+        for room in ("broker", "duties")
+        for path in package.joinpath(room).iterdir()
+        if path.name.endswith(".py")
+    )
+    code = "".join(map(lua, FILES)) + python
+    for name in {**QUEUE_FIELDS, **MESSAGE_FIELDS}:
+        stem = name.removesuffix("_told")
+        assert f"'{stem}'" in code or f'"{stem}"' in code, f"nothing uses the field {name}"
+
+
+def test_the_counters_that_a_queue_tells_are_described():
+    told = {field.name for field in dataclasses.fields(Counters)}
+
+    assert told <= {*COUNTERS, *NOW}
+    assert {*NOW} <= told
+
+
+def test_the_counters_of_exchanges_and_processes_exist():
+    for name in FANOUT_COUNTERS:
+        assert f"'{name}'" in lua("publish_fanout.lua") + lua("reap_subscribers.lua")
+    source = inspect.getsource(service)
+    for name in PROCESS_COUNTERS:
+        assert re.search(rf"self\.{name}\b.* = 0$", source, re.MULTILINE), name
