@@ -204,7 +204,7 @@ the queue's id in base 36. The character says whether the queue has limits and t
 events, `=` both.
 
 A message's hash stands in exactly one **place**: ready (`queue:{Q}`), delayed (`delayed:{Q}`), unacked (`messages_index:{Q}`),
-or dead (`dying:{Q}`, `dead:{Q}`). `celery-redis-plus check`
+or dead (`dying:{Q}`, `dead:{Q}`). [The states of a message](states.md) has the script of each change. `celery-redis-plus check`
 holds the keys [against the rules](check.md).
 
 "Empty queue" says whether the key exists for a lasting queue that was declared and has never had a message, a binding or a

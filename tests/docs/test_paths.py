@@ -1,0 +1,106 @@
+"""Every file and function that the pages for developers name exists: a rename has to rename it there."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from celery_redis_plus.script_headers import script_names
+from tests.docs.blocks import ROOT
+
+PAGES = ("docs/architecture.md", "docs/states.md", "docs/glossary.md", "CONTRIBUTING.md")
+REFERENCE = re.compile(r"`((?:[\w.]+/)+(?:[\w.]+\.(?:py|lua|md|toml))?|[\w.]+\.(?:py|lua|md|toml))(?::([\w.]+))?`")
+#: Scripts that change no message's state: they belong to queues, consumers, exchanges, readers, or only look.
+NO_TRANSITION = frozenset(
+    (
+        *("beat", "bind", "bury", "check_messages", "check_queue", "commit_events", "count", "count_consumers", "counters"),
+        *("declare", "declare_exchange", "draw_id", "enter", "epoch", "forget_expired", "heartbeat_fanout", "join", "leave"),
+        *(
+            "leave_room",
+            "list_consumers",
+            "list_messages",
+            "list_overdue",
+            "list_subscribers",
+            "locate",
+            "name_expired",
+            "own",
+        ),
+        *("pause", "publish_fanout", "reap_subscribers", "register", "ring", "set_archive", "subscribe_fanout"),
+        *(
+            "suspend",
+            "take_expired",
+            "tell_failed",
+            "touch",
+            "track",
+            "track_overdue",
+            "track_report",
+            "unsubscribe_fanout",
+            "wake",
+        ),
+    )
+)
+
+
+def text(page):
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def file_of(path):
+    """Return the file or folder that a page means: from the top, from the package, or a file of its root."""
+    found = [root / path for root in (ROOT, ROOT / "celery_redis_plus", ROOT / "docs") if (root / path).exists()]
+    return found[0] if found else None
+
+
+def names_in(file):
+    """Return the functions, classes and methods of a Python file: `name`, `Class.method`."""
+    names = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            names |= {node.name, *(f"{node.name}.{one.name}" for one in node.body if isinstance(one, ast.FunctionDef))}
+        elif isinstance(node, ast.FunctionDef):
+            names.add(node.name)
+    return names
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_path_and_function_that_a_page_names_exists(page):
+    found = REFERENCE.findall(text(page))
+    assert found or page.endswith("glossary.md")
+    for path, name in found:
+        file = file_of(path)
+        assert file is not None, f"{page} names {path}"
+        if name:
+            assert name in names_in(file), f"{page} names {path}:{name}"
+
+
+def test_a_missing_path_or_function_is_found():
+    assert file_of("broker/nothing.py") is None
+    assert REFERENCE.findall("`broker/keys.py:Keys.no` `x.py` `lua/` `a b`") == [
+        ("broker/keys.py", "Keys.no"),
+        ("x.py", ""),
+        ("lua/", ""),
+    ]
+    assert "Keys.no" not in names_in(file_of("keys.py"))
+
+
+def test_every_script_is_a_transition_on_the_page_of_states_or_changes_no_state():
+    named = set(re.findall(r"`lua/(\w+)\.lua`", text("docs/states.md")))
+
+    assert named | NO_TRANSITION == set(script_names())
+    assert not named & NO_TRANSITION
+
+
+def test_the_glossary_has_at_most_25_words():
+    rows = re.findall(r"^\| (?!word|---)", text("docs/glossary.md"), re.MULTILINE)
+
+    assert 15 <= len(rows) <= 25
+
+
+def test_ten_questions_have_an_answer_with_a_path():
+    questions = text("docs/architecture.md").partition("## Ten questions")[2]
+    rows = [row for row in questions.splitlines() if row.endswith("|") and "? |" in row]
+
+    assert len(rows) == 10
+    assert all(REFERENCE.search(row) for row in rows)
