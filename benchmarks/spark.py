@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.machine import describe
 from celery_redis_plus import events
-from celery_redis_plus.archive.log import EventLog
 from celery_redis_plus.demo.server import EmbeddedServer
+from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.spark import ingest, tables
 from celery_redis_plus.spark.planning import Planner

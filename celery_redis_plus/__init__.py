@@ -11,17 +11,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 # Imported before the function of the same name is defined, which it would take the place of afterwards.
-import celery_redis_plus.message  # noqa: F401
-from celery_redis_plus.transport import aliases
+import celery_redis_plus.stored_message  # noqa: F401
+from celery_redis_plus.transport import url_schemes
 
 if TYPE_CHECKING:
     from celery import Celery
 
-    from celery_redis_plus.broker.messages import MessageInfo
-    from celery_redis_plus.broker.retry_policy import RetryPolicy
+    from celery_redis_plus.broker.arguments.retry_policy import RetryPolicy
+    from celery_redis_plus.broker.queues.messages import MessageInfo
     from celery_redis_plus.integration.configure import configure_app
     from celery_redis_plus.integration.messages import cancel, move, reschedule
-    from celery_redis_plus.transport.counting import counters
+    from celery_redis_plus.transport.counters import counters
     from celery_redis_plus.transport.deliveries import Delivery, broadcast, delivery, publish
     from celery_redis_plus.transport.transport import Transport
 
@@ -44,7 +44,7 @@ __all__ = [
 __version__ = "0.1.0.dev0"
 
 _LAZY = {
-    "RetryPolicy": "celery_redis_plus.broker.retry_policy",
+    "RetryPolicy": "celery_redis_plus.broker.arguments.retry_policy",
     "Delivery": "celery_redis_plus.transport.deliveries",
     "broadcast": "celery_redis_plus.transport.deliveries",
     "delivery": "celery_redis_plus.transport.deliveries",
@@ -52,12 +52,12 @@ _LAZY = {
     "Transport": "celery_redis_plus.transport.transport",
     "cancel": "celery_redis_plus.integration.messages",
     "configure_app": "celery_redis_plus.integration.configure",
-    "counters": "celery_redis_plus.transport.counting",
+    "counters": "celery_redis_plus.transport.counters",
     "move": "celery_redis_plus.integration.messages",
     "reschedule": "celery_redis_plus.integration.messages",
 }
 
-aliases.register()
+url_schemes.register()
 
 
 def message(app: Celery, id: str, *, queue: str | None = None) -> MessageInfo | None:  # noqa: A002 - what users know it by

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from celery_redis_plus.admin.cli import main
+from celery_redis_plus.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Every error that this package raises. What redis-py raises becomes one of them in `translation.py`.
+"""Every error that this package raises. What redis-py raises becomes one of them in `error_translation.py`.
 
 A class's docstring says what happened and what the user does now; `docs/` prints these docstrings, so they
 are complete sentences. Besides the one base class, each error also inherits from the family that kombu and

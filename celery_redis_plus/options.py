@@ -13,7 +13,7 @@ from typing import Any
 from celery_redis_plus import option_types as kinds
 from celery_redis_plus.errors import OptionError
 from celery_redis_plus.events import TRANSITIONS
-from celery_redis_plus.foreign_options import MEANINGLESS, OF_KOMBU, unknown
+from celery_redis_plus.kombu_options import MEANINGLESS, OF_KOMBU, unknown
 
 _SECONDS = kinds.number(1)
 _TIMEOUT = kinds.number(0.01)

@@ -64,7 +64,7 @@ FANOUT_COUNTERS = {
     "missed": "Broadcasts that these had not processed.",
 }
 
-#: Counters of a process's maintenance service: attributes of `Service` in `celery_redis_plus/duties/service.py`.
+#: Counters of a process's maintenance service: attributes of `Service` in `celery_redis_plus/maintenance/service.py`.
 PROCESS_COUNTERS = {
     "late_heartbeats": "Heartbeats that came later than planned by more than an interval; each is a warning in the log.",
     "deaths": "How often the maintenance thread had died and was started again; each is an error in the log.",
@@ -83,8 +83,8 @@ QUEUE_FIELDS = {
     "retry": "The retry policy, as `lua/include/retry_delay.lua` reads it.",
     "dlx": "1: the queue has a dead-letter exchange.",
     "ageing": "`x-priority-ageing`, ms.",
-    "archive": "How its events are written, see `broker/archive.py`; without this field they are not.",
-    "limited": "Its limits: length, bytes, pending, overflow, throttle, types. See `broker/limits.py`.",
+    "archive": "How its events are written, see `event_log/settings.py`; without this field they are not.",
+    "limited": "Its limits: length, bytes, pending, overflow, throttle, types. See `broker/arguments/limits.py`.",
     "bytes": "Bytes of its messages, where `x-max-length-bytes` limits them.",
     "room": "Key of its waiting publishers.",
     "tickets": "Last place given in their line.",

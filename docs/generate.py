@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import errors, events, options
-from celery_redis_plus.broker.consistency import RULES
+from celery_redis_plus.broker.integrity import RULES
 from celery_redis_plus.integration.ack_policies import ENDINGS, POLICIES
 from celery_redis_plus.key_descriptions import DESCRIPTIONS, SECTIONS
 from celery_redis_plus.record_fields import COUNTERS, FANOUT_COUNTERS, NOW, PROCESS_COUNTERS

@@ -6,7 +6,7 @@
 -- @include now
 -- @include text
 
--- Milliseconds for which an exchange without bindings keeps its version: it tells "removed" from "lost" (`broker/knowledge.py`).
+-- Milliseconds for which an exchange without bindings keeps its version: it tells "removed" from "lost" (`broker/exchanges/declared_topology.py`).
 local EMPTY_MS = 3600000
 local changed = 0
 if ARGV[1] == 'clear' then

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Notes with which exception the work on claimed messages ended; the settlement follows. It stays with a message over its tries.
 -- KEYS  1 message (prefix of a hash)
--- ARGV  triples: tag, claim number, error as broker/last_error.py packs it; a triple with an old claim number changes nothing
+-- ARGV  triples: tag, claim number, error as broker/consumers/last_error.py packs it; a triple with an old claim number changes nothing
 -- Returns how many were noted.
 local noted = 0
 for i = 1, #ARGV, 3 do

@@ -14,9 +14,9 @@ from celery.signals import worker_ready
 from kombu import Queue
 from kombu.common import Broadcast
 
+from celery_redis_plus.connection.address import Address
 from celery_redis_plus.demo.journal import Journal
 from celery_redis_plus.integration.configure import configure_app
-from celery_redis_plus.topology.address import Address
 
 PRIORITIES = "demo.priorities"
 COUNTDOWNS = "demo.countdowns"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 if TYPE_CHECKING:
-    from celery_redis_plus.topology.address import Address
+    from celery_redis_plus.connection.address import Address
 
 Record = dict[str, Any]
 

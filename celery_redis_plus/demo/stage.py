@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Self
 
 import redis
 
+from celery_redis_plus.connection.address import Address, url_options
+from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.demo import journal as journals
 from celery_redis_plus.demo.app import BROKER_VARIABLE, PREFIX_VARIABLE, journal_of, make_app
 from celery_redis_plus.demo.guard import Guard
 from celery_redis_plus.demo.server import EmbeddedServer
 from celery_redis_plus.demo.worker import WorkerProcess
-from celery_redis_plus.duties.services import services
 from celery_redis_plus.errors import CeleryRedisPlusError
+from celery_redis_plus.maintenance.process_services import services
 from celery_redis_plus.options import Options
-from celery_redis_plus.topology.address import Address, url_options
-from celery_redis_plus.topology.connector import Connector
-from celery_redis_plus.transport.aliases import OWN_SCHEMES
+from celery_redis_plus.transport.url_schemes import OWN_SCHEMES
 
 if TYPE_CHECKING:
     from celery import Celery
 
-    from celery_redis_plus.broker.queues import Sizes
+    from celery_redis_plus.broker.queues.queues import Sizes
     from celery_redis_plus.demo.account import Account
     from celery_redis_plus.demo.journal import Journal
 

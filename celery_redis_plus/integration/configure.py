@@ -9,7 +9,7 @@ from celery import Celery
 
 from celery_redis_plus.integration import compat, consumer_priority
 from celery_redis_plus.integration.ack_policies import AckPolicies
-from celery_redis_plus.integration.connections import Connections, connections_of
+from celery_redis_plus.integration.app_connections import Connections, connections_of
 from celery_redis_plus.integration.messages import let_revoke_remove
 from celery_redis_plus.integration.publishing import name_the_task_that_runs, set_eta_for
 from celery_redis_plus.integration.worker import BrokerStep

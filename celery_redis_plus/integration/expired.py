@@ -18,16 +18,16 @@ from kombu.serialization import prepare_accept_content
 from kombu.utils.imports import symbol_by_name
 from redis.exceptions import RedisError
 
-from celery_redis_plus.broker.eta import eta_to_ms
-from celery_redis_plus.broker.expired_tasks import ExpiredTask, ExpiredTasks
+from celery_redis_plus.broker.arguments.eta import eta_to_ms
+from celery_redis_plus.broker.queues.expired_tasks import ExpiredTask, ExpiredTasks
+from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidEta
-from celery_redis_plus.topology.forks import lock_of
-from celery_redis_plus.topology.wire import Wire
 from celery_redis_plus.transport import codec
-from celery_redis_plus.transport.message import Message
+from celery_redis_plus.transport.delivered_message import Message
 
 if TYPE_CHECKING:
-    from celery_redis_plus.transport.session import Session
+    from celery_redis_plus.transport.broker_connection import Session
 
 logger = logging.getLogger(__name__)
 

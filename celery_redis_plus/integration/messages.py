@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.broker.eta import eta_to_ms
-from celery_redis_plus.broker.messages import ID, MessageInfo, Messages
+from celery_redis_plus.broker.arguments.eta import eta_to_ms
+from celery_redis_plus.broker.queues.messages import ID, MessageInfo, Messages
 from celery_redis_plus.errors import OptionError
-from celery_redis_plus.integration.wrapping import wrap
+from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.keys import decode_name
 from celery_redis_plus.transport.transport import Transport
 

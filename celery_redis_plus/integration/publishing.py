@@ -12,10 +12,10 @@ from typing import Any
 
 from celery import current_app, signals
 
-from celery_redis_plus.broker.eta import eta_to_ms
+from celery_redis_plus.broker.arguments.eta import eta_to_ms
 from celery_redis_plus.errors import InvalidEta
-from celery_redis_plus.integration.connections import publishes_to_us
-from celery_redis_plus.integration.wrapping import wrap
+from celery_redis_plus.integration.app_connections import publishes_to_us
+from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.transport.publishing import standing_tasks
 
 

@@ -13,11 +13,11 @@ from billiard.einfo import ExceptionWithTraceback
 from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded, WorkerLostError
 from kombu.utils.imports import symbol_by_name
 
-from celery_redis_plus.broker.last_error import Failure, failure_of
+from celery_redis_plus.broker.consumers.last_error import Failure, failure_of
 from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.ack_policies import ACK, POLICIES, REQUEUE, AckPolicies
-from celery_redis_plus.integration.beginning import TaskLostError, is_held
-from celery_redis_plus.transport.message import Message
+from celery_redis_plus.integration.lease_guard import TaskLostError, is_held
+from celery_redis_plus.transport.delivered_message import Message
 
 #: Ending -> reason of the event `acked`, where it is another word.
 REASONS = {"success": "", "time_limit": "failure", "worker_lost": "failure", "rejected": "", "requeue": ""}

@@ -11,24 +11,24 @@ from celery.worker.consumer import Tasks
 from redis.exceptions import RedisError
 
 from celery_redis_plus import __version__
-from celery_redis_plus.duties.services import set_keeper
+from celery_redis_plus.connection.server_check import parse_info
 from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.ack_policies import AckPolicies
-from celery_redis_plus.integration.acks import settle_at_once
-from celery_redis_plus.integration.beginning import begin_only_what_is_held, begin_with_the_work
-from celery_redis_plus.integration.connections import connections_of, warn_about_priorities
+from celery_redis_plus.integration.active_tasks import RunningTasks
+from celery_redis_plus.integration.app_connections import connections_of, warn_about_priorities
 from celery_redis_plus.integration.expired import ExpiredTaskRevoker
-from celery_redis_plus.integration.prefork import keep_running_jobs
+from celery_redis_plus.integration.graceful_stop import GracefulStop, give_back_waiting
+from celery_redis_plus.integration.immediate_acks import settle_at_once
+from celery_redis_plus.integration.lease_guard import begin_only_what_is_held, begin_with_the_work
+from celery_redis_plus.integration.prefork_pool import keep_running_jobs
 from celery_redis_plus.integration.requests import understand_requests
-from celery_redis_plus.integration.running import RunningTasks
 from celery_redis_plus.integration.scheduled import extend_inspect
-from celery_redis_plus.integration.stopping import GracefulStop, give_back_waiting
-from celery_redis_plus.topology.server_check import parse_info
+from celery_redis_plus.maintenance.process_services import set_keeper
 from celery_redis_plus.transport.transport import Transport
 
 if TYPE_CHECKING:
-    from celery_redis_plus.duties.service import Service
-    from celery_redis_plus.topology.waker import Waker
+    from celery_redis_plus.connection.waker import Waker
+    from celery_redis_plus.maintenance.service import Service
 
 logger = logging.getLogger(__name__)
 

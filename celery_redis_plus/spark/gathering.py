@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import dataset, parquet
 
-from celery_redis_plus.archive.batches import arrow_schema
+from celery_redis_plus.event_log.batches import arrow_schema
 from celery_redis_plus.spark.stories import NEEDED
 
 if TYPE_CHECKING:

@@ -110,7 +110,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise InvalidArgument(f"--url-env {arguments.url_env}: this environment variable is not set here")
     if urlsplit(url).password and arguments.url is not None and not arguments.master.startswith("local"):
         raise InvalidArgument("--url holds a password, which a cluster would show; use --url-env and spark.executorEnv.NAME")
-    from celery_redis_plus.archive.log import EventLog
+    from celery_redis_plus.event_log.stream import EventLog
 
     with EventLog(url, arguments.prefix) as log:
         if arguments.job == "replay":

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.archive.numbering import BEGINNING, Id, Numbering, loss_message
 from celery_redis_plus.errors import EventsLost, InvalidArgument
+from celery_redis_plus.event_log.offsets import BEGINNING, Id, Numbering, loss_message
 from celery_redis_plus.events import entry_id
 
 if TYPE_CHECKING:
-    from celery_redis_plus.archive.log import EventLog
+    from celery_redis_plus.event_log.stream import EventLog
     from celery_redis_plus.spark.source_options import SourceOptions
 
 logger = logging.getLogger(__name__)

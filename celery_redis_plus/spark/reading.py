@@ -6,13 +6,13 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.archive.batches import batch
 from celery_redis_plus.errors import EventsLost
+from celery_redis_plus.event_log.batches import batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from celery_redis_plus.archive.log import EventLog
+    from celery_redis_plus.event_log.stream import EventLog
     from celery_redis_plus.spark.planning import Slice
 
 logger = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.errors import InvalidArgument
-from celery_redis_plus.message import split_payload
 from celery_redis_plus.spark import tables
 from celery_redis_plus.spark.sink import NAMESPACE
+from celery_redis_plus.stored_message import split_payload
 from celery_redis_plus.transport.sending import Sender
 
 if TYPE_CHECKING:

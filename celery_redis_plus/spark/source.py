@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from celery_redis_plus.archive import readers
-from celery_redis_plus.archive.log import EventLog
 from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.event_log import readers
+from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.events import entry_id
 from celery_redis_plus.spark.filters import Pushed
 from celery_redis_plus.spark.planning import Offset, Planner, Slice

@@ -17,7 +17,7 @@ from celery_redis_plus.events import entry_id
 from celery_redis_plus.spark.declared import option, parse_options, resolve_url
 
 if TYPE_CHECKING:
-    from celery_redis_plus.archive.numbering import Id
+    from celery_redis_plus.event_log.offsets import Id
 
 
 def _position(value: object) -> Id | int:

@@ -12,9 +12,9 @@ __all__ = ["Transport"]
 
 def __getattr__(name: str) -> Any:
     if name == "Transport":
-        from celery_redis_plus.transport import hosts
+        from celery_redis_plus.transport import framework_hooks
         from celery_redis_plus.transport.transport import Transport
 
-        hosts.greet()
+        framework_hooks.greet()
         return Transport
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

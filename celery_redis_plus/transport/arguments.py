@@ -12,9 +12,9 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.broker.queue_arguments import KNOWN, QueueArguments
+from celery_redis_plus.broker.arguments.queue_arguments import KNOWN, QueueArguments
 from celery_redis_plus.errors import InvalidArgument, PreconditionFailed
-from celery_redis_plus.transport import hosts
+from celery_redis_plus.transport import framework_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -145,7 +145,7 @@ def check_fanout_binding(queue: str, declared: QueueArguments | None, exchange: 
         )
     for name in NO_EFFECT_ON_FANOUT:
         # Celery's queues of remote control and events have a TTL, lest messages pile up: here the stream's limits do that.
-        if name in arguments and not (name == "x-message-ttl" and hosts.declares_queues_on(exchange)):
+        if name in arguments and not (name == "x-message-ttl" and framework_hooks.declares_queues_on(exchange)):
             _warn_once(
                 ("fanout", queue, name),
                 f"argument {name!r} ({arguments[name]!r:.100}) {where}, has no effect on broadcasts: they are stored in the "

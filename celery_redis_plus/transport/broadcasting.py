@@ -5,21 +5,21 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.broker.holding import Settlement
-from celery_redis_plus.transport.failures import as_channel_errors, channel_error
-from celery_redis_plus.transport.message import broadcast_payload
-from celery_redis_plus.transport.tracking import HEADER
+from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.transport.amqp_errors import as_channel_errors, channel_error
+from celery_redis_plus.transport.delivered_message import broadcast_payload
+from celery_redis_plus.transport.delivery_tracking import HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from celery_redis_plus.broker.fanout.positions import Position
     from celery_redis_plus.broker.fanout.reader import Delivery
-    from celery_redis_plus.broker.fanout.registry import Death, Subscriber
+    from celery_redis_plus.broker.fanout.subscriber_cursor import Position
+    from celery_redis_plus.broker.fanout.subscriber_registry import Death, Subscriber
     from celery_redis_plus.keys import FanoutKeys
-    from celery_redis_plus.transport.poller import Poller
+    from celery_redis_plus.transport.broker_connection import Session
+    from celery_redis_plus.transport.delivery_loop import Poller
     from celery_redis_plus.transport.qos import QoS
-    from celery_redis_plus.transport.session import Session
 
 logger = logging.getLogger(__name__)
 

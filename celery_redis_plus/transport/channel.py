@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport import virtual
 
 from celery_redis_plus.errors import ServerUnreachable
+from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS, channel_error
 from celery_redis_plus.transport.declaring import Declaring
-from celery_redis_plus.transport.failures import CONNECTION_ERRORS, channel_error
-from celery_redis_plus.transport.message import Message
+from celery_redis_plus.transport.delivered_message import Message
 from celery_redis_plus.transport.publishing import Publishing
 from celery_redis_plus.transport.qos import QoS
 from celery_redis_plus.transport.settling import Settling
 from celery_redis_plus.transport.single_get import SingleGet
 
 if TYPE_CHECKING:
-    from celery_redis_plus.topology.held_connection import HeldConnection
-    from celery_redis_plus.transport.poller import Poller
-    from celery_redis_plus.transport.session import Session
+    from celery_redis_plus.connection.persistent_connection import HeldConnection
+    from celery_redis_plus.transport.broker_connection import Session
+    from celery_redis_plus.transport.delivery_loop import Poller
     from celery_redis_plus.transport.transport import Transport
 
 

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 from kombu.utils.uuid import uuid
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers import INTERESTED, NOT_INTERESTED, NOTIFIED, Consumer
-from celery_redis_plus.broker.holding import Settlement, Stage
+from celery_redis_plus.broker.consumers.registry import INTERESTED, NOT_INTERESTED, NOTIFIED, Consumer
+from celery_redis_plus.broker.consumers.unacked import Settlement, Stage
 from celery_redis_plus.errors import InvalidArgument, ResourceLocked
+from celery_redis_plus.transport.amqp_errors import as_channel_errors
 from celery_redis_plus.transport.arguments import check_consumer_arguments
 from celery_redis_plus.transport.broadcasting import UNREADABLE, Broadcasting
-from celery_redis_plus.transport.failures import as_channel_errors
-from celery_redis_plus.transport.message import Message, payload_of
-from celery_redis_plus.transport.tracking import HEADER
+from celery_redis_plus.transport.delivered_message import Message, payload_of
+from celery_redis_plus.transport.delivery_tracking import HEADER
 from celery_redis_plus.transport.turns import Turns
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.claiming import Batch
-    from celery_redis_plus.broker.holding import Held
-    from celery_redis_plus.message import Claimed
-    from celery_redis_plus.transport.poller import Poller
+    from celery_redis_plus.broker.consumers.claims import Batch
+    from celery_redis_plus.broker.consumers.unacked import Held
+    from celery_redis_plus.stored_message import Claimed
+    from celery_redis_plus.transport.broker_connection import Session
+    from celery_redis_plus.transport.delivery_loop import Poller
     from celery_redis_plus.transport.qos import QoS
-    from celery_redis_plus.transport.session import Session
 
 logger = logging.getLogger(__name__)
 

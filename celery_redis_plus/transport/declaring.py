@@ -9,16 +9,16 @@ from amqp.protocol import queue_declare_ok_t
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 
-from celery_redis_plus.broker.counters import Counters, read_counters
-from celery_redis_plus.broker.exchange_record import ExchangeRecord
-from celery_redis_plus.broker.queue_arguments import QueueArguments
-from celery_redis_plus.broker.routing import Binding
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord
+from celery_redis_plus.broker.exchanges.routing import Binding
+from celery_redis_plus.broker.queues.counters import Counters, read_counters
+from celery_redis_plus.transport.amqp_errors import as_channel_errors, channel_error
 from celery_redis_plus.transport.arguments import check_fanout_binding, check_queue_arguments
-from celery_redis_plus.transport.failures import as_channel_errors, channel_error
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.queues import Sizes
-    from celery_redis_plus.transport.session import Session
+    from celery_redis_plus.broker.queues.queues import Sizes
+    from celery_redis_plus.transport.broker_connection import Session
 
 
 class Declaring:

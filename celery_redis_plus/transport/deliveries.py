@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from kombu import Producer
 
+from celery_redis_plus.connection.forks import lock_of, watch
 from celery_redis_plus.errors import DeliveryNotFound, InvalidArgument
-from celery_redis_plus.topology.forks import lock_of, watch
-from celery_redis_plus.transport.failures import as_channel_errors
-from celery_redis_plus.transport.sources import channel_of
-from celery_redis_plus.transport.tracking import TRACK, Wanted
+from celery_redis_plus.transport.amqp_errors import as_channel_errors
+from celery_redis_plus.transport.channel_lookup import channel_of
+from celery_redis_plus.transport.delivery_tracking import TRACK, Wanted
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.tracking import Tracked
+    from celery_redis_plus.broker.publishing.delivery_store import Tracked
+    from celery_redis_plus.transport.broker_connection import Session
     from celery_redis_plus.transport.channel import Channel
-    from celery_redis_plus.transport.session import Session
 
 #: Seconds for which a recipient may take to answer, unless the publisher says.
 ACK_TIMEOUT_S = 30.0

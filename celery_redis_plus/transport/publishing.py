@@ -8,22 +8,22 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.broker.attempt import Attempt
-from celery_redis_plus.broker.describing import describe
-from celery_redis_plus.broker.eta import delay_to_ms, eta_to_ms
-from celery_redis_plus.broker.lifetime import lifetime
-from celery_redis_plus.broker.priority import check_priority, rank
-from celery_redis_plus.broker.undelivered import NO_SUBSCRIBERS, UNDELIVERED, UNROUTABLE
-from celery_redis_plus.broker.unique import unique
+from celery_redis_plus.broker.arguments.deduplication import unique
+from celery_redis_plus.broker.arguments.eta import delay_to_ms, eta_to_ms
+from celery_redis_plus.broker.arguments.expiry import lifetime
+from celery_redis_plus.broker.arguments.priority import check_priority, rank
+from celery_redis_plus.broker.dead_letters.unroutable import NO_SUBSCRIBERS, UNDELIVERED, UNROUTABLE
+from celery_redis_plus.broker.publishing.attempt import Attempt
 from celery_redis_plus.errors import BrokerError, InvalidArgument, MessageNotAccepted, PublishRefused, Unroutable
-from celery_redis_plus.message import SEPARATOR, Outgoing
+from celery_redis_plus.event_log.metadata import describe
+from celery_redis_plus.stored_message import SEPARATOR, Outgoing
 from celery_redis_plus.transport import codec
+from celery_redis_plus.transport.amqp_errors import as_channel_error, channel_error
 from celery_redis_plus.transport.arguments import check_properties
-from celery_redis_plus.transport.failures import as_channel_error, channel_error
-from celery_redis_plus.transport.tracking import TRACK
+from celery_redis_plus.transport.delivery_tracking import TRACK
 
 if TYPE_CHECKING:
-    from celery_redis_plus.transport.session import Session
+    from celery_redis_plus.transport.broker_connection import Session
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
 
-from celery_redis_plus.broker.holding import Settlement
+from celery_redis_plus.broker.consumers.unacked import Settlement
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.holding import Held
+    from celery_redis_plus.broker.consumers.unacked import Held
     from celery_redis_plus.transport.channel import Channel
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from celery_redis_plus.transport.turns import COLD_QUEUES
 
 if TYPE_CHECKING:
+    from celery_redis_plus.transport.broker_connection import Session
     from celery_redis_plus.transport.channel import Channel
-    from celery_redis_plus.transport.pacing import Pace
-    from celery_redis_plus.transport.session import Session
+    from celery_redis_plus.transport.fetch_policy import Pace
 
 #: After so many messages (an empty claim counts as one) the next claim of a connection asks as well whether there are messages
 #: for its other channels. That costs a twentieth of a claim.

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import kombu
 
-from celery_redis_plus.broker.unique import ID, TTL
+from celery_redis_plus.broker.arguments.deduplication import ID, TTL
 from celery_redis_plus.errors import PublishRefused
 
 #: kombu would take its own transport for these.

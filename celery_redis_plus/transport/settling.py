@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.transport.failures import channel_error
+from celery_redis_plus.transport.amqp_errors import channel_error
 
 if TYPE_CHECKING:
+    from celery_redis_plus.transport.broker_connection import Session
     from celery_redis_plus.transport.qos import QoS
-    from celery_redis_plus.transport.session import Session
 
 
 class Settling:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.holding import Stage
+from celery_redis_plus.broker.consumers.unacked import Stage
+from celery_redis_plus.transport.amqp_errors import as_channel_errors
 from celery_redis_plus.transport.consuming import Consuming
-from celery_redis_plus.transport.failures import as_channel_errors
-from celery_redis_plus.transport.message import Message
+from celery_redis_plus.transport.delivered_message import Message
 
 if TYPE_CHECKING:
-    from celery_redis_plus.message import Claimed
+    from celery_redis_plus.stored_message import Claimed
 
 
 class SingleGet(Consuming):

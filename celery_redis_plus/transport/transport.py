@@ -9,15 +9,15 @@ from typing import Any
 import redis
 from kombu.transport import base, virtual
 
-from celery_redis_plus.foreign_options import check_url_options, ignored
+from celery_redis_plus.connection.address import Address, url_options
+from celery_redis_plus.kombu_options import check_url_options, ignored
 from celery_redis_plus.options import Options
-from celery_redis_plus.topology.address import Address, url_options
-from celery_redis_plus.transport import hosts, url_query
-from celery_redis_plus.transport.accepting import Accepted
+from celery_redis_plus.transport import framework_hooks, url_parsing
+from celery_redis_plus.transport.amqp_errors import CHANNEL_ERRORS, CONNECTION_ERRORS
+from celery_redis_plus.transport.broker_connection import Session
 from celery_redis_plus.transport.channel import Channel as BrokerChannel
-from celery_redis_plus.transport.failures import CHANNEL_ERRORS, CONNECTION_ERRORS
-from celery_redis_plus.transport.poller import Poller
-from celery_redis_plus.transport.session import Session
+from celery_redis_plus.transport.delivery_loop import Poller
+from celery_redis_plus.transport.typed_queues import Accepted
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ FLUSH_S = 5.0
 _reported: set[str] = set()
 
 # kombu asks for the transport's class just before it takes the URL apart.
-url_query.install()
+url_parsing.install()
 
 
 class Transport(virtual.Transport):
@@ -65,7 +65,7 @@ class Transport(virtual.Transport):
         self._connected = False
         # Of the instance only: kombu asks it before it prints the address (`as_uri`), and the class before it parses a URL.
         self.can_parse_url = True
-        hosts.greet()
+        framework_hooks.greet()
 
     def driver_version(self) -> str:
         """Return redis-py's version."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from celery_redis_plus.message import Claimed
+    from celery_redis_plus.stored_message import Claimed
 
 #: Queues without a known reason to claim that a claim looks at all the same: their bells are not heard while others have work.
 COLD_QUEUES = 4

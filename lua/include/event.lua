@@ -48,7 +48,7 @@ end
 local _logs = {}
 
 -- The queue's log by the key of its record, opened once a script call; false where its events are not written. `archive` is the
--- record's field, written by broker/archive.py, where the caller has read it.
+-- record's field, written by event_log/settings.py, where the caller has read it.
 local function log_of(meta, archive)
   if _logs[meta] ~= nil then return _logs[meta] end
   _logs[meta] = false

@@ -1,4 +1,4 @@
--- How long a message waits after a failed delivery: RetryPolicy in broker/retry_policy.py, which has the same function.
+-- How long a message waits after a failed delivery: RetryPolicy in broker/arguments/retry_policy.py, which has the same function.
 local MOST_ATTEMPTS, LONGEST_MS = 1000, 3155760000000
 
 local function nth_delay(policy, attempt, tag)

@@ -10,12 +10,12 @@ local function is_limited(tag)
 end
 
 -- Milliseconds after which a waiting publisher that has not come back counts as gone; one that was rung has RUNG_MS. It comes
--- every second by itself (`broker/room.py`); one that comes late keeps its ticket.
+-- every second by itself (`broker/flow_control/publisher_queue.py`); one that comes late keeps its ticket.
 local GONE_MS, RUNG_MS = 5000, 1000
 -- Milliseconds that the line of waiting publishers outlives the last who came.
 local LINE_MS = 60000
 
--- Reads the field `limited` of a queue's record (`broker/limits.py`): numbers or nil, texts.
+-- Reads the field `limited` of a queue's record (`broker/arguments/limits.py`): numbers or nil, texts.
 local function read_limits(limited)
   local length, bytes, pending, overflow, throttle = string.match(limited, '^(%S+) (%S+) (%S+) (%S+) (%S+)')
   return tonumber(length), tonumber(bytes), tonumber(pending), overflow, throttle

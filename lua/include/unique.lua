@@ -1,5 +1,5 @@
 -- KEYS of its own  unique (string)
--- A message with an `x-deduplication-id`, as `broker/unique.py` writes it: scope, how long the key lives (ms), task id, key. The key
+-- A message with an `x-deduplication-id`, as `broker/arguments/deduplication.py` writes it: scope, how long the key lives (ms), task id, key. The key
 -- holds the tag of the message that stands for the id, its task's id, and, of one that was moved, the prefix of the messages of the
 -- queue that it is in. Whether it still stands is looked up when the next one comes, so nothing has to be taken back where messages
 -- end.

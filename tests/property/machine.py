@@ -9,8 +9,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from celery_redis_plus.broker.holding import Settlement
-from celery_redis_plus.duties.sweeper import COLUMNS
+from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.maintenance.sweeper import COLUMNS
 from tests.property.consuming import Consuming
 from tests.property.maintenance import Maintenance
 from tests.property.publishing import Publishing

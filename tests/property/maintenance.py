@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from celery_redis_plus.broker.queue_arguments import QueueArguments
-from celery_redis_plus.duties.sweeper import COLUMNS
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+from celery_redis_plus.maintenance.sweeper import COLUMNS
 from celery_redis_plus.scripts import script
 from tests.property.world import (
     DEAD_MAX,

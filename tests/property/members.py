@@ -10,18 +10,18 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.broker.claiming import Claimer, State
-from celery_redis_plus.broker.consumers import Consumer, Consumers
+from celery_redis_plus.broker.consumers.claims import Claimer, State
+from celery_redis_plus.broker.consumers.registry import Consumer, Consumers
 from celery_redis_plus.errors import AccessRefused
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
     import redis
 
-    from celery_redis_plus.broker.queue_arguments import QueueArguments
+    from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+    from celery_redis_plus.connection.command_connection import Wire
     from celery_redis_plus.keys import Keys
-    from celery_redis_plus.message import Claimed
-    from celery_redis_plus.topology.wire import Wire
+    from celery_redis_plus.stored_message import Claimed
 
 #: `consumer_heartbeat_timeout`, and what a consumer has to answer a probe (`lua/include/crew.lua`).
 LIFE_MS, ANSWER_MS = 3_000, 1_200

@@ -6,9 +6,9 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from celery_redis_plus.broker.publishing import DESCRIBE
+from celery_redis_plus.broker.publishing.publisher import DESCRIBE
 from celery_redis_plus.errors import ServerUnreachable
-from celery_redis_plus.message import Outgoing
+from celery_redis_plus.stored_message import Outgoing
 from tests.property.world import LARGE, VISIBILITY_MS, Logical, Message, World, queues
 from tests.support.invariants import LEVEL
 

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from celery_redis_plus.broker.attempt import Attempt
-from celery_redis_plus.broker.consumers import REFUSALS
-from celery_redis_plus.broker.holding import Held, Register, Settlement
-from celery_redis_plus.broker.pausing import Pausing
-from celery_redis_plus.broker.publishing import Publisher
-from celery_redis_plus.broker.queue_arguments import QueueArguments
-from celery_redis_plus.broker.queues import Queues
-from celery_redis_plus.broker.settling import Settler
-from celery_redis_plus.duties.sweeper import COLUMNS
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+from celery_redis_plus.broker.consumers.acks import Settler
+from celery_redis_plus.broker.consumers.pauses import Pausing
+from celery_redis_plus.broker.consumers.registry import REFUSALS
+from celery_redis_plus.broker.consumers.unacked import Held, Register, Settlement
+from celery_redis_plus.broker.publishing.attempt import Attempt
+from celery_redis_plus.broker.publishing.publisher import Publisher
+from celery_redis_plus.broker.queues.queues import Queues
+from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.errors import AccessRefused
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.message import Outgoing
+from celery_redis_plus.maintenance.sweeper import COLUMNS
 from celery_redis_plus.options import Options
 from celery_redis_plus.scripts import script
-from celery_redis_plus.topology.connector import Connector
-from celery_redis_plus.topology.wire import Wire
+from celery_redis_plus.stored_message import Outgoing
 from tests.property.members import ANSWER_MS, LIFE_MS, POLLING_MS, Member, Process
 from tests.support.clock import ServerClock
 from tests.support.invariants import violations
@@ -32,7 +32,7 @@ from tests.support.invariants import violations
 if TYPE_CHECKING:
     import redis
 
-    from celery_redis_plus.topology.address import Address
+    from celery_redis_plus.connection.address import Address
 
 START_MS = 1_767_225_600_000
 SWEEP_MS, GRACE_MS, LONGEST_GAP_MS = 4_000, 10_000, 20_000

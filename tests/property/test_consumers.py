@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from celery_redis_plus.topology.address import Address
+from celery_redis_plus.connection.address import Address
 from tests.property.serving import Serving
 from tests.property.test_invariants import EXAMPLES, PROFILE
 from tests.support.clock import scripts_read_a_key

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from celery_redis_plus.broker import publishing
-from celery_redis_plus.topology.address import Address
+from celery_redis_plus.broker.publishing import publisher
+from celery_redis_plus.connection.address import Address
 from tests.property.machine import Broker
 from tests.property.world import LARGE
 from tests.support.clock import scripts_read_a_key
@@ -41,7 +41,7 @@ PROFILE = settings(
 @pytest.fixture
 def machine(server: Server, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Broker]]:
     # The package has a function of the module's name.
-    for module in (sys.modules["celery_redis_plus.message"], publishing):
+    for module in (sys.modules["celery_redis_plus.stored_message"], publisher):
         monkeypatch.setattr(module, "LARGE_BODY", LARGE - 1)
     place = redis_client.connection_pool.connection_kwargs
     address = Address.from_parts(hostname=place["host"], port=place["port"], virtual_host=str(place.get("db", 0)))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from celery_redis_plus.broker.messages import Messages
+from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.errors import QueueFull
 from tests.support.inbox import declare, publish
 

@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
-from celery_redis_plus.broker.archive import Archive
-from celery_redis_plus.broker.attempt import Attempt
-from celery_redis_plus.broker.claiming import Claimer
-from celery_redis_plus.broker.holding import Held, Register
-from celery_redis_plus.broker.publishing import Publisher
-from celery_redis_plus.broker.queue_arguments import QueueArguments
-from celery_redis_plus.broker.queues import Queues
-from celery_redis_plus.broker.settling import Settler
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+from celery_redis_plus.broker.consumers.acks import Settler
+from celery_redis_plus.broker.consumers.claims import Claimer
+from celery_redis_plus.broker.consumers.unacked import Held, Register
+from celery_redis_plus.broker.publishing.attempt import Attempt
+from celery_redis_plus.broker.publishing.publisher import Publisher
+from celery_redis_plus.broker.queues.queues import Queues
+from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.errors import ServerUnreachable
+from celery_redis_plus.event_log.settings import Archive
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.options import Options
-from celery_redis_plus.topology.connector import Connector
-from celery_redis_plus.topology.wire import Wire
 from tests.support.clock import ServerClock
 from tests.support.invariants import violations
 
 if TYPE_CHECKING:
     import redis
 
-    from celery_redis_plus.message import Outgoing
+    from celery_redis_plus.connection.address import Address
     from celery_redis_plus.scripts import Script
-    from celery_redis_plus.topology.address import Address
+    from celery_redis_plus.stored_message import Outgoing
 
 #: 2026-01-01; far from the real clock, so that a script that reads the real one is found out.
 START_MS = 1_767_225_600_000

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra `spark`")
 
-from celery_redis_plus.archive.log import EventLog
+from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.spark import ingest, tables
 from tests.support.event_streams import add_events, lives
 from tests.support.spark_jobs import JVM, Job

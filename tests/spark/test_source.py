@@ -11,8 +11,8 @@ pytest.importorskip("pyspark", reason="needs the extra `spark`")
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
-from celery_redis_plus.archive import readers
-from celery_redis_plus.archive.log import EventLog
+from celery_redis_plus.event_log import readers
+from celery_redis_plus.event_log.stream import EventLog
 from tests.support.event_streams import START_MS, add_events, lives
 
 LIVES = lives(2000)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import kombu
 
-from celery_redis_plus.broker.dead_letters import DeadLetters
+from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from tests.support.publishers import PublishingProcess
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.broker.consistency import Checker
-from celery_redis_plus.broker.queues import Queues
+from celery_redis_plus.broker.integrity import Checker
+from celery_redis_plus.broker.queues.queues import Queues
+from celery_redis_plus.connection.address import Address
+from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.options import Options
-from celery_redis_plus.topology.address import Address
-from celery_redis_plus.topology.connector import Connector
-from celery_redis_plus.topology.wire import Wire
 
 if TYPE_CHECKING:
     import redis

@@ -2,7 +2,7 @@
 
 import sys
 
-MODULE = "celery_redis_plus.duties.services"
+MODULE = "celery_redis_plus.maintenance.process_services"
 
 
 def end_services() -> None:

@@ -11,8 +11,8 @@ import pytest
 import redis.exceptions as redis_errors
 
 from celery_redis_plus import errors
-from celery_redis_plus.topology.address import Address
-from celery_redis_plus.translation import translate
+from celery_redis_plus.connection.address import Address
+from celery_redis_plus.error_translation import translate
 
 ADDRESS = Address(host="broker.example", db=3, username="app", password="s3cret")
 

@@ -6,13 +6,15 @@ import dataclasses
 import inspect
 import re
 from importlib import resources
+from pathlib import Path
 
 import pytest
 
-from celery_redis_plus.broker.counters import Counters
-from celery_redis_plus.duties import service
+import celery_redis_plus
+from celery_redis_plus.broker.queues.counters import Counters
 from celery_redis_plus.key_descriptions import DESCRIPTIONS, describe
 from celery_redis_plus.keys import Keys
+from celery_redis_plus.maintenance import service
 from celery_redis_plus.record_fields import COUNTERS, FANOUT_COUNTERS, MESSAGE_FIELDS, NOW, PROCESS_COUNTERS, QUEUE_FIELDS
 from celery_redis_plus.script_headers import keys_in_header, script_names, writers
 
@@ -74,13 +76,8 @@ def test_every_counter_of_the_scripts_is_described():
 
 
 def test_every_field_that_is_described_is_used():
-    package = resources.files("celery_redis_plus")
-    python = "".join(
-        path.read_text(encoding="utf-8")
-        for room in ("broker", "duties")
-        for path in package.joinpath(room).iterdir()
-        if path.name.endswith(".py")
-    )
+    package = Path(celery_redis_plus.__file__).parent
+    python = "".join(path.read_text() for room in ("broker", "maintenance") for path in package.joinpath(room).rglob("*.py"))
     code = "".join(map(lua, FILES)) + python
     for name in {**QUEUE_FIELDS, **MESSAGE_FIELDS}:
         stem = name.removesuffix("_told")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.message import LARGE_BODY, Outgoing, split_payload
+from celery_redis_plus.stored_message import LARGE_BODY, Outgoing, split_payload
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from celery_redis_plus.errors import CeleryRedisPlusError, OptionError
-from celery_redis_plus.foreign_options import ignored
+from celery_redis_plus.kombu_options import ignored
 from celery_redis_plus.options import Options, table
 
 # What a URL's query gives, and what is meant.

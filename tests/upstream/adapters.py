@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.broker.bindings import Bindings
-from celery_redis_plus.broker.queues import Queues
-from celery_redis_plus.duties.janitor import Janitor
-from celery_redis_plus.duties.watched import WatchList
+from celery_redis_plus.broker.exchanges.bindings import Bindings
+from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.keys import Keys
+from celery_redis_plus.maintenance.consumed_queues import WatchList
+from celery_redis_plus.maintenance.janitor import Janitor
 from celery_redis_plus.transport.channel import Channel
 from celery_redis_plus.transport.transport import Transport
 

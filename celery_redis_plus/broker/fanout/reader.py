@@ -13,14 +13,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from celery_redis_plus.broker.exchanges.topics import matches_topic
 from celery_redis_plus.broker.fanout.entries import Entry, Mark, is_ours, number_of, parse_id, routing_key_of
-from celery_redis_plus.broker.topics import matches_topic
 from celery_redis_plus.errors import ServerTimeout
-from celery_redis_plus.notices import Missed, notify
+from celery_redis_plus.signals import Missed, notify
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.fanout.positions import Position
-    from celery_redis_plus.topology.blocking_wire import BlockingWire
+    from celery_redis_plus.broker.fanout.subscriber_cursor import Position
+    from celery_redis_plus.connection.blocking_connection import BlockingWire
 
 logger = logging.getLogger(__name__)
 

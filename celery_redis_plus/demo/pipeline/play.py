@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.archive.log import EventLog
 from celery_redis_plus.demo.app import broker_prefix
 from celery_redis_plus.demo.claims import Outcome
 from celery_redis_plus.demo.pipeline.app import LEDGER, QUEUES, TASKS, delay_of, task_of
 from celery_redis_plus.demo.pipeline.judgement import Ledger, Told, judge
+from celery_redis_plus.event_log.stream import EventLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,8 +14,8 @@ pytest.importorskip("pyspark", reason="needs the extra `spark`")
 import pyarrow.compute as pc
 from pyarrow import dataset
 
-from celery_redis_plus.archive.log import EventLog
 from celery_redis_plus.errors import TablesUnusable
+from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.spark.manifest import files
 from tests.spark.model import fold_in_python
 from tests.support.event_streams import START_MS, add_events, lives

@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from celery_redis_plus.broker.attempt import Attempt
-from celery_redis_plus.broker.claiming import Claimer
-from celery_redis_plus.broker.consumers import Consumers
-from celery_redis_plus.broker.holding import Held, Register, Settlement
-from celery_redis_plus.broker.publishing import Publisher
-from celery_redis_plus.broker.queue_arguments import QueueArguments
-from celery_redis_plus.broker.queues import Queues
-from celery_redis_plus.broker.settling import Settler
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+from celery_redis_plus.broker.consumers.acks import Settler
+from celery_redis_plus.broker.consumers.claims import Claimer
+from celery_redis_plus.broker.consumers.registry import Consumers
+from celery_redis_plus.broker.consumers.unacked import Held, Register, Settlement
+from celery_redis_plus.broker.publishing.attempt import Attempt
+from celery_redis_plus.broker.publishing.publisher import Publisher
+from celery_redis_plus.broker.queues.queues import Queues
+from celery_redis_plus.connection.address import Address
+from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.message import Outgoing
 from celery_redis_plus.options import Options
-from celery_redis_plus.topology.address import Address
-from celery_redis_plus.topology.connector import Connector
-from celery_redis_plus.topology.wire import Wire
+from celery_redis_plus.stored_message import Outgoing
 from tests.support.invariants import violations
 
 if TYPE_CHECKING:
     import redis
 
-    from celery_redis_plus.message import Claimed
+    from celery_redis_plus.stored_message import Claimed
 
 DEAD_MAX = 5
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from celery_redis_plus.broker.claiming import MAX_BATCH
-from celery_redis_plus.broker.holding import Settlement
-from celery_redis_plus.message import LARGE_BODY
+from celery_redis_plus.broker.consumers.claims import MAX_BATCH
+from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.stored_message import LARGE_BODY
 
 
 def test_a_claim_takes_at_most_five_hundred(broker):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.archive import Archive
-from celery_redis_plus.broker.holding import Settlement
-from celery_redis_plus.broker.queues import Queues
-from celery_redis_plus.duties.sweeper import Limits, Sweeper
+from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.queues.queues import Queues
+from celery_redis_plus.event_log.settings import Archive
 from celery_redis_plus.events import entry_id, sampled
-from celery_redis_plus.message import Outgoing
+from celery_redis_plus.maintenance.sweeper import Limits, Sweeper
+from celery_redis_plus.stored_message import Outgoing
 from tests.support.events import event_violations, events_of, paths_of
 from tests.support.waiting import wait_until
 
@@ -181,7 +181,7 @@ def test_the_payload_is_written_where_it_is_wanted(broker):
 
 
 def test_the_publisher_describes_a_message_once_it_knows_that_the_queue_wants_it(archived):
-    from celery_redis_plus.broker.attempt import Attempt
+    from celery_redis_plus.broker.publishing.attempt import Attempt
 
     archived.declare("q")
     asked = []

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from celery_redis_plus.duties.sweeper import Limits, Sweeper
+from celery_redis_plus.maintenance.sweeper import Limits, Sweeper
 from tests.support.waiting import wait_until
 
 #: Longer than any restart here: the gap between two passes alone tells nothing.

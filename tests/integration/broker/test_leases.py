@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.holding import Settlement
-from celery_redis_plus.broker.leases import Leases
+from celery_redis_plus.broker.consumers.leases import Leases
+from celery_redis_plus.broker.consumers.unacked import Settlement
 
 TIMEOUT_S = 30.0
 

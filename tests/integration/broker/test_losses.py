@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.holding import Held
-from celery_redis_plus.duties.sweeper import Limits, Sweeper
+from celery_redis_plus.broker.consumers.unacked import Held
+from celery_redis_plus.maintenance.sweeper import Limits, Sweeper
 
 LIMIT = 3
 

@@ -8,15 +8,15 @@ import kombu
 import pytest
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.bindings import Bindings
-from celery_redis_plus.broker.consumers import Consumer
-from celery_redis_plus.broker.exchange_record import ExchangeRecord
-from celery_redis_plus.broker.holding import Settlement
-from celery_redis_plus.broker.queue_arguments import QueueArguments
-from celery_redis_plus.broker.routing import Binding
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+from celery_redis_plus.broker.consumers.registry import Consumer
+from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.exchanges.bindings import Bindings
+from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord
+from celery_redis_plus.broker.exchanges.routing import Binding
 from celery_redis_plus.errors import ServerOutOfMemory
-from celery_redis_plus.message import LARGE_BODY
 from celery_redis_plus.scripts import script
+from celery_redis_plus.stored_message import LARGE_BODY
 from tests.support.inbox import Inbox, declare, publish
 
 

@@ -7,10 +7,10 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.attempt import Attempt
+from celery_redis_plus.broker.publishing.attempt import Attempt
 from celery_redis_plus.errors import OutcomeUnknown, QueueNotFound, ServerUnreachable
-from celery_redis_plus.message import LARGE_BODY, Outgoing
 from celery_redis_plus.scripts import script
+from celery_redis_plus.stored_message import LARGE_BODY, Outgoing
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_retry_of_what_never_arrived_stores_it(broker):
 
 
 def test_a_message_acked_before_its_retry_comes_does_not_come_back(broker, lose_reply):
-    from celery_redis_plus.broker.holding import Settlement
+    from celery_redis_plus.broker.consumers.unacked import Settlement
 
     broker.declare("q")
     message, attempt = Outgoing(b"{}", b"x", 255), Attempt()
@@ -153,7 +153,7 @@ def test_publishing_rings_the_bell_and_a_delayed_message_the_timer(broker):
 
 
 def test_the_score_of_the_farthest_message_is_exact(broker):
-    from celery_redis_plus.broker.eta import MAX_ETA_MS
+    from celery_redis_plus.broker.arguments.eta import MAX_ETA_MS
 
     broker.declare("q")
     broker.publish("q", b"far", rank=255, eta=MAX_ETA_MS)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.holding import Settlement
-from celery_redis_plus.broker.retry_policy import RetryPolicy
+from celery_redis_plus.broker.arguments.retry_policy import RetryPolicy
+from celery_redis_plus.broker.consumers.unacked import Settlement
 from celery_redis_plus.scripts import compose
 
 CALL = """\

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker import settling
-from celery_redis_plus.broker.holding import Settlement
+from celery_redis_plus.broker.consumers import acks
+from celery_redis_plus.broker.consumers.unacked import Settlement
 from celery_redis_plus.scripts import script
 from tests.integration.broker.conftest import DEAD_MAX
 
@@ -109,7 +109,7 @@ def test_posted_settlements_of_a_lost_connection_are_left_to_the_duties(broker):
 
 def test_a_settlement_never_opens_a_lost_connection_anew(broker, monkeypatch):
     """Nobody would read its reply there: a refusal (the server loads its data) left a message that was held for ever."""
-    monkeypatch.setattr(settling, "LOCK_WAIT_S", 10)
+    monkeypatch.setattr(acks, "LOCK_WAIT_S", 10)
     broker.declare("q")
     broker.publish("q", b"x")
     (message,) = broker.register.admit(broker.claim("q"), "session", clock.now_s())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from celery_redis_plus.transport import looping
+from celery_redis_plus.transport import hub_registration
 from tests.integration.celery.app import app
 
 __all__ = ["app"]
 
-looping.TIMER_S = 3600.0
+hub_registration.TIMER_S = 3600.0

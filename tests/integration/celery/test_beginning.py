@@ -4,7 +4,7 @@ import kombu
 import pytest
 from celery.worker import state
 
-from celery_redis_plus.integration.beginning import is_held
+from celery_redis_plus.integration.lease_guard import is_held
 from tests.support.inbox import Inbox, publish
 from tests.support.waiting import wait_until
 

@@ -9,13 +9,13 @@ from contextlib import suppress
 import kombu
 import pytest
 
-from celery_redis_plus.broker.consistency import Checker
-from celery_redis_plus.broker.queues import Queues
+from celery_redis_plus.broker.integrity import Checker
+from celery_redis_plus.broker.queues.queues import Queues
+from celery_redis_plus.connection.address import Address
+from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.options import Options
-from celery_redis_plus.topology.address import Address
-from celery_redis_plus.topology.connector import Connector
-from celery_redis_plus.topology.wire import Wire
 from tests.support.waiting import wait_until
 
 #: Checks beside the load, and seconds that they take at least.

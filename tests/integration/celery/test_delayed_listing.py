@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from kombu import Connection
 
-from celery_redis_plus.broker.delayed import LISTING_BYTES, list_delayed
+from celery_redis_plus.broker.queues.delayed import LISTING_BYTES, list_delayed
 from celery_redis_plus.integration.scheduled import held_by_broker
 
 HOUR_MS = 3_600_000

@@ -14,7 +14,7 @@ from celery.exceptions import ChordError, TaskRevokedError
 from celery.result import allow_join_result
 from kombu import Consumer, Queue
 
-from celery_redis_plus.broker.dead_letters import DeadLetters
+from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from tests.support.apps import JOURNAL_DB
 from tests.support.waiting import wait_until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.dead_letters import DeadLetters
+from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from tests.support.waiting import wait_until
 
 LIMIT = 2

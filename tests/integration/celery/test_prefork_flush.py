@@ -8,7 +8,7 @@ from celery import Celery
 from celery.concurrency.prefork import TaskPool
 from kombu.asynchronous import Hub, set_event_loop
 
-from celery_redis_plus.integration.prefork import keep_running_jobs, messages_in
+from celery_redis_plus.integration.prefork_pool import keep_running_jobs, messages_in
 from tests.support.waiting import wait_until
 
 

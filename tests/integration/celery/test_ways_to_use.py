@@ -125,7 +125,7 @@ def test_worker_inside_another_program_knows_what_runs(server):
         "def increment(x):\n"
         "    return x + 1\n"
         "with start_worker(app, pool='threads', perform_ping_check=False):\n"
-        "    from celery_redis_plus.duties.services import services\n"
+        "    from celery_redis_plus.maintenance.process_services import services\n"
         "    print(increment.delay(1).get(timeout=10), [type(one.keeper).__name__ for one in services()])"
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.duties.sweeper import Limits, Sweeper
+from celery_redis_plus.maintenance.sweeper import Limits, Sweeper
 from tests.integration.broker.conftest import make_broker
 from tests.support.waiting import wait_until
 
@@ -41,7 +41,7 @@ def test_what_a_dead_consumer_held_comes_back_within_the_visibility_timeout(cloc
 
 
 def test_a_pause_does_not_grow_by_the_step(clock, redis_client):
-    from celery_redis_plus.broker.pausing import Pausing
+    from celery_redis_plus.broker.consumers.pauses import Pausing
 
     broker = make_broker(redis_client)
     broker.declare("q")

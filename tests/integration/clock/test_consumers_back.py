@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from celery_redis_plus.broker.consumers import Consumer, Consumers
-from celery_redis_plus.broker.fanout.registry import Registry
-from celery_redis_plus.broker.pausing import Pausing
-from celery_redis_plus.broker.tracking import About, Tracks
+from celery_redis_plus.broker.consumers.pauses import Pausing
+from celery_redis_plus.broker.consumers.registry import Consumer, Consumers
+from celery_redis_plus.broker.fanout.subscriber_registry import Registry
+from celery_redis_plus.broker.publishing.delivery_store import About, Tracks
 from celery_redis_plus.errors import AccessRefused
 from tests.integration.broker.conftest import make_broker
 from tests.support.inbox import declare, publish

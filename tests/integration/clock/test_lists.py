@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.attempt import Attempt
-from celery_redis_plus.broker.expired_tasks import RETRY_MS, ExpiredTasks
-from celery_redis_plus.message import Outgoing
+from celery_redis_plus.broker.publishing.attempt import Attempt
+from celery_redis_plus.broker.queues.expired_tasks import RETRY_MS, ExpiredTasks
+from celery_redis_plus.stored_message import Outgoing
 from tests.integration.broker.conftest import make_broker
 from tests.integration.clock.test_back import sweeper_of
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.holding import Settlement
-from celery_redis_plus.broker.messages import Messages
-from celery_redis_plus.message import LARGE_BODY
+from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.queues.messages import Messages
+from celery_redis_plus.stored_message import LARGE_BODY
 from tests.integration.broker.conftest import make_broker
 from tests.integration.clock.test_back import sweeper_of
 from tests.support.inbox import declare, publish

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from celery_redis_plus.admin.operator import Operator
-from celery_redis_plus.broker.consumers import INTERESTED, NOT_INTERESTED
+from celery_redis_plus.broker.consumers.registry import INTERESTED, NOT_INTERESTED
+from celery_redis_plus.cli.broker_admin import Operator
 from celery_redis_plus.errors import QueueNotFound
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until

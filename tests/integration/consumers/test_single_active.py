@@ -8,7 +8,7 @@ import kombu
 import pytest
 from kombu.exceptions import ChannelError
 
-from celery_redis_plus.admin.operator import Operator
+from celery_redis_plus.cli.broker_admin import Operator
 from tests.integration.consumers.test_priorities import together
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until

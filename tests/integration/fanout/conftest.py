@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import kombu
 import pytest
 
-from celery_redis_plus import notices
-from celery_redis_plus.broker.fanout import registry
-from celery_redis_plus.duties import subscriptions
+from celery_redis_plus import signals
+from celery_redis_plus.broker.fanout import subscriber_registry
+from celery_redis_plus.maintenance import subscriber_heartbeats
 from tests.integration.transport.conftest import channel, connect, connection
 
 if TYPE_CHECKING:
@@ -45,11 +45,11 @@ def flags(inbox: Inbox) -> list[tuple[Any, bool]]:
 
 
 @pytest.fixture
-def noticed() -> Iterator[list[notices.Notice]]:
+def noticed() -> Iterator[list[signals.Notice]]:
     """What this process has noticed since the test began."""
-    found: list[notices.Notice] = []
-    notices._lost.clear()  # noqa: SLF001 - what another test has cut off
-    end = notices.listen(found.append)
+    found: list[signals.Notice] = []
+    signals._lost.clear()  # noqa: SLF001 - what another test has cut off
+    end = signals.listen(found.append)
     yield found
     end()
 
@@ -57,5 +57,5 @@ def noticed() -> Iterator[list[notices.Notice]]:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for dead subscribers all the time, and give them half a second for their second chance."""
-    monkeypatch.setattr(registry, "SECOND_CHANCE_S", 0.5)
-    monkeypatch.setattr(subscriptions, "SECOND_CHANCE_S", 0.5)
+    monkeypatch.setattr(subscriber_registry, "SECOND_CHANCE_S", 0.5)
+    monkeypatch.setattr(subscriber_heartbeats, "SECOND_CHANCE_S", 0.5)

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from celery_redis_plus.notices import Missed
+from celery_redis_plus.signals import Missed
 from tests.integration.fanout.conftest import NEWS, news, reconnect, send
 from tests.support.inbox import Inbox
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from celery_redis_plus.notices import BrokerBack, BrokerLost
+from celery_redis_plus.signals import BrokerBack, BrokerLost
 from tests.integration.fanout.conftest import flags, news, reconnect, send
 from tests.support.inbox import Inbox
 from tests.support.waiting import wait_until

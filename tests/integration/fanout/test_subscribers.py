@@ -8,7 +8,7 @@ import os
 import kombu
 import pytest
 
-from celery_redis_plus.notices import SubscriberDied
+from celery_redis_plus.signals import SubscriberDied
 from tests.integration.fanout.conftest import NEWS, news, send
 from tests.support.inbox import Inbox
 from tests.support.services import end_services

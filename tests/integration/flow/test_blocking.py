@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import kombu
 import pytest
 
-from celery_redis_plus.broker.messages import Messages
+from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.errors import PublisherBlocksItself, PublishTimedOut
 from tests.support.inbox import Inbox, publish
 from tests.support.publishers import PublishingProcess, PublishingThread
@@ -31,7 +31,7 @@ def waiting(redis_client):
 @pytest.fixture
 def only_woken(monkeypatch):
     """Publishers do not look by themselves, as they do each second."""
-    monkeypatch.setattr("celery_redis_plus.broker.bounded.LOOK_S", 60.0)
+    monkeypatch.setattr("celery_redis_plus.broker.flow_control.controller.LOOK_S", 60.0)
 
 
 def cancel_first(channel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import kombu
 import pytest
 
-from celery_redis_plus.broker.dead_letters import DeadLetters
+from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.errors import QueueFull
 from celery_redis_plus.keys import Keys
 from tests.support.inbox import Inbox, declare, publish

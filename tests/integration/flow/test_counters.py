@@ -12,7 +12,7 @@ from kombu.exceptions import ChannelError
 
 import celery_redis_plus
 from celery_redis_plus import configure_app
-from celery_redis_plus.broker.messages import Messages
+from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.errors import PublishRefused, PublishTimedOut, QueueFull
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until

@@ -7,8 +7,8 @@ import pytest
 from kombu.exceptions import ChannelError
 
 import celery_redis_plus
-from celery_redis_plus.broker.dead_letters import DeadLetters
-from celery_redis_plus.broker.undelivered import UNDELIVERED
+from celery_redis_plus.broker.dead_letters.store import DeadLetters
+from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from tests.support.inbox import Inbox
 from tests.support.waiting import wait_until
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 import celery_redis_plus as crp
-from celery_redis_plus.admin.cli import main
-from celery_redis_plus.broker.dead_letters import DeadLetters
+from celery_redis_plus.broker.dead_letters.store import DeadLetters
+from celery_redis_plus.cli.main import main
 from tests.support.waiting import wait_until
 
 INDEXED = {"broker_transport_options": {"archive_index": True, "delivery_limit": 2}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_redis_plus.duties.sweeper import Limits, Sweeper
+from celery_redis_plus.maintenance.sweeper import Limits, Sweeper
 from tests.integration.broker.conftest import make_broker
 
 
@@ -34,7 +34,7 @@ def test_a_claim_sets_a_damaged_message_aside_and_takes_its_neighbours(redis_cli
 
 
 def test_heartbeats_and_settlements_of_its_neighbours_go_on(redis_client):
-    from celery_redis_plus.broker.holding import Settlement
+    from celery_redis_plus.broker.consumers.unacked import Settlement
     from celery_redis_plus.scripts import script
 
     broker = make_broker(redis_client)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
-from celery_redis_plus.broker import publishing
+from celery_redis_plus.broker.publishing import publisher
 from tests.integration.scripts.test_headers import NAMES, READ_ONLY
 from tests.integration.scripts.workshop import LARGE, Workshop
 from tests.support.clock import scripts_read_a_key
@@ -195,7 +195,7 @@ def test_every_script_that_writes_has_a_scenario():
 @pytest.fixture
 def shop(redis_client, monkeypatch) -> Iterator[Callable[[], Workshop]]:
     # The package has a function of the module's name.
-    for module in (sys.modules["celery_redis_plus.message"], publishing):
+    for module in (sys.modules["celery_redis_plus.stored_message"], publisher):
         monkeypatch.setattr(module, "LARGE_BODY", LARGE)
     opened: list[Workshop] = []
 

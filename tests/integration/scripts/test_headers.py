@@ -63,7 +63,7 @@ def test_time_is_read_by_one_include_only(name):
 
 def test_what_is_passed_agrees_with_the_headers(connect, redis_client, monkeypatch):
     """A whole life of messages, and every call that it makes."""
-    from celery_redis_plus.topology.wire import Wire
+    from celery_redis_plus.connection.command_connection import Wire
 
     calls: dict[str, set[int]] = {}
 

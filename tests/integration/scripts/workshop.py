@@ -6,28 +6,28 @@ import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.broker.attempt import Attempt
-from celery_redis_plus.broker.bindings import Bindings
-from celery_redis_plus.broker.claiming import Claimer
-from celery_redis_plus.broker.consumers import Consumers
-from celery_redis_plus.broker.dead_letters import DeadLetters
-from celery_redis_plus.broker.holding import Held, Register, Settlement
-from celery_redis_plus.broker.knowledge import Knowledge
-from celery_redis_plus.broker.messages import Messages
-from celery_redis_plus.broker.pausing import Pausing
-from celery_redis_plus.broker.publishing import Publisher
-from celery_redis_plus.broker.queue_arguments import QueueArguments
-from celery_redis_plus.broker.queues import Queues
-from celery_redis_plus.broker.settling import Settler
-from celery_redis_plus.duties.sweeper import Limits, Sweeper
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+from celery_redis_plus.broker.consumers.acks import Settler
+from celery_redis_plus.broker.consumers.claims import Claimer
+from celery_redis_plus.broker.consumers.pauses import Pausing
+from celery_redis_plus.broker.consumers.registry import Consumers
+from celery_redis_plus.broker.consumers.unacked import Held, Register, Settlement
+from celery_redis_plus.broker.dead_letters.store import DeadLetters
+from celery_redis_plus.broker.exchanges.bindings import Bindings
+from celery_redis_plus.broker.exchanges.declared_topology import Knowledge
+from celery_redis_plus.broker.publishing.attempt import Attempt
+from celery_redis_plus.broker.publishing.publisher import Publisher
+from celery_redis_plus.broker.queues.messages import Messages
+from celery_redis_plus.broker.queues.queues import Queues
+from celery_redis_plus.connection.address import Address
+from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.command_encoding import pack_call
+from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.message import Outgoing
+from celery_redis_plus.maintenance.sweeper import Limits, Sweeper
 from celery_redis_plus.options import Options
 from celery_redis_plus.scripts import Script, script
-from celery_redis_plus.topology.address import Address
-from celery_redis_plus.topology.connector import Connector
-from celery_redis_plus.topology.packing import pack_call
-from celery_redis_plus.topology.wire import Wire
+from celery_redis_plus.stored_message import Outgoing
 from tests.support.clock import ServerClock
 from tests.support.failing import failing_at
 from tests.support.invariants import PLACES
@@ -35,7 +35,7 @@ from tests.support.invariants import PLACES
 if TYPE_CHECKING:
     import redis
 
-    from celery_redis_plus.message import Claimed
+    from celery_redis_plus.stored_message import Claimed
 
 START_MS = 1_767_225_600_000
 VISIBILITY_S = 30

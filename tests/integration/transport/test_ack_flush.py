@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from celery_redis_plus.broker.holding import Settlement
-from celery_redis_plus.transport.failures import CONNECTION_ERRORS
+from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 from tests.support.waiting import wait_until
 
 
@@ -45,7 +45,7 @@ def test_an_ack_leaves_while_the_work_after_it_goes_on(worked, early):
 
 
 def test_early_acks_of_short_work_leave_with_the_next_claim(worked, monkeypatch):
-    monkeypatch.setattr("celery_redis_plus.broker.settling.EARLY_ACK_DELAY_S", 10.0)
+    monkeypatch.setattr("celery_redis_plus.broker.consumers.acks.EARLY_ACK_DELAY_S", 10.0)
     done = []
 
     def work(message):

@@ -14,7 +14,7 @@ from kombu.compression import encoders
 from kombu.exceptions import SerializerNotInstalled
 
 from celery_redis_plus.errors import MessageTooLarge
-from celery_redis_plus.message import LARGE_BODY
+from celery_redis_plus.stored_message import LARGE_BODY
 from tests.support.inbox import Inbox, declare, publish
 
 EVERY_BYTE = bytes(range(256)) * 3
@@ -155,9 +155,9 @@ def test_a_large_body_is_delayed_redelivered_and_handed_back_whole(connect):
 
 
 def test_what_redis_cannot_store_is_refused_before_it_is_sent(channel, monkeypatch):
-    from celery_redis_plus.broker import publishing
+    from celery_redis_plus.broker.publishing import publisher
 
-    monkeypatch.setattr(publishing, "MAX_BODY", 2_000_000)
+    monkeypatch.setattr(publisher, "MAX_BODY", 2_000_000)
     with pytest.raises(MessageTooLarge, match="at most 2000000 bytes"):
         publish(channel, "q", "x" * 2_000_001)
     publish(channel, "q", "good")

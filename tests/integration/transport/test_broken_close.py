@@ -3,8 +3,8 @@
 import pytest
 from kombu import Connection, Producer
 
-from celery_redis_plus.duties.service import Service
-from celery_redis_plus.duties.services import set_keeper
+from celery_redis_plus.maintenance.process_services import set_keeper
+from celery_redis_plus.maintenance.service import Service
 from tests.support.inbox import Inbox, publish
 from tests.support.services import end_services
 

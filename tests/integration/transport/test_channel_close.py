@@ -7,8 +7,8 @@ import time
 import pytest
 
 from celery_redis_plus import clock
-from celery_redis_plus.duties import aftermath
-from celery_redis_plus.duties.services import set_keeper
+from celery_redis_plus.maintenance import reconnect_recovery
+from celery_redis_plus.maintenance.process_services import set_keeper
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -20,7 +20,7 @@ def sizes_of(channel, queue="q"):
 
 @pytest.fixture
 def early_second_look(monkeypatch):
-    monkeypatch.setattr(aftermath, "SECOND_LOOK_S", 0.1)
+    monkeypatch.setattr(reconnect_recovery, "SECOND_LOOK_S", 0.1)
 
 
 def get_and_close(connection, queue):

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from celery_redis_plus.transport.failures import CONNECTION_ERRORS
+from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until

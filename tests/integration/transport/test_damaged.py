@@ -8,7 +8,7 @@ import kombu
 import pytest
 
 from celery_redis_plus.errors import InvalidArgument
-from celery_redis_plus.message import LARGE_BODY
+from celery_redis_plus.stored_message import LARGE_BODY
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import kombu
 import pytest
 
-from celery_redis_plus.broker.messages import Messages
+from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.errors import QueueNotFound
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until

@@ -219,9 +219,9 @@ def test_unbinding_ends_the_broadcasts(channel):
 
 
 def test_a_broadcast_whose_reply_was_lost_is_retried_and_stays_one(connect, monkeypatch):
+    from celery_redis_plus.connection.command_connection import Wire
     from celery_redis_plus.errors import ServerUnreachable
     from celery_redis_plus.scripts import script
-    from celery_redis_plus.topology.wire import Wire
 
     inbox = Inbox(connect().channel(), subscribed())
     connection = connect()

@@ -128,8 +128,8 @@ def test_producer_with_retry_publishes_once_over_a_cut_connection(connect, redis
 @pytest.mark.parametrize("lost", [1, 2, 3])
 def test_a_publish_whose_reply_is_lost_is_retried_and_stays_one(connect, lost, monkeypatch):
     """The server has it, the publisher does not know."""
+    from celery_redis_plus.connection.command_connection import Wire
     from celery_redis_plus.scripts import script
-    from celery_redis_plus.topology.wire import Wire
 
     connection = connect()
     declare(connection.default_channel, "q")

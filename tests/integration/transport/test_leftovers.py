@@ -5,7 +5,7 @@ from __future__ import annotations
 import kombu
 import pytest
 
-from celery_redis_plus.broker import queues
+from celery_redis_plus.broker.queues import queues
 from tests.support.inbox import publish
 from tests.support.waiting import wait_until
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_redis_plus.broker.finished_tags import FinishedTags
+from celery_redis_plus.broker.consumers.finished_tags import FinishedTags
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 

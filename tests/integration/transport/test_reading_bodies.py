@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.message import LARGE_BODY
+from celery_redis_plus.stored_message import LARGE_BODY
 from celery_redis_plus.transport import consuming
 from tests.support.inbox import Inbox, declare, publish
 

@@ -12,7 +12,7 @@ VISIBILITY_TIMEOUT_S = 3
 
 @pytest.fixture
 def lines(caplog):
-    caplog.set_level(logging.INFO, logger="celery_redis_plus.duties")
+    caplog.set_level(logging.INFO, logger="celery_redis_plus.maintenance")
 
     def find(text):
         return [record.getMessage() for record in caplog.records if text in record.getMessage()]

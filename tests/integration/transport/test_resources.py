@@ -13,7 +13,7 @@ from pathlib import Path
 
 import kombu
 
-from celery_redis_plus.duties import service
+from celery_redis_plus.maintenance import service
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.services import end_services
 from tests.support.waiting import wait_until

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.holding import Settlement
-from celery_redis_plus.duties.services import OPTIONS
+from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.maintenance.process_services import OPTIONS
 from celery_redis_plus.options import Options
 from tests.support.inbox import declare, publish
 from tests.support.waiting import wait_until

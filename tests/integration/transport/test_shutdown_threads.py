@@ -5,7 +5,7 @@ import threading
 import pytest
 from kombu.asynchronous import Hub, set_event_loop
 
-from celery_redis_plus.duties.services import set_keeper
+from celery_redis_plus.maintenance.process_services import set_keeper
 from tests.support.inbox import Inbox, publish
 from tests.support.waiting import wait_until
 

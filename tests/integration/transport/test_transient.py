@@ -8,10 +8,10 @@ import kombu
 import pytest
 from kombu.exceptions import ChannelError
 
-from celery_redis_plus.broker.bindings import Bindings
-from celery_redis_plus.broker.queues import Queues
-from celery_redis_plus.duties.janitor import Janitor
-from celery_redis_plus.duties.watched import WatchList
+from celery_redis_plus.broker.exchanges.bindings import Bindings
+from celery_redis_plus.broker.queues.queues import Queues
+from celery_redis_plus.maintenance.consumed_queues import WatchList
+from celery_redis_plus.maintenance.janitor import Janitor
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 

@@ -8,7 +8,7 @@ from celery import Celery
 from kombu import pools
 
 from celery_redis_plus import configure_app
-from celery_redis_plus.broker.messages import Messages
+from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.errors import InvalidArgument
 from tests.support.inbox import Inbox, declare
 from tests.support.waiting import wait_until

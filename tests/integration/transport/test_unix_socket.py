@@ -7,7 +7,7 @@ import pytest
 from celery import Celery
 
 from celery_redis_plus import configure_app
-from celery_redis_plus.admin.cli import main
+from celery_redis_plus.cli.main import main
 from tests.support.inbox import Inbox, declare, publish
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import celery_redis_plus
 from celery_redis_plus import scripts
-from celery_redis_plus.broker.expired_tasks import ExpiredTasks
+from celery_redis_plus.broker.queues.expired_tasks import ExpiredTasks
 from tests.support.clock import OFFSET_INCLUDES, SteppingClock, composed_with
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until

@@ -4,8 +4,8 @@ import kombu
 import pytest
 from kombu.exceptions import ChannelError
 
-from celery_redis_plus.broker.dead_letters import DeadLetters
-from celery_redis_plus.broker.undelivered import UNDELIVERED
+from celery_redis_plus.broker.dead_letters.store import DeadLetters
+from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from tests.support.inbox import Inbox, declare
 
 

@@ -3,7 +3,7 @@
 import kombu
 import pytest
 
-from celery_redis_plus.duties import restorer
+from celery_redis_plus.maintenance import topology_recovery
 from tests.support.inbox import Inbox, publish
 from tests.support.waiting import wait_until
 
@@ -17,7 +17,7 @@ def work(name="q", key="k.#"):
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch):
-    monkeypatch.setattr(restorer, "LOOK_S", 0.1)
+    monkeypatch.setattr(topology_recovery, "LOOK_S", 0.1)
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 import kombu
 import pytest
 
+from celery_redis_plus.connection.persistent_connection import HeldConnection
 from celery_redis_plus.errors import NoPermission, NotReplicated
-from celery_redis_plus.topology.held_connection import HeldConnection
 from tests.support.inbox import Inbox
 from tests.support.servers import new_server
 from tests.support.waiting import wait_until

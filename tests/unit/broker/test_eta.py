@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_redis_plus.broker.eta import MAX_DELAY_MS, MAX_ETA_MS, delay_to_ms, eta_to_ms
+from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS, MAX_ETA_MS, delay_to_ms, eta_to_ms
 from celery_redis_plus.errors import InvalidEta
 
 #: 2030-01-31T12:00:00 UTC

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_redis_plus.broker.exchange_record import ExchangeRecord, decode_exchange, encode_exchange
+from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord, decode_exchange, encode_exchange
 from celery_redis_plus.errors import InvalidArgument
 
 tables = st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text() | st.binary(), max_size=4)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.last_error import TEXT_BYTES, Failure, failure_of, read_failure
+from celery_redis_plus.broker.consumers.last_error import TEXT_BYTES, Failure, failure_of, read_failure
 
 
 @pytest.mark.parametrize(

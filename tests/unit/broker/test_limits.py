@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.limits import Limits
-from celery_redis_plus.broker.queue_arguments import QueueArguments
+from celery_redis_plus.broker.arguments.limits import Limits
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.errors import InvalidArgument
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.priority import check_priority, rank
+from celery_redis_plus.broker.arguments.priority import check_priority, rank
 from celery_redis_plus.errors import InvalidArgument, InvalidPriority
 
 

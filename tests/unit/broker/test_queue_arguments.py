@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.queue_arguments import (
-    MAX_QUEUE_NAME,
-    MAX_TTL_MS,
-    QueueArguments,
-    check_queue_name,
-)
+from celery_redis_plus.broker.arguments.queue_arguments import MAX_QUEUE_NAME, MAX_TTL_MS, QueueArguments, check_queue_name
 from celery_redis_plus.errors import InvalidArgument, InvalidQueueName
 
 parse = QueueArguments.parse

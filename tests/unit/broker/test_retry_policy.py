@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.queue_arguments import QueueArguments
-from celery_redis_plus.broker.retry_policy import RetryPolicy
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+from celery_redis_plus.broker.arguments.retry_policy import RetryPolicy
 from celery_redis_plus.errors import InvalidArgument
 
 

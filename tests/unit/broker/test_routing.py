@@ -9,13 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_redis_plus.broker.routing import (
-    Binding,
-    RoutingTable,
-    check_binding,
-    decode_binding,
-    encode_binding,
-)
+from celery_redis_plus.broker.exchanges.routing import Binding, RoutingTable, check_binding, decode_binding, encode_binding
 from celery_redis_plus.errors import InvalidArgument
 
 ODD_NAMES = [

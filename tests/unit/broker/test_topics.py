@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_redis_plus.broker.routing import TOPIC_CACHE_SIZE, Binding, RoutingTable
-from celery_redis_plus.broker.topics import TopicTrie, matches_topic, split_words
+from celery_redis_plus.broker.exchanges.routing import TOPIC_CACHE_SIZE, Binding, RoutingTable
+from celery_redis_plus.broker.exchanges.topics import TopicTrie, matches_topic, split_words
 
 
 @pytest.mark.parametrize(

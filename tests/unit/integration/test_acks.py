@@ -1,7 +1,7 @@
 from types import SimpleNamespace
 
-from celery_redis_plus.integration.acks import settle_at_once
-from celery_redis_plus.transport.message import Message
+from celery_redis_plus.integration.immediate_acks import settle_at_once
+from celery_redis_plus.transport.delivered_message import Message
 
 
 class Acked(Message):

@@ -1,6 +1,6 @@
 import pytest
 
-from celery_redis_plus.integration.addresses import has_dotted_url, our_transport, our_url, our_urls, scheme_of
+from celery_redis_plus.integration.broker_urls import has_dotted_url, our_transport, our_url, our_urls, scheme_of
 from celery_redis_plus.transport import Transport
 
 

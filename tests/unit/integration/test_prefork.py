@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import celery
 import pytest
 
-from celery_redis_plus.integration.prefork import keep_running_jobs
+from celery_redis_plus.integration.prefork_pool import keep_running_jobs
 
 
 class Job:

@@ -7,8 +7,8 @@ from celery.worker import state
 from kombu.asynchronous.timer import Timer
 
 from celery_redis_plus import clock
-from celery_redis_plus.integration.running import RunningTasks
-from celery_redis_plus.transport.message import Message
+from celery_redis_plus.integration.active_tasks import RunningTasks
+from celery_redis_plus.transport.delivered_message import Message
 
 
 class FlushingPool(BasePool):

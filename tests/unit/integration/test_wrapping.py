@@ -2,7 +2,7 @@ import functools
 
 import pytest
 
-from celery_redis_plus.integration.wrapping import wrap
+from celery_redis_plus.integration.patching import wrap
 
 
 class Owner:

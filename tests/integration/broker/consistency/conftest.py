@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from celery_redis_plus.broker.attempt import Attempt
-from celery_redis_plus.broker.consistency import Checker
-from celery_redis_plus.broker.holding import Settlement
-from celery_redis_plus.message import Outgoing
+from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.integrity import Checker
+from celery_redis_plus.broker.publishing.attempt import Attempt
+from celery_redis_plus.stored_message import Outgoing
 from tests.support.invariants import violations
 
 FAR = 10**12

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_redis_plus.broker.consistency import RULES, Checker
+from celery_redis_plus.broker.integrity import RULES, Checker
 
 
 def test_a_sound_server_has_no_violation_and_is_counted(state):

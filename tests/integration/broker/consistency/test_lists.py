@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.bindings import Bindings
-from celery_redis_plus.broker.exchange_record import ExchangeRecord
-from celery_redis_plus.broker.routing import Binding
+from celery_redis_plus.broker.exchanges.bindings import Bindings
+from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord
+from celery_redis_plus.broker.exchanges.routing import Binding
 
 
 def test_a_lost_record_is_written_anew_and_the_next_declaration_replaces_it(broker, state):

@@ -1,1 +1,0 @@
-"""One module a sub-command; each defines `COMMAND` (see `admin/command.py`)."""

@@ -1,0 +1,397 @@
+"""The arguments of a queue's declaration: checked, stored, and compared with those of an earlier declaration.
+
+Names, meanings and limits are RabbitMQ's (https://www.rabbitmq.com/docs/queues#optional-arguments and
+`declare_args` in `rabbit_amqqueue.erl`). Times are milliseconds. Arguments that are not listed here are kept
+as they are; `transport.arguments` names them to the user.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.arguments.field_tables import first_difference, inequivalent, pack_table, to_text, unpack_table
+from celery_redis_plus.broker.arguments.retry_policy import KINDS, RetryPolicy
+from celery_redis_plus.errors import InvalidArgument, InvalidQueueName
+from celery_redis_plus.keys import encode_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+#: Bytes of UTF-8. AMQP allows 255; 4 KB leave room for 1,000 characters of any script and keep keys handy.
+MAX_QUEUE_NAME = 4096
+#: Milliseconds, a hundred years: a deadline stays below the 10^13 that a score keeps for the time.
+MAX_TTL_MS = 100 * 31_557_600_000
+MAX_PRIORITY = 255
+
+#: Field of the record `meta:{Q}` -> the argument whose number stands in it for the scripts.
+_RULE_FIELDS = {
+    "message_ttl": "x-message-ttl",
+    "limit": "x-delivery-limit",
+    "max_unacked": "x-max-unacked",
+    "ageing": "x-priority-ageing",
+}
+
+_FLAGS = ("durable", "exclusive", "auto_delete")
+
+
+def check_queue_name(name: object) -> str:
+    """Return `name` if a queue may be called so.
+
+    Braces, colons, glob characters, dots, spaces, newlines and NUL are all fine.
+
+    Raises:
+        InvalidQueueName: no str, empty, over 4,096 bytes in UTF-8, or with a lone surrogate, which has no
+            bytes. (Those that `os.fsdecode` makes of undecodable bytes are fine.)
+    """
+    allowed = f"allowed is a str of 1 to {MAX_QUEUE_NAME} bytes of UTF-8"
+    if not isinstance(name, str):
+        raise InvalidQueueName(f"queue name {name!r} is of type {_type_of(name)}; {allowed}")
+    if not name:
+        raise InvalidQueueName(f"queue name '' is empty; {allowed}")
+    try:
+        size = len(encode_name(name))
+    except UnicodeEncodeError as error:
+        raise InvalidQueueName(f"queue name {name!r} has a lone surrogate; {allowed}") from error
+    if size > MAX_QUEUE_NAME:
+        raise InvalidQueueName(f"queue name {name[:40]!r}… has {size} bytes; {allowed}")
+    return name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueueArguments:
+    """What a queue was declared with. `parse` and `decode` make one, `difference` compares two."""
+
+    durable: bool = False
+    exclusive: bool = False
+    auto_delete: bool = False
+    #: The `x-*` table, checked; whole numbers are ints, None values left out.
+    arguments: Mapping[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def parse(
+        cls,
+        queue: str,
+        *,
+        durable: object = False,
+        exclusive: object = False,
+        auto_delete: object = False,
+        arguments: Mapping[str, object] | None = None,
+    ) -> QueueArguments:
+        """Return the checked arguments of `queue.declare`, as kombu passes them.
+
+        Args:
+            queue: the queue's name, for errors.
+            durable: a truth value; kept and compared, nothing else: everything here survives a restart.
+            exclusive: a truth value; makes the queue transient.
+            auto_delete: a truth value; makes the queue transient.
+            arguments: AMQP's table; None is empty, and so is a value of None.
+
+        Raises:
+            InvalidArgument: naming queue, argument, value and what is allowed.
+        """
+        given = {key: value for key, value in (arguments or {}).items() if value is not None}
+        pack_table(given, f"queue {queue!r}")
+        checked = {key: _checked(queue, key, value) for key, value in given.items()}
+        routing_key = checked.get("x-dead-letter-routing-key")
+        if routing_key is not None and "x-dead-letter-exchange" not in checked:
+            raise InvalidArgument(
+                f"argument 'x-dead-letter-routing-key' of queue {queue!r} is {routing_key!r} without "
+                "'x-dead-letter-exchange'; allowed only beside it ('' is the default exchange)"
+            )
+        shortest, longest = checked.get("x-delayed-retry-min"), checked.get("x-delayed-retry-max")
+        if longest is not None and (not isinstance(shortest, int) or not isinstance(longest, int) or shortest > longest):
+            raise InvalidArgument(
+                f"argument 'x-delayed-retry-max' of queue {queue!r} is {longest!r} beside 'x-delayed-retry-min' {shortest!r}; "
+                "allowed is at least 'x-delayed-retry-min', which has to be given"
+            )
+        if "x-retry-policy" in checked and shortest is not None:
+            raise InvalidArgument(
+                f"argument 'x-retry-policy' of queue {queue!r} is {checked['x-retry-policy']!r} beside 'x-delayed-retry-min'; "
+                "allowed is one of the two"
+            )
+        if checked.get("x-throttle") and not checked.keys() & {"x-max-length", "x-max-pending"}:
+            raise InvalidArgument(
+                f"argument 'x-throttle' of queue {queue!r} is {checked['x-throttle']!r} without a limit to slow down before; "
+                "allowed only beside 'x-max-pending' or 'x-max-length'"
+            )
+        if checked.get("x-durable-subscriber") and (auto_delete or exclusive):
+            flag = "auto_delete" if auto_delete else "exclusive"
+            raise InvalidArgument(
+                f"argument 'x-durable-subscriber' of queue {queue!r} is True beside {flag}=True, which deletes the queue with "
+                f"its consumer; allowed only with {flag}=False"
+            )
+        parsed = cls(bool(durable), bool(exclusive), bool(auto_delete), checked)
+        if parsed.transient and parsed.archive:
+            raise InvalidArgument(
+                f"argument 'x-archive' of queue {queue!r} is True beside exclusive, auto_delete or x-expires; "
+                "allowed only in a lasting queue, because its events outlive it"
+            )
+        return parsed
+
+    @property
+    def transient(self) -> bool:
+        """Whether the queue vanishes whole when nobody uses it: auto_delete, exclusive or `x-expires`."""
+        return self.auto_delete or self.exclusive or "x-expires" in self.arguments
+
+    def ttl_ms(self, default_ms: int) -> int | None:
+        """Return after how many unused milliseconds the *queue* goes; None: never.
+
+        `x-expires`, else `default_ms` for an auto_delete or exclusive queue. (Not of its messages.)
+        """
+        return self._whole("x-expires") or (default_ms if self.transient else None)
+
+    @property
+    def message_ttl_ms(self) -> int | None:
+        """`x-message-ttl`: the milliseconds that a message lives while it is ready; None: for ever."""
+        return self._whole("x-message-ttl")
+
+    @property
+    def durable_subscriber(self) -> bool:
+        """`x-durable-subscriber`: a fanout exchange keeps this queue's place while nobody consumes it."""
+        return self.arguments.get("x-durable-subscriber") is True
+
+    @property
+    def max_priority(self) -> int | None:
+        """`x-max-priority`: priorities above count as this one; None: the whole range 0-255."""
+        return self._whole("x-max-priority")
+
+    @property
+    def dead_letter_exchange(self) -> str | None:
+        """`x-dead-letter-exchange`: where dead messages go; the empty name is the default exchange."""
+        return self._text("x-dead-letter-exchange")
+
+    @property
+    def dead_letter_routing_key(self) -> str | None:
+        """`x-dead-letter-routing-key`: None keeps the message's own."""
+        return self._text("x-dead-letter-routing-key")
+
+    @property
+    def tended(self) -> bool:
+        """Whether messages leave the queue without a consumer, so that somebody has to sweep it all the same."""
+        return "x-message-ttl" in self.arguments or "x-dead-letter-exchange" in self.arguments
+
+    @property
+    def retry_policy(self) -> RetryPolicy | None:
+        """`x-retry-policy`, or the linear one of `x-delayed-retry-min` and `-max`; None: a failed message is ready at once."""
+        policy, first = self._text("x-retry-policy"), self._whole("x-delayed-retry-min")
+        if policy is not None:
+            return RetryPolicy.parse(policy)
+        return None if first is None else RetryPolicy("linear", first, max=self._whole("x-delayed-retry-max") or 0)
+
+    @property
+    def archive(self) -> bool | None:
+        """`x-archive`: whether its messages' lifecycle events are written; None: as the option `archive` says."""
+        value = self.arguments.get("x-archive")
+        return value if isinstance(value, bool) else None
+
+    def rules(self) -> list[tuple[str, int | str]]:
+        """Return the fields of the queue's record that the scripts read: name, value."""
+        rules: list[tuple[str, int | str]] = []
+        for field_name, argument in _RULE_FIELDS.items():
+            value = self._whole(argument)
+            if value is not None:
+                rules.append((field_name, value))
+        if self.dead_letter_exchange is not None:
+            rules.append(("dlx", 1))
+        if self.retry_policy is not None:
+            rules.append(("retry", self.retry_policy.record))
+        rules += self._consumer_rules()
+        return rules
+
+    def _consumer_rules(self) -> list[tuple[str, int | str]]:
+        rules: list[tuple[str, int | str]] = []
+        if self.single_active:
+            rules.append(("sac", 1))
+        rate = self.rate_per_s
+        if rate is not None:
+            rules += [("rate", repr(rate)), ("burst", repr(max(1.0, rate / BURST_SHARE)))]
+        if rules or self.max_unacked is not None:
+            rules.append(("managed", "declared"))
+        return rules
+
+    @property
+    def single_active(self) -> bool:
+        """`x-single-active-consumer`: of all consumers one gets the messages."""
+        return self.arguments.get("x-single-active-consumer") is True
+
+    @property
+    def max_unacked(self) -> int | None:
+        """`x-max-unacked`: how many messages may be in work at once, over all consumers; None: no limit."""
+        return self._whole("x-max-unacked")
+
+    @property
+    def rate_per_s(self) -> float | None:
+        """`x-rate-limit`: how many messages a second go to consumers, over all of them; None: no limit."""
+        value = self.arguments.get("x-rate-limit")
+        return None if value is None else _rate(value)
+
+    def encode(self) -> str:
+        """Return canonical ASCII JSON for the queue's record `meta:{Q}`, which holds the format's version."""
+        packed = pack_table(self.arguments, "a queue")
+        flags = {name: True for name in _FLAGS if getattr(self, name)}
+        return to_text({**flags, **({"arguments": packed} if packed else {})})
+
+    @classmethod
+    def decode(cls, text: str | bytes) -> QueueArguments:
+        """Return what `encode` was called on; keys that a newer version added are passed over.
+
+        Raises:
+            InvalidArgument: the text is no such record.
+        """
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise InvalidArgument(f"stored queue arguments {text!r} are no JSON") from error
+        if not isinstance(data, dict):
+            raise InvalidArgument(f"stored queue arguments {text!r} are no JSON object")
+        durable, exclusive, auto_delete = (bool(data.get(name, False)) for name in _FLAGS)
+        return cls(durable, exclusive, auto_delete, unpack_table(data.get("arguments") or {}))
+
+    def difference(self, current: QueueArguments, queue: str) -> str | None:
+        """Return in RabbitMQ's words what keeps this declaration of `queue` from agreeing with `current`.
+
+        None: they agree. Compared are durable, exclusive, auto_delete, then the arguments by name. As in
+        RabbitMQ, the queue type `classic` is the same as none.
+
+        Example:
+            >>> new, old = (QueueArguments.parse("q", arguments={"x-max-priority": n}) for n in (5, 10))
+            >>> new.difference(old, "q")
+            "inequivalent arg 'x-max-priority' for queue 'q': received 5 but current is 10"
+        """
+        owner = f"queue {queue!r}"
+        for name in _FLAGS:
+            received, present = getattr(self, name), getattr(current, name)
+            if received != present:
+                return inequivalent(name, owner, received, present)
+        key = first_difference(_comparable(self.arguments), _comparable(current.arguments))
+        if key is None:
+            return None
+        return inequivalent(key, owner, self.arguments.get(key), current.arguments.get(key))
+
+    def _whole(self, key: str) -> int | None:
+        value = self.arguments.get(key)
+        return value if isinstance(value, int) else None
+
+    def _text(self, key: str) -> str | None:
+        value = self.arguments.get(key)
+        return value if isinstance(value, str) else None
+
+
+def _comparable(arguments: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in arguments.items() if (key, value) != ("x-queue-type", "classic")}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """What one argument may be."""
+
+    allowed: str
+    fits: Callable[[object], bool]
+
+
+def _whole_number(minimum: int, maximum: float, unit: str = "") -> _Rule:
+    extent = f"from {minimum}" if maximum == inf else f"from {minimum} to {maximum}"
+    return _Rule(
+        f"a whole number{unit} {extent}",
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum,
+    )
+
+
+def _one_of(*names: str) -> _Rule:
+    return _Rule(f"one of {', '.join(map(repr, names))}", lambda value: value in names)
+
+
+def _throttle(value: object) -> bool:
+    return isinstance(value, bool) or (isinstance(value, int | float) and 0 < value <= 1)
+
+
+def _patterns(value: object) -> bool:
+    return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(item, str) and item for item in value)
+
+
+def _retry_policy() -> _Rule:
+    def fits(value: object) -> bool:
+        try:
+            return bool(RetryPolicy.parse(str(value)))
+        except ValueError:
+            return False
+
+    return _Rule(f"a policy such as 'exponential first=1000 max=60000', of the kinds {', '.join(KINDS)}", fits)
+
+
+_STRING = _Rule("a str", lambda value: isinstance(value, str))
+_BOOLEAN = _Rule("true or false", lambda value: isinstance(value, bool))
+
+#: Seconds in the units of Celery's `rate_limit`.
+_RATE_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+#: A queue with a rate limit that was idle may give this part of a second's messages at once.
+BURST_SHARE = 10
+
+
+def _rate(value: object) -> float | None:
+    """Return messages a second of a number or of Celery's `100/m`; None for what is neither."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str):
+        number, _, unit = value.partition("/")
+        try:
+            value = float(number) / _RATE_UNITS[unit.strip()]
+        except (ValueError, KeyError):
+            return None
+    return float(value) if isinstance(value, int | float) and 1e-4 <= value <= 1e6 else None
+
+
+_RULES: dict[str, _Rule] = {
+    "x-expires": _whole_number(1, MAX_TTL_MS, " of ms"),
+    "x-message-ttl": _whole_number(0, MAX_TTL_MS, " of ms"),
+    "x-max-priority": _whole_number(0, MAX_PRIORITY),
+    "x-max-length": _whole_number(0, inf),
+    "x-max-length-bytes": _whole_number(0, inf, " of bytes"),
+    # -1 is RabbitMQ 4's "no limit".
+    "x-delivery-limit": _whole_number(-1, inf),
+    # RabbitMQ 4.3: https://www.rabbitmq.com/docs/quorum-queues#delayed-retry
+    "x-delayed-retry-min": _whole_number(1, MAX_TTL_MS, " of ms"),
+    "x-delayed-retry-max": _whole_number(1, MAX_TTL_MS, " of ms"),
+    # Ours: what RabbitMQ has no argument for.
+    "x-max-pending": _whole_number(1, inf),
+    "x-throttle": _Rule("true, false, or a share of free room over 0 and up to 1", _throttle),
+    "x-accept-types": _Rule("a list of patterns, each a str that is not empty", _patterns),
+    "x-retry-policy": _retry_policy(),
+    "x-overflow": _one_of("drop-head", "reject-publish", "reject-publish-dlx", "block"),
+    "x-dead-letter-exchange": _STRING,
+    "x-dead-letter-routing-key": _STRING,
+    "x-single-active-consumer": _BOOLEAN,
+    # Ours, too.
+    "x-max-unacked": _whole_number(1, inf),
+    "x-rate-limit": _Rule(
+        "a number of messages a second, or one with its unit such as '100/m' (s, m, h), from 0.0001 to 1000000 a second",
+        lambda value: _rate(value) is not None,
+    ),
+    "x-priority-ageing": _whole_number(1, MAX_TTL_MS // 1000, " of ms"),
+    # Ours: see docs/broadcasts.md.
+    "x-durable-subscriber": _BOOLEAN,
+    "x-archive": _BOOLEAN,
+}
+
+
+#: The names of all arguments that have an effect.
+KNOWN = frozenset(_RULES)
+
+
+def _checked(queue: str, key: str, value: object) -> object:
+    """Return the value as it is kept: 10000.0, which arithmetic on seconds makes, becomes 10000."""
+    rule = _RULES.get(key)
+    if rule is None:
+        return value
+    kept = int(value) if isinstance(value, float) and value.is_integer() else value
+    if not rule.fits(kept):
+        what = f"argument {key!r} of queue {queue!r} is {value!r:.100} ({_type_of(value)})"
+        raise InvalidArgument(f"{what}; allowed is {rule.allowed}")
+    return kept
+
+
+def _type_of(value: object) -> str:
+    return type(value).__name__

@@ -1,0 +1,1 @@
+"""Consumers: registry, claims, unacked messages, leases and acks."""

@@ -1,0 +1,299 @@
+"""Settles messages: ack, reject, requeue, hand-back. Posted without waiting; a lost reply sends the settlement again."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError, ResponseError
+
+from celery_redis_plus import clock
+from celery_redis_plus.broker.consumers.failures import log_deaths, log_pause, read_deaths
+from celery_redis_plus.broker.consumers.unacked import Held, Register, Settlement
+from celery_redis_plus.events import pack_text
+from celery_redis_plus.scripts import Script, script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.last_error import Failure
+    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.persistent_connection import Argument
+    from celery_redis_plus.keys import Keys
+
+logger = logging.getLogger(__name__)
+
+#: Most messages one script call settles.
+MAX_BATCH = 250
+#: Seconds for which a settlement waits for its connection, where other threads wait for replies, before it is deferred.
+LOCK_WAIT_S = 0.05
+#: Seconds for which the ack of a message that is acked before its work may wait for others.
+EARLY_ACK_DELAY_S = 0.01
+#: Settlement -> what the requeue script calls it.
+REQUEUES = {Settlement.REQUEUE: "asked", Settlement.FAIL: "failed"}
+
+
+class Settler:
+    """Settles over one wire."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        keys: Keys,
+        register: Register,
+        *,
+        dead_letter_max: int,
+        delivery_limit: int | None,
+        on_gathered: Callable[[Settler], None] = lambda _: None,
+    ) -> None:
+        """Settle over `wire`.
+
+        Args:
+            wire: the connection.
+            keys: spells the keys.
+            register: what this process holds.
+            dead_letter_max: how many dead letters a queue keeps.
+            delivery_limit: failed deliveries after which a message dies in queues without a limit of their own; None is never.
+            on_gathered: called with this, from any thread, when acks are gathered: they leave at `flush_at` at the latest.
+        """
+        self._wire = wire
+        self._keys = keys
+        self._register = register
+        self._dead_letter_max = dead_letter_max
+        self._delivery_limit = -1 if delivery_limit is None else delivery_limit
+        #: Acks that wait for `release`; from any thread.
+        self._gathered: deque[Held] = deque()
+        #: The last refusal of the server that was logged.
+        self._refusal = ""
+        #: When the first of them was gathered, on `clock`, in seconds.
+        self._gathered_at = 0.0
+        #: Whether the ack of a message is among them whose work has ended: a loop sends it before all else.
+        self._urgent = False
+        self._on_gathered = on_gathered
+        self._ack = script("ack")
+        self._begin = script("begin")
+        self._requeue = script("requeue")
+        self._hand_back = script("hand_back")
+        self._reject = script("reject")
+        self._wake = script("wake")
+        self._note_error = script("note_error")
+        self._tell_failed = script("tell_failed")
+
+    def post(self, held: Held, settlement: Settlement) -> None:
+        """Send a settlement without waiting for the reply. Never raises.
+
+        A settlement that the connection loses, or cannot take within `LOCK_WAIT_S`, is deferred: the duties' thread sends it
+        over a connection of its own.
+        """
+        self._send([[held]], settlement)
+
+    def begin(self, held: Held) -> None:
+        """Tell the server that the work on a message begins, where a delivery of it failed before. Never raises.
+
+        The call has left this process when this returns, and nothing waits for the reply. Where the connection is gone, or is not
+        free in time, the server does not hear of it, and does not count the loss of this delivery.
+        """
+        if held.begun or not held.failed_before:
+            return
+        held.begun = True
+        self._tell(self._begin, [self._keys.queue(held.queue).message], held.tag, held.claim)
+
+    def tell_failed(self, queue: str, tag: str, reason: str, failure: Failure | None) -> None:
+        """Have the events tell that a task failed whose message was acked early. Never raises, and waits for no reply."""
+        # Its ack comes first.
+        self.release()
+        error = "" if failure is None else pack_text(failure.text)
+        self._tell(self._tell_failed, [self._keys.queue(queue).meta], tag, pack_text(reason), error)
+
+    def _tell(self, told: Script, keys: Sequence[bytes], *arguments: Argument) -> None:
+        """Send a script that nothing depends on, unless the connection is gone, or not free in time."""
+        if not self._wire.lock.acquire(timeout=LOCK_WAIT_S):
+            logger.debug("%s of message %s is not sent: the connection is busy", told.name, arguments[0])
+            return
+        try:
+            if self._wire.connected:
+                self._wire.post(told, keys, *arguments)
+        except (RedisError, OSError) as error:
+            # The session's owner meets it with its next call.
+            logger.debug("%s of message %s is not sent: %s", told.name, arguments[0], error)
+        finally:
+            self._wire.lock.release()
+
+    def gather(self, held: Held) -> None:
+        """Keep an ack for `release` or `release_due`: one script call for several. May be called from any thread."""
+        if not self._gathered:
+            self._gathered_at = clock.now_s()
+        self._gathered.append(held)
+        # After it: a release in between sends it, or leaves it to the next one.
+        if not held.early:
+            self._urgent = True
+        self._on_gathered(self)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether acks wait for `release`."""
+        return bool(self._gathered)
+
+    @property
+    def flush_at(self) -> float:
+        """When the gathered acks leave at the latest, on `clock`, in seconds; infinity where there are none."""
+        return self._gathered_at + EARLY_ACK_DELAY_S if self._gathered else math.inf
+
+    def release_due(self) -> None:
+        """Send the gathered acks if one of them has to leave now. May be called from any thread."""
+        if self._gathered and (self._urgent or self.flush_at <= clock.now_s()):
+            self.release()
+
+    def forget(self) -> None:
+        """Drop the acks that were gathered, in a forked child: the parent sends them."""
+        self._gathered.clear()
+
+    def release(self, *, hold: bool = False) -> None:
+        """Send the gathered acks, with `hold` in the wire's next write. Never raises, as `post`."""
+        if not self._gathered:
+            return
+        self._urgent = False
+        queues: dict[str, list[Held]] = {}
+        with suppress(IndexError):
+            while self._gathered:
+                held = self._gathered.popleft()
+                queues.setdefault(held.queue, []).append(held)
+        batches = [messages[at : at + MAX_BATCH] for messages in queues.values() for at in range(0, len(messages), MAX_BATCH)]
+        self._send(batches, Settlement.ACK, hold=hold)
+
+    def _send(self, batches: Iterable[list[Held]], settlement: Settlement, *, hold: bool = False) -> None:
+        """Post a call for each batch, of messages of one queue; defer what the connection does not take."""
+        wire = self._wire
+        if not wire.lock.acquire(timeout=LOCK_WAIT_S):
+            self._defer(batches, settlement)
+            return
+        try:
+            for messages in batches:
+                # Asked under the lock: a settlement never opens a lost connection anew, because nobody would read its reply.
+                if wire.connected:
+                    self._post(messages, settlement, hold=hold)
+                else:
+                    self._defer([messages], settlement)
+        finally:
+            wire.lock.release()
+
+    def _defer(self, batches: Iterable[Iterable[Held]], settlement: Settlement) -> None:
+        for messages in batches:
+            for held in messages:
+                self._register.order(held, settlement)
+
+    def _post(self, messages: list[Held], settlement: Settlement, *, hold: bool) -> None:
+        wire = self._wire
+        keys, arguments = self._call(messages, settlement)
+
+        def done(reply: Any, error: Exception | None) -> None:
+            if error is not None:
+                self._log_refusal(error, settlement, messages[0].queue)
+                self._defer([messages], settlement)
+                return
+            if settlement in REQUEUES:
+                self._log_requeue(messages[0].queue, reply)
+            for held in messages:
+                self._register.confirm(held)
+
+        if errors := _errors(messages, settlement):
+            # With which exceptions the work ended: before the settlement, and in its write.
+            try:
+                wire.post(self._note_error, [self._keys.queue(messages[0].queue).message], *errors, hold=True)
+            except (RedisError, OSError) as error:
+                done(None, error)
+                return
+        try:
+            wire.post(self._script(settlement), keys, *arguments, done=done, hold=hold)
+            if messages[0].queue in self._register.limited:
+                wire.post(self._wake, self._wake_keys(messages[0].queue), hold=hold)
+        except (RedisError, OSError) as error:
+            # `done` has been told of the failure, and the session's owner meets it with its next call.
+            logger.debug("settling %d message(s): %s", len(messages), error)
+
+    def _log_refusal(self, error: Exception, settlement: Settlement, queue: str) -> None:
+        if isinstance(error, ResponseError) and str(error) != self._refusal:
+            self._refusal = str(error)
+            logger.warning("the server refuses to %s messages of queue %r: %s", settlement.value, queue, error)
+
+    def ack_now(self, queue: str, tags: Iterable[str]) -> int:
+        """Remove messages and wait for the reply; return how many were there. Raises as `Wire.run` does."""
+        return int(self._wire.run(self._ack, self._keys.queue(queue).ack, *tags))
+
+    def settle_or_order(self, messages: Sequence[Held], settlement: Settlement) -> None:
+        """Settle messages and wait for the replies. Raises as `Wire.run` does; the duties settle them then."""
+        try:
+            self.settle(messages, settlement)
+        except Exception:
+            for held in messages:
+                self._register.order(held, settlement)
+            raise
+
+    def settle(self, messages: Iterable[Held], settlement: Settlement) -> None:
+        """Settle messages and wait for the replies. Raises as `Wire.run` does; the messages then stay held."""
+        queues: dict[str, list[Held]] = {}
+        for held in messages:
+            queues.setdefault(held.queue, []).append(held)
+        for batch in queues.values():
+            for at in range(0, len(batch), MAX_BATCH):
+                part = batch[at : at + MAX_BATCH]
+                keys, arguments = self._call(part, settlement)
+                if errors := _errors(part, settlement):
+                    self._wire.run(self._note_error, [self._keys.queue(part[0].queue).message], *errors)
+                reply = self._wire.run(self._script(settlement), keys, *arguments)
+                if settlement in REQUEUES:
+                    self._log_requeue(batch[0].queue, reply)
+                for held in part:
+                    self._register.confirm(held)
+            if batch[0].queue in self._register.limited:
+                self._wire.run(self._wake, self._wake_keys(batch[0].queue))
+
+    def _log_requeue(self, queue: str, reply: Any) -> None:
+        _, died, _, deaths, paused = reply
+        if died:
+            log_deaths(queue, died, list(read_deaths(deaths)))
+        if paused and queue not in self._register.pauses_told:
+            self._register.pauses_told.add(queue)
+            log_pause(queue, paused[0].decode(), paused[1])
+
+    def _wake_keys(self, queue: str) -> list[bytes]:
+        keys = self._keys.queue(queue)
+        return [keys.ready, keys.bell, keys.meta]
+
+    def _script(self, settlement: Settlement) -> Script:
+        if settlement is Settlement.ACK:
+            return self._ack
+        if settlement is Settlement.REJECT:
+            return self._reject
+        return self._requeue if settlement in REQUEUES else self._hand_back
+
+    def _call(self, messages: list[Held], settlement: Settlement) -> tuple[Sequence[bytes], list[Argument]]:
+        keys = self._keys.queue(messages[0].queue)
+        if settlement is Settlement.ACK:
+            return keys.ack, [_with_outcome(held) for held in messages]
+        pairs: list[Argument] = []
+        for held in messages:
+            pairs += (held.tag, held.claim)
+        if settlement is Settlement.REJECT:
+            return keys.places, ["rejected", self._dead_letter_max, *pairs]
+        if settlement in REQUEUES:
+            return keys.places, [self._delivery_limit, self._dead_letter_max, REQUEUES[settlement], *pairs]
+        seen = settlement is not Settlement.HAND_BACK
+        return [keys.ready, keys.index, keys.message, keys.bell, keys.expiry, keys.timer, keys.meta], [int(seen), *pairs]
+
+
+def _with_outcome(held: Held) -> str:
+    """Return what the ack script takes for a message; only the events of an archived one tell how the work ended."""
+    return f"{held.tag}\t{held.outcome}" if held.outcome else held.tag
+
+
+def _errors(messages: Sequence[Held], settlement: Settlement) -> list[Argument]:
+    """Return what the script takes that notes exceptions: of messages that stay on the server after a failure."""
+    errors: list[Argument] = []
+    if settlement is Settlement.REJECT or settlement in REQUEUES:
+        for held in messages:
+            if held.error:
+                errors += (held.tag, held.claim, held.error)
+    return errors

@@ -1,0 +1,242 @@
+"""Takes messages for a consumer: one script call takes and records them in one step, over many queues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.consumers.failures import log_deaths, read_deaths
+from celery_redis_plus.events import pack_text, unpack_text
+from celery_redis_plus.scripts import script
+from celery_redis_plus.stored_message import Claimed, split_payload
+
+if TYPE_CHECKING:
+    from celery_redis_plus.connection.command_connection import Done, Wire
+    from celery_redis_plus.connection.persistent_connection import Argument
+    from celery_redis_plus.keys import Keys
+
+#: Most messages a claim takes; Lua's `unpack` fails near 8,000 values, and a batch blocks the server for its length.
+MAX_BATCH = 500
+#: Bytes of payload after which a claim takes no further message.
+MAX_BATCH_BYTES = 1_000_000
+#: Most queues a claim looks at; hot ones come first (100 queues in one call cost 10 ms when all are cold).
+MAX_QUEUES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a claim brought."""
+
+    messages: list[Claimed]
+    #: Queues that still had ready messages afterwards.
+    more: list[str]
+    #: Queues with rules for their consumers, which only the script `claim_managed` may take from; none was looked at.
+    managed: list[str] = field(default_factory=list)
+
+
+class BodyMissingError(ValueError):
+    """A stored message says that its body stands in a field of its own, and it does not."""
+
+
+class State(Enum):
+    """How a queue that has rules for its consumers stands to one of them."""
+
+    OK = "ok"
+    #: It has no rules any more.
+    PLAIN = "plain"
+    PAUSED = "paused"
+    #: Another consumer is the active one, or has the queue alone.
+    STANDBY = "standby"
+    #: One of a higher priority has credit.
+    OUTRANKED = "outranked"
+    #: A takeover takes more calls.
+    AGAIN = "again"
+    #: The consumer is off the list, and has to join again.
+    UNKNOWN = "unknown"
+    #: The queue belongs to another connection, and the consumer is off its list.
+    LOCKED = "locked"
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedBatch:
+    """What a claim from a queue with rules brought."""
+
+    messages: list[Claimed]
+    state: State
+    #: Seconds after which the consumer has to claim again, because nobody will wake it; None: somebody will.
+    wait_s: float | None
+    #: Counts the changes of the single active consumer.
+    epoch: bytes
+    #: There is more to take, or the consumer has to claim as soon as it has credit.
+    more: bool
+    #: Its consumers have priorities.
+    ranked: bool
+
+
+class Claimer:
+    """Claims over one wire for one session."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        keys: Keys,
+        *,
+        holder: str,
+        visibility_timeout_s: float,
+        delivery_limit: int | None = None,
+        dead_letter_max: int = 10_000,
+    ) -> None:
+        """Claim over `wire` in the name of `holder`; a claim lasts `visibility_timeout_s` seconds without heartbeat.
+
+        The limits are for what a dead single active consumer held: see `Settler`.
+        """
+        self._wire = wire
+        self._keys = keys
+        self._holder = holder
+        self._visibility_timeout_ms = int(visibility_timeout_s * 1000)
+        self._delivery_limit = -1 if delivery_limit is None else delivery_limit
+        self._dead_letter_max = dead_letter_max
+        self._claim = script("claim")
+        self._claim_managed = script("claim_managed")
+        self._worker = ""
+
+    @property
+    def worker(self) -> str:
+        """What the messages' lifecycle events call the one who claims."""
+        return unpack_text(self._worker)
+
+    @worker.setter
+    def worker(self, name: str) -> None:
+        self._worker = pack_text(name)
+
+    def claim(self, queues: Sequence[str], credit: int, *, share: bool, held: Sequence[int] = ()) -> Batch:
+        """Take up to `credit` messages of `queues` (at most `MAX_QUEUES` of them).
+
+        Args:
+            queues: names, in the order in which they are looked at.
+            credit: how many messages at most.
+            share: split the credit among the queues, instead of emptying the first one first.
+            held: how many messages of each queue the consumer has in work, so that it leaves their parts of a burst to others;
+                empty: it takes as many as it can.
+
+        Raises:
+            redis.exceptions.RedisError: as `translation.translate` names it. What a lost reply held is handed back when the
+                session is given up.
+        """
+        names = queues[:MAX_QUEUES]
+        keys, arguments = self._call(names, credit, held, share=share)
+        return batch_of(self._wire.run(self._claim, keys, *arguments), names)
+
+    def post(
+        self, queues: Sequence[str], credit: int, *, share: bool, held: Sequence[int] = (), done: Done
+    ) -> Sequence[str]:  # fmt: skip
+        """Send a `claim` without waiting.
+
+        Returns the queues by which `batch_of` reads the reply that `done` gets.
+
+        Raises:
+            redis.exceptions.ConnectionError: the connection failed.
+        """
+        names = queues[:MAX_QUEUES]
+        keys, arguments = self._call(names, credit, held, share=share)
+        self._wire.post(self._claim, keys, *arguments, done=done)
+        return names
+
+    def _call(
+        self, names: Sequence[str], credit: int, held: Sequence[int], *, share: bool
+    ) -> tuple[Sequence[bytes], tuple[Argument, ...]]:  # fmt: skip
+        keys: Sequence[bytes]
+        if len(names) == 1:
+            keys = self._keys.queue(names[0]).claim
+        else:
+            keys = [key for name in names for key in self._keys.queue(name).claim]
+        shares = int(share and len(names) > 1)
+        return keys, (credit, self._visibility_timeout_ms, self._holder, MAX_BATCH_BYTES, shares, self._worker, *held)
+
+    def claim_managed(self, queue: str, count: int, consumer: str, *, credit: int, epoch: bytes) -> ManagedBatch:
+        """Take up to `count` messages of a queue that has rules for its consumers.
+
+        Args:
+            queue: its name.
+            count: how many messages at most.
+            consumer: the consumer's id; empty for one that gets messages one at a time.
+            credit: what the consumer could take in all.
+            epoch: what the last claim of this consumer from this queue brought as `epoch`; empty at first.
+
+        Raises:
+            redis.exceptions.RedisError: as `translation.translate` names it.
+        """
+        reply: list[bytes] = self._wire.run(
+            self._claim_managed, self._keys.queue(queue).crew,
+            count, self._visibility_timeout_ms, self._holder, MAX_BATCH_BYTES, consumer, credit, epoch,
+            self._delivery_limit, self._dead_letter_max, self._worker,
+        )  # fmt: skip
+        state, wait_ms, now_epoch, more, ranked, told = reply[0].split()
+        wait_s = int(wait_ms) / 1000
+        claimed_to = len(reply) - int(told)
+        if int(told):
+            deaths = list(read_deaths(reply[claimed_to:]))
+            log_deaths(queue, len(deaths), deaths)
+        return ManagedBatch(
+            claimed_messages(reply[:claimed_to], [queue]),
+            State(state.decode()),
+            None if wait_s < 0 else wait_s,
+            now_epoch,
+            more=more == b"1",
+            ranked=ranked == b"1",
+        )
+
+    def fetch_body(self, message: Claimed) -> bytes | None:
+        """Return the body of a large message, which the claim left out; None where the message is gone by now.
+
+        Raises:
+            BodyMissingError: the message is there, and has no body: its payload was damaged.
+            redis.exceptions.RedisError: as `translation.translate` names it.
+        """
+        key = self._keys.queue(message.queue).message + message.tag.encode()
+        body: bytes | None
+        body, claim = self._wire.command("HMGET", key, "body", "claim")
+        if body is None and claim is not None:
+            raise BodyMissingError("its payload has no line feed, and no body stands beside it")
+        return body
+
+
+def batch_of(reply: Sequence[bytes], names: Sequence[str]) -> Batch:
+    """Return what a claim of the queues `names` brought, from the script's reply."""
+    if not reply[0]:
+        return Batch(claimed_messages(reply, names), [])
+    if len(names) == 1 and reply[0] == b"1":
+        return Batch(claimed_messages(reply, names), list(names))
+    numbers = [int(number) for number in reply[0].split()]
+    return Batch(
+        claimed_messages(reply, names),
+        [names[number - 1] for number in numbers if number > 0],
+        [names[-number - 1] for number in numbers if number < 0],
+    )
+
+
+def claimed_messages(reply: Sequence[bytes], names: Sequence[str]) -> list[Claimed]:
+    """Return the messages in a claim script's reply: a first entry of the script's own, then header, payload, header, payload.
+
+    Args:
+        reply: as the server sent it.
+        names: the queues, as the headers number them from 1.
+    """
+    messages = []
+    for at in range(1, len(reply), 2):
+        number, tag, claim, failures, seen = reply[at].split()
+        envelope, body = split_payload(reply[at + 1])
+        messages.append(
+            Claimed(
+                tag=tag.decode(),
+                queue=names[int(number) - 1],
+                claim=int(claim),
+                failures=int(failures),
+                redelivered=seen != b"0" or failures != b"0",
+                envelope=envelope,
+                body=body,
+            )
+        )
+    return messages

@@ -1,0 +1,87 @@
+"""Claims last for the visibility timeout, unless they are extended in time: extends them, and tells what is still held."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from celery_redis_plus import clock
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.unacked import Held, Register
+    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.persistent_connection import Argument
+    from celery_redis_plus.keys import Keys
+
+logger = logging.getLogger(__name__)
+
+#: Messages in one script call.
+BATCH = 250
+
+
+class Leases:
+    """Extends claims over one wire."""
+
+    def __init__(self, wire: Wire, keys: Keys, register: Register, *, visibility_timeout_s: float) -> None:
+        """Extend what stands in `register`, by `visibility_timeout_s` seconds from now."""
+        self._wire = wire
+        self._keys = keys
+        self._register = register
+        self._timeout_s = visibility_timeout_s
+
+    def extend(self, messages: Iterable[Held]) -> None:
+        """Extend the claims of `messages`; those that others hold by now are marked as lost, and logged. Raises as `Wire.run`."""
+        batch: dict[str, list[Held]] = {}
+        size = 0
+        for held in messages:
+            batch.setdefault(held.queue, []).append(held)
+            size += 1
+            if size == BATCH:
+                self._send(batch)
+                batch, size = {}, 0
+        if batch:
+            self._send(batch)
+
+    def holds(self, tag: str) -> bool:
+        """Return whether this process may begin to work on a message.
+
+        A process that stood still for longer than the visibility timeout does not know: others may have its messages. Then, and
+        only then, the server is asked. What does not stand in the register is nobody else's business.
+
+        Raises:
+            redis.exceptions.RedisError: as `translation.translate` names it.
+        """
+        held = self._register.find(tag)
+        return held is None or self.still_holds(held)
+
+    def still_holds(self, held: Held) -> bool:
+        """Return what `holds` does, of a message that stands in the register. Raises as `holds` does."""
+        if not held.lost and clock.now_s() - held.confirmed_at > self._timeout_s:
+            self.extend([held])
+        return not held.lost
+
+    def _send(self, batch: dict[str, list[Held]]) -> None:
+        keys: list[bytes] = []
+        arguments: list[Argument] = [int(self._timeout_s * 1000)]
+        asked: dict[str, tuple[Held, int]] = {}
+        for queue, messages in batch.items():
+            of = self._keys.queue(queue)
+            keys += (of.index, of.message)
+            arguments.append(len(messages))
+            for held in messages:
+                asked[held.tag] = (held, held.claim)
+                arguments += (held.tag, held.claim)
+        asked_at = clock.now_s()
+        for tag in self._wire.run(script("heartbeat"), keys, *arguments):
+            held, claim = asked.pop(tag.decode())
+            if self._register.lose(held.tag, claim) is not None:
+                logger.warning(
+                    "message %s of queue %r was given to another consumer: this process gave no sign of life for longer than "
+                    "the visibility timeout, or the queue was purged; it may run twice",
+                    held.tag, held.queue,
+                )  # fmt: skip
+        for held, claim in asked.values():
+            if held.claim == claim:
+                held.confirmed_at = asked_at

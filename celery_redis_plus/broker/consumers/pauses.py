@@ -1,0 +1,65 @@
+"""Pauses queues: their consumers get nothing, publishers go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.errors import InvalidArgument, QueueNotFound
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.keys import Keys
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Why and since when a queue is paused."""
+
+    queue: str
+    reason: str
+    since: datetime
+    #: When it ends by itself; None: when somebody resumes the queue.
+    until: datetime | None
+
+
+class Pausing:
+    """Pauses over one wire. They stand in the queues' records, and so survive restarts of everything."""
+
+    def __init__(self, wire: Wire, keys: Keys) -> None:
+        """Use `wire`."""
+        self._wire = wire
+        self._keys = keys
+
+    def pause(self, queue: str, reason: str, for_s: float | None = None) -> None:
+        """Give the consumers of `queue` nothing more, for `for_s` seconds or until it is resumed. A later pause replaces it.
+
+        Raises:
+            InvalidArgument: no reason is given, or `for_s` is not above 0.
+            QueueNotFound: there is no such queue.
+        """
+        if not reason.strip():
+            raise InvalidArgument(f"a pause of queue {queue!r} has no reason; allowed is a text that tells others why")
+        if for_s is not None and not for_s > 0:
+            raise InvalidArgument(f"a pause of queue {queue!r} for {for_s!r} s; allowed is more than 0, or None for good")
+        for_ms = 0 if for_s is None else max(1, int(for_s * 1000))
+        if not self._wire.run(script("pause"), self._keys.queue(queue).crew, reason, for_ms):
+            raise QueueNotFound(f"there is no queue {queue!r}")
+
+    def resume(self, queue: str) -> bool:
+        """Let the consumers of `queue` go on; return whether it was paused."""
+        return bool(self._wire.run(script("pause"), self._keys.queue(queue).crew, "", 0))
+
+    def paused(self, queue: str) -> Pause | None:
+        """Return the pause of `queue`, which may be over by a moment; None: it has none."""
+        meta = self._keys.queue(queue).meta
+        reason, since, until = self._wire.command("HMGET", meta, "paused", "paused_at", "paused_until")
+        if reason is None:
+            return None
+        return Pause(queue, reason.decode("utf-8", "replace"), _time(since), _time(until) if int(until) else None)
+
+
+def _time(text: bytes) -> datetime:
+    return datetime.fromtimestamp(int(text) / 1000, UTC)

@@ -1,0 +1,206 @@
+"""The consumers of a queue as the server knows them: who joins, gives signs of life, leaves, or is found dead.
+
+The words of a consumer's state are those of queue consumer management in AMQP brokers: *interested* (it waits for work),
+*notified* (it was woken and takes messages until none is left), *not interested* (it has no credit).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.errors import AccessRefused, ResourceLocked
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.persistent_connection import Argument
+    from celery_redis_plus.keys import Keys
+
+#: Claimed messages that one script call looks at when it counts who holds them.
+PAGE = 500
+INTERESTED, NOTIFIED, NOT_INTERESTED = "interested", "notified", "not interested"
+#: Stands between a session and the number of its consumer in a consumer's id.
+SEPARATOR = "."
+#: Seconds between two tries of a consumer in whose way there are others that may be dead, and how long it tries in all: a
+#: probed consumer has `ANSWER_MS` of lua/include/crew.lua.
+PROBING_S, PROBED_WITHIN_S = 0.1, 5.0
+#: What the join script answers -> what that means.
+REFUSALS = {
+    b"exclusive": "has an exclusive consumer",
+    b"in use": "has consumers, so that nobody can consume it exclusively",
+    b"probing": "has consumers, which may be dead and have been asked",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A consumer of this process."""
+
+    #: The holder's name on the server (the session's id), and a number.
+    id: str
+    queue: str
+    #: What AMQP calls it; unique on its channel only.
+    tag: str
+    #: `x-priority` of AMQP: whoever has a higher one gets every message while it has credit.
+    priority: int = 0
+    #: It wants the queue alone.
+    exclusive: bool = False
+    #: Tells its state; asked from another thread.
+    state: Callable[[], str] = field(default=lambda: INTERESTED, compare=False)
+    #: Told that its queue was deleted and declared again, by whomever; from another thread.
+    on_redeclared: Callable[[], None] = field(default=lambda: None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """What the server answered a consumer's sign of life."""
+
+    consumer: Consumer
+    #: False: it is off the list, and has to join again.
+    known: bool
+    #: Seconds until the next consumer is probed or counts as dead, if it is not heard of before; None where nobody has to know.
+    next_death_s: float | None
+    #: Why the queue is paused; None: it is not.
+    paused: str | None
+    #: Until when, in seconds since the epoch; 0: until it is resumed.
+    paused_until: float
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRecord:
+    """A consumer as the server knows it."""
+
+    id: str
+    queue: str
+    tag: str
+    host: str
+    pid: int
+    priority: int
+    #: `interested`, `notified` or `not interested`, when it was last heard of.
+    state: str
+    since: datetime
+    last_heard: datetime
+    #: Messages that its connection has claimed from this queue and not settled.
+    held: int
+    #: It is the one that gets the messages of a queue with a single active consumer.
+    active: bool
+
+
+class Consumers:
+    """Lists of consumers over one wire."""
+
+    def __init__(self, wire: Wire, keys: Keys, *, timeout_s: float) -> None:
+        """Use `wire`; a consumer that was not heard of for `timeout_s` seconds is dead."""
+        self._wire = wire
+        self._keys = keys
+        self._timeout_ms = int(timeout_s * 1000)
+
+    def join(self, consumer: Consumer, *, patient: bool = False) -> bool:
+        """List `consumer`; return whether its queue has rules for its consumers.
+
+        Args:
+            consumer: what to list.
+            patient: wait, some 1.2 s, where those in its way may be dead and have been asked whether they are.
+
+        Raises:
+            AccessRefused: another consumer has the queue alone, or it wants to and there are others.
+            ResourceLocked: the queue belongs to another connection.
+            redis.exceptions.RedisError: as `translation.translate` names it.
+        """
+        fields: tuple[Argument, ...] = (
+            *("tag", consumer.tag, "host", socket.gethostname(), "pid", os.getpid()),
+            *("state", consumer.state()),
+        )
+        deadline = time.monotonic() + PROBED_WITHIN_S
+        while True:
+            answer: bytes = self._wire.run(
+                script("join"), self._keys.queue(consumer.queue).crew,
+                consumer.id, self._timeout_ms, consumer.priority, int(consumer.exclusive), *fields,
+            )  # fmt: skip
+            if answer != b"probing" or not patient or time.monotonic() > deadline:
+                break
+            time.sleep(PROBING_S)
+        if answer == b"locked":
+            raise ResourceLocked(f"queue {consumer.queue!r} belongs to another connection, which declared it with exclusive=True")
+        if answer in REFUSALS:
+            raise AccessRefused(f"queue {consumer.queue!r} {REFUSALS[answer]}")
+        return answer == b"managed"
+
+    def beat(self, consumers: Sequence[Consumer]) -> list[Sign]:
+        """Give a sign of life of each. Also probes others that gave none in time. Raises as `Wire.run` does."""
+        keys: list[bytes] = []
+        arguments: list[Argument] = [self._timeout_ms]
+        for consumer in consumers:
+            keys += self._keys.queue(consumer.queue).crew
+            arguments += (consumer.id, consumer.state())
+        reply: list[Any] = self._wire.run(script("beat"), keys, *arguments) if consumers else []
+        return [
+            Sign(
+                consumer,
+                known=bool(known),
+                next_death_s=None if next_death < 0 else next_death / 1000,
+                paused=reason.decode("utf-8", "replace") or None,
+                paused_until=int(until) / 1000,
+            )
+            for consumer, known, next_death, reason, until in zip(
+                consumers, reply[::4], reply[1::4], reply[2::4], reply[3::4], strict=True
+            )
+        ]
+
+    def probe_of(self, consumer: Consumer) -> bytes:
+        """Return the bell by which the server asks for a sign of life of `consumer`."""
+        return self._keys.queue(consumer.queue).probe_of(consumer.id)
+
+    def suspend(self, consumer: Consumer) -> None:
+        """Note that a consumer has no credit, so that those of lower priorities get what comes. Does not wait for the reply."""
+        self._wire.post(script("suspend"), self._keys.queue(consumer.queue).crew, consumer.id)
+
+    def leave(self, queue: str, consumer: str) -> None:
+        """Take a consumer off the list. Raises as `Wire.run` does."""
+        self._wire.run(script("leave"), self._keys.queue(queue).crew, consumer)
+
+    def list(self, queue: str) -> list[ConsumerRecord]:
+        """Return the queue's live consumers, the longest there first. Raises as `Wire.run` does."""
+        keys = self._keys.queue(queue)
+        call = (script("list_consumers"), [keys.consumers, keys.consumer, keys.meta, keys.index, keys.message])
+        looked_at, active, holders, *entries = self._wire.run(*call, 0, PAGE)
+        held = Counter(holders)
+        first = 0
+        while looked_at == PAGE:
+            first += PAGE
+            looked_at, _, holders = self._wire.run(*call, first, PAGE)[:3]
+            held.update(holders)
+        found = [
+            _record(queue, name, dict(zip(record[::2], record[1::2], strict=True)), held, active)
+            for name, record in zip(entries[::2], entries[1::2], strict=True)
+        ]
+        return sorted(found, key=lambda one: (one.since, one.id))
+
+
+def _record(queue: str, name: bytes, fields: dict[bytes, bytes], held: Counter[bytes], active: bytes) -> ConsumerRecord:
+    def text(field_name: bytes) -> str:
+        return fields.get(field_name, b"").decode("utf-8", "replace")
+
+    def time(field_name: bytes) -> datetime:
+        return datetime.fromtimestamp(int(fields.get(field_name, 0)) / 1000, UTC)
+
+    return ConsumerRecord(
+        id=name.decode(),
+        queue=queue,
+        tag=text(b"tag"),
+        host=text(b"host"),
+        pid=int(fields.get(b"pid", 0)),
+        priority=int(fields.get(b"priority", 0)),
+        state=text(b"state"),
+        since=time(b"since"),
+        last_heard=time(b"heard"),
+        held=held[name.partition(SEPARATOR.encode())[0]],
+        active=name == active,
+    )

@@ -1,0 +1,337 @@
+"""What a process holds: every message it has claimed and not settled, whichever channel claimed it.
+
+The register outlives channels and connections. Heartbeats go out for exactly what stands here, a redelivery of what stands
+here is adopted instead of run again, and when a session breaks this is where it is decided what goes back.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from celery_redis_plus import clock
+from celery_redis_plus.broker.consumers.finished_tags import FinishedTags
+from celery_redis_plus.connection.forks import renewed
+from celery_redis_plus.events import is_told, pack_text
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.last_error import Failure
+    from celery_redis_plus.stored_message import Claimed
+
+
+#: So many broken sessions a process remembers, to refuse what comes of their claims afterwards.
+GONE = 1000
+
+
+logger = logging.getLogger(__name__)
+
+
+class Stage(Enum):
+    """How far a held message has come in this process."""
+
+    #: Claimed, not yet delivered: it waits in a channel's buffer.
+    BUFFERED = "buffered"
+    #: Delivered to the consumer, which has not settled it.
+    DELIVERED = "delivered"
+    #: Acked or rejected; the server has not confirmed it yet.
+    SETTLING = "settling"
+
+
+class Settlement(Enum):
+    """What a settlement does with a message."""
+
+    ACK = "ack"
+    #: Rejected without requeue: to the dead letters.
+    REJECT = "reject"
+    #: Sent back by a consumer that wants it to be delivered again: back in place.
+    REQUEUE = "requeue"
+    #: Sent back because the work on it failed: a failed delivery, back in place.
+    FAIL = "fail"
+    #: Given back by a consumer that had seen it, without a failure: close, cancel, shutdown.
+    RETURN = "return"
+    #: Given back out of a buffer: nobody saw it.
+    HAND_BACK = "hand back"
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """One held message."""
+
+    tag: str
+    queue: str
+    claim: int
+    session: str
+    stage: Stage = Stage.BUFFERED
+    #: Set when the message's session has gone: whether the application still has the message.
+    message: weakref.ReferenceType[Any] | None = None
+    #: When the session went, on `clock`, in seconds.
+    adrift_since: float = 0.0
+    #: The server says that another holder has it: no heartbeat any more, but an ack still counts.
+    lost: bool = False
+    #: It is being settled, and not by an ack.
+    given_back: bool = False
+    #: How the work ended, for the event of its ack: reason, TAB, the exception's class and message. Empty is success.
+    outcome: str = ""
+    #: The exception with which it ended, for the message's hash if it is not acked; as `broker.last_error` packs it.
+    error: str = ""
+    #: It is acked before the work on it begins, so that its ack may wait a moment for company.
+    early: bool = False
+    #: Its consumer says that the work on it failed, should it send it back.
+    failed: bool = False
+    #: A delivery of it failed before: the server has to hear when the work on it begins.
+    failed_before: bool = False
+    #: The server was told so.
+    begun: bool = False
+    #: When the server was last asked, and said that the claim is ours; on `clock`, in seconds.
+    confirmed_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A settlement that has to go out over another connection than the one the message came by."""
+
+    held: Held
+    settlement: Settlement
+
+
+class Keeper(Protocol):
+    """Knows which messages of a broken session the application still works on. `integration/` provides it for Celery."""
+
+    def stopping(self) -> bool:
+        """Return whether the consumer is shutting down, so that nothing unsettled will be settled any more."""
+
+    def ending(self) -> bool:
+        """Return whether the consumer was told to end, so that it should be given nothing more."""
+
+    def keeps(self, message: Any, adrift_since: float) -> bool | None:
+        """Return whether `message` will still be settled; None while the application has not decided.
+
+        Args:
+            message: what was delivered.
+            adrift_since: when its session went, on `clock`, in seconds.
+        """
+
+
+class Register:
+    """The messages that this process holds on one broker. Its methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._held: dict[str, Held] = {}
+        # Re-entrant: a signal's handler (a cold shutdown) may meet the loop's thread inside.
+        self._lock = renewed(self, "_lock", threading.RLock)
+        self._orders: deque[Order] = deque()
+        self._finished = FinishedTags()
+        #: The duties are carrying out orders that they have taken.
+        self._in_hand = False
+        #: Sessions that broke -> the queues they consumed.
+        self._broken: dict[str, frozenset[str]] = {}
+        #: Sessions that broke at any time, the last `GONE` of them.
+        self._gone: dict[str, None] = {}
+        #: Queues with a limit of messages in work: a settlement there makes room, and wakes who may take the next one.
+        self.limited: set[str] = set()
+        #: Queues whose log line about messages that are sent back repeatedly was written.
+        self.pauses_told: set[str] = set()
+        #: Called, from any thread, when there is something for the duties to do.
+        self.on_work: Callable[[], None] = lambda: None
+
+    def __len__(self) -> int:
+        """Return how many messages are held."""
+        return len(self._held)
+
+    # -- claimed, delivered, settled ------------------------------------------------------------------------------------
+
+    def admit(self, messages: Iterable[Claimed], session: str, asked_at: float) -> list[Claimed]:
+        """Enter a batch that was claimed at `asked_at`, on `clock`, in seconds; return those to deliver.
+
+        A message that this process holds already was recovered while it was being worked on: its new claim is adopted. One that
+        it has given back is back on the server, whether or not the answer to that was read: it is delivered anew.
+        """
+        with self._lock:
+            if session in self._gone:
+                # Its reply was read while another thread found the session broken: the server gives them back, or has.
+                return []
+            return self._admit(messages, session, asked_at)
+
+    def _admit(self, messages: Iterable[Claimed], session: str, asked_at: float) -> list[Claimed]:
+        fresh = []
+        for message in messages:
+            known = self._held.get(message.tag)
+            if known is None and message.tag in self._finished:
+                self._ack_again(message, session)
+            elif known is None or known.given_back:
+                held = Held(message.tag, message.queue, message.claim, session, confirmed_at=asked_at)
+                held.failed_before = message.failures > 0
+                self._held[message.tag] = held
+                fresh.append(message)
+            else:
+                known.claim = message.claim
+                known.session = session
+                known.lost = False
+                known.confirmed_at = asked_at
+                if known.stage is Stage.BUFFERED:
+                    fresh.append(message)
+        return fresh
+
+    def _ack_again(self, message: Claimed, session: str) -> None:
+        """Settle a message that this process has acked: the server has lost the ack."""
+        logger.warning(
+            "message %s of queue %r came again after its ack, which the server has lost (a failover, or a restored state): it is "
+            "acked again, and does not run again here",
+            message.tag, message.queue,
+        )  # fmt: skip
+        held = self._held[message.tag] = Held(message.tag, message.queue, message.claim, session)
+        self.order(held, Settlement.ACK)
+
+    def find(self, tag: str) -> Held | None:
+        """Return a held message."""
+        return self._held.get(tag)
+
+    def note_outcome(self, tag: str, reason: str, failure: Failure | None = None) -> None:
+        """Note how the work on a message ended: its settlement will tell, unless it is on its way."""
+        held = self._held.get(tag)
+        if held is not None and held.stage is not Stage.SETTLING:
+            held.error = "" if failure is None else failure.packed()
+            if is_told(tag):
+                held.outcome = f"{pack_text(reason)}\t{pack_text(failure.text) if failure else ''}"
+
+    def settle(self, tag: str, settlement: Settlement) -> Held | None:
+        """Take `tag` for settling; None where it is not held or is being settled already."""
+        held = self._held.get(tag)
+        if held is None or held.stage is Stage.SETTLING:
+            return None
+        held.stage = Stage.SETTLING
+        held.given_back = settlement is not Settlement.ACK
+        return held
+
+    def confirm(self, held: Held) -> None:
+        """Forget a message whose settlement the server has confirmed; of an acked one the tag is remembered for a while."""
+        if self._held.get(held.tag) is held:
+            del self._held[held.tag]
+            if held.stage is Stage.SETTLING and not held.given_back:
+                self._finished.add(held.tag)
+
+    def order(self, held: Held, settlement: Settlement) -> None:
+        """Leave a settlement to the duties: its own connection is gone, or has lost it."""
+        held.stage = Stage.SETTLING
+        held.given_back = settlement is not Settlement.ACK
+        self._orders.append(Order(held, settlement))
+        self.on_work()
+
+    # -- broken sessions ------------------------------------------------------------------------------------------------
+
+    def abandon(self, session: str, queues: Iterable[str], delivered: Mapping[str, Any]) -> None:
+        """Take over what a broken session leaves: its buffer goes back at once, the rest when the keeper has decided.
+
+        Args:
+            session: the holder's id on the server.
+            queues: what it consumed.
+            delivered: tag -> message of what its channels had delivered and not settled.
+        """
+        with self._lock:
+            self._gone[session] = None
+            while len(self._gone) > GONE:
+                del self._gone[next(iter(self._gone))]
+            self._broken[session] = frozenset(queues) | self._broken.get(session, frozenset())
+            for held in list(self._held.values()):
+                if held.session != session:
+                    continue
+                if held.stage is Stage.BUFFERED:
+                    held.stage = Stage.SETTLING
+                    held.given_back = True
+                    self._orders.append(Order(held, Settlement.HAND_BACK))
+        self.set_adrift(delivered)
+
+    def set_adrift(self, delivered: Mapping[str, Any]) -> None:
+        """Take over what a closed channel has delivered, tag -> message: it goes back when the keeper has decided so."""
+        for tag, message in delivered.items():
+            held = self._held.get(tag)
+            if held is not None and held.stage is Stage.DELIVERED:
+                held.message = weakref.ref(message)
+                held.adrift_since = clock.now_s()
+        self.on_work()
+
+    def drop(self, session: str, queues: Iterable[str]) -> None:
+        """Give back what a session held that nobody closed. The collector freed it: no application has its messages any more.
+
+        Args:
+            session: the holder's id on the server.
+            queues: what it consumed.
+        """
+        delivered = [
+            held
+            for held in list(self._held.values())
+            if held.session == session and held.stage is Stage.DELIVERED and held.message is None
+        ]
+        if queues or delivered:
+            self.abandon(session, queues, {})
+        for held in delivered:
+            self.order(held, Settlement.RETURN)
+
+    def give_back(self) -> None:
+        """Leave it to the duties to return everything that is held, since the process ends."""
+        for held in list(self._held.values()):
+            if held.stage is not Stage.SETTLING:
+                self.order(held, Settlement.HAND_BACK if held.stage is Stage.BUFFERED else Settlement.RETURN)
+
+    def adrift(self) -> list[Held]:
+        """Return the delivered messages whose session is gone."""
+        return [held for held in list(self._held.values()) if held.message is not None and held.stage is Stage.DELIVERED]
+
+    def broken_sessions(self) -> dict[str, frozenset[str]]:
+        """Return the sessions whose remains on the server have not been handed back."""
+        return dict(self._broken)
+
+    def recovered(self, session: str) -> None:
+        """Note that a broken session's remains are back."""
+        self._broken.pop(session, None)
+
+    # -- for the duties -------------------------------------------------------------------------------------------------
+
+    def orders(self) -> list[Order]:
+        """Take the waiting orders, until `carried_out`."""
+        taken = []
+        self._in_hand = bool(self._orders)
+        while self._orders:
+            taken.append(self._orders.popleft())
+        return taken
+
+    def carried_out(self, left: Iterable[Order] = ()) -> None:
+        """Note that the orders taken are carried out, except those `left`, which wait again."""
+        self._orders.extend(left)
+        self._in_hand = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether orders or broken sessions wait for the duties, or for the server's answer to them."""
+        return bool(self._orders or self._in_hand or self._broken)
+
+    def by_queue(self) -> dict[str, list[Held]]:
+        """Return what heartbeats go out for, by queue: everything held that no other holder has taken over."""
+        queues: dict[str, list[Held]] = {}
+        for held in list(self._held.values()):
+            if not held.lost:
+                queues.setdefault(held.queue, []).append(held)
+        return queues
+
+    def queues_of(self, tags: Iterable[str]) -> list[str]:
+        """Return the queues of those of the messages that are held."""
+        return [held.queue for tag in tags if (held := self._held.get(tag)) is not None]
+
+    def tags(self) -> list[str]:
+        """Return the tags held."""
+        return list(self._held)
+
+    def lose(self, tag: str, claim: int) -> Held | None:
+        """Note that the server gave a message to another holder, unless it was claimed anew since it was asked."""
+        held = self._held.get(tag)
+        if held is None or held.claim != claim or held.stage is Stage.SETTLING:
+            return None
+        held.lost = True
+        return held

@@ -1,0 +1,1 @@
+"""Dead letters: why a message died, where it goes, and how it comes back."""

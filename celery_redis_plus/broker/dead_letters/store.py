@@ -1,0 +1,290 @@
+"""A queue's dead letters: listed, moved on to a dead-letter exchange, replayed, deleted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.broker.arguments.eta import LEVEL_MS
+from celery_redis_plus.broker.arguments.expiry import lifetime
+from celery_redis_plus.broker.consumers.last_error import Failure, read_failure
+from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
+from celery_redis_plus.broker.dead_letters.x_death import Death, record_death, record_failure
+from celery_redis_plus.errors import InvalidArgument, InvalidEta, QueueNotFound
+from celery_redis_plus.event_log.metadata import describe
+from celery_redis_plus.events import pack_text
+from celery_redis_plus.scripts import script
+from celery_redis_plus.stored_message import SEPARATOR, split_payload
+
+if TYPE_CHECKING:
+    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.persistent_connection import Argument
+    from celery_redis_plus.keys import Keys
+
+#: Messages that one script call reads or deletes, and bytes of payload after which it reads no further one.
+PAGE, PAGE_BYTES = 100, 1_000_000
+#: What the move script answers for a message that is no longer there, and for targets of which none has a record.
+GONE, NO_TARGET = -1, -2
+
+#: Fields of its hash that `list_messages` reads of each dead letter.
+LISTED = ("reason", "failed", "claim", "score", "rank", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that died in `queue`."""
+
+    tag: str
+    queue: str
+    #: `rejected`, `expired`, `delivery_limit`, `maxlen`, `unroutable`, …
+    reason: str
+    #: When it died, ms since the epoch, on the server's clock.
+    died_ms: int
+    #: How many deliveries failed, and how many there were.
+    failures: int
+    deliveries: int
+    #: Where its score puts it among priorities: 0 first.
+    rank: int
+    #: Headers and properties as they were published.
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+    content_type: str | None
+    content_encoding: str | None
+    #: None where it is over 1 MB: `DeadLetters.body` fetches it.
+    body: bytes | None
+    #: Its payload cannot be read. It has no headers or properties then, and `body` is the payload as it is stored.
+    damaged: bool = False
+    #: The exception with which the work on it ended last; None where no consumer has said so.
+    failure: Failure | None = None
+
+    @property
+    def exchange(self) -> str:
+        """The exchange that it was published to."""
+        return str((self.properties.get("delivery_info") or {}).get("exchange") or "")
+
+    @property
+    def routing_key(self) -> str:
+        """The routing key that it was published with."""
+        return str((self.properties.get("delivery_info") or {}).get("routing_key") or "")
+
+    @property
+    def death(self) -> Death:
+        """How it died."""
+        expiration = self.properties.get("expiration") if self.reason == "expired" else None
+        return Death(self.queue, self.reason, self.died_ms, self.exchange, self.routing_key, expiration)
+
+    @property
+    def death_headers(self) -> dict[str, Any]:
+        """Its headers with this death in `x-death`, as RabbitMQ writes it, and its exception."""
+        return record_failure(record_death(self.headers, self.death), self.failure)
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """A dying message on its way to its queue's dead-letter exchange."""
+
+    letter: DeadLetter
+    targets: Sequence[str]
+    #: The (exchange, routing key) that it goes by now.
+    routing: tuple[str, str]
+
+
+class DeadLetters:
+    """The dead letters of all queues, over one wire."""
+
+    def __init__(self, wire: Wire, keys: Keys) -> None:
+        """Use `wire`."""
+        self._wire = wire
+        self._keys = keys
+
+    def count(self, queue: str) -> int:
+        """Return how many dead letters the queue keeps."""
+        return int(self._wire.command("ZCARD", self._keys.queue(queue).dead))
+
+    def page(self, queue: str, first: int = 0, limit: int = PAGE) -> list[DeadLetter]:
+        """Return up to `limit` dead letters from rank `first` on, the longest dead first."""
+        return self._read(queue, self._keys.queue(queue).dead, first, limit)
+
+    def all(self, queue: str) -> Iterator[DeadLetter]:
+        """Yield the dead letters, the longest dead first; those that die or go meanwhile may be missed or left out."""
+        first = 0
+        while page := self.page(queue, first):
+            yield from page
+            first += PAGE
+
+    def get(self, queue: str, tag: str) -> DeadLetter | None:
+        """Return one dead letter; None where there is none of that tag."""
+        rank = self._wire.command("ZRANK", self._keys.queue(queue).dead, tag)
+        found = [] if rank is None else self.page(queue, int(rank), 1)
+        return found[0] if found and found[0].tag == tag else None
+
+    def body(self, letter: DeadLetter) -> bytes | None:
+        """Return the body, also a large one; None where the message is gone by now."""
+        if letter.body is not None:
+            return letter.body
+        key = self._keys.queue(letter.queue).message + letter.tag.encode()
+        body: bytes | None = self._wire.command("HGET", key, "body")
+        return body
+
+    def replay(self, letter: DeadLetter, to: str | Sequence[str] | None = None) -> bool:
+        """Put a dead letter back to work: to its queue, or to the queue or queues `to`; return False where it is gone by now.
+
+        It has its original priority, fresh counters, and its deaths in the headers. One that expired does not expire again:
+        Celery's `expires` is taken off.
+
+        Raises:
+            InvalidArgument: it would go to the reserved queue of undelivered messages, which nobody consumes; it stays.
+            QueueNotFound: no such queue; the dead letter stays.
+        """
+        targets = [letter.queue] if to is None else [to] if isinstance(to, str) else list(to)
+        if UNDELIVERED in targets:
+            raise InvalidArgument(
+                f"the dead letter {letter.tag} cannot be replayed to {UNDELIVERED!r}, which nobody consumes: name another queue"
+            )
+        keep_tag = targets == [letter.queue]
+        taken = self.move(letter, targets, self._keys.queue(letter.queue).dead, "replayed", keep_tag=keep_tag)
+        if taken == NO_TARGET:
+            raise QueueNotFound(f"queue {targets[0]!r} does not exist: the dead letter {letter.tag} stays where it is")
+        return taken > 0
+
+    def delete(self, queue: str, tags: Sequence[str]) -> int:
+        """Delete dead letters for good; return how many there were."""
+        of = self._keys.queue(queue)
+        deleted = 0
+        for at in range(0, len(tags), PAGE):
+            page = tags[at : at + PAGE]
+            deleted += int(self._wire.run(script("delete_dead"), [of.dead, of.trash, of.message, of.meta], *page))
+        return deleted
+
+    def purge(self, queue: str) -> int:
+        """Delete all dead letters of the queue for good; return how many there were."""
+        of = self._keys.queue(queue)
+        purged = int(self._wire.run(script("delete_dead"), [of.dead, of.trash, of.message, of.meta]))
+        while self._wire.run(script("empty_trash"), [of.trash, of.message, of.meta], PAGE, ""):
+            pass
+        return purged
+
+    # -- on the way to a dead-letter exchange -----------------------------------------------------------------------------
+
+    def dying(self, queue: str) -> list[DeadLetter]:
+        """Return some of the messages that wait for the dead-letter exchange, the longest dead first."""
+        return self._read(queue, self._keys.queue(queue).dying, 0, PAGE)
+
+    def forward(self, letter: DeadLetter, targets: Sequence[str], routing: tuple[str, str]) -> int:
+        """Move a dying message to `targets`; `routing` is the (exchange, routing key) that it goes by now.
+
+        Returns:
+            How many took it, GONE, or NO_TARGET: nothing has changed then.
+        """
+        return self.move(letter, targets, self._keys.queue(letter.queue).dying, "forwarded", routing=routing)
+
+    def forward_all(self, forwards: Sequence[Forward]) -> list[int]:
+        """Forward messages in one write; return for each what `forward` returns. Raises as `Wire.run` does."""
+        taken: list[int] = []
+        errors: list[Exception] = []
+
+        def done(reply: Any, error: Exception | None) -> None:
+            if error is None:
+                taken.append(int(reply))
+            else:
+                errors.append(error)
+
+        for one in forwards:
+            dying = self._keys.queue(one.letter.queue).dying
+            keys, arguments = self._move(one.letter, one.targets, dying, "forwarded", routing=one.routing)
+            self._wire.post(script("move"), keys, *arguments, done=done, hold=True)
+        self._wire.catch_up()
+        if errors:
+            raise errors[0]
+        return taken
+
+    def keep(self, queue: str, tags: Iterable[str]) -> tuple[int, int]:
+        """Put dying messages into the queue's own store; return how many are kept, and how many a transient queue dropped."""
+        of = self._keys.queue(queue)
+        kept, dropped = self._wire.run(script("keep"), [of.dying, of.dead, of.message, of.meta], *tags)
+        return int(kept), int(dropped)
+
+    def move(
+        self, letter: DeadLetter, targets: Sequence[str], source: bytes, counter: str, *, keep_tag: bool = False,
+        routing: tuple[str, str] | None = None,
+    ) -> int:  # fmt: skip
+        """Move a message from the set `source` into `targets`, in one step; return as `forward` does."""
+        keys, arguments = self._move(letter, targets, source, counter, keep_tag=keep_tag, routing=routing)
+        return int(self._wire.run(script("move"), keys, *arguments))
+
+    def _move(
+        self, letter: DeadLetter, targets: Sequence[str], source: bytes, counter: str, *, keep_tag: bool = False,
+        routing: tuple[str, str] | None = None,
+    ) -> tuple[list[bytes], list[Argument]]:  # fmt: skip
+        of = self._keys.queue(letter.queue)
+        keys = [source, of.message, of.meta]
+        for name in targets:
+            keys += self._keys.queue(name).publish
+        payload, life = _goes_on(letter, routing)
+        description = describe(letter.headers, letter.properties, body_size=len(letter.body or b""), source_id=letter.tag)
+        names = [pack_text(name) for name in targets]
+        return keys, [letter.tag, payload, counter, int(keep_tag), life, description, *names]
+
+    def _read(self, queue: str, key: bytes, first: int, limit: int) -> list[DeadLetter]:
+        letters: list[DeadLetter] = []
+        rank = first
+        while rank - first < limit:
+            page = rank, min(PAGE, first + limit - rank), PAGE_BYTES
+            _, looked_at, *found = self._wire.run(script("list_messages"), [key, self._keys.queue(queue).message], *page, *LISTED)
+            width = 3 + len(LISTED)
+            letters += [_letter(queue, found[at : at + width]) for at in range(0, len(found), width)]
+            rank += looked_at
+            if not looked_at:
+                break
+        return letters
+
+
+def _letter(queue: str, fields: Sequence[bytes]) -> DeadLetter:
+    tag, died, payload, reason, failures, claims, score, rank, error = fields
+    level = int(rank or float(score or 0) // LEVEL_MS)
+    death = tag.decode(), queue, reason.decode(), int(float(died)), int(failures or 0), int(claims or 0), level
+    failure = read_failure(error.decode("utf-8", "surrogateescape"))
+    envelope, body = split_payload(payload)
+    try:
+        data = json.loads(envelope)
+        headers, properties = data.get("headers") or {}, data.get("properties") or {}
+        # Written by others, or damaged: each of these is a dict in what we write.
+        _ = headers.get, (properties.get("delivery_info") or {}).get
+    except (ValueError, AttributeError):
+        return DeadLetter(*death, {}, {}, None, None, payload, damaged=True, failure=failure)
+    return DeadLetter(*death, headers, properties, data.get("content-type"), data.get("content-encoding"), body, failure=failure)
+
+
+def _goes_on(letter: DeadLetter, routing: tuple[str, str] | None) -> tuple[bytes, str]:
+    """Return the payload with which a dead message goes on, and its life there.
+
+    RabbitMQ takes `expiration` off, whatever a message died of, so that it does not expire in the queues it is routed to.
+    Celery's `expires` stays with what goes to a dead-letter exchange, so that no worker runs it; the broker ignores it there.
+    """
+    if letter.damaged:
+        return letter.body or b"", ""
+    headers = letter.death_headers
+    properties = {name: value for name, value in letter.properties.items() if name != "expiration"}
+    expired = any(death.get("reason") == "expired" for death in headers["x-death"])
+    if expired and routing is None and headers.get("expires") is not None:
+        # Whoever replays it wants it to run.
+        headers["expires"] = None
+    if routing is not None:
+        info = dict(properties.get("delivery_info") or {})
+        info["exchange"], info["routing_key"] = routing
+        properties["delivery_info"] = info
+    envelope = {
+        "content-type": letter.content_type,
+        "content-encoding": letter.content_encoding,
+        "headers": headers,
+        "properties": properties,
+    }
+    payload = json.dumps(envelope, separators=(",", ":")).encode("ascii")
+    try:
+        life = lifetime(None, headers.get("expires") if "task" in headers and not expired else None)
+    except InvalidEta:
+        # It was published before that was checked.
+        life = ""
+    return (payload if letter.body is None else payload + SEPARATOR + letter.body), life

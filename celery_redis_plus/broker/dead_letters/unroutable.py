@@ -1,0 +1,58 @@
+"""Where messages are kept that nobody could have: the dead letters of one lasting queue of our own.
+
+A dead letter belongs to the queue that it died in; these never reached one. Listing, replaying and deleting works as for any
+other queue: `celery-redis-plus dead-letters list celery_redis_plus.undelivered`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Protocol
+
+from celery_redis_plus.stored_message import SEPARATOR, Outgoing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: The queue.
+UNDELIVERED = "celery_redis_plus.undelivered"
+#: The header of a dead letter that was meant for one recipient of several.
+RECIPIENT = "x-recipient"
+#: Reasons: no queue takes it; nobody subscribes; a recipient rejected it, or did not answer in time.
+UNROUTABLE, NO_SUBSCRIBERS, REJECTED, ACK_TIMEOUT = "unroutable", "no_subscribers", "rejected", "ack_timeout"
+
+
+class Store(Protocol):
+    """Puts a message straight among a queue's dead letters: `broker.publishing.Publisher`."""
+
+    def to_dead_letters(self, queue: str, message: Outgoing, attempt: Any, reason: str, keep: int) -> None:
+        """Store the message."""
+
+    def count(self, queue: str, counter: str) -> None:
+        """Move a counter of the queue's record on."""
+
+
+class Undelivered:
+    """Keeps what nobody could have."""
+
+    def __init__(self, store: Store, *, keep: int) -> None:
+        """Keep at most `keep` messages by `store`; the oldest go first, and are counted."""
+        self._store = store
+        self._keep = keep
+
+    def keep(self, message: Outgoing, attempt: Any, reason: str) -> None:
+        """Keep a message, once under one `attempt`. Raises as `Publisher.to_dead_letters` does."""
+        self._store.to_dead_letters(UNDELIVERED, message, attempt, reason, self._keep)
+
+    def count(self) -> None:
+        """Count a message that is not kept: nobody misses it."""
+        self._store.count(UNDELIVERED, "unroutable")
+
+    def keep_for(self, recipient: str, payload: bytes, attempt: Any, reason: str) -> None:
+        """Keep a broadcast for one recipient, who stands in the header `x-recipient`; `payload` is as the stream has it."""
+        envelope, _, body = payload.partition(SEPARATOR)
+        data: dict[str, Any] = json.loads(envelope)
+        headers: Mapping[str, Any] = data.get("headers") or {}
+        data["headers"] = {**headers, RECIPIENT: recipient}
+        addressed = json.dumps(data, separators=(",", ":")).encode("ascii")
+        self.keep(Outgoing(addressed, body, rank=255), attempt, reason)

@@ -1,0 +1,257 @@
+"""Exchanges and bindings as all processes share them, with a cache that costs a publisher no round trip of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from celery_redis_plus import clock
+from celery_redis_plus.broker.exchanges.declared_topology import Knowledge
+from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord, decode_exchange, encode_exchange
+from celery_redis_plus.broker.exchanges.routing import Binding, RoutingTable, check_binding, decode_binding, encode_binding
+from celery_redis_plus.errors import PreconditionFailed
+from celery_redis_plus.keys import decode_name, encode_name
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.keys import Keys
+
+logger = logging.getLogger(__name__)
+
+VERSION = b"version"
+#: Seconds for which bindings that were seen on the server count as known; the mark that the last one's removal leaves there
+#: lasts longer (`lua/bind.lua`).
+FRESH_S = 1800.0
+
+
+@dataclass(slots=True)
+class _Cached:
+    version: int
+    table: RoutingTable
+    #: When the server last confirmed it, on `clock`, in seconds.
+    confirmed_at: float
+
+
+class Bindings:
+    """The shared topology over one wire."""
+
+    def __init__(self, wire: Wire, keys: Keys, knowledge: Knowledge | None = None) -> None:
+        """Read and write over `wire`. What is declared goes into `knowledge`, and is declared again should it vanish."""
+        self._wire = wire
+        self._keys = keys
+        self._knowledge = Knowledge() if knowledge is None else knowledge
+        self._first_flush = self._knowledge.flushes
+        #: Exchange -> the flush after which its bindings were declared again.
+        self._flushes: dict[str, int] = {}
+        self._records: dict[str, ExchangeRecord] = {}
+        self._tables: dict[str, _Cached] = {}
+
+    # -- exchanges ------------------------------------------------------------------------------------------------------
+
+    def declare(self, exchange: str, record: ExchangeRecord) -> None:
+        """Store the exchange, or check that the one that stands agrees.
+
+        Raises:
+            InvalidArgument: the type or an argument is not allowed.
+            PreconditionFailed: it exists with another type, durability or other arguments.
+        """
+        current = self._records.get(exchange)
+        if current is None:
+            record.check(exchange)
+            text = encode_exchange(record, exchange)
+            stands = self._wire.run(script("declare_exchange"), [self._keys.exchanges], encode_name(exchange), text)
+            current = self._records[exchange] = decode_exchange(stands)
+        # Most are the same: kombu declares an exchange that does not last again with every publish.
+        difference = None if record.is_same(current) else record.difference(current, exchange)
+        if difference is not None:
+            raise PreconditionFailed(difference)
+        self._knowledge.declared_exchange(exchange, record)
+
+    def record(self, exchange: str) -> ExchangeRecord | None:
+        """Return the exchange's record, None where nobody declared it."""
+        known = self._records.get(exchange)
+        if known is None:
+            stored = self._wire.command("HGET", self._keys.exchanges, encode_name(exchange))
+            if stored is None:
+                return None
+            known = self._records[exchange] = decode_exchange(stored)
+        return known
+
+    def is_fanout(self, exchange: str) -> bool:
+        """Tell whether the exchange was declared, and is a fanout exchange."""
+        # Not `record` alone: a publish asks this, and its exchange is known.
+        record = self._records.get(exchange) or self.record(exchange)
+        return record is not None and record.type == "fanout"
+
+    def alternates(self, exchange: str) -> Iterator[str]:
+        """Yield the exchanges that get what `exchange` has nobody for: its `alternate-exchange`, that one's own, and so on.
+
+        Each comes once, so a circle ends; the chain ends as well at an exchange that does not exist, with a warning.
+        Source: https://www.rabbitmq.com/docs/ae
+        """
+        met = {exchange}
+        while True:
+            record = self.record(exchange)
+            alternate = None if record is None else record.alternate_exchange
+            if alternate is None or alternate in met:
+                return
+            if self.record(alternate) is None:
+                logger.warning("the alternate exchange %r of exchange %r does not exist", alternate, exchange)
+                return
+            met.add(alternate)
+            yield alternate
+            exchange = alternate
+
+    def names(self) -> list[str]:
+        """Return the names of all exchanges."""
+        return [decode_name(name) for name in self._wire.command("HKEYS", self._keys.exchanges)]
+
+    def names_of_type(self, kind: str) -> list[str]:
+        """Return the names of the exchanges of a type."""
+        flat = self._wire.command("HGETALL", self._keys.exchanges)
+        return [
+            decode_name(name) for name, record in zip(flat[::2], flat[1::2], strict=True) if decode_exchange(record).type == kind
+        ]
+
+    def delete(self, exchange: str) -> None:
+        """Remove the exchange and its bindings; its queues stay."""
+        self._knowledge.deleted_exchange(exchange)
+        self._wire.command("HDEL", self._keys.exchanges, encode_name(exchange))
+        self._wire.run(script("bind"), [self._keys.binding(exchange)], "clear")
+        self._records.pop(exchange, None)
+        self._tables.pop(exchange, None)
+
+    # -- bindings -------------------------------------------------------------------------------------------------------
+
+    def bind(self, exchange: str, binding: Binding) -> None:
+        """Add a binding; adding it again changes nothing.
+
+        Raises:
+            InvalidArgument: the arguments do not fit the exchange's type.
+        """
+        record = self.record(exchange)
+        if record is not None:
+            check_binding(record.routing_type, binding)
+        self._wire.run(script("bind"), [self._keys.binding(exchange)], "bind", encode_binding(binding))
+        self._knowledge.bound(exchange, binding)
+        self._tables.pop(exchange, None)
+
+    def unbind(self, exchange: str, *bindings: Binding) -> None:
+        """Remove bindings; those that do not exist are passed over."""
+        self._knowledge.unbound(exchange, bindings)
+        self._wire.run(script("bind"), [self._keys.binding(exchange)], "unbind", *map(encode_binding, bindings))
+        self._tables.pop(exchange, None)
+
+    def all(self, exchange: str) -> list[Binding]:
+        """Return the exchange's bindings as they are on the server."""
+        return self._read(exchange)[1]
+
+    def unbind_queues(self, queues: Collection[str]) -> list[tuple[str, Binding]]:
+        """Remove every binding of the queues, from all exchanges; return (exchange, binding) of each."""
+        gone = set(queues)
+        removed = []
+        for exchange in self.names():
+            doomed = [binding for binding in self.all(exchange) if binding.queue in gone]
+            if doomed:
+                self.unbind(exchange, *doomed)
+                removed += [(exchange, binding) for binding in doomed]
+        return removed
+
+    # -- routing --------------------------------------------------------------------------------------------------------
+
+    def route(self, exchange: str, routing_key: str, headers: Mapping[str, object]) -> tuple[str, ...]:
+        """Return the queues for a message by the bindings known here; a fresh look where they give none."""
+        cached = self._tables.get(exchange)
+        queues = () if cached is None else cached.table.route(routing_key, headers)
+        return queues or self.refresh(exchange).route(routing_key, headers)
+
+    def check(self, exchange: str) -> Check:
+        """Ask for the exchange's version beside the next call; the answer tells whether `route` used old bindings."""
+        return Check(self._wire, self._keys.binding(exchange), self._tables[exchange])
+
+    def refresh(self, exchange: str) -> RoutingTable:
+        """Read the exchange's bindings anew. Where the server has lost them, declare again those that are known here."""
+        record = self.record(exchange)
+        # In this order: a flush after the look at the mark is noticed the next time.
+        flushes = self._look_for_flushes(exchange)
+        version, bindings = self._read(exchange)
+        if flushes is not None and (not version or flushes != self._flushes.get(exchange, self._first_flush)):
+            restored = self._restore(exchange, bindings)
+            self._flushes[exchange] = flushes
+            if restored:
+                version, bindings = self._read(exchange)
+        table = RoutingTable("direct" if record is None else record.routing_type, bindings)
+        self._tables[exchange] = _Cached(version, table, clock.now_s())
+        return table
+
+    # -- what the server has lost -----------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Notice a flush. Raises as `Wire.run` does."""
+        self._knowledge.look(self._wire, self._keys)
+
+    def look_after(self, exchange: str) -> None:
+        """Declare again what this process has bound to the exchange, where the server has lost it."""
+        version = int(self._wire.command("HGET", self._keys.binding(exchange), VERSION) or 0)
+        if not version or self._flushes.get(exchange, self._first_flush) != self._knowledge.flushes:
+            self.refresh(exchange)
+
+    def _look_for_flushes(self, exchange: str) -> int | None:
+        """Return how often the database was flushed; None where nothing is known of the exchange that could be lost."""
+        if not self._knowledge.bindings(exchange) and exchange not in self._tables:
+            return None
+        self.look()
+        return self._knowledge.flushes
+
+    def _restore(self, exchange: str, stand: list[Binding]) -> bool:
+        """Declare the exchange and its bindings again; return whether any was missing."""
+        known = dict.fromkeys(self._knowledge.bindings(exchange))
+        cached = self._tables.get(exchange)
+        if cached is not None and clock.now_s() - cached.confirmed_at < FRESH_S:
+            known |= dict.fromkeys(cached.table.bindings)
+        missing = [binding for binding in known if binding not in stand and not self._has_left(binding.queue)]
+        record = self._knowledge.exchange(exchange) or self._records.get(exchange)
+        if record is not None and known:
+            text = encode_exchange(record, exchange)
+            self._wire.run(script("declare_exchange"), [self._keys.exchanges], encode_name(exchange), text)
+        if not missing:
+            return False
+        logger.warning(
+            "bindings of exchange %r have vanished from the server (flushed or evicted): the %d known here are declared again",
+            exchange, len(missing),
+        )  # fmt: skip
+        self._wire.run(script("bind"), [self._keys.binding(exchange)], "bind", *map(encode_binding, missing))
+        return True
+
+    def _has_left(self, queue: str) -> bool:
+        """Tell whether a queue was transient and is gone, by itself or with its consumer: its bindings went with it."""
+        arguments = self._knowledge.queue(queue)
+        if arguments is None or not arguments.transient:
+            return False
+        return not self._wire.command("HEXISTS", self._keys.queue(queue).meta, "id")
+
+    def _read(self, exchange: str) -> tuple[int, list[Binding]]:
+        flat = self._wire.command("HGETALL", self._keys.binding(exchange))
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        version = int(fields.pop(VERSION, 0))
+        return version, [decode_binding(field) for field in fields]
+
+
+class Check:
+    """The question whether an exchange's bindings have moved on, sent along with a publish."""
+
+    def __init__(self, wire: Wire, key: bytes, known: _Cached) -> None:
+        """Post the question over `wire`."""
+        self._known = known
+        self.moved = False
+        wire.ask("HGET", key, VERSION, done=self._answered)
+
+    def _answered(self, reply: bytes | None, error: Exception | None) -> None:
+        self.moved = error is None and int(reply or 0) != self._known.version
+        if error is None and not self.moved:
+            self._known.confirmed_at = clock.now_s()

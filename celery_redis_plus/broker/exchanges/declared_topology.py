@@ -1,0 +1,139 @@
+"""What this process has declared on a broker, so that it can declare it again should the server lose it (flush, eviction).
+
+Whoever declared a queue or a binding meant it to be there. What somebody deleted on purpose is not brought back: a deleted
+queue leaves the list of queues or a tombstone there, an exchange's last binding a version (`lua/bind.lua`). Only a flush takes
+these marks, too; it is known by the database's own mark (`lua/epoch.lua`), which goes with it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.exchanges.known_queues import MOST, KnownQueues
+from celery_redis_plus.broker.exchanges.routing import encode_binding
+from celery_redis_plus.connection.forks import lock_of
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+    from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord
+    from celery_redis_plus.broker.exchanges.routing import Binding
+    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.keys import Keys
+
+#: Sessions that owned queues and are over: so many are remembered.
+MOST_GONE = 1000
+
+
+class Knowledge:
+    """Shared by all channels of a process and its duties."""
+
+    def __init__(self) -> None:
+        """Know nothing."""
+        self._lock = lock_of(self)
+        #: What was read of queues' records, whoever has declared them.
+        self.records = KnownQueues()
+        self._queues: dict[str, QueueArguments] = {}
+        #: The transient ones of them, in the order of their declarations: a process may declare any number of reply queues.
+        self._transient: dict[str, None] = {}
+        self._exchanges: dict[str, ExchangeRecord] = {}
+        self._bindings: dict[str, dict[str, Binding]] = {}
+        self._epoch = b""
+        #: Exclusive queue -> what its record says of the session that owns it.
+        self.owners: dict[str, bytes] = {}
+        #: Sessions of this process that owned queues and are over.
+        self.gone: dict[str, None] = {}
+        #: How often the database was found flushed.
+        self.flushes = 0
+
+    def note_gone(self, session: str) -> None:
+        """Remember that a session that owned queues is over; the oldest are forgotten."""
+        self.gone[session] = None
+        while len(self.gone) > MOST_GONE:
+            with suppress(StopIteration, RuntimeError):
+                self.gone.pop(next(iter(self.gone)), None)
+
+    @property
+    def blank(self) -> bool:
+        """Whether nobody has looked at the database's mark yet."""
+        return not self._epoch
+
+    def look(self, wire: Wire, keys: Keys) -> None:
+        """Look at the database's mark: where it is another one than before, the database was flushed. Raises as `Wire.run`."""
+        epoch = bytes(wire.run(script("epoch"), [keys.epoch], secrets.token_hex(8)))
+        with self._lock:
+            if self._epoch not in {b"", epoch}:
+                self.flushes += 1
+            self._epoch = epoch
+
+    # -- queues -----------------------------------------------------------------------------------------------------------
+
+    def queue(self, name: str) -> QueueArguments | None:
+        """Return what this process declared the queue with."""
+        return self._queues.get(name)
+
+    def declared(self, name: str, arguments: QueueArguments) -> None:
+        """Note a queue."""
+        self._queues[name] = arguments
+        self._transient.pop(name, None)
+        if arguments.transient:
+            self._transient[name] = None
+            while len(self._transient) > MOST:
+                with suppress(RuntimeError):
+                    oldest = next(iter(self._transient))
+                    self._transient.pop(oldest, None)
+                    self._queues.pop(oldest, None)
+
+    def deleted(self, name: str) -> None:
+        """Forget a queue, and its record."""
+        self._queues.pop(name, None)
+        self._transient.pop(name, None)
+        self.records.forget(name)
+
+    # -- exchanges and bindings -------------------------------------------------------------------------------------------
+
+    def exchange(self, name: str) -> ExchangeRecord | None:
+        """Return what this process declared the exchange as."""
+        return self._exchanges.get(name)
+
+    def declared_exchange(self, name: str, record: ExchangeRecord) -> None:
+        """Note an exchange."""
+        self._exchanges[name] = record
+
+    def deleted_exchange(self, name: str) -> None:
+        """Forget an exchange and its bindings."""
+        with self._lock:
+            self._exchanges.pop(name, None)
+            self._bindings.pop(name, None)
+
+    def bindings(self, exchange: str) -> list[Binding]:
+        """Return the bindings that this process made and did not remove."""
+        with self._lock:
+            return list(self._bindings.get(exchange, {}).values())
+
+    def bound_exchanges(self) -> list[str]:
+        """Return the exchanges to which this process has bound a queue."""
+        with self._lock:
+            return [name for name, bindings in self._bindings.items() if bindings]
+
+    def bound_queues(self) -> set[str]:
+        """Return the lasting queues that this process declared and has bound to an exchange."""
+        with self._lock:
+            names = {binding.queue for bindings in self._bindings.values() for binding in bindings.values()}
+        known = {name: self._queues.get(name) for name in names}
+        return {name for name, arguments in known.items() if arguments is not None and not arguments.transient}
+
+    def bound(self, exchange: str, binding: Binding) -> None:
+        """Note a binding."""
+        with self._lock:
+            self._bindings.setdefault(exchange, {})[encode_binding(binding)] = binding
+
+    def unbound(self, exchange: str, bindings: Iterable[Binding]) -> None:
+        """Forget bindings."""
+        with self._lock:
+            known = self._bindings.get(exchange, {})
+            for binding in bindings:
+                known.pop(encode_binding(binding), None)

@@ -1,0 +1,61 @@
+"""What a process has read of queues' records. An entry carries the record's id, so that an old one is noticed.
+
+A queue that is deleted and declared again has another id, and so has one whose record was only assumed and is replaced by its
+first declaration (`lua/declare.lua`). Within one id the arguments never change. Who notices an old entry:
+
+* the publishing scripts, for messages that were prepared by the arguments (`Outgoing.queue_id`): they store nothing then;
+* the sweep, which tells the id of each queue that this process consumes, every four seconds;
+* `delete.lua`, for the end of an auto-delete queue.
+
+All else is decided by the scripts, by the record itself.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+
+#: Queues that are remembered; the oldest entry goes first. A process answers any number of reply queues.
+MOST = 4096
+
+
+@dataclass(slots=True)
+class KnownQueue:
+    """A queue's record, as it was read."""
+
+    id: bytes
+    arguments: QueueArguments
+    #: This process has seen to it that the queue is swept, also where nobody consumes it.
+    tended: bool = False
+
+
+class KnownQueues:
+    """The records that a process has read, up to `MOST`. Its methods may be called from any thread."""
+
+    def __init__(self, most: int = MOST) -> None:
+        """Start empty; remember `most` queues."""
+        self._most = most
+        self._known: dict[str, KnownQueue] = {}
+        #: Returns what is known of a queue, or None. Every publish asks.
+        self.get = self._known.get
+
+    def __len__(self) -> int:
+        """Return how many queues are known."""
+        return len(self._known)
+
+    def put(self, name: str, known: KnownQueue) -> None:
+        """Remember a record."""
+        self._known.pop(name, None)
+        self._known[name] = known
+        while len(self._known) > self._most:
+            # Another thread may be at it, too.
+            with suppress(RuntimeError):
+                self._known.pop(next(iter(self._known)), None)
+
+    def forget(self, name: str) -> None:
+        """Forget a queue: it was deleted, or its entry is old."""
+        self._known.pop(name, None)

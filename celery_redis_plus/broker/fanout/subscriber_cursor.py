@@ -1,0 +1,259 @@
+"""How far each subscriber of this process is: a position outlives channels and connections.
+
+A subscriber is one queue of one connection on one stream. When its connection breaks, its position becomes an orphan, which
+the next connection of this process that binds the same queue adopts: nothing between is missed, and what was delivered and not
+settled is delivered again, flagged.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from celery_redis_plus import clock
+from celery_redis_plus.broker.consumers.unacked import Keeper, Settlement
+from celery_redis_plus.broker.fanout.entries import Entry, EntryId, Mark, mark_of, parse_id
+from celery_redis_plus.connection.forks import lock_of
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.fanout.subscriber_registry import Registry
+    from celery_redis_plus.keys import FanoutKeys
+
+logger = logging.getLogger(__name__)
+
+#: The first part of a durable subscriber's id; others have a random one, without a dot.
+DURABLE = "durable"
+
+
+class Owner(Protocol):
+    """A session, as far as its positions have to know it."""
+
+    @property
+    def broken(self) -> bool:
+        """Whether it has ended without saying so."""
+
+    @property
+    def origin(self) -> object | None:
+        """What opens a session again after this one: the client's connection, None where it is gone."""
+
+
+@dataclass(slots=True)
+class Opened:
+    """A delivered broadcast that is not settled."""
+
+    entry: Entry
+    #: Where the position was before it.
+    before: Mark
+    #: Set when its connection has gone: whether the application still has the message.
+    message: weakref.ReferenceType[Any] | None = None
+    adrift_since: float = 0.0
+
+
+class Position:
+    """What one subscriber has processed of one stream. Settlements may come from any thread."""
+
+    def __init__(self, queue: str, keys: FanoutKeys, *, durable: bool) -> None:
+        """Prepare; `start` says where."""
+        self.id = f"{secrets.token_hex(6)}.{queue}"
+        self.queue = queue
+        self.keys = keys
+        self.stream = keys.stream
+        self.durable_id = f"{DURABLE}.{queue}" if durable else ""
+        #: Entries up to this one may have been delivered before, by a process that did not say how far it was.
+        self.doubt: EntryId | None = None
+        #: The session that reads for it; None: an orphan.
+        self._owner: weakref.ReferenceType[Owner] | None = None
+        self.origin: weakref.ReferenceType[Any] | None = None
+        self.orphaned_at = 0.0
+        #: Something consumes it: the registry shall know that it lives.
+        self.live = False
+        #: Its goodbye is on its way, or done.
+        self.ended = False
+        #: Delivered and not settled, by delivery tag, in the order of delivery.
+        self.open: dict[str, Opened] = {}
+        #: What to deliver again, flagged, before anything new; in the order of the stream.
+        self.again: list[Opened] = []
+        #: Where to go on, since the stream has gone back: the duties have noticed that.
+        self.back_to: Mark | None = None
+        #: Called, from any thread, when one of these two was set.
+        self.on_change: Callable[[], None] = lambda: None
+        #: How many broadcasts it has missed since it exists.
+        self.missed = 0
+        self._lock = lock_of(self)
+        self._passed: Entry | None = None
+        self._mark = Mark()
+
+    def start(self, mark: Mark, doubt: bytes) -> None:
+        """Start after `mark`; entries up to `doubt`, if not empty, are flagged as redelivered."""
+        self._mark = mark
+        self.doubt = parse_id(doubt) if doubt else None
+
+    # -- where it is ------------------------------------------------------------------------------------------------------
+
+    @property
+    def reached(self) -> Mark:
+        """The place after the last entry that was delivered or passed over."""
+        passed = self._passed
+        if passed is not None:
+            self._passed = None
+            self._mark = mark_of(passed, self._mark.number)
+        return self._mark
+
+    def pass_to(self, entry: Entry) -> None:
+        """Note that the broadcast was delivered, or passed over: on the hot path, so its number is read when somebody asks."""
+        self._passed = entry
+
+    def skip_to(self, mark: Mark) -> None:
+        """Go on after `mark`, whatever lies between."""
+        self._passed, self._mark = None, mark
+
+    @property
+    def cursor(self) -> Mark:
+        """The place up to which everything is processed: what was delivered and not settled lies behind it."""
+        while True:
+            try:
+                first = next(iter(self.open.values()), None)
+            except RuntimeError:  # another thread settles
+                continue
+            waiting = [opened.before for opened in (first, *self.again[:1]) if opened is not None]
+            return min(waiting, key=lambda mark: mark.id, default=None) or self.reached
+
+    # -- what is delivered ------------------------------------------------------------------------------------------------
+
+    def deliver(self, tag: str, entry: Entry, before: Mark | None) -> None:
+        """Note that the broadcast is being delivered under `tag` and will be settled; `before` is its own if it comes again."""
+        self.open[tag] = Opened(entry, before or self.reached)
+
+    def settle(self, tag: str, settlement: Settlement) -> None:
+        """Note a settlement. A requeue brings the broadcast again; a reject ends it, for there is nowhere to put it."""
+        opened = self.open.pop(tag, None)
+        if opened is None:
+            return
+        if settlement is Settlement.REJECT:
+            logger.info(
+                "broadcast %s of exchange %r was rejected by queue %r: it ends there",
+                opened.entry[0].decode(), self.keys.exchange, self.queue,
+            )  # fmt: skip
+        elif settlement is Settlement.REQUEUE:
+            self._bring_again([opened])
+
+    def take_again(self) -> Opened | None:
+        """Take the next broadcast that comes again."""
+        with self._lock:
+            return self.again.pop(0) if self.again else None
+
+    def _bring_again(self, opened: list[Opened]) -> None:
+        with self._lock:
+            self.again = sorted([*self.again, *opened], key=lambda one: parse_id(one.entry[0]))
+        self.on_change()
+
+    # -- connections come and go ------------------------------------------------------------------------------------------
+
+    @property
+    def owner(self) -> Owner | None:
+        """The session that reads; None where it is gone. Weak: a connection that was dropped without a close shall be freed."""
+        return None if self._owner is None else self._owner()
+
+    def belong_to(self, owner: Owner) -> None:
+        """Note who reads from now on."""
+        self._owner, self.orphaned_at = weakref.ref(owner), 0.0
+        origin = owner.origin
+        self.origin = None if origin is None else weakref.ref(origin)
+
+    def orphan(self, messages: Mapping[str, Any]) -> None:
+        """Leave the position to the next connection; `messages` are those delivered and not settled, by tag."""
+        now = clock.now_s()
+        self._owner, self.orphaned_at = None, now
+        for tag, opened in list(self.open.items()):
+            message = messages.get(tag)
+            opened.message = None if message is None else weakref.ref(message)
+            opened.adrift_since = now
+
+    def go_back_to(self, mark: Mark) -> None:
+        """Have the reader go on at `mark`: the stream has gone back behind what was read."""
+        self.back_to = mark
+        self.on_change()
+
+    def decide(self, keeper: Keeper | None) -> None:
+        """Bring what was delivered over a broken connection again, unless the application still works on it."""
+        lost = []
+        for tag, opened in list(self.open.items()):
+            if not opened.adrift_since:
+                continue
+            message = None if opened.message is None else opened.message()
+            given_up = message is None or keeper is None or keeper.keeps(message, opened.adrift_since) is False
+            if given_up and self.open.pop(tag, None) is not None:
+                lost.append(opened)
+        if lost:
+            self._bring_again(lost)
+
+    @property
+    def undecided(self) -> bool:
+        """Whether something was delivered over a broken connection whose fate is open."""
+        return any(opened.adrift_since for opened in list(self.open.values()))
+
+
+class Positions:
+    """The positions of this process on one broker, of all its connections."""
+
+    def __init__(self, keep_s: float) -> None:
+        """Give an orphan up that nobody adopts for `keep_s` seconds."""
+        self.keep_s = keep_s
+        self._lock = lock_of(self)
+        self._all: list[Position] = []
+
+    def add(self, position: Position, owner: Owner) -> None:
+        """Take in a new position of the session `owner`."""
+        position.belong_to(owner)
+        with self._lock:
+            self._all.append(position)
+
+    def of(self, owner: Owner, queue: str, stream: bytes) -> Position | None:
+        """Return the session's position; what a broken one has left becomes its own. None where there is neither."""
+        with self._lock:
+            mine = [one for one in self._all if one.queue == queue and one.stream == stream]
+            for position in mine:
+                if position.owner is owner:
+                    return position
+            left = [one for one in mine if one.owner is None or one.owner.broken]
+            if not left:
+                return None
+            origin = owner.origin
+            # Several connections may read for one queue: each goes on where it was itself, if it is still the same one.
+            chosen = next((one for one in left if one.origin is not None and one.origin() is origin), left[0])
+            if chosen.owner is not None:
+                chosen.orphan({})
+            chosen.belong_to(owner)
+            return chosen
+
+    def owned(self, owner: Owner, queue: str | None = None) -> list[Position]:
+        """Return the session's positions, one a stream; all or those of one queue."""
+        return [one for one in list(self._all) if one.owner is owner and queue in {None, one.queue}]
+
+    def end(self, position: Position, registry: Registry) -> None:
+        """Say goodbye for a position, and forget it. Raises as `Wire.run` does, and forgets it only after that."""
+        registry.unsubscribe(position)
+        with self._lock:
+            if position in self._all:
+                self._all.remove(position)
+
+    def expired(self) -> list[Position]:
+        """Return what broken sessions have left and nobody has adopted in time."""
+        now = clock.now_s()
+        found = []
+        for position in list(self._all):
+            if position.owner is None or position.owner.broken:
+                position.orphaned_at = position.orphaned_at or now
+                if now - position.orphaned_at > self.keep_s:
+                    found.append(position)
+            else:
+                position.orphaned_at = 0.0
+        return found
+
+    def all(self) -> list[Position]:
+        """Return all positions."""
+        return list(self._all)

@@ -1,0 +1,174 @@
+"""The register of subscribers on the server: who reads a stream, how far each one is, who has died."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.fanout.entries import Mark, parse_id
+from celery_redis_plus.broker.fanout.subscriber_cursor import DURABLE, Position
+from celery_redis_plus.keys import decode_name
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.persistent_connection import Argument
+    from celery_redis_plus.keys import FanoutKeys
+
+#: Seconds for which a subscriber counts that is bound and not read for yet.
+BOUND_S = 60.0
+#: Seconds between two looks for dead subscribers: their second chance.
+SECOND_CHANCE_S = 30.0
+#: Seconds for which a death is remembered, so that every process hears of it.
+DEATH_KEPT_S = 600.0
+#: Subscribers in one call.
+BATCH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriber:
+    """A subscriber as the registry has it.
+
+    Attributes:
+        id: its name in the registry. queue: whose broadcasts. durable: it keeps its cursor while nobody reads for it.
+        state: `bound` (nobody reads yet), `live`, `suspect` (overdue once) or `left` (a durable one without a reader).
+        cursor: id of the last entry that it has processed. lag: broadcasts that it has not processed.
+        since_ms: when it subscribed; deadline_ms: when it is overdue, None for a durable one; now_ms: when the registry was
+        read; all in ms since the epoch, on the server's clock. host: where its reader runs, as `host:pid`.
+    """
+
+    id: str
+    queue: str
+    durable: bool
+    state: str
+    cursor: str
+    lag: int
+    since_ms: int
+    deadline_ms: int | None
+    now_ms: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A subscriber that was declared dead."""
+
+    at_ms: int
+    cursor: str
+    unread: int
+    host: str
+    id: str
+
+    @property
+    def queue(self) -> str:
+        """Whose broadcasts it read."""
+        return self.id.partition(".")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnd:
+    """How far a stream is: its newest id, and how many broadcasts there were."""
+
+    entry: bytes
+    count: int
+
+    @property
+    def mark(self) -> Mark:
+        """The place after its newest entry."""
+        return Mark(self.entry, self.count)
+
+    def has_gone_back(self, mark: Mark) -> bool:
+        """Return whether `mark` lies beyond it, so that a read from there would wait for ever.
+
+        The server came back with older data, or the stream was deleted. (One that was deleted and is written again gives itself
+        away to the reader, by its numbers.)
+        """
+        return parse_id(self.entry) < mark.id
+
+
+class Registry:
+    """The registers of all fanout exchanges, over one wire. All methods raise as `Wire.run` does."""
+
+    def __init__(self, wire: Wire, *, timeout_s: float, max_age_s: float | None) -> None:
+        """Keep subscribers for `timeout_s` without a sign of life, and entries for `max_age_s`; both in seconds."""
+        self._wire = wire
+        self._timeout_ms = int(timeout_s * 1000)
+        self._max_age_ms = int((max_age_s or 0) * 1000)
+        self._label = f"{socket.gethostname()}:{os.getpid()}".replace(" ", "_")
+
+    def subscribe(self, keys: FanoutKeys, queue: str, *, durable: bool) -> Position:
+        """Register a subscriber from the stream's end on; a durable one from where it was."""
+        position = Position(queue, keys, durable=durable)
+        timeout_ms = min(int(BOUND_S * 1000), self._timeout_ms)
+        cursor, number, doubt = self._wire.run(
+            script("subscribe_fanout"), keys.registry(), position.id, timeout_ms, self._label, position.durable_id
+        )
+        position.start(Mark(cursor, int(number)), doubt)
+        return position
+
+    def unsubscribe(self, position: Position) -> None:
+        """Say goodbye, without waiting for the answer: what follows on the same connection finds it done."""
+        position.ended = True
+        cursor = position.cursor
+        keys = position.keys
+        self._wire.post(
+            script("unsubscribe_fanout"), (keys.subscribers, keys.cursors, keys.records),
+            position.id, cursor.entry, cursor.number, position.durable_id, 0,
+        )  # fmt: skip
+
+    def forget_durable(self, keys: FanoutKeys, queue: str) -> None:
+        """Forget a queue's durable subscriber, if it has one: the queue was deleted or unbound."""
+        self._wire.post(
+            script("unsubscribe_fanout"), (keys.subscribers, keys.cursors, keys.records), "", "0-0", 0, f"{DURABLE}.{queue}", 1
+        )
+
+    def heartbeat(self, keys: FanoutKeys, positions: Sequence[Position]) -> StreamEnd:
+        """Tell how far some subscribers of one stream are; return how far the stream is."""
+        arguments: list[Argument] = [self._max_age_ms]
+        for position in positions:
+            cursor = position.cursor
+            arguments += (
+                position.id, self._timeout_ms, cursor.entry, cursor.number, self._label, position.durable_id,
+            )  # fmt: skip
+        entry, count = self._wire.run(script("heartbeat_fanout"), keys.registry(), *arguments)
+        return StreamEnd(entry, int(count))
+
+    def reap(self, keys: FanoutKeys, since_ms: int | None = None) -> tuple[int, list[Death]]:
+        """Remove the dead; return the server's time in ms, and all deaths after `since_ms`, whoever noticed them.
+
+        None reports only what this call has found.
+        """
+        now, _, *deaths = self._wire.run(
+            script("reap_subscribers"), (*keys.registry(), keys.dead),
+            self._max_age_ms, int(SECOND_CHANCE_S * 1000), int(DEATH_KEPT_S * 1000),
+            "" if since_ms is None else since_ms,
+        )  # fmt: skip
+        return int(now), [_death(text) for text in deaths]
+
+    def subscribers(self, keys: FanoutKeys) -> list[Subscriber]:
+        """Return the subscribers of a stream, the one that lags most first."""
+        now, _, count, *flat = self._wire.run(
+            script("list_subscribers"), (keys.stream, keys.meta, keys.subscribers, keys.records)
+        )
+        found = []
+        for at in range(0, len(flat), 3):
+            name, deadline, record = flat[at : at + 3]
+            cursor, number, since, _, state, label = decode_name(record).split(" ", 5)
+            identity = decode_name(name)
+            kind, _, queue = identity.partition(".")
+            found.append(
+                Subscriber(
+                    id=identity, queue=queue, durable=kind == DURABLE, state=state, cursor=cursor,
+                    lag=max(int(count) - int(number), 0), since_ms=int(since),
+                    deadline_ms=int(deadline) if deadline else None, now_ms=int(now), host=label,
+                )
+            )  # fmt: skip
+        return sorted(found, key=lambda one: -one.lag)
+
+
+def _death(text: bytes) -> Death:
+    at, cursor, _, missed, label, identity = decode_name(text).split(" ", 5)
+    return Death(int(at), cursor, int(missed), label, identity)

@@ -1,0 +1,1 @@
+"""Flow control: limits, throttling, and publishers that wait for capacity."""

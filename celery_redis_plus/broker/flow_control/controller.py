@@ -1,0 +1,202 @@
+"""Publishes into queues with limits: typed, bounded, throttled. The order of the checks is type, throttle, capacity.
+
+The script decides everything that counts, in one step (`lua/publish_managed.lua`); this is what a publisher does about it:
+sleep, wait for room, or raise. See docs/design/0009-flow-control.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from celery_redis_plus.broker.arguments.limits import Limits
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+from celery_redis_plus.errors import MessageNotAccepted, PublisherBlocksItself, PublishRefused, PublishTimedOut, QueueFull
+
+if TYPE_CHECKING:
+    from celery_redis_plus.stored_message import Outgoing
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after which a waiting publisher looks again by itself. It also tells the others that it lives.
+LOOK_S = 1.0
+#: Seconds between two log lines about messages that a full queue of one name drops.
+LOG_S = 10.0
+
+#: Runs the publish script for one message; takes the arguments that it has besides those of every publish.
+Send = Callable[..., Any]
+
+
+class Room(Protocol):
+    """Where a publisher waits: `broker.room`."""
+
+    def new_name(self) -> str:
+        """Return a name for one who may have to wait."""
+
+    def wait(self, queue: str, waiter: str, seconds: float) -> None:
+        """Return when `waiter` was woken, or after `seconds`."""
+
+    def leave(self, queue: str, waiter: str, *, refused: bool) -> None:
+        """Take `waiter` out of the queue's line; count that its message was `refused`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How a publisher bears with a queue's limits."""
+
+    #: Seconds for which it waits for room, and for the throttle.
+    timeout_s: float = 30.0
+    #: Share of free room under which it slows down, where the queue leaves that to it.
+    threshold: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a publisher knows of a queue's limits: as the record has them, and read."""
+
+    text: bytes
+    limits: Limits
+
+
+class Bounded:
+    """What one session knows of queues with limits, and how it waits for them."""
+
+    def __init__(
+        self,
+        room: Room,
+        patience: Patience,
+        *,
+        check_type: Callable[[str, Limits, Outgoing], None],
+        consumes_itself: Callable[[Collection[str]], bool],
+    ) -> None:
+        """Publish with `patience`.
+
+        Args:
+            room: where to wait.
+            patience: for how long.
+            check_type: raises MessageNotAccepted where the queue's limits do not accept the message.
+            consumes_itself: tells whether these consumers are all served by the thread that asks.
+        """
+        self._room = room
+        self._patience = patience
+        self._check_type = check_type
+        self._consumes_itself = consumes_itself
+        self._threshold = b"%.4f" % patience.threshold
+        self._throttle_us = int(patience.timeout_s * 1e6)
+        self._known: dict[str, _Known] = {}
+        #: Queue -> (when its losses were logged last, how many since).
+        self._dropped: dict[str, tuple[float, int]] = {}
+
+    def knows(self, queue: str) -> bool:
+        """Tell whether the queue has limits, as far as this publisher has heard."""
+        return queue in self._known
+
+    def put(self, queue: str, message: Outgoing, send: Send) -> bytes | None:
+        """Publish; return the script's answer as for a queue without limits, None where the queue has none any more.
+
+        Raises:
+            MessageNotAccepted: the queue does not accept messages of this type.
+            QueueFull: the queue is at a limit, and refuses more; or stayed so for `publish_timeout`.
+            redis.exceptions.RedisError: as `translation.translate` names it.
+        """
+        turn = _Turn(self._room.new_name(), time.monotonic() + self._patience.timeout_s, self._throttle_us)
+        refused = False
+        try:
+            while True:
+                answer = self._send(queue, message, send, turn)
+                if isinstance(answer, bytes):
+                    return self._answered(queue, answer, turn)
+                kind = bytes(answer[0])
+                if kind == b"DROPPED":
+                    self._log_dropped(queue, int(answer[2]), kept=bool(answer[3]))
+                    return bytes(answer[1])
+                self._bear(kind, answer, queue, turn)
+        except PublishRefused:
+            refused = True
+            raise
+        finally:
+            if turn.ticket:
+                self._room.leave(queue, turn.name, refused=refused)
+
+    def _answered(self, queue: str, answer: bytes, turn: _Turn) -> bytes | None:
+        if answer != b"REDECLARED":
+            turn.ticket = b""
+        if answer != b"PLAIN":
+            return answer
+        self._known.pop(queue, None)
+        return None
+
+    def _send(self, queue: str, message: Outgoing, send: Send, turn: _Turn) -> Any:
+        known = self._known.get(queue)
+        text, refusal = b"" if known is None else known.text, None
+        if known is not None and known.limits.accepts:
+            try:
+                self._check_type(queue, known.limits, message)
+            except MessageNotAccepted as error:
+                # The queue may have been declared anew since: the server confirms, and counts.
+                text, refusal = b"!" + text, error
+        answer = send(text, b"%b %d %b %b" % (self._threshold, turn.throttle_us, turn.name.encode(), turn.ticket))
+        if refusal is not None and answer == b"REFUSED":
+            raise refusal
+        return answer
+
+    def _bear(self, kind: bytes, answer: Any, queue: str, turn: _Turn) -> None:
+        """Do what has to be done before the next try, or raise."""
+        if kind == b"CHANGED":
+            self._known[queue] = _Known(bytes(answer[1]), Limits.of(QueueArguments.decode(answer[2])))
+        elif kind == b"THROTTLE":
+            turn.throttle_us = 0
+            time.sleep(int(answer[1]) / 1e6)
+        elif kind == b"WAIT":
+            self._wait(queue, bytes(answer[1]), [bytes(name).decode() for name in answer[2:]], turn)
+        else:
+            turn.ticket = b""
+            raise _full(queue, *answer[1:])
+
+    def _wait(self, queue: str, ticket: bytes, consumers: list[str], turn: _Turn) -> None:
+        turn.ticket = ticket
+        if consumers and self._consumes_itself(consumers):
+            raise PublisherBlocksItself(
+                f"queue {queue!r} is full, and only this thread, which now publishes into it, consumes it: waiting would never "
+                "end. Nothing is stored. Run a pool with more than one task at a time, or raise the queue's limit"
+            )
+        left_s = turn.deadline - time.monotonic()
+        if left_s <= 0:
+            raise PublishTimedOut(
+                f"queue {queue!r} stayed full for {self._patience.timeout_s:g} s (option publish_timeout); nothing is stored"
+            )
+        self._room.wait(queue, turn.name, min(left_s, LOOK_S))
+
+    def _log_dropped(self, queue: str, count: int, *, kept: bool) -> None:
+        logged_at, waiting = self._dropped.get(queue, (0.0, 0))
+        count += waiting
+        now = time.monotonic()
+        if logged_at and now - logged_at < LOG_S:
+            self._dropped[queue] = (logged_at, count)
+            return
+        self._dropped[queue] = (now, 0)
+        fate = "are dead letters now" if kept else "are gone: a transient queue without dead-letter exchange keeps none"
+        logger.warning("queue %r is full: %d message(s) at its head had to make room, and %s", queue, count, fate)
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One publish on its way."""
+
+    #: By which the line knows it.
+    name: str
+    deadline: float
+    #: Most that it may be slowed down, in microseconds; 0 when it was.
+    throttle_us: int
+    #: Its place in the line, while it stands there.
+    ticket: bytes = b""
+
+
+def _full(queue: str, limit: bytes, size: int | bytes, has: int | bytes, dead: int) -> QueueFull:
+    fate = "; it is among the dead letters (reason maxlen)" if dead else ""
+    return QueueFull(
+        f"queue {queue!r} is full: {limit.decode()} is {int(size)}, it has {int(has)}; the message is not in it{fate}"
+    )

@@ -1,0 +1,78 @@
+"""Waits for room in a full queue: one blocked call a waiting publisher, woken by the script that makes room.
+
+The line of waiting publishers is `room:{Q}` (waiter -> ticket), so that the first that came is served first; each has a bell of
+its own beside it. A publisher comes back by itself every second: one that does not is taken for dead, so that nobody waits
+behind it (`lua/include/room.lua`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
+
+from celery_redis_plus.connection.forks import lock_of
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.connection.blocking_connection import BlockingWire
+    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.keys import Keys
+
+
+class WaitingRoom:
+    """The waiting publishers of one session: several threads may wait at a time, each over a connection of its own."""
+
+    def __init__(self, commands: Wire, keys: Keys, new_wire: Callable[[], BlockingWire]) -> None:
+        """Leave the line over `commands`; `new_wire` makes a connection for each thread that waits at the same time."""
+        self._commands = commands
+        self._keys = keys
+        self._new_wire = new_wire
+        self._idle: list[BlockingWire] = []
+        self._lock = lock_of(self)
+        self._prefix = secrets.token_hex(6)
+        self._numbers = itertools.count(1)
+
+    def new_name(self) -> str:
+        """Return a name for one who may have to wait."""
+        return f"{self._prefix}-{next(self._numbers)}"
+
+    def wait(self, queue: str, waiter: str, seconds: float) -> None:
+        """Return when `waiter`, who stands in the queue's line, was woken, or after `seconds`.
+
+        Raises:
+            redis.exceptions.RedisError: as `translation.translate` names it.
+        """
+        with self._lock:
+            wire = self._idle.pop() if self._idle else self._new_wire()
+        bell = self._keys.queue(queue).room + b":" + waiter.encode()
+        try:
+            wire.start("BZMPOP", max(seconds, 0.001), 1, bell, "MIN")
+            wire.finish()
+        except BaseException:
+            # A call that was interrupted would answer to the next one who waits.
+            wire.abandon()
+            raise
+        finally:
+            with self._lock:
+                self._idle.append(wire)
+
+    def leave(self, queue: str, waiter: str, *, refused: bool) -> None:
+        """Take `waiter` out of the queue's line, and count it among the `refused`.
+
+        Never raises: with a lost connection the line forgets it by itself.
+        """
+        keys = self._keys.queue(queue)
+        with suppress(RedisError, OSError):
+            self._commands.run(script("leave_room"), [keys.room, keys.meta], waiter, int(refused))
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for wire in idle:
+            wire.close()

@@ -1,0 +1,173 @@
+"""Checks one database, page by page, beside whoever works on it.
+
+Every message is looked at by a script, which sees one moment of its queue: a message in motion never looks half way. What
+stands in several slots is a violation only when it is still so at a second look. No repair loses a message: a tag is only
+removed where there is nothing behind it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED, UNROUTABLE
+from celery_redis_plus.broker.integrity.keyspace_scan import STAGED, Survey, scan, survey
+from celery_redis_plus.broker.integrity.registry_checks import Lists
+from celery_redis_plus.broker.integrity.rules import RULES, Account, Violation
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.queues.queues import Queues
+    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.keys import Keys
+
+#: Messages that one script call looks at.
+BATCH = 100
+#: Seconds after which what stands in several slots is looked at again.
+SETTLE_S = 2.0
+#: Milliseconds without a sweep after which nobody can be sweeping a queue.
+UNSWEPT_MS = 15_000
+#: Milliseconds that a claimed message gets whose place was lost: the default visibility timeout.
+CLAIMED_ANEW_MS = 300_000
+#: Dead letters that the reserved queue keeps when one is added: no repair removes any.
+KEPT = 1_000_000_000
+
+
+class Checker:
+    """Checks one database over one wire."""
+
+    def __init__(
+        self, wire: Wire, keys: Keys, queues: Queues, *,
+        repair: bool = False, batch: int = BATCH, low_first: bool = False, settle_s: float = SETTLE_S,
+    ) -> None:  # fmt: skip
+        """Check over `wire`.
+
+        Args:
+            wire: a connection for this alone.
+            keys: spells the keys, under the application's prefix.
+            queues: the queues over the same wire.
+            repair: mend what can be mended.
+            batch: messages that a script call looks at, 1 to 500.
+            low_first: the option `priority_order` is `low-first`; counts only for messages whose score is lost.
+            settle_s: seconds between two looks at what is no matter of one moment.
+        """
+        self._wire = wire
+        self._keys = keys
+        self._lists = Lists(wire, keys, queues)
+        self._repair = repair
+        self._batch = batch
+        self._low_first = low_first
+        self._settle_s = settle_s
+        #: What was seen so far.
+        self.account = Account()
+
+    def run(self, queue: str | None = None) -> Iterator[Violation]:
+        """Yield every violation once, of one queue only if it is named.
+
+        Raises:
+            redis.exceptions.RedisError: as `translation.translate` names it.
+        """
+        reported: set[tuple[str, str, str]] = set()
+        for violation in self._run(queue):
+            identity = (violation.rule, violation.owner, violation.subject)
+            if identity not in reported:
+                reported.add(identity)
+                self.account.violations += 1
+                self.account.repaired += violation.repaired
+                yield violation
+
+    def _run(self, only: str | None) -> Iterator[Violation]:
+        found = survey(self._wire, self._keys)
+        yield from self._check_lists(found, only)
+        names = self._lists.sound([name for name in found.queues if only in {None, name}])
+        self.account.queues = len(names)
+        readable = set(names)
+        for name in names:
+            if name == UNDELIVERED:
+                yield from self._check_undelivered(name)
+            for violation in self._check_queue(name):
+                if violation.rule == "wrong-type":
+                    readable.discard(name)
+                yield violation
+        yield from self._check_hashes(readable)
+        for name in names:
+            if name in readable:
+                yield from self._check_members(name)
+
+    def _check_lists(self, found: Survey, only: str | None) -> Iterator[Violation]:
+        """Believe only what is so twice; it may have been on its way."""
+        first = {suspect.violation for suspect in self._lists.suspects(found, only)}
+        if not first:
+            return
+        time.sleep(self._settle_s)
+        for suspect in list(self._lists.suspects(found, only)):
+            if suspect.violation in first:
+                mended = self._repair and suspect.repair is not None
+                if mended and suspect.repair is not None:
+                    suspect.repair()
+                yield replace(suspect.violation, repaired=mended)
+
+    def _check_queue(self, name: str) -> Iterator[Violation]:
+        keys = self._keys.queue(name)
+        sets = (keys.delayed, keys.index, keys.expiry, keys.dying, keys.dead, keys.trash)
+        own = (keys.meta, keys.bell, keys.timer, keys.ready, keys.consumers, *sets)
+        reply = self._wire.run(script("check_queue"), own, int(self._repair), UNSWEPT_MS)
+        for number, rule, detail in _threes(reply):
+            yield self._violation(rule, name, own[number - 1], detail)
+
+    def _check_undelivered(self, name: str) -> Iterator[Violation]:
+        keys = self._keys.queue(name)
+        if self._wire.command("ZCARD", keys.consumers):
+            return
+        for tag in self._wire.command("ZRANGE", keys.ready, 0, -1):
+            if self._repair:
+                self._wire.run(script("kill"), keys.places, tag, UNROUTABLE, KEPT)
+            yield self._violation(b"never-delivered", name, tag, b"ready")
+
+    # -- messages ---------------------------------------------------------------------------------------------------------
+
+    def _check_hashes(self, names: set[str]) -> Iterator[Violation]:
+        """Look at every message that there is."""
+        for page in scan(self._wire, self._keys):
+            tags: dict[str, list[bytes]] = {}
+            for _, parts in page:
+                if parts.kind == "message" and parts.name in names and not parts.rest.startswith(STAGED):
+                    tags.setdefault(parts.name, []).append(parts.rest)
+            for name, of_queue in tags.items():
+                self.account.messages += len(of_queue)
+                yield from self._check_messages(name, of_queue)
+
+    def _check_members(self, name: str) -> Iterator[Violation]:
+        """Look at the tags without a message behind them: those with one were seen among the messages."""
+        keys = self._keys.queue(name)
+        for place in (keys.ready, keys.delayed, keys.index, keys.dying, keys.dead):
+            cursor = b"0"
+            while True:
+                cursor, flat = self._wire.command("ZSCAN", place, cursor, "COUNT", self._batch)
+                tags = flat[::2]
+                there = self._wire.pipeline([("EXISTS", keys.message + tag) for tag in tags]) if tags else []
+                missing = [tag for tag, exists in zip(tags, there, strict=True) if exists == 0]
+                yield from self._check_messages(name, missing)
+                if cursor == b"0":
+                    break
+
+    def _check_messages(self, name: str, tags: Iterable[bytes]) -> Iterator[Violation]:
+        tags = list(tags)
+        places = self._keys.queue(name).places
+        for at in range(0, len(tags), self._batch):
+            page = tags[at : at + self._batch]
+            settings = (int(self._repair), int(self._low_first), CLAIMED_ANEW_MS)
+            reply = self._wire.run(script("check_messages"), places, *settings, *page)
+            for tag, rule, detail in _threes(reply):
+                yield self._violation(rule, name, tag, detail)
+
+    def _violation(self, rule: bytes, owner: str, subject: bytes, detail: bytes) -> Violation:
+        name = rule.decode()
+        mended = self._repair and bool(RULES[name].repair)
+        return Violation(name, owner, subject.decode("utf-8", "replace"), detail.decode("utf-8", "replace"), mended)
+
+
+def _threes(flat: list[Any]) -> Iterator[tuple[Any, Any, Any]]:
+    return zip(flat[::3], flat[1::3], flat[2::3], strict=True)

@@ -1,0 +1,67 @@
+"""Looks through the key space: which queues, exchanges and self-expiring keys a database has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.keys import QUEUE_KINDS, decode_name
+
+if TYPE_CHECKING:
+    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.keys import KeyParts, Keys
+
+#: Keys that one SCAN looks at.
+COUNT = 1000
+#: Tags kept of each queue: they tell what a queue was whose record has vanished.
+SAMPLES = 20
+#: What the tag of a staged body starts with (`Publisher`).
+STAGED = b"staged."
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a database has."""
+
+    #: Queue -> some of its messages' tags.
+    queues: dict[str, list[bytes]] = field(default_factory=dict)
+    exchanges: set[str] = field(default_factory=set)
+    #: Keys that have to expire by themselves, with their owners' names.
+    mortal: dict[bytes, str] = field(default_factory=dict)
+
+    def note(self, key: bytes, parts: KeyParts) -> None:
+        """Take down one key."""
+        if parts.kind in QUEUE_KINDS:
+            tags = self.queues.setdefault(parts.name, [])
+            if parts.kind == "message":
+                if parts.rest.startswith(STAGED):
+                    self.mortal[key] = parts.name
+                elif len(tags) < SAMPLES:
+                    tags.append(parts.rest)
+        elif parts.kind in {"pub", "wake"}:
+            self.mortal[key] = parts.name
+        elif parts.kind == "binding":
+            self.exchanges.add(parts.name)
+
+
+def survey(wire: Wire, keys: Keys) -> Survey:
+    """Look through all keys, and through the lists of queues and exchanges."""
+    found = Survey()
+    for page in scan(wire, keys):
+        for key, parts in page:
+            found.note(key, parts)
+    for name in wire.command("ZRANGE", keys.queues, 0, -1):
+        found.queues.setdefault(decode_name(name), [])
+    found.exchanges.update(decode_name(name) for name in wire.command("HKEYS", keys.exchanges))
+    return found
+
+
+def scan(wire: Wire, keys: Keys) -> Iterator[list[tuple[bytes, KeyParts]]]:
+    """Yield the keys that are ours, a page at a time; some may come twice."""
+    cursor = b"0"
+    while True:
+        cursor, page = wire.command("SCAN", cursor, "MATCH", keys.pattern, "COUNT", COUNT)
+        yield [(key, parts) for key in page if (parts := keys.parts(key)) is not None]
+        if cursor == b"0":
+            return

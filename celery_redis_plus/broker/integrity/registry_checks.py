@@ -1,0 +1,240 @@
+"""Suspects in what several slots hold together: the list of queues, their records and ids, bindings, keys that must expire.
+
+No script can see them in one moment, so each suspect carries the repair, and the checker looks a second time before it
+believes any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+from celery_redis_plus.broker.exchanges.routing import decode_binding
+from celery_redis_plus.broker.integrity.rules import Violation
+from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.keys import FORMAT_VERSION, encode_name
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.integrity.keyspace_scan import Survey
+    from celery_redis_plus.broker.queues.queues import Queues
+    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.keys import Keys
+
+#: Milliseconds after which a transient queue's remains have outlived the janitors (`Queues.overdue`, `janitor.CLEAR_S`).
+LEFT_BEHIND_MS = 90_000
+#: Milliseconds after which keys vanish that should have had an expiry: the longest that any of them needs by default.
+MORTAL_MS = 900_000
+#: Commands in one write.
+PAGE = 500
+VERSION = b"version"
+#: What may stand in a tag before its queue's id (`lua/include/marks.lua`).
+MARKS = {b".", b"~", b"-", b"="}
+LASTING = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A violation, if it is still there at the second look."""
+
+    violation: Violation
+    #: What repairs it; None where only a person can.
+    repair: Callable[[], object] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """What the server says of one queue."""
+
+    name: str
+    #: Its score in the list of queues; None: it is not listed.
+    listed: float | None
+    id: bytes | None
+    arguments: bytes | None
+    format: int
+    ttl: bytes | None
+
+
+class Lists:
+    """Looks at what is no matter of one queue's slot."""
+
+    def __init__(self, wire: Wire, keys: Keys, queues: Queues) -> None:
+        """Look over `wire`; `queues` declares and buries."""
+        self._wire = wire
+        self._keys = keys
+        self._queues = queues
+
+    def suspects(self, found: Survey, only: str | None) -> Iterator[Suspect]:
+        """Yield what does not agree, of one queue only if it is named."""
+        names = [name for name in found.queues if only in {None, name}]
+        queues = self._read(names)
+        now_ms = self._now_ms()
+        tended = set(self._queues.tended())
+        for queue in queues:
+            if queue.id is None:
+                yield from self._without_record(queue, found.queues[queue.name], now_ms)
+            else:
+                yield from self._with_record(queue, tended)
+        if only is None:
+            yield from self._ids(queues)
+            for exchange in sorted(found.exchanges):
+                yield from self._bindings(exchange, {queue.name: queue for queue in queues}, now_ms)
+        yield from self._mortal({key: name for key, name in found.mortal.items() if only in {None, name}})
+
+    def sound(self, names: list[str]) -> list[str]:
+        """Return the queues that have a record which this version understands."""
+        return [queue.name for queue in self._read(names) if queue.id is not None and queue.format <= FORMAT_VERSION]
+
+    # -- queues -----------------------------------------------------------------------------------------------------------
+
+    def _read(self, names: list[str]) -> list[_Queue]:
+        queues = []
+        for at in range(0, len(names), PAGE):
+            page = names[at : at + PAGE]
+            commands: list[tuple[bytes | str | int, ...]] = []
+            for name in page:
+                commands.append(("ZSCORE", self._keys.queues, encode_name(name)))
+                commands.append(("HMGET", self._keys.queue(name).meta, "id", "arguments", "format", "ttl"))
+            replies = self._ask(commands)
+            for number, name in enumerate(page):
+                listed, (queue_id, arguments, layout, ttl) = replies[2 * number : 2 * number + 2]
+                position = None if listed is None else float(listed)
+                queues.append(_Queue(name, position, queue_id, arguments, int(layout or 0), ttl))
+        return queues
+
+    def _without_record(self, queue: _Queue, tags: list[bytes], now_ms: int) -> Iterator[Suspect]:
+        name = queue.name
+        stays, messages = self._remains(name, tags)
+        if queue.listed == LASTING or (queue.listed is None and messages):
+            detail = "its messages have no queue" if messages else "it is in the list of queues"
+            yield Suspect(Violation("no-record", name, "", detail), partial(self._rewrite, name, tags))
+        elif queue.listed is None:
+            if stays:
+                yield Suspect(
+                    Violation("orphan-keys", name, "", "there is no such queue"), partial(self._queues.clear_away, name)
+                )
+        elif stays and queue.listed < now_ms - LEFT_BEHIND_MS:
+            yield Suspect(Violation("left-behind", name, "", "its keys are still there"), partial(self._bury, name))
+
+    def _bury(self, name: str) -> None:
+        if self._queues.clear_away(name):
+            self._queues.bury(name)
+
+    def _remains(self, name: str, tags: list[bytes]) -> tuple[bool, bool]:
+        """Return whether a queue without a record has keys that stay, and whether it has messages that do."""
+        keys = self._keys.queue(name)
+        sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
+        others = [keys.bell, keys.timer, keys.trash, keys.expiry]
+        left = self._ask([("PTTL", key) for key in (*sets, *others)])
+        stay = [ttl_ms == -1 for ttl_ms in left]
+        replies = self._ask([item for tag in tags for item in (("PTTL", keys.message + tag), ("ZSCORE", keys.trash, tag))])
+        lasting = [replies[at] == -1 and replies[at + 1] is None for at in range(0, len(replies), 2)]
+        messages = any(stay[: len(sets)]) or any(lasting)
+        return any(stay) or messages, messages
+
+    def _rewrite(self, name: str, tags: list[bytes]) -> None:
+        """Give a queue a record again, with its own id, which its tags carry behind time, counter and a mark."""
+        known = [tag[20:] for tag in tags if tag[19:20] in MARKS]
+        self._queues.restore(name, known[0] if known else b"")
+
+    def _with_record(self, queue: _Queue, tended: set[str]) -> Iterator[Suspect]:
+        name = queue.name
+        if queue.format > FORMAT_VERSION:
+            yield Suspect(Violation("newer-format", name, "", f"{queue.format}; this version knows {FORMAT_VERSION}"), None)
+            return
+        try:
+            arguments = QueueArguments.decode(queue.arguments or b"")
+        except InvalidArgument as error:
+            yield Suspect(Violation("unreadable-record", name, "", str(error)), None)
+            return
+        if queue.listed is None or (queue.listed < 0 and queue.ttl is not None):
+            ttl: int | str = "" if queue.ttl is None else int(queue.ttl)
+            yield Suspect(Violation("unlisted", name, "", "in no list of queues"), partial(self._queues.enlist, name, ttl))
+        if arguments.tended and name not in tended:
+            detail = "nobody sweeps it where nobody consumes it"
+            yield Suspect(Violation("unlisted", name, "tended", detail), partial(self._queues.tend, name))
+
+    def _ids(self, queues: list[_Queue]) -> Iterator[Suspect]:
+        owners: dict[bytes, str] = {}
+        for queue in queues:
+            if queue.id is None:
+                continue
+            first = owners.setdefault(queue.id, queue.name)
+            if first != queue.name:
+                detail = f"{queue.id.decode(errors='replace')!r} is the id of {first!r} as well"
+                yield Suspect(Violation("duplicate-id", queue.name, "", detail), partial(self._queues.renumber, queue.name))
+        highest = max((_number(queue_id) for queue_id in owners), default=0)
+        drawn = int(self._wire.command("GET", self._keys.queue_ids) or 0)
+        if drawn < highest:
+            detail = f"at {drawn}, and a queue has {highest}"
+            yield Suspect(
+                Violation("id-counter-behind", "", "", detail),
+                # Whoever draws meanwhile only moves it further.
+                partial(self._wire.command, "INCRBY", self._keys.queue_ids, highest - drawn),
+            )
+
+    # -- bindings ---------------------------------------------------------------------------------------------------------
+
+    def _bindings(self, exchange: str, queues: dict[str, _Queue], now_ms: int) -> Iterator[Suspect]:
+        key = self._keys.binding(exchange)
+        flat = self._wire.command("HGETALL", key)
+        texts = dict(zip(flat[::2], flat[1::2], strict=True))
+        if texts and VERSION not in texts:
+            yield Suspect(
+                Violation("no-version", exchange, "", "publishers do not notice changes"),
+                # Versions start from the clock (`lua/bind.lua`), so that none comes twice.
+                partial(self._wire.command, "HSETNX", key, VERSION, now_ms),
+            )
+        for text in texts.keys() - {VERSION}:
+            try:
+                name = decode_binding(text).queue
+            except InvalidArgument as error:
+                yield Suspect(Violation("unreadable-binding", exchange, text.decode(errors="replace"), str(error)), None)
+                continue
+            queue = queues.get(name)
+            if queue is not None and (queue.id is not None or queue.listed == LASTING):
+                continue
+            if queue is not None and queue.listed is not None and queue.listed >= now_ms - LEFT_BEHIND_MS:
+                # A janitor clears it away soon.
+                continue
+            yield Suspect(
+                Violation("dead-binding", exchange, text.decode(errors="replace"), f"there is no queue {name!r}"),
+                partial(self._wire.run, script("bind"), [key], "unbind", text),
+            )
+
+    # -- keys that have to expire -----------------------------------------------------------------------------------------
+
+    def _mortal(self, keys: dict[bytes, str]) -> Iterator[Suspect]:
+        names = list(keys)
+        for at in range(0, len(names), PAGE):
+            page = names[at : at + PAGE]
+            for key, left in zip(page, self._ask([("PTTL", key) for key in page]), strict=True):
+                if left == -1:
+                    subject = key.decode(errors="replace")
+                    yield Suspect(
+                        Violation("never-expires", keys[key], subject, "a key that should vanish by itself"),
+                        partial(self._wire.command, "PEXPIRE", key, MORTAL_MS),
+                    )
+
+    # -- helpers ----------------------------------------------------------------------------------------------------------
+
+    def _now_ms(self) -> int:
+        seconds, microseconds = self._wire.command("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    def _ask(self, commands: list[tuple[bytes | str | int, ...]]) -> list[Any]:
+        replies = self._wire.pipeline(commands) if commands else []
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
+
+
+def _number(queue_id: bytes) -> int:
+    try:
+        return int(queue_id, 36)
+    except ValueError:
+        return 0

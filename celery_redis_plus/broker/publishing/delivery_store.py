@@ -1,0 +1,141 @@
+"""The state of tracked deliveries on the server: who shall answer, who has, and who was too late.
+
+It lives in `track:{ID}` with a TTL, so that any process can pick a delivery up by its id. Every answer is also an entry of the
+stream `track_events:{ID}`, on which whoever waits for answers blocks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.keys import decode_name, encode_name
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.keys import Keys
+
+#: Seconds for which a resolved delivery can still be looked up.
+KEPT_S = 3600.0
+#: Milliseconds for which one process alone sees to the recipients that were too late.
+ASKER_MS = 10_000
+
+#: Its message waits, or nobody has looked at it yet; a consumer has it.
+PENDING, DELIVERED = "pending", "delivered"
+ACKED, REJECTED = "acked", "rejected"
+#: It did not answer in time. Its queue did not take the message. Its message is gone, and nobody has said how.
+TIMED_OUT, REFUSED, GONE = "timed_out", "refused", "gone"
+#: An answer that nothing changes any more.
+FINAL = frozenset({ACKED, REJECTED, TIMED_OUT, REFUSED, GONE})
+#: Not an outcome: the message is in the recipient's queue, under this tag.
+QUEUED = "queued"
+
+_TO = "to:"
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What was published."""
+
+    exchange: str
+    routing_key: str
+    #: Whether the recipients are subscribers of a fanout exchange, and not queues.
+    broadcast: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """A tracked delivery as the server knows it."""
+
+    id: str
+    about: About
+    #: Recipient (a queue's name, or a subscriber's id) -> outcome.
+    outcomes: Mapping[str, str]
+    #: Milliseconds since the epoch, on the server's clock; None: not all have answered.
+    resolved_ms: int | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all have acked; not with nobody."""
+        return (
+            bool(self.outcomes) and self.resolved_ms is not None and all(outcome == ACKED for outcome in self.outcomes.values())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """Who did not answer in time."""
+
+    about: About
+    #: What to keep for recipients without a queue of their own; empty where they have one.
+    payload: bytes
+    #: Recipient -> its message's tag, where it is known.
+    recipients: Mapping[str, str] = field(default_factory=dict)
+
+
+class Tracks:
+    """Tracked deliveries over one wire. All methods raise as `Wire.run` does."""
+
+    def __init__(self, wire: Wire, keys: Keys) -> None:
+        """Use `wire`."""
+        self._wire = wire
+        self._keys = keys
+
+    def begin(self, track: str, about: About, recipients: Sequence[str], ack_timeout_s: float, payload: bytes = b"") -> None:
+        """Track a delivery that is about to be published."""
+        timeout_ms = int(ack_timeout_s * 1000)
+        text = json.dumps([about.exchange, about.routing_key, about.broadcast])
+        call = (script("track"), self._keys.track(track))
+        deadline = self._wire.run(*call, timeout_ms, int(KEPT_S * 1000), text, payload, *map(encode_name, recipients))
+        # For the case that we die before it is resolved: the duties of any process then see to it.
+        self._wire.command("ZADD", self._keys.tracks, deadline, track)
+
+    def report(self, track: str, recipient: str, outcome: str, tag: str = "", *, wait: bool = False) -> None:
+        """Note an answer; without `wait` the reply is read with the next call."""
+        call = self._wire.run if wait else self._wire.post
+        call(script("track_report"), self._keys.track(track), encode_name(recipient), outcome, tag)
+
+    def state(self, track: str) -> Tracked | None:
+        """Return what is known; None where nothing is, or is any more."""
+        flat: list[bytes] = self._wire.command("HGETALL", self._keys.track(track)[0])
+        fields = {decode_name(name): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+        if "about" not in fields:
+            return None
+        outcomes = {name.removeprefix(_TO): value.decode() for name, value in fields.items() if name.startswith(_TO)}
+        resolved = fields.get("resolved")
+        return Tracked(track, _about(fields["about"]), outcomes, int(resolved) if resolved else None)
+
+    def overdue(self, track: str, asker: str) -> Overdue | float | None:
+        """Return who is too late; or after how many seconds to ask again; None where the delivery is resolved or unknown.
+
+        Who gets an answer puts the messages to the dead letters, and then reports TIMED_OUT.
+        """
+        wait_ms, *rest = self._wire.run(script("track_overdue"), self._keys.track(track)[:1], asker, ASKER_MS)
+        if wait_ms:
+            return None if wait_ms < 0 else wait_ms / 1000
+        about, payload, *pairs = rest
+        names = [decode_name(name) for name in pairs]
+        return Overdue(_about(about), payload, dict(zip(names[::2], names[1::2], strict=True)))
+
+    def forgotten(self, limit: int = 100) -> list[str]:
+        """Return deliveries that nobody has resolved although their time is over."""
+        now = self._wire.command("TIME")
+        found = self._wire.command("ZRANGE", self._keys.tracks, 0, int(now[0]) * 1000, "BYSCORE", "LIMIT", 0, limit)
+        return [name.decode() for name in found]
+
+    def settle(self, track: str) -> None:
+        """Note that nobody has to look after a delivery any more."""
+        self._wire.command("ZREM", self._keys.tracks, track)
+
+    def kill(self, queue: str, tag: str, reason: str, dead_letter_max: int) -> str:
+        """Make a dead letter of a message, wherever it is; return `died`, `dead` (it was one) or `gone`."""
+        reply: bytes = self._wire.run(script("kill"), self._keys.queue(queue).places, tag, reason, dead_letter_max)
+        return reply.decode()
+
+
+def _about(text: bytes) -> About:
+    data: list[Any] = json.loads(text)
+    return About(*data)

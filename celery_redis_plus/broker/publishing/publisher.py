@@ -1,0 +1,343 @@
+"""Puts messages into queues, each one once, however often its publisher has to retry.
+
+How, and why remembering only the last sequence loses messages: docs/design/0003-idempotent-publish.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from celery_redis_plus import clock
+from celery_redis_plus.broker.arguments.deduplication import standing_of
+from celery_redis_plus.broker.publishing.publish_calls import PublishCall
+from celery_redis_plus.connection.command_encoding import pack_call
+from celery_redis_plus.errors import MessageTooLarge, NotReplicated, OutcomeUnknown, PublishRefused, QueueNotFound
+from celery_redis_plus.events import pack_description
+from celery_redis_plus.scripts import script
+from celery_redis_plus.stored_message import LARGE_BODY, MAX_BODY, Outgoing
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.publishing.attempt import Attempt
+    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.keys import FanoutKeys, Keys
+    from celery_redis_plus.scripts import Script
+
+#: What the publish script answers for a queue without a record.
+NO_QUEUE = b"NOQUEUE"
+#: What it answers where the message was prepared by another record than the one that stands: nothing is stored.
+REDECLARED = b"REDECLARED"
+#: What it answers for a queue that has limits, which another script heeds.
+MANAGED = b"MANAGED"
+#: What both answer where the queue's events are written and they were given no description.
+DESCRIBE = b"DESCRIBE"
+#: How both begin their answer where another message stands for it already.
+UNIQUE = b"UNIQUE "
+#: What the other script answers where the queue has none any more, and where older messages had to make room.
+PLAIN, DROPPED = b"PLAIN", b"DROPPED"
+#: The description of a message of which nothing is known.
+NO_DESCRIPTION = pack_description().encode()
+#: The last argument where none was made.
+UNDESCRIBED = (b"",)
+#: What a broadcast is answered that nobody would get.
+NOBODY = b"NOBODY"
+#: Tells the script of broadcasts that such a one is an error.
+MANDATORY = 2
+#: A staged body whose publisher died vanishes after this time. Milliseconds.
+STAGED_TTL_MS = 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where broadcasts to one fanout exchange go."""
+
+    keys: FanoutKeys
+    #: Entries the stream keeps, about.
+    maxlen: int
+    #: Milliseconds for which it keeps them; 0: without a limit.
+    max_age_ms: int
+    #: Whether a broadcast that nobody subscribes to is only counted.
+    may_be_unheard: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """How many replicas must have a message before its publish is done."""
+
+    replicas: int = 0
+    timeout_s: float = 1.0
+
+
+class Bounded(Protocol):
+    """What publishes into queues that have limits: `broker.bounded`."""
+
+    def knows(self, queue: str) -> bool:
+        """Tell whether the queue has limits, as far as is known."""
+
+    def put(self, queue: str, message: Outgoing, send: Callable[..., Any]) -> bytes | None:
+        """Publish by `send(*more)`, the script's further arguments; return its answer, None where the queue has no limits."""
+
+
+class Publisher:
+    """Publishes over one wire."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        keys: Keys,
+        *,
+        dedup_window_s: float,
+        on_missing: Callable[[str], bool],
+        replication: Replication = Replication(),
+        bounded: Bounded | None = None,
+    ) -> None:
+        """Publish over `wire`.
+
+        Args:
+            wire: the connection; its lock orders the messages.
+            keys: spells the keys.
+            dedup_window_s: how long the server remembers a producer, in seconds.
+            on_missing: called with a queue's name when the queue has no record; returns whether it has one now.
+            replication: what the replicas must confirm; the wire's timeout has to leave time for it.
+            bounded: publishes into queues that have limits; without it they are refused.
+        """
+        self._wire = wire
+        self._keys = keys
+        self._window_s = dedup_window_s
+        self._window = b"%d" % int(dedup_window_s * 1000)
+        self._on_missing = on_missing
+        self._replication = replication
+        #: How many replicas confirmed the last call's message, which is stored; None: enough, or it is not stored.
+        self._confirmed: int | None = None
+        self._bounded = bounded
+        #: Queues whose events are written, as far as this publisher knows.
+        self.archived: set[str] = set()
+        self._publish = PublishCall("publish", keys, lambda of: of.publish)
+        self._publish_managed = PublishCall("publish_managed", keys, lambda of: (*of.places, of.room, of.consumers))
+        self._publish_dead = PublishCall("publish_dead", keys, lambda of: of.places)
+        self._publish_fanout = script("publish_fanout")
+
+    def to_queue(
+        self, queue: str, message: Outgoing, attempt: Attempt, on_missing: Callable[[str], bool] | None = None
+    ) -> bool:  # fmt: skip
+        """Put `message` into `queue`; return False where the queue is gone and must not come back.
+
+        `on_missing` goes before the one that the publisher was made with.
+
+        Raises:
+            MessageTooLarge: the body is over 512 MB.
+            OutcomeUnknown: a retry that comes after the server has forgotten the first try.
+            PublishRefused: the queue has limits, and does not take the message.
+            redis.exceptions.RedisError: as `translation.translate` names it; `attempt` remembers what the retry needs.
+        """
+        if queue in attempt.done:
+            return True
+        reply = self._put(queue, message, attempt)
+        if reply == NO_QUEUE:
+            if not (on_missing or self._on_missing)(queue):
+                attempt.confirm(queue)
+                return False
+            message = _prepared_again(message)
+            reply = self._put(queue, message, attempt)
+        while reply == REDECLARED:
+            message = _prepared_again(message)
+            reply = self._put(queue, message, attempt)
+        if reply == NO_QUEUE:
+            raise QueueNotFound(f"queue {queue!r} vanished while a message was published to it; nothing was stored")
+        attempt.confirm(queue)
+        if message.unique is not None and reply.startswith(UNIQUE):
+            attempt.standing, attempt.standing_task = standing_of(reply.removeprefix(UNIQUE))
+            reply = attempt.standing.encode()
+        if attempt.tags is not None:
+            attempt.tags[queue] = reply.decode()
+        return True
+
+    def to_dead_letters(self, queue: str, message: Outgoing, attempt: Attempt, reason: str, keep: int) -> None:
+        """Put a message that nobody can have straight among the dead letters of `queue`, which keeps `keep` at most.
+
+        Raises as `to_queue` does; a queue without a record gets one.
+        """
+        more = (reason.encode(), b"%d" % keep)
+        while self._send(queue, message, attempt, self._publish_dead, more) == NO_QUEUE:
+            if not self._on_missing(queue):
+                raise QueueNotFound(f"queue {queue!r}, for messages that nobody takes, was transient and is gone")
+
+    def _put(self, queue: str, message: Outgoing, attempt: Attempt) -> bytes:
+        bounded = self._bounded
+        if bounded is None or not bounded.knows(queue):
+            reply = self._send(queue, message, attempt, self._publish)
+            if reply != MANAGED:
+                return bytes(reply)
+        if bounded is None:
+            raise PublishRefused(f"queue {queue!r} has limits, which this publisher was not made for; nothing is stored")
+        managed = bounded.put(queue, message, lambda *more: self._send(queue, message, attempt, self._publish_managed, more))
+        return self._put(queue, message, attempt) if managed is None else managed
+
+    def _send(
+        self, queue: str, message: Outgoing, attempt: Attempt, publish: PublishCall, more: tuple[bytes, ...] = ()
+    ) -> Any:  # fmt: skip
+        """Run a script that publishes, with `more` than the common arguments."""
+        last: tuple[bytes, ...] = (_description(message),) if queue in self.archived else UNDESCRIBED
+        if message.unique is not None and publish is not self._publish_dead:
+            last = (*last, message.unique)
+        with self._wire.exclusive():
+            producer, number, retry = self._number(queue, attempt)
+            staged: tuple[bytes, ...] = ()
+            if len(message.body) > LARGE_BODY:
+                check_size(message)
+                staged = (self._stage(queue, message, producer, number),)
+            rank = b"%d" % message.rank
+            if message.queue_id and publish is not self._publish_dead:
+                rank = b"%b %b" % (rank, message.queue_id)
+            arguments = (message.payload, rank, message.eta or 0, number, retry, self._window, message.life, *more, *last)
+            packed = publish.pack(queue, producer, staged, arguments)
+            run = self._run_and_wait if self._replication.replicas else self._wire.run_packed
+            try:
+                reply = run(publish.script, packed)
+            except BaseException:
+                self._remember(queue, producer, number, attempt)
+                raise
+            if self._replication.replicas and _is_stored(reply):
+                self._compare(queue, producer, number, attempt)
+        if reply == DESCRIBE:
+            self.archived.add(queue)
+            return self._send(queue, message, attempt, publish, more)
+        return reply
+
+    def _compare(self, target: str, producer: bytes, number: int, attempt: Attempt) -> None:
+        """Note whether enough replicas have the message of the last call."""
+        if self._confirmed is not None:
+            attempt.stored(target, producer, number, self._confirmed)
+        else:
+            attempt.settle(target)
+
+    def _remember(self, target: str, producer: bytes, number: int, attempt: Attempt) -> None:
+        """Note what a retry has to know of a try that failed."""
+        if self._confirmed is not None:
+            attempt.stored(target, producer, number, self._confirmed)
+        elif self._wire.in_doubt:
+            # A retry that is refused leaves the doubt about the first try; so does one that is lost.
+            attempt.doubt(target, producer, number)
+
+    def _run_and_wait(self, script: Script, packed: bytes) -> Any:
+        """Run a publishing script and, in the same write, WAIT: for all that this connection has written up to then."""
+        wire, wanted = self._wire, self._replication.replicas
+        wait = ("WAIT", wanted, int(self._replication.timeout_s * 1000))
+        outcome: list[tuple[Any, Exception | None]] = []
+        self._confirmed = None
+        confirmed = 0
+        try:
+            wire.post_packed(script, packed, done=lambda reply, error: outcome.append((reply, error)), hold=True)
+            confirmed = int(wire.command(*wait))
+            while not outcome:
+                # The server's scripts had been flushed, and this one was sent again, behind that WAIT.
+                confirmed = int(wire.command(*wait))
+        finally:
+            reply, error = outcome[0] if outcome else (NO_QUEUE, None)
+            if error is None and _is_stored(reply) and confirmed < wanted:
+                self._confirmed = confirmed
+        if error is not None:
+            raise error
+        return reply
+
+    def check_replicas(self, attempt: Attempt) -> None:
+        """Raise NotReplicated where a target of this attempt has the message on too few replicas."""
+        wanted, timeout_s = self._replication.replicas, self._replication.timeout_s
+        confirmed = attempt.short_of_replicas() if wanted else None
+        if confirmed is None:
+            return
+        raise NotReplicated(
+            f"the message is stored, but only {confirmed} of {wanted} replicas have it after {timeout_s:g} s (options "
+            "wait_replicas, wait_replicas_timeout); it was not taken back, and a second publish would be a second message",
+            confirmed=confirmed,
+            wanted=wanted,
+        )
+
+    def count(self, queue: str, counter: str, *, existing: bool = False) -> None:
+        """Move a counter of the queue's record on; with `existing`, only where there is one. Raises as `Wire.run` does."""
+        self._wire.run(script("count"), [self._keys.queue(queue).meta], counter, int(existing))
+
+    def to_stream(
+        self, target: Target, payload: bytes, routing_key: str, attempt: Attempt, *, mandatory: bool = False
+    ) -> bool:  # fmt: skip
+        """Append a broadcast to a fanout exchange's stream; return False where nobody subscribes, and it may not go unheard.
+
+        Then the caller keeps it elsewhere, and confirms the attempt; a `mandatory` one is not appended.
+        Raises as `to_queue` does.
+        """
+        keys, exchange = target.keys, target.keys.exchange
+        if exchange in attempt.done:
+            return True
+        if len(payload) > MAX_BODY:
+            raise MessageTooLarge(f"broadcast of {len(payload)} bytes to {exchange!r}: at most {MAX_BODY} bytes")
+        with self._wire.exclusive():
+            producer, number, retry = self._number(exchange, attempt)
+            identity = b"%b.%d" % (producer, number)
+            arguments = (
+                payload, routing_key, identity, target.maxlen, number, retry, self._window, target.max_age_ms,
+                MANDATORY if mandatory else int(target.may_be_unheard),
+            )  # fmt: skip
+            run = self._run_and_wait if self._replication.replicas else self._wire.run_packed
+            packed = pack_call(
+                self._publish_fanout.sha, (keys.stream, keys.meta, keys.producer + producer, keys.cursors), arguments
+            )
+            try:
+                reply = run(self._publish_fanout, packed)
+            except BaseException:
+                self._remember(exchange, producer, number, attempt)
+                raise
+            if self._replication.replicas and _is_stored(reply):
+                self._compare(exchange, producer, number, attempt)
+        if reply == NOBODY:
+            return False
+        attempt.confirm(exchange)
+        return True
+
+    def _number(self, target: str, attempt: Attempt) -> tuple[bytes, int, int]:
+        """Return the producer and the number to send under, and 1 where they went out before."""
+        pending = attempt.pending.get(target)
+        if pending is None:
+            return (*self._wire.next_number(), 0)
+        age_s = clock.now_s() - pending.born
+        if age_s > self._window_s:
+            raise OutcomeUnknown(
+                f"publishing to {target!r} was tried {age_s:.0f} s ago without an answer; the server remembers "
+                f"{self._window_s:.0f} s (option publish_dedup_window): the message may or may not be there"
+            )
+        # A retry fences the producer, whose connection is gone; that of a message that is stored may live and go on.
+        return pending.producer, pending.number, int(pending.replicas is None)
+
+    def _stage(self, queue: str, message: Outgoing, producer: bytes, number: int) -> bytes:
+        """Put a large body beside the scripts; the key expires by itself if we die before the script takes it over."""
+        key = self._keys.queue(queue).message + b"staged." + producer + b"." + str(number).encode()
+        for reply in self._wire.pipeline([("HSET", key, "body", message.body), ("PEXPIRE", key, STAGED_TTL_MS)]):
+            if isinstance(reply, Exception):
+                raise reply
+        return key
+
+
+def _prepared_again(message: Outgoing) -> Outgoing:
+    """Return a message prepared by the record that its queue has now."""
+    return message if message.prepare_again is None else message.prepare_again()
+
+
+def _is_stored(reply: Any) -> bool:
+    """Return whether a publish script's answer says that the message is in the queue."""
+    if isinstance(reply, list):
+        return bool(reply[0] == DROPPED)
+    return reply not in {NO_QUEUE, REDECLARED, MANAGED, DESCRIBE, PLAIN} and not reply.startswith(UNIQUE)
+
+
+def check_size(message: Outgoing) -> None:
+    """Refuse what the server would refuse only after it was sent.
+
+    Raises:
+        MessageTooLarge: the body is over 512 MB.
+    """
+    if len(message.body) > MAX_BODY:
+        raise MessageTooLarge(f"body of {len(message.body)} bytes: at most {MAX_BODY} bytes (Redis' limit of a string)")
+
+
+def _description(message: Outgoing) -> bytes:
+    return NO_DESCRIPTION if message.describe is None else message.describe().encode("utf-8", "surrogateescape")

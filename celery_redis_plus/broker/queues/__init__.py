@@ -1,0 +1,1 @@
+"""Queues: their records, their waiting messages, their owners and counters."""

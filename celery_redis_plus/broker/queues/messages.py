@@ -1,0 +1,258 @@
+"""One message by its id: where it stands, and what can be done with it while nobody has it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.broker.arguments.deduplication import standing_of_moved
+from celery_redis_plus.broker.arguments.eta import LEVEL_MS
+from celery_redis_plus.broker.consumers.last_error import read_failure
+from celery_redis_plus.broker.queues.delayed import list_delayed
+from celery_redis_plus.errors import QueueNotFound
+from celery_redis_plus.event_log.finished_messages import failed_deliveries, spent_ms
+from celery_redis_plus.event_log.metadata import describe
+from celery_redis_plus.events import (
+    CLAIMED,
+    DEAD,
+    DELAYED,
+    FIELD,
+    GONE,
+    READY,
+    TRANSITIONS,
+    Event,
+    decode,
+    pack_text,
+    shown_state,
+)
+from celery_redis_plus.keys import encode_name
+from celery_redis_plus.scripts import script
+from celery_redis_plus.stored_message import split_payload
+
+if TYPE_CHECKING:
+    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.keys import Keys
+
+#: What a message's id looks like: time and number in hexadecimal, a mark, the queue's id.
+ID = re.compile(r"[0-9a-f]{19}[^0-9a-z][0-9a-z]+")
+#: Events from the end of a queue's log among which a finished message is looked for without an index, and how many at once.
+TAIL, PAGE = 10_000, 1000
+#: Delayed messages that are looked through for a task without an index.
+MOST_DELAYED = 100_000
+#: Messages in one script call.
+BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class MessageInfo:
+    """What is known of a message. Times are ms since the epoch on the server's clock; None: there is none, or nobody knows."""
+
+    id: str
+    queue: str
+    #: PENDING, DELAYED, RETRYABLE, PROCESSING, DEAD; of one that is gone COMPLETED, FAILED, RETRIED or MOVED.
+    state: str
+    #: How many messages stand before it: among the ready ones, the delayed ones, or the dead letters.
+    position: int | None = None
+    since_ms: int | None = None
+    #: When a delayed message becomes ready; when a claimed one is given to others unless its holder sends a heartbeat.
+    due_ms: int | None = None
+    published_ms: int | None = None
+    #: How often it was delivered, and how many of these deliveries failed.
+    deliveries: int = 0
+    failures: int = 0
+    #: Who has it: the worker's name where the queue is archived with an index, else the holder's session on the server.
+    holder: str | None = None
+    #: Why it is dead or gone.
+    reason: str | None = None
+    #: The exception with which the work on it ended last, `ValueError: the message`; and the end of its traceback, where the
+    #: option `error_traceback_bytes` keeps it and the message is still there.
+    error: str | None = None
+    traceback: str | None = None
+    #: The queue that a MOVED one went to, where it has another id.
+    target: str | None = None
+    task_id: str | None = None
+    task: str | None = None
+    first_delivery_ms: int | None = None
+    last_delivery_ms: int | None = None
+    #: Milliseconds that it was ready or delayed, and that workers had it; up to its end.
+    queued_ms: int | None = None
+    worked_ms: int | None = None
+    #: Its lifecycle events, where the queue is archived with `archive_index`.
+    events: tuple[Event, ...] = ()
+
+
+class Messages:
+    """Single messages over one wire. All methods raise as `Wire.run` does."""
+
+    def __init__(self, wire: Wire, keys: Keys, *, dead_letter_max: int) -> None:
+        """Use `wire`; a queue keeps `dead_letter_max` dead letters."""
+        self._wire = wire
+        self._keys = keys
+        self._dead_letter_max = dead_letter_max
+
+    def find(self, queue: str, tag: str) -> MessageInfo | None:
+        """Return what is known of a message; None where the queue knows nothing of it.
+
+        One that is gone is known by the queue's events: with `archive_index` at once, else if it is among the last `TAIL`.
+        """
+        of = self._keys.queue(queue)
+        keys = [of.ready, of.delayed, of.index, of.message, of.dying, of.dead]
+        place, *found = self._wire.run(script("locate"), keys, tag)
+        events = self._trail(queue, tag)
+        if place:
+            return _standing(queue, tag, place.decode(), [value.decode("utf-8", "surrogateescape") for value in found], events)
+        events = events or self._tail(queue, tag)
+        return _gone(queue, tag, events) if events and TRANSITIONS[events[-1].event].target == GONE else None
+
+    def of_task(self, queue: str, task_id: str) -> list[str]:
+        """Return the ids of a Celery task's messages in a queue with `archive_index`, the last published last."""
+        found: bytes | None = self._wire.command("GET", self._keys.queue(queue).task + encode_name(task_id))
+        return [] if found is None else found.decode().split()
+
+    def delayed_of_task(self, queue: str, task_id: str) -> list[str]:
+        """Return the ids of a Celery task's delayed messages, looking through up to `MOST_DELAYED`."""
+        wanted = json.dumps(task_id).encode()
+        listing = list_delayed(self._wire, self._keys, queue, MOST_DELAYED)
+        return [
+            message.tag
+            for message in listing.messages
+            if wanted in message.envelope and json.loads(message.envelope).get("headers", {}).get("id") == task_id
+        ]
+
+    def cancel(self, queue: str, tags: Sequence[str], *, dead_letter: bool = False) -> list[str]:
+        """Remove messages that nobody has yet; return the ids of those that were there.
+
+        Args:
+            queue: the queue.
+            tags: the messages' ids.
+            dead_letter: make them dead letters with the reason `cancelled`, instead of removing them for good.
+        """
+        cancelled: list[str] = []
+        for at in range(0, len(tags), BATCH):
+            page = tags[at : at + BATCH]
+            places = self._keys.queue(queue).places
+            removed = self._wire.run(script("cancel"), places, int(dead_letter), self._dead_letter_max, *page)
+            cancelled += [tag.decode() for tag in removed]
+        return cancelled
+
+    def reschedule(self, queue: str, tag: str, eta: int | str) -> bool:
+        """Give a message that nobody has yet another time; return False where it is not there.
+
+        Args:
+            queue: the queue.
+            tag: the message's id.
+            eta: ms since the epoch, `+ms` from the server's now; what is over is now.
+        """
+        return bool(self._wire.run(script("reschedule"), self._keys.queue(queue).places, tag, eta))
+
+    def move(self, queue: str, tag: str, target: str) -> str | None:
+        """Move a message that nobody has yet into another queue, with its priority and its time; return its id there.
+
+        Returns:
+            None where it is not there, or somebody has it.
+
+        Raises:
+            QueueNotFound: there is no queue `target`; the message stays where it is.
+        """
+        of = self._keys.queue(queue)
+        payload: bytes = self._wire.command("HGET", of.message + tag.encode(), "payload") or b""
+        envelope, body = split_payload(payload)
+        data: dict[str, Any] = json.loads(envelope) if envelope else {}
+        description = describe(
+            data.get("headers") or {}, data.get("properties") or {}, body_size=len(body or b""), source_id=tag
+        )  # fmt: skip
+        there = self._keys.queue(target)
+        stands_for = standing_of_moved(data.get("headers") or {}, of, there)
+        moved: bytes = self._wire.run(
+            script("transfer"), [*of.places, *there.publish], tag, description, pack_text(target), *stands_for
+        )
+        if moved == b"NOQUEUE":
+            raise QueueNotFound(f"queue {target!r} does not exist: the message {tag} stays in {queue!r}")
+        return moved.decode() or None
+
+    def _trail(self, queue: str, tag: str) -> list[Event]:
+        of = self._keys.queue(queue)
+        trail: bytes | None = self._wire.command("GET", of.trail + tag.encode())
+        ids = [] if trail is None else trail.split()
+        found = self._wire.pipeline([("XRANGE", of.events, entry, entry) for entry in ids]) if ids else []
+        return [decode(entry[1][1]) for entries in found if not isinstance(entries, Exception) for entry in entries]
+
+    def _tail(self, queue: str, tag: str) -> list[Event]:
+        stream, last = self._keys.queue(queue).events, b"+"
+        events: list[Event] = []
+        for _ in range(TAIL // PAGE):
+            entries = self._wire.command("XREVRANGE", stream, last, "-", "COUNT", PAGE)
+            mine = [decode(fields[fields.index(FIELD) + 1]) for _, fields in entries if tag.encode() in fields[1]]
+            events = [event for event in reversed(mine) if event.id == tag] + events
+            if len(entries) < PAGE or (events and events[0].event == "published"):
+                break
+            last = b"(" + entries[-1][0]
+        return events
+
+
+_PLACES = {"ready": READY, "delayed": DELAYED, "claimed": CLAIMED, "dead": DEAD}
+
+
+def _standing(queue: str, tag: str, place: str, found: list[str], events: list[Event]) -> MessageInfo:
+    score, rank, envelope, claims, failures, by, reason, died, _, error = found
+    state = _PLACES[place]
+    moment = int(float(score))
+    failure = read_failure(error)
+    headers = json.loads(envelope).get("headers") or {} if envelope else {}
+    since = {READY: moment % LEVEL_MS, DEAD: int(float(died or 0))}.get(state)
+    told = _told(queue, tag, shown_state(state, event="", reason="", tried=bool(claims)), events)
+    return replace(
+        told,
+        position=None if state == CLAIMED else int(rank),
+        since_ms=told.since_ms if events else since,
+        due_ms=moment if state in (DELAYED, CLAIMED) else None,
+        deliveries=int(claims or 0),
+        failures=int(failures or 0),
+        holder=(told.holder or by) if state == CLAIMED else None,
+        reason=reason or None,
+        error=None if failure is None else failure.text,
+        traceback=None if failure is None else failure.traceback or None,
+        task_id=headers.get("id"),
+        task=headers.get("task"),
+    )
+
+
+def _gone(queue: str, tag: str, events: list[Event]) -> MessageInfo:
+    first, last = events[0], events[-1]
+    if any(event.event == "failed" for event in events):
+        # An ack that left early may have arrived after it.
+        last = next(event for event in events if event.event == "failed")
+    tried = any(event.event == "claimed" for event in events)
+    return replace(
+        _told(queue, tag, shown_state(GONE, event=last.event, reason=last.reason or "", tried=tried), events),
+        failures=failed_deliveries(events),
+        reason=last.reason,
+        error=last.error,
+        target=last.target,
+        task_id=first.task_id,
+        task=first.task,
+    )
+
+
+def _told(queue: str, tag: str, state: str, events: list[Event]) -> MessageInfo:
+    """Return what the id and the events, if there are any, tell of a message in whatever state."""
+    claimed = [event for event in events if event.event == "claimed"]
+    whole = bool(events) and events[0].event == "published"
+    queued_ms, worked_ms = spent_ms(events) if whole else (None, None)
+    return MessageInfo(
+        id=tag,
+        queue=queue,
+        state=state,
+        since_ms=events[-1].ts // 1000 if events else None,
+        published_ms=int(tag[:11], 16),
+        deliveries=len(claimed),
+        holder=claimed[-1].worker if claimed else None,
+        first_delivery_ms=claimed[0].ts // 1000 if claimed else None,
+        last_delivery_ms=claimed[-1].ts // 1000 if claimed else None,
+        queued_ms=queued_ms,
+        worked_ms=worked_ms,
+        events=tuple(events),
+    )

@@ -1,0 +1,384 @@
+"""Queues as the server knows them: declare, size, purge, delete, keep alive."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.arguments.limits import Limits
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments, check_queue_name
+from celery_redis_plus.broker.exchanges.declared_topology import Knowledge
+from celery_redis_plus.broker.exchanges.known_queues import KnownQueue
+from celery_redis_plus.errors import PreconditionFailed
+from celery_redis_plus.event_log.settings import Archive
+from celery_redis_plus.keys import FORMAT_VERSION, decode_name, encode_name
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.persistent_connection import Argument
+    from celery_redis_plus.keys import Keys
+
+logger = logging.getLogger(__name__)
+
+#: Messages freed, or kept alive, by one script call.
+PAGE = 500
+#: Seconds for which a transient queue that vanished is remembered, so that a late reply does not revive it.
+TOMBSTONE_S = 86_400
+#: Such queues that are remembered at most; about 120 bytes each.
+MOST_TOMBSTONES = 100_000
+#: Milliseconds after which a transient queue that was found alive is looked at again.
+ALIVE_AGAIN_MS = 120_000
+BASE36 = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many messages a queue has, by state."""
+
+    ready: int
+    delayed: int
+    unacked: int
+
+
+class Queues:
+    """Queue records over one wire."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        keys: Keys,
+        *,
+        transient_ttl_s: float,
+        owner_timeout_s: float = 60,
+        archive: Archive | None = None,
+        knowledge: Knowledge | None = None,
+    ) -> None:
+        """Use `wire`.
+
+        Without `x-expires` an unused auto-delete queue vanishes after `transient_ttl_s` seconds, and an exclusive one after
+        `owner_timeout_s` without a sign of life of its owner. `archive` says how
+        the events of the queues that are declared here are written. What is declared goes into `knowledge`.
+        """
+        self._archive = archive or Archive()
+        self._wire = wire
+        self._knowledge = Knowledge() if knowledge is None else knowledge
+        self._keys = keys
+        self._transient_ttl_ms = int(transient_ttl_s * 1000)
+        self._known = self._knowledge.records
+        self._owner_ttl_ms = int(owner_timeout_s * 1000)
+
+    def ttl_ms(self, arguments: QueueArguments) -> int | None:
+        """Return how long an unused queue with these arguments lives, in ms; None is for ever."""
+        ttl_ms = arguments.ttl_ms(self._transient_ttl_ms)
+        return min(ttl_ms, self._owner_ttl_ms) if ttl_ms is not None and arguments.exclusive else ttl_ms
+
+    def owner_keeps(self, arguments: QueueArguments) -> bool:
+        """Return whether an exclusive queue lives as long as its owner, used or not: not one with a shorter `x-expires`."""
+        expires = arguments.arguments.get("x-expires")
+        return not isinstance(expires, int) or expires > self._owner_ttl_ms
+
+    def declare(self, name: str, arguments: QueueArguments) -> Sizes:
+        """Write the queue's record, or check that the one that stands agrees. One that was only assumed is replaced.
+
+        Raises:
+            InvalidQueueName: the name is empty or too long.
+            PreconditionFailed: the queue exists with other arguments; the text names the first that differs.
+        """
+        name = check_queue_name(name)
+        if self._knowledge.blank:
+            self._knowledge.look(self._wire, self._keys)
+        ttl_ms = self.ttl_ms(arguments)
+        fields: list[tuple[str, Argument]] = [*arguments.rules()]
+        owner = self._knowledge.owners.get(name) if arguments.exclusive else None
+        if owner is not None:
+            # Only `claim_managed` looks who claims.
+            fields += (("owner", owner), ("managed", "declared"))
+        limited = Limits.of(arguments).encode()
+        if limited:
+            # The scripts that make room have no key of the publishers who wait for it: only such queues pay for one.
+            fields += (("limited", limited), ("room", self._keys.queue(name).room))
+        status, queue_id, stands, sizes = self._write(name, arguments, ttl_ms, fields)
+        if status == b"differs":
+            difference = arguments.difference(QueueArguments.decode(stands), name)
+            if difference is not None:
+                raise PreconditionFailed(difference)
+        self.enlist(name, "" if ttl_ms is None else ttl_ms)
+        archived = not arguments.transient and self._set_archive(name, arguments.archive)
+        tended = bool(arguments.tended or archived)
+        if tended:
+            self.tend(name)
+        self._known.put(name, KnownQueue(queue_id, arguments, tended))
+        self._knowledge.declared(name, arguments)
+        return sizes
+
+    def _set_archive(self, name: str, wanted: bool | None) -> bool | None:
+        """Set whether the queue's events are written; return that, None where it stays as it is."""
+        wanted = self._archive.wanted if wanted is None else wanted
+        if wanted is not None:
+            keys = self._keys.queue(name)
+            if wanted:
+                # Readers find the queue there, before its first event.
+                self._wire.run(script("enter"), [self._keys.archives], encode_name(name))
+            self._wire.run(script("set_archive"), [keys.meta], self._archive.record(keys) if wanted else "")
+        return wanted
+
+    def _write(
+        self,
+        name: str,
+        arguments: QueueArguments,
+        ttl_ms: int | None,
+        fields: Iterable[tuple[str, Argument]],
+        known_id: str = "",
+    ) -> tuple[bytes, bytes, bytes, Sizes]:
+        """Run the declare script; a new record gets the known id, or one that is drawn.
+
+        Returns the script's status, the id and the arguments of the record that stands, and the sizes.
+        """
+        keys = self._keys.queue(name)
+        ttl = "" if ttl_ms is None else ttl_ms
+        call = (script("declare"), [keys.meta, keys.ready, keys.delayed, keys.index, keys.interested], arguments.encode(), ttl)
+        rules = [item for field in fields for item in field]
+        status, queue_id, stands, *sizes = self._wire.run(*call, known_id, FORMAT_VERSION, *rules)
+        if status == b"id":
+            status, queue_id, stands, *sizes = self._wire.run(*call, self._draw_id(), FORMAT_VERSION, *rules)
+        return status, queue_id, stands, Sizes(*sizes)
+
+    def _draw_id(self) -> str:
+        return base36(int(self._wire.run(script("draw_id"), [self._keys.queue_ids])))
+
+    def restore(self, name: str, queue_id: bytes = b"") -> None:
+        """Give a lasting queue a record whose arguments nobody here knows: those who do replace it with their declaration."""
+        self._write(name, QueueArguments(durable=True), None, [("assumed", 1)], queue_id.decode())
+        self.enlist(name, "")
+        if self._set_archive(name, None):
+            self.tend(name)
+
+    def renumber(self, name: str) -> None:
+        """Give a queue a new id, which goes into the tags of its messages from now on."""
+        self._wire.command("HSET", self._keys.queue(name).meta, "id", self._draw_id())
+
+    def enlist(self, name: str, ttl: int | str) -> None:
+        """Enter a queue into the list of queues; `ttl` is its life while unused, in ms, '' for a lasting one."""
+        self._wire.run(script("register"), [self._keys.queues], encode_name(name), ttl)
+
+    def tend(self, name: str) -> None:
+        """Have the queue swept even while nobody consumes it: messages expire there, or go on to a dead-letter exchange."""
+        self._wire.run(script("enter"), [self._keys.tended], encode_name(name))
+        self._wire.run(script("ring"), [self._keys.tended_bell], "")
+
+    def tended(self) -> list[str]:
+        """Return the queues that are swept although nobody may consume them."""
+        return [decode_name(name) for name in self._wire.command("SMEMBERS", self._keys.tended)]
+
+    def untend(self, names: Iterable[str]) -> None:
+        """Sweep these queues no longer on that ground."""
+        self._wire.command("SREM", self._keys.tended, *[encode_name(name) for name in names])
+
+    def arguments(self, name: str) -> QueueArguments | None:
+        """Return what the queue was declared with, here or elsewhere, as `known` does."""
+        known = self.known(name)
+        return None if known is None else known.arguments
+
+    def known(self, name: str) -> KnownQueue | None:
+        """Return the queue's record; None where it has none. It may be an old one: see `known_queues`.
+
+        Raises:
+            InvalidQueueName: no queue can be called so.
+            redis.exceptions.RedisError: as `translation.translate` names it.
+        """
+        return self._known.get(name) or self.read(name)
+
+    def read(self, name: str) -> KnownQueue | None:
+        """Return the queue's record as it stands on the server now. Raises as `known` does."""
+        keys = self._keys.queue(check_queue_name(name))
+        queue_id, stands = self._wire.command("HMGET", keys.meta, "id", "arguments")
+        if stands is None:
+            return None
+        before = self._known.get(name)
+        if before is not None and before.id == queue_id:
+            return before
+        known = KnownQueue(queue_id or b"", QueueArguments.decode(stands))
+        self._known.put(name, known)
+        return known
+
+    def see_to_sweep(self, name: str) -> None:
+        """Have the queue swept, also where nobody consumes it: messages that expire are on their way. Raises as `known` does."""
+        known = self.known(name)
+        if known is None or not known.tended:
+            self.tend(name)
+            if known is not None:
+                known.tended = True
+
+    def without_record(self, names: Sequence[str]) -> list[str]:
+        """Return those of the queues that have no record, in one round trip."""
+        there = self._wire.pipeline([("HEXISTS", self._keys.queue(name).meta, "id") for name in names])
+        return [name for name, exists in zip(names, there, strict=True) if exists == 0]
+
+    def exists(self, name: str) -> bool:
+        """Tell whether the queue has a record."""
+        return bool(self._wire.command("HEXISTS", self._keys.queue(name).meta, "id"))
+
+    def revive(self, name: str) -> bool:
+        """Give a queue without a record one, unless it was transient and is gone; return whether it has one.
+
+        Its arguments are those that this process knows of; else it is a lasting queue, until somebody declares it who knows.
+
+        A publisher that never declared its queue must not lose messages; a reply to a client that has left must not make a
+        queue that nobody will ever read.
+        """
+        deadline = self._wire.command("ZSCORE", self._keys.queues, encode_name(name))
+        if deadline is not None and float(deadline) != float("inf"):
+            logger.debug("a message for %r is unroutable: the queue was transient and is gone", name)
+            return False
+        record = self._known.get(name)
+        known = self._knowledge.queue(name) if record is None else record.arguments
+        if known is None:
+            logger.info("queue %r has no record on the server; declaring it as a lasting queue", name)
+            self.restore(name)
+            return True
+        logger.warning("the record of queue %r has vanished from the server; it is declared again", name)
+        # Should it have been declared otherwise meanwhile, it has a record.
+        with suppress(PreconditionFailed):
+            self.declare(name, known)
+        return True
+
+    def missing(self, names: Sequence[str]) -> dict[str, float | None]:
+        """Return the queues without a record, with their place in the list of queues; None for those that are in no list.
+
+        Queues that were deleted are left out, where they left a tombstone.
+        """
+        there = self._wire.pipeline([("HEXISTS", self._keys.queue(name).meta, "id") for name in names])
+        gone = [name for name, exists in zip(names, there, strict=True) if not exists]
+        if not gone:
+            return {}
+        found: dict[str, float | None] = {}
+        listed = self._wire.pipeline([("ZSCORE", self._keys.queues, encode_name(name)) for name in gone])
+        for name, score in zip(gone, listed, strict=True):
+            place = None if score is None else float(score)
+            if place is None or place >= 0:
+                found[name] = place
+        return found
+
+    def sizes(self, name: str) -> Sizes:
+        """Return how many messages the queue has: ready, delayed, unacked."""
+        keys = self._keys.queue(name)
+        replies = self._wire.pipeline([("ZCARD", keys.ready), ("ZCARD", keys.delayed), ("ZCARD", keys.index)])
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return Sizes(*replies)
+
+    def consumer_count(self, name: str) -> int:
+        """Return how many consumers have been heard of lately."""
+        return int(self._wire.run(script("count_consumers"), [self._keys.queue(name).consumers]))
+
+    def purge(self, name: str) -> int:
+        """Remove all waiting messages, ready and delayed; return how many. Memory is freed in batches."""
+        keys = self._keys.queue(name)
+        places = [keys.trash, keys.meta, keys.bell, keys.expiry, keys.ready, keys.delayed]
+        purged = int(self._wire.run(script("purge"), places))
+        self.empty_trash(name)
+        return purged
+
+    def delete(
+        self, name: str, *, if_unused: bool = False, if_empty: bool = False, if_id: bytes = b""
+    ) -> int | None:  # fmt: skip
+        """Delete the queue with all its messages; return how many ready ones there were, None where a condition forbade it.
+
+        With `if_id` only while its record has this id. The caller removes its bindings.
+        """
+        deleted, ready, transient, archive = self._delete(name, if_unused=if_unused, if_empty=if_empty, if_id=if_id)
+        if not deleted:
+            return None
+        self._knowledge.deleted(name)
+        self.empty_trash(name, archive)
+        if transient:
+            self._remember([name])
+        else:
+            self._wire.command("ZREM", self._keys.queues, encode_name(name))
+        return int(ready)
+
+    def _remember(self, names: Iterable[str]) -> None:
+        """Leave tombstones for `TOMBSTONE_S`, `MOST_TOMBSTONES` in all."""
+        encoded = [encode_name(name) for name in names]
+        self._wire.run(script("bury"), [self._keys.queues], TOMBSTONE_S * 1000, MOST_TOMBSTONES, *encoded)
+
+    def empty_trash(self, name: str, archive: bytes | str = "") -> None:
+        """Free the messages of a queue that was purged or deleted; `archive` is the record of the events of a deleted one."""
+        while self.free_page(name, archive):
+            pass
+
+    def free_page(self, name: str, archive: bytes | str = "") -> int:
+        """Do a part of `empty_trash`; return how many messages are freed, 0 at the end."""
+        keys = self._keys.queue(name)
+        return int(self._wire.run(script("empty_trash"), [keys.trash, keys.message, keys.meta], PAGE, archive))
+
+    def touch(self, name: str) -> bool:
+        """Keep a transient queue alive with its messages, a lasting one as it is; return False where the queue is gone."""
+        page = 0
+        while (page := self.touch_page(name, page)) > 0:
+            pass
+        return page == 0
+
+    def touch_page(self, name: str, page: int) -> int:
+        """Do a part of `touch`, from 0 on; return where the next one begins, 0 at the end, -1 where the queue is gone."""
+        keys = self._keys.queue(name)
+        others = [key for key in keys.structure() if key != keys.meta]
+        return int(self._wire.run(script("touch"), [keys.meta, keys.message, *others], page, PAGE))
+
+    def overdue(self, limit: int = 100) -> list[str]:
+        """Return transient queues that were not used in time, on the server's clock, and have no record any more.
+
+        A queue that is used keeps its record without moving its place in the list, which would cost a command more each time:
+        so one that turns out to be alive is only looked at again after a while.
+        """
+        names = self._wire.run(script("list_overdue"), [self._keys.queues], limit)
+        gone = []
+        for raw in names:
+            name = decode_name(raw)
+            if self.exists(name):
+                self.enlist(name, ALIVE_AGAIN_MS)
+            else:
+                gone.append(name)
+        return gone
+
+    def bury(self, name: str) -> None:
+        """Remember a vanished transient queue, unless it has come back meanwhile."""
+        if not self.exists(name):
+            self._remember([name])
+
+    def clear_away(self, name: str) -> bool:
+        """Remove what a queue without a record has left; return False where it has one."""
+        deleted = self.remove_remains(name)
+        if deleted:
+            self.empty_trash(name)
+        return deleted
+
+    def remove_remains(self, name: str) -> bool:
+        """Do as `clear_away`, but leave the messages in the trash, for `free_page`."""
+        return bool(self._delete(name, if_gone=True)[0])
+
+    def _delete(
+        self, name: str, *, if_unused: bool = False, if_empty: bool = False, if_gone: bool = False, if_id: bytes = b""
+    ) -> tuple[int, int, int, bytes]:
+        """Run the delete script; return whether it did, the ready messages, whether the queue was transient, its archive."""
+        keys = self._keys.queue(name)
+        sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
+        others = [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, keys.interested, keys.consumer]
+        conditions = (int(if_unused), int(if_empty), int(if_gone), if_id)
+        reply: tuple[int, int, int, bytes] = self._wire.run(script("delete"), [*others, *sets], *conditions)
+        return reply
+
+
+def base36(number: int) -> str:
+    """Return a whole number >= 0 in base 36."""
+    digits = ""
+    while True:
+        number, digit = divmod(number, 36)
+        digits = BASE36[digit] + digits
+        if not number:
+            return digits

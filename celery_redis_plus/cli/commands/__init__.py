@@ -1,0 +1,1 @@
+"""One module a sub-command; each defines `COMMAND` (see `cli/command.py`)."""

@@ -1,0 +1,83 @@
+"""A held connection for blocking commands: one goes out, and ends whenever the server says so."""
+
+from __future__ import annotations
+
+import time
+from math import inf
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from celery_redis_plus.connection.command_encoding import pack_command
+from celery_redis_plus.connection.persistent_connection import Argument, HeldConnection
+from celery_redis_plus.connection.reply_parser import send
+from celery_redis_plus.errors import ServerTimeout, ServerUnreachable
+
+#: Seconds by which the server may be late with its own timeout (up to 100 ms, seen by its cron) and the network besides.
+OVERDUE_S = 5.0
+
+
+class BlockingWire(HeldConnection):
+    """A connection on which at most one command waits."""
+
+    _waiting = False
+    _command: tuple[Argument, ...] = ()
+    _patience_s = inf
+    _overdue_at = inf
+
+    def start(self, *arguments: Argument, lasts_s: float = inf) -> None:
+        """Send a blocking command; `finish` reads its reply.
+
+        Args:
+            arguments: the command.
+            lasts_s: seconds after which the server ends it by itself, for `arrived` to go by.
+
+        Raises:
+            redis.exceptions.RedisError: as `translation.translate` names it.
+        """
+        self._check_process()
+        with self.lock:
+            connection = self._open()
+            self._waiting = True
+            self._command = arguments
+            self._patience_s = lasts_s + OVERDUE_S
+            self._overdue_at = time.monotonic() + self._patience_s
+            try:
+                send(connection, pack_command(arguments))
+            except BaseException as error:
+                self._break(error)
+
+    def arrived(self) -> bool:
+        """Tell, without waiting, whether `finish` has something to read: a reply, or the end of the connection.
+
+        Raises:
+            ServerTimeout: the server did not answer its own timeout: the peer is gone without a word.
+        """
+        if self._connection is None or self._arrived():
+            return True
+        if time.monotonic() > self._overdue_at:
+            error = ServerTimeout(
+                f"{self.purpose}: no answer to a blocking call for {self._patience_s:.0f} s; the connection is dead"
+            )
+            self.abandon(error)
+            raise error
+        return False
+
+    def finish(self) -> Any:
+        """Return the reply to what `start` sent, waiting for it if need be. Raises as `start` does."""
+        with self.lock:
+            self._waiting = False
+            if self._connection is None:
+                raise ServerUnreachable(f"{self.purpose}: the connection was lost while a command waited")
+            try:
+                return self._read()
+            except ResponseError as error:
+                raise self._translated(error, self._command) from error
+            except BaseException as error:
+                self._break(error)
+
+    def _expects(self) -> bool:
+        return self._waiting
+
+    def _opened(self) -> None:
+        self._waiting = False

@@ -1,0 +1,199 @@
+"""Opening connections: redis-py's own classes, with everything explicit in which its versions differ."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import socket
+import struct
+import sys
+from dataclasses import replace
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, cast
+
+from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
+from redis.retry import Retry
+
+from celery_redis_plus.connection.credentials import resolve_credential_provider
+from celery_redis_plus.connection.forks import lock_of
+from celery_redis_plus.connection.server_check import ServerCheck
+from celery_redis_plus.connection.tls import check_files, tls_arguments
+from celery_redis_plus.connection.tls_mismatch import mismatch
+from celery_redis_plus.error_translation import translate
+from celery_redis_plus.errors import NotRedis, ServerTimeout, ServerUnreachable
+
+if TYPE_CHECKING:
+    from celery_redis_plus.connection.address import Address
+    from celery_redis_plus.options import Options
+
+#: What every process has checked so far. A Connector can be given another one.
+PROCESS_CHECK = ServerCheck()
+
+
+class Connector:
+    """Opens connections to one address. Thread-safe, and of use in a forked child.
+
+    Attributes:
+        address: where connections go, completed by the options `ssl` and `credential_provider`.
+        options: the transport options they are made with.
+        connections_opened: how many were opened in this process, closed ones included.
+    """
+
+    def __init__(self, address: Address, options: Options, *, check: ServerCheck = PROCESS_CHECK) -> None:
+        self.address = _completed(address, options)
+        self.options = options
+        self.connections_opened = 0
+        self._check = check
+        self._pid = os.getpid()
+        self._lock = lock_of(self)
+
+    def open(self, purpose: str, *, timeout: float | None) -> Connection:
+        """Return a new, connected connection: logged in, named, database selected, server checked.
+
+        Setting it up takes at most `socket_connect_timeout` for the connection and for each reply, whatever
+        `timeout` says. redis-py neither retries nor checks the connection's health by itself; the protocol is
+        RESP2, replies are bytes.
+
+        Args:
+            purpose: what the connection is for, in one word; CLIENT LIST shows
+                `celery-redis-plus:PURPOSE`, unless the option `client_name` is set.
+            timeout: seconds that a later read or write may take, None for no limit (blocking commands).
+
+        Raises:
+            ServerUnreachable: nobody listens, TLS fails or only one side speaks it (TlsFailed), too many clients. Celery
+                retries this one and the next five.
+            ServerTimeout: no connection, or no reply, in time.
+            ServerLoading: the server reads its data set.
+            ServerUnavailable: the server refuses for the time being.
+            ReadOnlyReplica: the server takes no writes.
+            AuthenticationFailed: wrong or missing user name or password.
+            NoPermission: the user may not even CLIENT SETNAME or SELECT.
+            ServerTooOld: before Redis 7.0 or Valkey 7.2.
+            InvalidAddress: a TLS file is missing, or the database number too high.
+        """
+        connection = self._new(purpose)
+        try:
+            connection.connect()
+            self._check.run(connection, self.address)
+            _set_timeout(connection, timeout)
+        except Exception as exc:
+            connection.disconnect()
+            error = translate(exc, self.address)
+            if isinstance(error, ServerUnreachable | ServerTimeout | NotRedis) and not self._check.knows(self.address):
+                error = mismatch(error, self.address) or error
+            if error is exc:
+                raise
+            raise error from exc
+        except BaseException:  # KeyboardInterrupt, gevent.Timeout: redis-py would leave the socket open
+            connection.disconnect()
+            raise
+        self._count()
+        return connection
+
+    def _new(self, purpose: str) -> Connection:
+        address, options = self.address, self.options
+        patience = options.socket_connect_timeout or options.socket_timeout
+        arguments: dict[str, Any] = {
+            "db": address.db,
+            "username": address.username,
+            "password": address.password,
+            "credential_provider": address.credential_provider,
+            "client_name": options.client_name or f"celery-redis-plus:{purpose}",
+            "protocol": 2,
+            "decode_responses": False,
+            "retry": Retry(NoBackoff(), 0),
+            "retry_on_timeout": False,
+            "health_check_interval": 0,
+            "socket_timeout": patience,  # for the handshake, see _set_timeout
+            "socket_connect_timeout": patience,
+            **_version_dependent(),
+        }
+        if address.path is not None:
+            # The two classes share all that callers use; redis-py's annotations know no common type for it.
+            unix: Any = UnixDomainSocketConnection
+            return cast("Connection", unix(path=address.path, **arguments))
+        arguments |= {"host": address.host, "port": address.port, **_keepalive(options)}
+        if address.tls is None:
+            return Connection(**arguments)
+        check_files(address.tls)
+        return SSLConnection(**arguments, **address.tls)
+
+    def _count(self) -> None:
+        if self._pid != os.getpid():
+            # Forked: the parent's connections are not ours.
+            self._pid, self.connections_opened = os.getpid(), 0
+        with self._lock:
+            self.connections_opened += 1
+
+
+def _completed(address: Address, options: Options) -> Address:
+    """Return `address` with what the options add to it; what it says itself goes first."""
+    if address.tls is None and options.ssl:
+        address = replace(address, tls=tls_arguments(options.ssl))
+    if address.credential_provider is None and options.credential_provider:
+        provider = resolve_credential_provider(options.credential_provider)
+        address = replace(address, credential_provider=provider, username=None, password=None)
+    return address
+
+
+def _set_timeout(connection: AbstractConnection, timeout: float | None) -> None:
+    """Replace the handshake's timeout by `timeout`, in the three places where redis-py keeps one.
+
+    The handshake needs a limit of its own: a server that accepts and never answers would hang a connection
+    made for blocking calls (timeout None) for ever.
+    """
+    connection.socket_timeout = timeout
+    sock: Any = connection._sock  # noqa: SLF001 - redis-py 6.4 has no public way to change a timeout
+    if timeout is not None and _is_plain(sock):
+        # Python polls before each call on a socket with a timeout; the kernel's own timeouts save that call (6 % of a publish).
+        limit = struct.pack("ll", int(timeout), int(timeout % 1 * 1_000_000))
+        sock.settimeout(None)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    else:
+        sock.settimeout(timeout)
+    # The parser takes its timeout when it is started: start it anew; nothing is unread after the handshake.
+    connection._parser.on_connect(connection)  # noqa: SLF001 - as above
+
+
+def _is_plain(sock: Any) -> bool:
+    """Return whether `sock` is the operating system's blocking socket: no TLS, and neither gevent's nor eventlet's."""
+    return sys.platform in {"linux", "darwin"} and type(sock).__module__ == "socket"
+
+
+def _keepalive(options: Options) -> dict[str, Any]:
+    if options.socket_keepalive is False:
+        return {"socket_keepalive": False, "socket_keepalive_options": {}}
+    chosen = options.socket_keepalive_options
+    chosen = _default_keepalive() if chosen is None else chosen
+    return {"socket_keepalive": True, "socket_keepalive_options": dict(chosen)}
+
+
+def _default_keepalive() -> dict[int, int]:
+    """Return redis-py 8's values for every version: a vanished peer is noticed after 45 s."""
+    wanted = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+    return {getattr(socket, name): value for name, value in wanted.items() if hasattr(socket, name)}
+
+
+@functools.cache
+def _version_dependent() -> dict[str, Any]:
+    """Return what only some versions of redis-py (6.4 to 8.1) take: our name, and no maintenance notices."""
+    accepted = inspect.signature(AbstractConnection.__init__).parameters
+    arguments: dict[str, Any] = {}
+    try:
+        version = metadata.version("celery-redis-plus")
+    except metadata.PackageNotFoundError:
+        version = "0"
+    if "driver_info" in accepted:
+        from redis import DriverInfo
+
+        arguments["driver_info"] = DriverInfo().add_upstream_driver("celery-redis-plus", version)
+    else:
+        arguments["lib_name"] = f"redis-py(celery-redis-plus_v{version})"
+    if "maint_notifications_config" in accepted:
+        from redis.maint_notifications import MaintNotificationsConfig
+
+        arguments["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
+    return arguments

@@ -1,0 +1,64 @@
+"""Lets a forked child let go of its parent's descriptors at once, and gives it locks that no thread of its parent holds.
+
+A child that never uses them would keep them open: a server does not see the end of a killed parent's connections while a child
+of its pool still has them, and goes on waking a consumer that is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from celery_redis_plus.connection.this_process import this_process
+
+
+class Forkable(Protocol):
+    """Something with descriptors of one process."""
+
+    def forked(self) -> None:
+        """Let go of the parent's, in the child. Takes no lock: the parent may have held it."""
+
+
+Made = TypeVar("Made")
+
+#: Owner -> name of an attribute -> what makes it.
+_renewed: weakref.WeakKeyDictionary[object, dict[str, Callable[[], Any]]] = weakref.WeakKeyDictionary()
+
+
+def renewed(owner: object, name: str, make: Callable[[], Made]) -> Made:
+    """Return what `make` makes, for the attribute `name` of `owner`; in every forked child the attribute is made anew.
+
+    For what another thread may hold at the fork: `self._lock = renewed(self, "_lock", threading.Lock)`. That thread does not
+    exist in the child, and would never let go of it there.
+    """
+    _renewed.setdefault(owner, {})[name] = make
+    return make()
+
+
+def lock_of(owner: object, name: str = "_lock") -> threading.Lock:
+    """Return a new lock for the attribute `name` of `owner`, which every forked child renews."""
+    return renewed(owner, name, threading.Lock)
+
+
+_watched: weakref.WeakSet[Forkable] = weakref.WeakSet()
+
+
+def watch(item: Forkable) -> None:
+    """Call `item.forked()` in every child that this process forks while `item` lives."""
+    _watched.add(item)
+
+
+def _in_child() -> None:
+    # Hooks run in the order of their registration, and those who are called here ask whether they are in another process.
+    this_process.look()
+    for owner, attributes in list(_renewed.items()):
+        for name, make in attributes.items():
+            setattr(owner, name, make())
+    for item in list(_watched):
+        item.forked()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,242 @@
+"""The life of one held server connection: opened at first use, looked at after a rest, given up at the first failure."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from celery_redis_plus import clock
+from celery_redis_plus.connection import forks
+from celery_redis_plus.connection.command_encoding import pack_command
+from celery_redis_plus.connection.refused_keys import RefusedKeys
+from celery_redis_plus.connection.reply_parser import replies_of, send
+from celery_redis_plus.connection.this_process import this_process
+from celery_redis_plus.connection.unpatched import identity
+from celery_redis_plus.error_translation import translate
+from celery_redis_plus.errors import ServerUnreachable
+
+if TYPE_CHECKING:
+    from redis.connection import Connection
+
+    from celery_redis_plus.connection.connector import Connector
+
+#: Seconds of rest after which a connection is looked at before it is used again.
+IDLE_CHECK_S = 2.0
+
+PING = pack_command((b"PING",))
+
+#: What a script or a command takes as one argument.
+Argument = bytes | str | int | float
+
+
+class HeldConnection:
+    """A connection of one process, shared by its threads under `lock`; a forked child opens one of its own."""
+
+    def __init__(self, connector: Connector, purpose: str, *, timeout: float | None) -> None:
+        """Prepare a connection named `purpose`; `timeout` bounds each read and write, in seconds."""
+        self.connector = connector
+        self.purpose = purpose
+        self.timeout = timeout
+        #: Names the keys on account of which the server refuses a call.
+        self.refused_keys = RefusedKeys(connector)
+        #: Called when an open connection failed; a close in order, or of an idle connection, does not count.
+        self.on_failure: Callable[[], None] = lambda: None
+        self._reset()
+        forks.watch(self)
+
+    def _reset(self) -> None:
+        self.lock = threading.RLock()
+        self._pid = this_process.pid
+        self._connection: Connection | None = None
+        #: What the socket's descriptor stands for: a program that turns into a daemon closes it behind our back.
+        self._identity: tuple[int, int] | None = None
+        #: Closes the connection where the collector finds this object: nobody has closed it.
+        self._closer: weakref.finalize[Any, Any] | None = None
+        self._used = 0.0
+        #: Returns the next reply of the connection; raises what it says, or its failure.
+        self._read: Callable[[], Any] = _not_connected
+        #: Tells whether `_read` has something at hand, were it the end of the connection.
+        self._arrived: Callable[[], bool] = _nothing
+        #: Counts the connections that were opened: two sockets may have the same file descriptor, one after the other.
+        self.generation = 0
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection of this process that has not failed."""
+        return self._connection is not None and self._pid == this_process.pid
+
+    @property
+    def connection(self) -> Connection | None:
+        """The redis-py connection; Celery bounds its socket when the peer went silent."""
+        return self._connection
+
+    def fileno(self) -> int:
+        """Return the socket's file descriptor.
+
+        Raises:
+            ServerUnreachable: there is no connection: it was lost, or it is the parent process's.
+        """
+        sock = _socket_of(self._connection)
+        if sock is None:
+            raise ServerUnreachable(f"{self.purpose}: this process has no connection to {self.connector.address.display()}")
+        return int(sock.fileno())
+
+    def connect(self) -> None:
+        """Open the connection if it is not open.
+
+        Raises:
+            redis.exceptions.ConnectionError: and its kin from `errors`; what the server said, and what to do.
+        """
+        self._check_process()
+        with self.lock:
+            self._open()
+
+    def exclusive(self) -> AbstractContextManager[Any]:
+        """Return this process's lock, for calls that belong together: a parent's may have been held at the fork."""
+        self._check_process()
+        return self.lock
+
+    def close(self) -> None:
+        """Finish in order, then close. Never raises."""
+        if self._pid != this_process.pid:
+            self._after_fork()
+            return
+        with self.lock:
+            if self._connection is None:
+                return
+            self._finish_up()
+            # Finishing may have met a failure, which closes as well.
+            self._disconnect()
+
+    def abandon(self, error: Exception | None = None) -> None:
+        """Drop the connection without reading anything, as after a failure."""
+        if self._pid != this_process.pid:
+            self._after_fork()
+            return
+        with self.lock:
+            self._fail(error or ConnectionError(f"{self.purpose} was abandoned"))
+
+    # -- inside the lock ----------------------------------------------------------------------------------------------
+
+    def _open(self) -> Connection:
+        now = clock.now_s()
+        idle_s = now - self._used
+        if self._connection is not None and idle_s > IDLE_CHECK_S and not self._expects():
+            self._drop_if_dead(self._connection, idle_s)
+        self._used = now
+        if self._connection is None:
+            self._connection = self.connector.open(self.purpose, timeout=self.timeout)
+            self._read, self._arrived = replies_of(self._connection)
+            self._identity = identity(self.fileno())
+            self._closer = weakref.finalize(self, _close, self._connection)
+            self._closer.atexit = False
+            self.generation += 1
+            self._opened()
+        return self._connection
+
+    def _drop_if_dead(self, connection: Connection, idle_s: float) -> None:
+        """Notice that an idle connection is gone before a command is written to it: then nobody has to doubt its outcome.
+
+        An end of file tells of a server or a firewall that closed it; after `health_check_interval` a PING finds those that
+        said nothing.
+        """
+        try:
+            dead = self._arrived()
+            if not dead and 0 < self.connector.options.health_check_interval < idle_s:
+                send(connection, PING)
+                dead = self._read() != b"PONG"
+        except Exception:  # noqa: BLE001 - any failure of an idle connection means the same
+            dead = True
+        if dead:
+            self._disconnect()
+
+    def forked(self) -> None:
+        """Let go of the parent's connection, in a child. What ran before the hook of `forks` finds out by itself."""
+        self._check_process()
+
+    def _check_process(self) -> None:
+        """Let a forked child start anew. Called before the lock is taken: the parent may have held it at the fork."""
+        if self._pid != this_process.pid:
+            self._after_fork()
+
+    def _after_fork(self) -> None:
+        """Let go of the parent's connection: close our descriptor of its socket, and send nothing over it."""
+        inherited, what = self._connection, self._identity
+        if self._closer is not None:
+            self._closer.detach()
+        self._reset()
+        sock = _socket_of(inherited)
+        if inherited is not None and sock is not None:
+            descriptor = sock.detach()
+            if identity(descriptor) == what:
+                with suppress(OSError):
+                    os.close(descriptor)
+            inherited._sock = None  # noqa: SLF001 - redis-py would close the parent's
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            if self._closer is not None:
+                self._closer.detach()
+            self._read, self._arrived = _not_connected, _nothing
+            with suppress(Exception):
+                connection.disconnect()
+
+    def _fail(self, error: Exception) -> None:
+        failed = self._connection is not None
+        self._disconnect()
+        self._gave_up(error)
+        if failed:
+            self.on_failure()
+
+    def _translated(self, error: Exception, call: Sequence[Argument] | bytes = b"") -> Exception:
+        """Return our error for `error`, the reply to `call`: a command and its arguments, or the same packed."""
+        return translate(error, self.connector.address, self.refused_keys.describe(error, call))
+
+    def _break(self, error: BaseException) -> NoReturn:
+        """Give the connection up after `error`, which may be a timeout, an interrupt or a task's time limit; raise it."""
+        if not isinstance(error, Exception):
+            self._fail(ConnectionError(f"{self.purpose} was interrupted by {type(error).__name__}"))
+            raise error
+        translated = self._translated(error)
+        self._fail(translated)
+        raise translated from error
+
+    # -- for subclasses -----------------------------------------------------------------------------------------------
+
+    def _expects(self) -> bool:
+        """Return whether a reply is outstanding, so that something readable is no end of file."""
+        return False
+
+    def _opened(self) -> None:
+        """Start the state that belongs to one physical connection."""
+
+    def _finish_up(self) -> None:
+        """Read what is owed before a close in order; must not raise."""
+
+    def _gave_up(self, error: Exception) -> None:
+        """Tell those who wait for a reply that none will come."""
+
+
+def _close(connection: Connection) -> None:
+    with suppress(Exception):
+        connection.disconnect()
+
+
+def _not_connected() -> NoReturn:
+    raise RedisConnectionError("not connected")
+
+
+def _nothing() -> bool:
+    return False
+
+
+def _socket_of(connection: Connection | None) -> Any:
+    """Return redis-py's socket, which it types as never missing although `disconnect` takes it away."""
+    return None if connection is None else connection._sock  # noqa: SLF001 - there is no public way

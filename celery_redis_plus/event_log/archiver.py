@@ -1,0 +1,154 @@
+"""Moves finished messages out of a queue's events into Parquet files, in batches; needs pyarrow.
+
+A queue has a folder of its own, `queue=NAME`. A batch is a file `finished-EPOCH-N.parquet`, named by the last event that it
+knows, and beside it `open-EPOCH-N.parquet` with the events so far of the messages that are not finished. The first one's
+appearance is the commit: a run goes on after the newest, with the `open` file of the same name. So a run that dies in between
+loses no row and writes none twice, and the server trims only what files have.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from celery_redis_plus.event_log.finished_messages import FINISHED, is_finished, row
+from celery_redis_plus.event_log.installed import check_installed
+from celery_redis_plus.event_log.offsets import BEGINNING
+from celery_redis_plus.event_log.readers import commit
+from celery_redis_plus.events import FIELD, Event, decode, encode
+
+if TYPE_CHECKING:
+    from celery_redis_plus.event_log.offsets import Id, Numbering
+    from celery_redis_plus.event_log.stream import EventLog
+
+#: Events of a batch, and of one command.
+BATCH, CHUNK = 50_000, 5000
+_NAME = re.compile(r"finished-(\d+)-(\d+)\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What was moved of one queue.
+
+    Attributes:
+        finished: rows written.
+        open: messages that are not finished yet.
+        events: events read.
+        lost: events that were trimmed before they could be read.
+    """
+
+    finished: int = 0
+    open: int = 0
+    events: int = 0
+    lost: int = 0
+
+
+def move_finished(log: EventLog, queues: Sequence[str], folder: Path, *, reader: str = "archive") -> dict[str, Moved]:
+    """Move the finished messages of `queues` into files under `folder`; return what was moved, by queue.
+
+    Args:
+        log: where the events are.
+        queues: their names.
+        folder: is made if it is not there. One run at a time.
+        reader: the name under which the server keeps events for these files; another one for another folder.
+
+    Raises:
+        InvalidArgument: pyarrow is not installed.
+        EventsLost: a stream was deleted and begun anew since the last run.
+    """
+    check_installed()
+    return {queue: _Mover(log, queue, folder / f"queue={quote(queue, safe='')}", reader).run() for queue in queues}
+
+
+class _Mover:
+    """Moves one queue's messages."""
+
+    def __init__(self, log: EventLog, queue: str, folder: Path, reader: str) -> None:
+        self._log, self._queue, self._folder, self._reader = log, queue, folder, reader
+        folder.mkdir(parents=True, exist_ok=True)
+        self._position: Id = max(map(_position, folder.glob("finished-*.parquet")), default=BEGINNING)
+        self._open = self._read_open()
+
+    def run(self) -> Moved:
+        # From now on the server keeps what these files do not have; and what a run that died had written is trimmed.
+        commit(self._log, self._reader, {self._queue: self._position})
+        numbering = self._log.numberings([self._queue])[self._queue]
+        at = numbering.index(self._position)
+        lost = max(0, numbering.trimmed - at)
+        finished, events, told = 0, 0, 0
+        for low in range(at + lost, numbering.total, BATCH):
+            high = min(low + BATCH, numbering.total)
+            rows, read = self._fold(numbering, low, high)
+            lost += high - low - read
+            self._write(numbering.id(high), rows)
+            commit(self._log, self._reader, {self._queue: self._position}, lost={self._queue: lost - told})
+            finished, events, told = finished + len(rows), events + read, lost
+        return Moved(finished, len(self._open), events, lost)
+
+    def _fold(self, numbering: Numbering, low: int, high: int) -> tuple[list[dict[str, Any]], int]:
+        rows, read = [], 0
+        for epoch, first, last in numbering.ranges(low, high):
+            for entries in self._log.chunks(self._queue, epoch, first, last, CHUNK):
+                read += len(entries)
+                for _, fields in entries:
+                    event = decode(fields[1], fields[0])
+                    path = self._open.setdefault(event.id, [])
+                    path.append(event)
+                    if is_finished(path):
+                        rows.append(row(self._open.pop(event.id)))
+        return rows, read
+
+    # -- files ------------------------------------------------------------------------------------------------------------
+
+    def _read_open(self) -> dict[str, list[Event]]:
+        from pyarrow import parquet
+
+        path, found = self._path("open", self._position), dict[str, list[Event]]()
+        if path.exists():
+            for value in parquet.read_table(path)["value"].to_pylist():
+                event = decode(value, FIELD)
+                found.setdefault(event.id, []).append(event)
+        return found
+
+    def _write(self, position: Id, rows: list[dict[str, Any]]) -> None:
+        """Write both files of a batch; it is committed when the second one is there."""
+        import pyarrow as pa
+
+        from celery_redis_plus.event_log.batches import arrow_schema
+
+        values = [encode(event) for path in self._open.values() for event in path]
+        _replace(self._path("open", position), pa.table({"value": pa.array(values, pa.binary())}))
+        _replace(self._path("finished", position), pa.Table.from_pylist(rows, schema=arrow_schema(FINISHED)))
+        for stale in self._folder.glob("open-*.parquet"):
+            if stale != self._path("open", position):
+                stale.unlink()
+        self._position = position
+
+    def _path(self, kind: str, position: Id) -> Path:
+        return self._folder / f"{kind}-{position[0]:015d}-{position[1]:015d}.parquet"
+
+
+def _position(path: Path) -> Id:
+    match = _NAME.fullmatch(path.name)
+    return BEGINNING if match is None else (int(match[1]), int(match[2]))
+
+
+def _replace(path: Path, table: Any) -> None:
+    """Have `path` appear whole, and last over a crash of the machine."""
+    from pyarrow import parquet
+
+    with path.with_suffix(".tmp").open("wb") as file:
+        parquet.write_table(table, file, compression="zstd")
+        file.flush()
+        os.fsync(file.fileno())
+    path.with_suffix(".tmp").replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

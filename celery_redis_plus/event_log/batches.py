@@ -1,0 +1,138 @@
+"""Turns stream entries into Arrow record batches, a thousand entries at once (needs pyarrow)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from celery_redis_plus import events
+from celery_redis_plus.keys import encode_name
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from celery_redis_plus.event_log.stream import Entry
+
+_FIELD, _PAYLOAD_FIELD = events.FIELD, events.PAYLOAD_FIELD
+_HEX: NDArray[np.uint8] = np.full(256, 255, dtype=np.uint8)
+_HEX[np.frombuffer(b"0123456789abcdef", dtype=np.uint8)] = np.arange(16, dtype=np.uint8)
+_WEIGHTS: NDArray[np.int64] = 16 ** np.arange(events.ID_TIME_DIGITS - 1, -1, -1, dtype=np.int64)
+
+
+def arrow_type(kind: str) -> pa.DataType:
+    """Return the Arrow type of a column's kind (see `events.Column`): what Spark and Parquet get."""
+    timestamp = pa.timestamp("us", tz="UTC")
+    return {
+        "text": pa.string(),
+        "int": pa.int32(),
+        "long": pa.int64(),
+        "us": timestamp,
+        "ms": timestamp,
+        "bytes": pa.binary(),
+    }[kind]
+
+
+@cache
+def arrow_schema(columns: tuple[events.Column, ...] = events.COLUMNS) -> pa.Schema:
+    """Return the schema of columns; by default that of the batches."""
+    return pa.schema([pa.field(column.name, arrow_type(column.kind)) for column in columns])
+
+
+def batch(queue: str, entries: Sequence[Entry]) -> pa.RecordBatch:
+    """Return the entries of one epoch of `queue` as a batch.
+
+    Raises:
+        UnknownEventSchema: an entry is of another schema version.
+    """
+    ids, bodies = [entry[0] for entry in entries], [entry[1] for entry in entries]
+    values = [body[1] for body in bodies]
+    if {body[0] for body in bodies} != {_FIELD}:
+        wrong = next(body for body in bodies if body[0] != _FIELD)
+        events.decode(wrong[1], wrong[0])
+    columns = _parse(values)
+    count = len(entries)
+    epoch, _ = events.entry_id(ids[0])
+    skipped = len(str(epoch)) + 1
+    place = {
+        "queue": pa.repeat(encode_name(queue).decode("utf-8", "replace"), count),
+        "epoch": pa.repeat(pa.scalar(epoch, pa.int64()), count),
+        "n": pa.array([int(entry_id[skipped:]) for entry_id in ids], pa.int64()),
+    }
+    derived = {
+        "root_id": pc.coalesce(columns["root_id"], columns["task_id"]),
+        "published_at": _publish_times(columns["id"]),
+        "payload": _payloads(bodies, count),
+    }
+    arrays = place | columns | derived
+    return pa.record_batch([arrays[name] for name in arrow_schema().names], schema=arrow_schema())
+
+
+_STORED = {"us": pa.int64(), "ms": pa.int64()}
+
+
+def _parse(values: list[bytes]) -> dict[str, pa.Array]:
+    text = b"\n".join(values)
+    try:
+        table = _read_csv(text)
+    except pa.ArrowInvalid:
+        # Undecodable bytes, of a queue's or worker's name; or a value that is not ours, which decode() explains.
+        for value in values:
+            events.decode(value)
+        table = _read_csv(text.decode("utf-8", "replace").encode())
+    escaped = b"\\" in text
+    columns = {}
+    for column in events.VALUE:
+        array = table.column(column.name).combine_chunks()
+        if isinstance(array, pa.ChunkedArray):
+            array = array.chunk(0)
+        if column.kind == "ms":
+            array = pc.multiply(array, 1000)
+        if column.kind in _STORED:
+            array = array.cast(arrow_type(column.kind))
+        elif escaped and column.kind == "text":
+            array = pa.array([None if text is None else events.unpack_text(text) for text in array.to_pylist()], pa.string())
+        columns[column.name] = array
+    return columns
+
+
+def _read_csv(text: bytes) -> pa.Table:
+    return csv.read_csv(
+        pa.py_buffer(text),
+        # One block: a block's end inside a chunk would only make chunks to be combined again.
+        csv.ReadOptions(column_names=[column.name for column in events.VALUE], use_threads=False, block_size=len(text) + 1),
+        csv.ParseOptions(delimiter=events.SEPARATOR, quote_char=False, double_quote=False, escape_char=False),
+        csv.ConvertOptions(
+            column_types={column.name: _STORED.get(column.kind) or arrow_type(column.kind) for column in events.VALUE},
+            null_values=[""],
+            strings_can_be_null=True,
+        ),
+    )
+
+
+def _publish_times(ids: pa.Array) -> pa.Array:
+    """Return `events.published_at` of each id; null for an id that is none of ours."""
+    digits = events.ID_TIME_DIGITS
+    _, offsets_buffer, data_buffer = ids.buffers()
+    offsets = np.frombuffer(offsets_buffer, dtype=np.int32, count=len(ids) + 1, offset=ids.offset * 4)
+    data = np.frombuffer(data_buffer, dtype=np.uint8)
+    long_enough = np.diff(offsets) >= digits
+    starts = np.where(long_enough, offsets[:-1], 0)
+    if len(data) < digits:
+        return pa.nulls(len(ids), arrow_type("ms"))
+    nibbles = _HEX[data[starts[:, None] + np.arange(digits)]]
+    invalid = ~long_enough | (nibbles == 255).any(axis=1)
+    times = nibbles.astype(np.int64) @ _WEIGHTS * 1000
+    return pa.array(times, mask=invalid).cast(arrow_type("ms"))
+
+
+def _payloads(bodies: list[Any], count: int) -> pa.Array:
+    if all(len(body) == 2 for body in bodies):
+        return pa.nulls(count, pa.binary())
+    fields = (dict(zip(body[::2], body[1::2], strict=True)) for body in bodies)
+    return pa.array([field.get(_PAYLOAD_FIELD) for field in fields], pa.binary())

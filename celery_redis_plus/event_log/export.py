@@ -1,0 +1,77 @@
+"""Writes the events that the server has now to one file, through pyarrow: for installations without Spark."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.event_log.installed import check_installed
+
+if TYPE_CHECKING:
+    from celery_redis_plus.event_log.stream import EventLog
+
+#: Entries asked for in one command.
+CHUNK = 5000
+
+
+def export(log: EventLog, queues: Sequence[str], output: str, *, kind: str = "parquet") -> int:
+    """Write the events of `queues` to the file `output`, and return how many they are.
+
+    Args:
+        log: where the events are.
+        queues: their names.
+        output: a path; `-` is the standard output.
+        kind: `parquet`, or `jsonl`: one JSON object a line, times in ISO 8601, empty columns left out.
+
+    Raises:
+        InvalidArgument: pyarrow is not installed; Parquet to the standard output.
+    """
+    check_installed()
+    if kind == "parquet" and output == "-":
+        raise InvalidArgument("--output - is for --format jsonl; Parquet needs a file")
+    return _parquet(_batches(log, queues), output) if kind == "parquet" else _lines(_batches(log, queues), output)
+
+
+def _batches(log: EventLog, queues: Sequence[str]) -> Iterator[Any]:
+    from celery_redis_plus.event_log.batches import batch
+
+    for queue, numbering in log.numberings(queues, strict=False).items():
+        for epoch, low, high in numbering.ranges(numbering.trimmed, numbering.total):
+            for entries in log.chunks(queue, epoch, low, high, CHUNK):
+                if entries:
+                    yield batch(queue, entries)
+
+
+def _parquet(batches: Iterator[Any], output: str) -> int:
+    from pyarrow import parquet
+
+    from celery_redis_plus.event_log.batches import arrow_schema
+
+    count = 0
+    with parquet.ParquetWriter(output, arrow_schema(), compression="zstd") as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            count += batch.num_rows
+    return count
+
+
+def _lines(batches: Iterator[Any], output: str) -> int:
+    import json
+
+    count = 0
+    with ExitStack() as stack:
+        file = sys.stdout if output == "-" else stack.enter_context(Path(output).open("w", encoding="utf-8"))
+        for batch in batches:
+            for row in batch.to_pylist():
+                known = {name: value for name, value in row.items() if value is not None}
+                file.write(json.dumps(known, default=_plain, ensure_ascii=False) + "\n")
+                count += 1
+    return count
+
+
+def _plain(value: Any) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value.isoformat())

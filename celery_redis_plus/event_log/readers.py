@@ -1,0 +1,103 @@
+"""The readers of lifecycle events: what each has safe, and the trimming of what all of them have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from celery_redis_plus import scripts
+from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.events import entry_id
+
+if TYPE_CHECKING:
+    from celery_redis_plus.event_log.offsets import Id
+    from celery_redis_plus.event_log.stream import EventLog
+
+#: Seconds without a commit after which a reader is listed as stale.
+STALE_AFTER_S = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A registered reader of one queue's events.
+
+    Attributes:
+        name: as it registered.
+        queue: the queue.
+        position: the last event that it has safe, (epoch, n).
+        behind: how many events it still has to read.
+        idle_s: seconds since its last commit.
+        lost: how many events were trimmed before it could read them.
+    """
+
+    name: str
+    queue: str
+    position: Id
+    behind: int
+    idle_s: float
+    lost: int
+
+    def stale(self, after_s: float = STALE_AFTER_S) -> bool:
+        """Return whether it has events to read and has committed nothing for `after_s` seconds."""
+        return self.behind > 0 and self.idle_s > after_s
+
+
+def commit(
+    log: EventLog, reader: str, positions: Mapping[str, Id], *, lost: Mapping[str, int] | None = None, trim: bool = True
+) -> int:
+    """Note that `reader` has everything up to `positions` (by queue) safe; return how many events were trimmed.
+
+    Args:
+        log: where the events are.
+        reader: the reader's name; '' notes nothing and only trims.
+        positions: the last event of each queue that is safe.
+        lost: events of each queue that were gone before they were read, to be added to the reader's account.
+        trim: remove what every registered reader has.
+    """
+    trimmed = 0
+    for queue, (epoch, n) in positions.items():
+        keys = log.keys.queue(queue)
+        name, account = reader, (lost or {}).get(queue, 0)
+        while True:
+            step = _run(log, keys.events, keys.events_readers, name, f"{epoch}-{n}", account, int(trim))
+            trimmed += step
+            if not step:
+                break
+            name, account = "", 0
+    return trimmed
+
+
+def _run(log: EventLog, events: bytes, readers: bytes, *arguments: str | int) -> int:
+    """Run the script; EVAL each time: a commit is rare, and a script cache may have been flushed."""
+    source = scripts.script("commit_events").source
+    (trimmed,) = log.ask([("EVAL", source, 2, events, readers, *arguments)])
+    return int(trimmed)
+
+
+def readers(log: EventLog, queues: Sequence[str]) -> list[Reader]:
+    """Return the registered readers of `queues`, by queue and name."""
+    numberings = log.numberings(queues, strict=False)
+    replies = log.ask([("HGETALL", log.keys.queue(queue).events_readers) for queue in queues] + [("TIME",)])
+    now = int(replies[-1][0]) + int(replies[-1][1]) / 1e6
+    found = []
+    for queue, reply in zip(queues, replies[:-1], strict=True):
+        for name, value in sorted(zip(reply[::2], reply[1::2], strict=True)):
+            position, ms, lost = value.decode().split(" ")
+            numbering = numberings[queue]
+            behind = numbering.total - numbering.position_of(entry_id(position))
+            found.append(Reader(name.decode(), queue, entry_id(position), behind, now - int(ms) / 1000, int(lost)))
+    return found
+
+
+def drop(log: EventLog, reader: str, queues: Sequence[str]) -> int:
+    """Forget `reader` for `queues`, so that it no longer keeps events; return for how many queues it was registered.
+
+    Raises:
+        InvalidArgument: it is registered for none of them.
+    """
+    dropped: int = sum(log.ask([("HDEL", log.keys.queue(queue).events_readers, reader) for queue in queues]))
+    if not dropped:
+        known = sorted({registered.name for registered in readers(log, queues)})
+        raise InvalidArgument(f"reader {reader!r} is not registered; registered: {', '.join(known) or 'none'}")
+    return dropped

@@ -1,0 +1,98 @@
+"""The end of a worker: how long running tasks may go on, and that what they leave goes back before the process ends."""
+
+from __future__ import annotations
+
+import _thread
+import logging
+import os
+import signal
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from celery import signals
+
+from celery_redis_plus.connection.forks import lock_of
+from celery_redis_plus.integration.compat import terminates_jobs
+from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
+from celery_redis_plus.transport.channel import Channel
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.unacked import Keeper
+    from celery_redis_plus.maintenance.service import Service
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for which the end waits until the server has what goes back and what was acked.
+FLUSH_S = 5.0
+#: Seconds for which a cold shutdown waits for the consumer's end, which a warm one has begun.
+CLOSING_S = 2.0
+
+
+class GracefulStop:
+    """Ends a worker that goes on for longer than `graceful_timeout_s` after it was told to stop; a second signal does so at once.
+
+    A prefork pool is ended by Celery's own cold shutdown (SIGQUIT), which terminates the processes of its tasks. Threads and
+    greenlets cannot be ended; Celery would wait for them. So what they have goes back, and the process exits.
+    """
+
+    def __init__(self, consumer: Any, service: Service, graceful_timeout_s: float) -> None:
+        """Watch the worker of `consumer`; `service` knows what it holds."""
+        self._consumer = consumer
+        self._service = service
+        self._timeout_s = graceful_timeout_s
+        self._lock = lock_of(self)
+        self._told = 0
+        signals.worker_shutting_down.connect(self._on_signal, sender=consumer.hostname, weak=False)
+
+    def disconnect(self) -> None:
+        """Watch no more."""
+        signals.worker_shutting_down.disconnect(self._on_signal, sender=self._consumer.hostname)
+
+    def _on_signal(self, how: str = "", exitcode: int = 0, **_: Any) -> None:
+        # In a signal handler of the main thread, which may hold any lock: a thread does what is to be done.
+        self._told += 1
+        if how == "Warm" and self._told <= 2:
+            # Not `threading.Thread`, whose start waits for the thread: no greenlet may do that where the signal met the hub.
+            _thread.start_new_thread(self._end, (self._told, exitcode))
+
+    def _end(self, signal_number: int, exit_status: int) -> None:
+        if signal_number == 1:
+            time.sleep(self._timeout_s)
+            logger.warning("tasks still run %g s after the worker was told to stop (graceful_timeout)", self._timeout_s)
+        else:
+            logger.warning("the worker was told to stop a second time")
+        if not self._lock.acquire(blocking=False):
+            return
+        if terminates_jobs(self._consumer.pool):
+            # In the midst of that, Celery's cold shutdown would find it half closed, and return nothing of what runs.
+            self._consumer.blueprint.shutdown_complete.wait(CLOSING_S)
+            os.kill(os.getpid(), signal.SIGQUIT)
+            return
+        give_back_everything(self._service)
+        pidlock = getattr(self._consumer.controller, "pidlock", None)
+        if pidlock:
+            pidlock.release()
+        logging.shutdown()
+        os._exit(exit_status)
+
+
+def give_back_everything(service: Service) -> None:
+    """Return to the server all that this process holds, since it ends, and wait until the server knows."""
+    service.register.give_back()
+    if not service.flush(FLUSH_S):
+        logger.warning("the broker is away: %d message(s) come back after the visibility timeout", len(service.register))
+
+
+def give_back_waiting(consumer: Any, keeper: Keeper) -> None:
+    """Return what a worker that stops has claimed and not begun, while its pool goes on with what runs.
+
+    Celery has dropped it by now (`Consumer.on_close`), and would return it with the connection's end, when all tasks have ended.
+    """
+    channel = getattr(consumer.task_consumer, "channel", None)
+    if isinstance(channel, Channel) and keeper.stopping() and not channel.session.broken:
+        waiting = [tag for tag, message in channel.qos.unsettled().items() if not keeper.keeps(message, 0.0)]
+        # The loop takes no turn any more.
+        channel.session.settler.release()
+        with suppress(*CONNECTION_ERRORS):
+            channel.qos.give_back(waiting)

@@ -1,0 +1,78 @@
+"""Lets a worker begin only the tasks that it still holds, and tell the broker when it begins one that failed before.
+
+A worker that stood still for longer than the visibility timeout has lost what it had prefetched: others have it. Celery does not
+know, and would go through all of it. Prefork lets tasks wait for a free process in a semaphore (`WorkController._process_task`);
+a pool of threads in its own queue, where `requests.BrokerRequest.on_accepted` asks. Solo, gevent and eventlet begin at once what
+is delivered, and the transport has looked then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from celery_redis_plus.integration import compat
+from celery_redis_plus.integration.patching import wrap
+from celery_redis_plus.transport.channel import Channel
+from celery_redis_plus.transport.delivered_message import Message
+
+logger = logging.getLogger(__name__)
+
+
+class TaskLostError(Exception):
+    """The task is not begun: another consumer has its message, or it expired. For a pool of threads, where it ends the job."""
+
+
+def begin_only_what_is_held(consumer: Any) -> None:
+    """Have a prefork worker look at each task again when a process is free for it; idempotent."""
+    controller = consumer.controller
+    if getattr(controller, "semaphore", None) is not None and compat.PROCESS_TASK.of(controller) is not None:
+        wrap(controller, compat.PROCESS_TASK.name, _process, controller)
+
+
+def begin_with_the_work(consumer: Any) -> None:
+    """Have a delivered task begin when the pool begins it: until then, the loss of the worker is no failure of the task.
+
+    `_process` below says so for prefork, `BrokerRequest.on_accepted` for the other pools.
+    """
+    channel = getattr(consumer.task_consumer, "channel", None)
+    if isinstance(channel, Channel):
+        channel.begins_at_delivery = False
+
+
+def _process(process: Callable[[Any], Any], controller: Any, request: Any) -> Any:
+    if is_held(request):
+        if isinstance(request.message, Message):
+            # The job is written to a child, which may end this process before it says that it has accepted the job.
+            request.message.begin()
+        return process(request)
+    # Through the loop: the next one in line may be lost as well, and the one after it.
+    controller.hub.call_soon(controller.semaphore.release)
+    return None
+
+
+def is_held(request: Any) -> bool:
+    """Return whether the message of `request` is ours; what is not is forgotten here."""
+    message = request.message
+    if not isinstance(message, Message) or message.acknowledged:
+        return True
+    tag, channel = message.delivery_tag, message.channel
+    try:
+        held = channel.session.leases.holds(tag)
+    except (RedisError, OSError):
+        # Nobody can tell: whoever takes it next begins it, perhaps this worker.
+        held = False
+        channel.qos.leave(tag)
+        logger.info(
+            "task %s[%s] is not begun and goes back: nobody can tell whether its message is held", request.name, request.id
+        )
+    else:
+        if not held:
+            channel.qos.drop(tag)
+            logger.info("task %s[%s] is not begun: its message was given to another consumer", request.name, request.id)
+    if not held:
+        compat.forget(request)
+    return bool(held)

@@ -1,0 +1,43 @@
+"""Sends gathered acks when the loop that should send them does not come to it.
+
+A solo worker runs its tasks in a turn of the loop; a worker with threads lets its loop sleep while they work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.acks import Settler
+
+
+class AckFlush:
+    """The maintenance task that bounds how long an ack waits for others."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """Flush nothing yet; `wake` wakes the thread that runs this."""
+        self._wake = wake
+        #: Those that have gathered acks.
+        self._settlers: set[Settler] = set()
+
+    def expect(self, settler: Settler) -> None:
+        """Flush `settler` when its acks are due. From any thread, after it has gathered one."""
+        if settler not in self._settlers:
+            self._settlers.add(settler)
+            self._wake()
+
+    @property
+    def due_at(self) -> float:
+        """When to run next, on `clock`, in seconds; infinity where no acks are gathered."""
+        return min((settler.flush_at for settler in list(self._settlers)), default=math.inf)
+
+    def run(self) -> None:
+        """Flush what is due. Never raises."""
+        for settler in list(self._settlers):
+            # First: what is gathered from now on is expected anew.
+            self._settlers.discard(settler)
+            settler.release_due()
+            if settler.gathers:
+                self._settlers.add(settler)

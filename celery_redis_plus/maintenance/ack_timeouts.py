@@ -1,0 +1,245 @@
+"""Waits for the answers to tracked deliveries, and sees to the recipients that do not answer in time.
+
+Whoever watches a delivery in this process shares one thread and two connections, which exist while something is watched. What
+nobody watches any more, because its publisher has died, the duties of any process that consumes see to (`Forgotten`).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
+
+from celery_redis_plus import clock
+from celery_redis_plus.broker.dead_letters.unroutable import ACK_TIMEOUT, Undelivered
+from celery_redis_plus.broker.publishing.attempt import Attempt
+from celery_redis_plus.broker.publishing.delivery_store import GONE, REJECTED, TIMED_OUT, Tracked, Tracks
+from celery_redis_plus.broker.publishing.publisher import Publisher
+from celery_redis_plus.broker.queues.queues import Queues
+from celery_redis_plus.connection.blocking_connection import BlockingWire
+from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.forks import lock_of
+from celery_redis_plus.connection.poll import wait_readable
+from celery_redis_plus.connection.waker import Waker
+from celery_redis_plus.errors import CeleryRedisPlusError
+from celery_redis_plus.maintenance.time_slices import Slice
+
+if TYPE_CHECKING:
+    from celery_redis_plus.connection.connector import Connector
+    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.options import Options
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for which the read of the answers blocks; a dead connection is noticed by then.
+BLOCK_S = 10.0
+#: Seconds after which a failed connection is tried again.
+AGAIN_S = 0.5
+#: Seconds between two looks for deliveries whose publisher has died.
+LOOK_S = 30.0
+#: What became of a message whose recipient was too late, by what `Tracks.kill` found.
+OUTCOMES = {"died": TIMED_OUT, "dead": REJECTED, "gone": GONE}
+
+#: Called with the delivery once it is resolved; None: it is not known any more.
+Resolved = Callable[[Tracked | None], None]
+
+
+class Overdue:
+    """Puts the messages of recipients that were too late among the dead letters."""
+
+    def __init__(self, wire: Wire, keys: Keys, options: Options) -> None:
+        """Work over `wire`."""
+        self.tracks = Tracks(wire, keys)
+        self._name = secrets.token_hex(6)
+        self._keep = options.dead_letter_max
+        queues = Queues(wire, keys, transient_ttl_s=options.transient_queue_ttl)
+        publisher = Publisher(wire, keys, dedup_window_s=options.publish_dedup_window, on_missing=queues.revive)
+        self._undelivered = Undelivered(publisher, keep=options.dead_letter_max)
+
+    def see_to(self, track: str) -> float | None:
+        """End the wait for those who are too late; return in how many seconds to look again, None: it is resolved.
+
+        Raises as `Wire.run` does.
+        """
+        overdue = self.tracks.overdue(track, self._name)
+        if overdue is None or isinstance(overdue, float):
+            return overdue
+        for recipient, tag in overdue.recipients.items():
+            outcome = TIMED_OUT
+            if overdue.about.broadcast:
+                self._undelivered.keep_for(recipient, overdue.payload, Attempt(), ACK_TIMEOUT)
+            elif tag:
+                outcome = OUTCOMES[self.tracks.kill(recipient, tag, ACK_TIMEOUT, self._keep)]
+            self.tracks.report(track, recipient, outcome, wait=True)
+            logger.warning(
+                "delivery %s: %r gave no answer in time (ack_timeout); it counts as nacked: %s", track, recipient, outcome
+            )
+        return None
+
+
+class Forgotten:
+    """The duty that sees to deliveries whose publisher has died."""
+
+    def __init__(self, overdue: Overdue) -> None:
+        """Let `overdue` see to them."""
+        self._overdue = overdue
+        self._due_at = clock.now_s() + random.uniform(1, LOOK_S)  # noqa: S311 - spreads load, guards nothing
+
+    @property
+    def due_at(self) -> float:
+        """When to run next, on `clock`, in seconds."""
+        return self._due_at
+
+    def run(self) -> None:
+        """Look for some. Raises as `Wire.run` does."""
+        self._due_at = clock.now_s() + LOOK_S
+        tracks = self._overdue.tracks
+        slice_ = Slice()
+        for track in tracks.forgotten():
+            if slice_.over:
+                self._due_at = 0.0
+                return
+            if self._overdue.see_to(track) is None:
+                tracks.settle(track)
+
+
+@dataclass(slots=True)
+class _Watched:
+    """A delivery that somebody waits for."""
+
+    callbacks: list[Resolved]
+    #: When to ask who is too late, on `clock`.
+    ask_at: float = 0.0
+    #: Id of the last answer that was read.
+    last: bytes = b"0-0"
+
+
+class Deliveries:
+    """What this process waits for."""
+
+    def __init__(self, connector: Connector, keys: Keys, options: Options) -> None:
+        """Prepare; the first `watch` starts the thread."""
+        self._keys = keys
+        self._wire = Wire(connector, "deliveries", timeout=options.socket_timeout)
+        self._answers = BlockingWire(connector, "answers", timeout=options.socket_timeout)
+        self._overdue = Overdue(self._wire, keys, options)
+        #: Made with the thread: most processes never track anything.
+        self._waker: Waker | None = None
+        self._lock = lock_of(self)
+        self._watched: dict[str, _Watched] = {}
+        self._thread: threading.Thread | None = None
+        self._armed: tuple[str, ...] = ()
+        self._stopping = False
+
+    def watch(self, track: str, callback: Resolved) -> None:
+        """Call `callback`, from another thread, when the delivery is resolved; at once if it is already."""
+        with self._lock:
+            self._watched.setdefault(track, _Watched([])).callbacks.append(callback)
+            if self._waker is None:
+                self._waker = Waker()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._live, name="celery-redis-plus-deliveries", daemon=True)
+                self._thread.start()
+            self._waker.wake()
+
+    def stop(self) -> None:
+        """End the thread; nothing is called back any more."""
+        with self._lock:
+            thread, self._stopping = self._thread, True
+            if self._waker is not None:
+                self._waker.wake()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=5)
+        with self._lock:
+            self._stopping = False
+            if self._waker is not None and self._thread is None:
+                self._waker.close()
+                self._waker = None
+
+    # -- the thread -------------------------------------------------------------------------------------------------------
+
+    def _live(self) -> None:
+        try:
+            while not self._stopping:
+                with self._lock:
+                    if not self._watched:
+                        self._thread = None
+                        return
+                try:
+                    self._look()
+                    self._rest()
+                except (RedisError, OSError, CeleryRedisPlusError) as error:
+                    logger.debug("deliveries: the broker is away (%s); trying again", error)
+                    self._drop()
+                    time.sleep(AGAIN_S)
+        except Exception:
+            logger.exception("the wait for deliveries failed; this is a defect of celery-redis-plus, please report it")
+        finally:
+            self._drop()
+            self._wire.close()
+            with self._lock:
+                if self._thread is threading.current_thread():
+                    self._thread = None
+
+    def _drop(self) -> None:
+        self._armed = ()
+        self._answers.abandon()
+
+    def _look(self) -> None:
+        """Look at each delivery whose time has come, or that is new; call back for those that are resolved."""
+        now = clock.now_s()
+        for track, watched in list(self._watched.items()):
+            if watched.ask_at > now:
+                continue
+            wait_s = self._overdue.see_to(track)
+            if wait_s is None:
+                state = self._overdue.tracks.state(track)
+                self._overdue.tracks.settle(track)
+                with self._lock:
+                    del self._watched[track]
+                self._call_back(watched, state)
+            else:
+                watched.ask_at = clock.now_s() + wait_s
+
+    @staticmethod
+    def _call_back(watched: _Watched, state: Tracked | None) -> None:
+        for callback in watched.callbacks:
+            try:
+                callback(state)
+            except Exception:
+                logger.exception("a callback of a tracked delivery failed")
+
+    def _rest(self) -> None:
+        """Wait for an answer, for somebody's time to be over, or for news from another thread."""
+        tracks = tuple(self._watched)
+        if not tracks or self._waker is None:
+            return
+        if tracks != self._armed:
+            # XREAD takes nothing away: the connection may go with it.
+            if self._armed:
+                self._answers.abandon()
+            streams = [self._keys.track(track)[1] for track in tracks]
+            ids = [self._watched[track].last for track in tracks]
+            self._answers.start("XREAD", "BLOCK", int(BLOCK_S * 1000), "STREAMS", *streams, *ids)
+            self._armed = tracks
+        due_s = min((watched.ask_at for watched in list(self._watched.values())), default=0.0) - clock.now_s()
+        readable = wait_readable([self._waker.fileno(), self._answers.fileno()], max(due_s, 0.0))
+        self._waker.clear()
+        if self._answers.fileno() in readable:
+            self._armed = ()
+            self._take(tracks)
+
+    def _take(self, tracks: Sequence[str]) -> None:
+        by_stream = {self._keys.track(track)[1]: self._watched[track] for track in tracks}
+        for stream, entries in self._answers.finish() or ():
+            watched = by_stream[bytes(stream)]
+            watched.last = entries[-1][0]
+            if any(b"resolved" in fields for _, fields in entries):
+                watched.ask_at = 0.0

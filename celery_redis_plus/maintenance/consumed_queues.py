@@ -1,0 +1,84 @@
+"""The queues that a process consumes, as its duties need to know them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.connection.forks import lock_of
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.registry import Consumer
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedQueue:
+    """A queue with at least one user in this process."""
+
+    name: str
+    #: Life of the unused queue in ms; None: it is a lasting one, as far as this process knows.
+    ttl_ms: int | None
+    #: Who wants it watched: consumers, and sessions that get messages one at a time.
+    users: frozenset[str]
+    consumers: tuple[Consumer, ...] = field(default=())
+
+
+class WatchList:
+    """What is consumed here; changed by channels, read by the duties."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._queues: dict[str, WatchedQueue] = {}
+        self._lock = lock_of(self)
+        #: Counts changes, so that a duty sees that it has to look again.
+        self.version = 0
+        #: Called, from any thread, after a change.
+        self.on_change: Callable[[], None] = lambda: None
+
+    def add(self, queue: str, user: str, ttl_ms: int | None, consumer: Consumer | None = None) -> None:
+        """Note that `user` uses `queue`; `consumer` is the user as the server lists it."""
+        with self._lock:
+            known = self._queues.get(queue) or WatchedQueue(queue, ttl_ms, frozenset())
+            consumers = tuple(one for one in known.consumers if one.id != user)
+            self._queues[queue] = WatchedQueue(
+                queue, ttl_ms, known.users | {user}, consumers if consumer is None else (*consumers, consumer)
+            )
+            self.version += 1
+        self.on_change()
+
+    def remove(self, queue: str, user: str) -> bool:
+        """Note that `user` is gone; return whether it was the last one here."""
+        with self._lock:
+            known = self._queues.get(queue)
+            if known is None or user not in known.users:
+                return False
+            left = known.users - {user}
+            self.version += 1
+            if left:
+                consumers = tuple(one for one in known.consumers if one.id != user)
+                self._queues[queue] = replace(known, users=left, consumers=consumers)
+            else:
+                del self._queues[queue]
+        self.on_change()
+        return not left
+
+    def redeclared(self, queue: str, ttl_ms: int | None) -> None:
+        """Note that a watched queue was declared again, and tell its consumers."""
+        with self._lock:
+            known = self._queues.get(queue)
+            if known is None:
+                return
+            self._queues[queue] = replace(known, ttl_ms=ttl_ms)
+            self.version += 1
+        for consumer in known.consumers:
+            consumer.on_redeclared()
+        self.on_change()
+
+    def all(self) -> list[WatchedQueue]:
+        """Return the watched queues."""
+        return list(self._queues.values())
+
+    def __len__(self) -> int:
+        """Return how many queues are watched."""
+        return len(self._queues)

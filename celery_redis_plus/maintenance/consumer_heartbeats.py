@@ -1,0 +1,111 @@
+"""Gives signs of life of this process's consumers, and takes those off their queues' lists that are gone."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from celery_redis_plus import clock
+from celery_redis_plus.errors import AccessRefused, ResourceLocked
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.registry import Consumer, Consumers, Sign
+    from celery_redis_plus.maintenance.consumed_queues import WatchList
+
+logger = logging.getLogger(__name__)
+
+#: Consumers in one script call.
+BATCH = 50
+#: Seconds until a consumer that is not on its list is looked at once more.
+LOOK_AGAIN_S = 0.2
+#: Seconds after which a consumer's end is looked for beyond the moment at which it is due.
+DEATH_MARGIN_S = 0.02
+#: Seconds between two looks whether a paused queue goes on.
+PAUSE_LOOK_S = 5.0
+
+
+class Roster:
+    """The duty that keeps the lists of consumers true."""
+
+    def __init__(self, consumers: Consumers, watched: WatchList, *, timeout_s: float) -> None:
+        """Look after the consumers in `watched`; one counts as dead after `timeout_s` seconds of silence."""
+        self._consumers = consumers
+        self._watched = watched
+        self._interval_s = timeout_s / 3
+        self._due_at = 0.0
+        #: Bells by which the server asks the consumers for a sign of life.
+        self.probes: tuple[bytes, ...] = ()
+        #: Consumers that were not on their lists when we last looked.
+        self._missed: set[str] = set()
+        #: Paused queues, with the reasons that were logged.
+        self._paused: dict[str, str] = {}
+        #: (queue, consumer) of connections that broke: nobody else takes them off the lists.
+        self._left_behind: deque[tuple[str, str]] = deque()
+
+    @property
+    def due_at(self) -> float:
+        """When to run next, on `clock`, in seconds."""
+        return self._due_at
+
+    def hurry(self) -> None:
+        """Run next at once: the connection was away, or what is watched has changed."""
+        self._due_at = 0.0
+
+    def strike_off(self, queue: str, consumer: str) -> None:
+        """Take a consumer off its queue's list soon: its own connection cannot. From any thread."""
+        self._left_behind.append((queue, consumer))
+        self._due_at = 0.0
+
+    def run(self) -> None:
+        """Give the signs of life. Raises as `Wire.run` does; nothing is forgotten then."""
+        self._due_at = clock.now_s() + self._interval_s
+        while self._left_behind:
+            self._consumers.leave(*self._left_behind[0])
+            self._left_behind.popleft()
+        present = self._present()
+        self._missed.intersection_update(consumer.id for consumer in present)
+        self._beat(present)
+
+    def _beat(self, consumers: list[Consumer]) -> None:
+        for at in range(0, len(consumers), BATCH):
+            for sign in self._consumers.beat(consumers[at : at + BATCH]):
+                if not sign.known:
+                    self._join_again(sign.consumer)
+                if sign.next_death_s is not None:
+                    # What the dead one had alone passes on in time.
+                    self._due_at = min(self._due_at, clock.now_s() + sign.next_death_s + DEATH_MARGIN_S)
+                self._note_pause(sign)
+        self.probes = tuple(self._consumers.probe_of(consumer) for consumer in consumers)
+
+    def _join_again(self, consumer: Consumer) -> None:
+        if consumer.id not in self._missed:
+            # Taken for dead; or cancelled at this very moment, and then it must not be listed again.
+            self._missed.add(consumer.id)
+            self._due_at = clock.now_s() + LOOK_AGAIN_S
+            return
+        self._missed.discard(consumer.id)
+        try:
+            self._consumers.join(consumer)
+        except (AccessRefused, ResourceLocked) as error:
+            logger.warning("consumer %s was taken for dead meanwhile: %s", consumer.tag, error)
+            return
+        if consumer not in self._present():
+            self._consumers.leave(consumer.queue, consumer.id)
+
+    def _note_pause(self, sign: Sign) -> None:
+        queue = sign.consumer.queue
+        if sign.paused != self._paused.get(queue):
+            if sign.paused is None:
+                del self._paused[queue]
+                logger.info("queue %r is resumed", queue)
+            else:
+                self._paused[queue] = sign.paused
+                end = datetime.fromtimestamp(sign.paused_until, UTC).isoformat() if sign.paused_until else "it is resumed"
+                logger.warning("queue %r is paused until %s: %s", queue, end, sign.paused)
+        if sign.paused is not None:
+            self._due_at = min(self._due_at, clock.now_s() + PAUSE_LOOK_S)
+
+    def _present(self) -> list[Consumer]:
+        return [consumer for queue in self._watched.all() for consumer in queue.consumers]

@@ -1,0 +1,63 @@
+"""Gives back what connections have left that nobody closed: the program dropped them, and the collector freed them."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.consumers.registry import SEPARATOR
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.unacked import Register
+    from celery_redis_plus.broker.fanout.subscriber_cursor import Positions
+    from celery_redis_plus.maintenance.consumed_queues import WatchList
+    from celery_redis_plus.maintenance.consumer_heartbeats import Roster
+
+#: Sessions that wait at most: where nothing was consumed no thread takes them, and there is nothing to give back.
+MOST = 10_000
+
+
+class DroppedSessions:
+    """The duty that gives back what dropped sessions held, and takes their consumers off the lists."""
+
+    def __init__(
+        self, register: Register, watched: WatchList, positions: Positions, roster: Roster, *, wake: Callable[[], None]
+    ) -> None:
+        """Clean up there; `wake` wakes the duties, and takes no lock."""
+        self._register = register
+        self._watched = watched
+        self._positions = positions
+        self._roster = roster
+        self._wake = wake
+        self._sessions: deque[str] = deque(maxlen=MOST)
+
+    def note(self, session: str) -> None:
+        """Note a session by its id. The collector calls this in any thread, inside whatever that does: it takes no lock."""
+        self._sessions.append(session)
+        self._wake()
+
+    @property
+    def due_at(self) -> float:
+        """When to run next, on `clock`, in seconds; infinity where nothing was dropped."""
+        return 0.0 if self._sessions else math.inf
+
+    def run(self) -> None:
+        """Clean up; other duties tell the server."""
+        while self._sessions:
+            self._clean_up(self._sessions.popleft())
+
+    def _clean_up(self, session: str) -> None:
+        queues = set()
+        for queue in self._watched.all():
+            for user in queue.users:
+                if user.partition(SEPARATOR)[0] == session:
+                    queues.add(queue.name)
+                    self._watched.remove(queue.name, user)
+                    if user != session:
+                        self._roster.strike_off(queue.name, user)
+        for position in self._positions.all():
+            if position.owner is None and not position.orphaned_at:
+                position.orphan({})
+        self._register.drop(session, queues)

@@ -1,0 +1,51 @@
+"""Wakes the worker that revokes expired tasks, where this process is one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from celery_redis_plus import clock
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.queues.expired_tasks import ExpiredTasks
+
+#: Seconds between two looks; spread, so that a hundred workers do not look together. A task that expires rings a bell besides.
+LOOK_S = 20.0
+
+
+class Revoking:
+    """The duty that knows whether expired tasks wait."""
+
+    def __init__(self, tasks: ExpiredTasks) -> None:
+        """Look through `tasks`."""
+        self._tasks = tasks
+        self._look_at = 0.0
+        self._on_expired: Callable[[], None] | None = None
+
+    @property
+    def on_expired(self) -> Callable[[], None] | None:
+        """Called in the duties' thread when expired tasks wait; must not wait for anything. None: this process is no worker."""
+        return self._on_expired
+
+    @on_expired.setter
+    def on_expired(self, callback: Callable[[], None] | None) -> None:
+        self._on_expired = callback
+        self._look_at = 0.0
+
+    @property
+    def due_at(self) -> float:
+        """When to run next, on `clock`, in seconds; infinity without a callback."""
+        return float("inf") if self._on_expired is None else self._look_at
+
+    def hurry(self) -> None:
+        """Run next at once: a task has expired, or the connection was away."""
+        self._look_at = 0.0
+
+    def run(self) -> None:
+        """Look, and tell. Raises as `Wire.run` does."""
+        self._look_at = clock.now_s() + random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
+        callback = self._on_expired
+        if callback is not None and self._tasks.waiting():
+            callback()

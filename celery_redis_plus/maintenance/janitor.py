@@ -1,0 +1,116 @@
+"""Keeps transient queues alive while they are used here, and clears away what others left behind."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from celery_redis_plus import clock
+from celery_redis_plus.maintenance.time_slices import Slice
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.exchanges.bindings import Bindings
+    from celery_redis_plus.broker.queues.queues import Queues
+    from celery_redis_plus.maintenance.consumed_queues import WatchList
+
+#: Seconds between two looks for vanished queues; spread, so that a hundred workers do not look together.
+CLEAR_S = 30.0
+#: Seconds after which the list of transient queues is made anew, should it have changed unnoticed.
+LIST_S = 60.0
+
+
+class Janitor:
+    """The duty that keeps the list of queues true."""
+
+    def __init__(self, queues: Queues, bindings: Bindings, watched: WatchList) -> None:
+        """Look after the queues in `watched`."""
+        self._queues = queues
+        self._bindings = bindings
+        self._watched = watched
+        self._listed_version = -1
+        self._list_at = 0.0
+        self._touch_at: dict[str, float] = {}
+        #: Up to where the messages of a long queue were touched, where a slice ended in its middle.
+        self._touched: dict[str, int] = {}
+        #: Vanished queues whose messages are still to be freed; each then leaves a tombstone.
+        self._vanished: deque[str] = deque()
+        #: Called with exchange and queue when a vanished queue's binding has gone with it.
+        self.on_unbound: Callable[[str, str], None] = lambda *_: None
+        self._clear_at = clock.now_s() + random.uniform(1, CLEAR_S)  # noqa: S311 - spreads load, guards nothing
+
+    @property
+    def due_at(self) -> float:
+        """When to run next, on `clock`, in seconds."""
+        if self._vanished:
+            return 0.0
+        return min(self._list_at, self._clear_at, *self._touch_at.values())
+
+    def hurry(self) -> None:
+        """Run next at once: the connection was away, or what is watched has changed."""
+        self._list_at = 0.0
+        self._touch_at = dict.fromkeys(self._touch_at, 0.0)
+
+    def run(self) -> None:
+        """Do what is due. Raises as `Wire.run` does."""
+        now = clock.now_s()
+        if now >= self._list_at:
+            self._list(now)
+        slice_ = Slice()
+        for queue, at in list(self._touch_at.items()):
+            if now >= at and not slice_.over:
+                self._touch(queue, now, slice_)
+        if slice_.over:
+            return
+        if now >= self._clear_at and not self._vanished:
+            self._clear_at = now + random.uniform(0.8, 1.2) * CLEAR_S  # noqa: S311 - spreads load, guards nothing
+            self._clear()
+        while self._vanished and not slice_.over:
+            self._free_page()
+
+    def _list(self, now: float) -> None:
+        self._list_at = now + LIST_S
+        transient = {queue.name for queue in self._watched.all() if queue.ttl_ms is not None}
+        self._touch_at = {name: self._touch_at.get(name, 0.0) for name in transient}
+
+    def _touch(self, queue: str, now: float, slice_: Slice) -> None:
+        ttl_ms = next((item.ttl_ms for item in self._watched.all() if item.name == queue), None)
+        if ttl_ms is None:
+            self._touch_at.pop(queue, None)
+            return
+        page = self._touched.pop(queue, 0)
+        while (page := self._queues.touch_page(queue, page)) > 0:
+            if slice_.over:
+                # It stays due, and goes on from there.
+                self._touched[queue] = page
+                return
+        self._touch_at[queue] = now + ttl_ms / 2000
+
+    def clear(self) -> None:
+        """Remove what is left of transient queues that were not used in time: all of it, however long that takes."""
+        self._clear()
+        while self._vanished:
+            self._free_page()
+
+    def _clear(self) -> None:
+        overdue = self._queues.overdue()
+        if not overdue:
+            return
+        # In this order: what dies in between leaves a queue in the list, to be cleared by the next who looks.
+        unbound = self._bindings.unbind_queues(overdue)
+        gone = [name for name in overdue if self._queues.remove_remains(name)]
+        for exchange, binding in unbound:
+            if binding.queue not in gone:
+                # Its client came back while we were at it.
+                self._bindings.bind(exchange, binding)
+            else:
+                self.on_unbound(exchange, binding.queue)
+        self._vanished.extend(gone)
+
+    def _free_page(self) -> None:
+        """Free some messages of the first vanished queue; where none is left, remember it."""
+        name = self._vanished[0]
+        if not self._queues.free_page(name):
+            self._vanished.popleft()
+            self._queues.bury(name)

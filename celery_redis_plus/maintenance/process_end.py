@@ -1,0 +1,92 @@
+"""Gives back what a process still holds when its interpreter exits, as a broker of AMQP does when it sees the sockets close.
+
+Programs end without closing their connections: a script that consumes some messages, `celery migrate`, a worker whose pool
+cannot be stopped. A process that is killed gets here never; its messages come back after the visibility timeout.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
+
+from celery_redis_plus.broker.consumers.acks import Settler
+from celery_redis_plus.broker.consumers.registry import SEPARATOR, Consumers
+from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.connector import Connector
+from celery_redis_plus.errors import CeleryRedisPlusError
+from celery_redis_plus.maintenance.reconnect_recovery import Aftermath
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.unacked import Register
+    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.maintenance.consumed_queues import WatchList
+    from celery_redis_plus.options import Options
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that the end of a process may take for all its brokers together, and for each answer of one.
+LIMIT_S, ANSWER_S = 1.0, 0.4
+#: Seconds between two looks whether the duties' thread has carried out what it had begun.
+LOOK_S = 0.005
+
+
+class ProcessEnd:
+    """What is left to do on one broker."""
+
+    def __init__(self, connector: Connector, keys: Keys, options: Options, register: Register, watched: WatchList) -> None:
+        """Give back what stands in `register`; the consumers in `watched` are off their queues then."""
+        self._address = connector.address
+        self._keys = keys
+        self._options = options
+        self._register = register
+        self._watched = watched
+
+    def run(self, until: float) -> None:
+        """Give everything back, `until` then at most, on the monotonic clock, in seconds. Never raises.
+
+        In the thread that ends the process, since Python 3.12 starts none any more; and over a connection of its own, since
+        another thread may wait for a reply with the duties' one.
+        """
+        if not (len(self._register) or self._register.waiting or len(self._watched)) or time.monotonic() > until:
+            return
+        answer_s = min(ANSWER_S, self._options.socket_timeout or ANSWER_S)
+        options = replace(self._options, socket_connect_timeout=answer_s, socket_timeout=answer_s)
+        wire = Wire(Connector(self._address, options), "exit", timeout=answer_s)
+        # The duties' thread shall not take it up meanwhile: it ends in the midst of anything.
+        self._register.on_work = lambda: None
+        try:
+            self._give_back(wire, until)
+        except (RedisError, OSError, CeleryRedisPlusError) as error:
+            logger.warning(
+                "%d message(s) come back after the visibility timeout: the process ends, and the broker is away: %s",
+                len(self._register), error,
+            )  # fmt: skip
+        finally:
+            wire.abandon()
+
+    def _give_back(self, wire: Wire, until: float) -> None:
+        options = self._options
+        settler = Settler(
+            wire, self._keys, self._register, dead_letter_max=options.dead_letter_max, delivery_limit=options.delivery_limit
+        )
+        watched = self._watched.all()
+        queues_of: dict[str, set[str]] = {}
+        for queue in watched:
+            for user in queue.users:
+                queues_of.setdefault(user.partition(SEPARATOR)[0], set()).add(queue.name)
+        # Before others may claim: what goes back comes before what is newer.
+        self._register.give_back()
+        for session, queues in queues_of.items():
+            # A claim may be under way whose reply nobody reads any more.
+            self._register.abandon(session, queues, {})
+        Aftermath(wire, self._keys, self._register, settler).run()
+        consumers = Consumers(wire, self._keys, timeout_s=options.consumer_heartbeat_timeout)
+        for queue in watched:
+            for consumer in queue.consumers:
+                consumers.leave(queue.name, consumer.id)
+        while self._register.waiting and time.monotonic() < until:
+            time.sleep(LOOK_S)

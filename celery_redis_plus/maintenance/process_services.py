@@ -1,0 +1,92 @@
+"""The services of this process, one for each broker that it sees with the same eyes."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.connection.forks import lock_of
+from celery_redis_plus.maintenance.process_end import LIMIT_S
+from celery_redis_plus.maintenance.service import Service
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.unacked import Keeper
+    from celery_redis_plus.connection.connector import Connector
+    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.options import Options
+
+
+#: The options that a service goes by. Connections that differ in one of them have services of their own.
+OPTIONS = (
+    *("visibility_timeout", "delivery_limit", "dead_letter_max", "dead_letter_ttl", "consumer_heartbeat_timeout"),
+    *("transient_queue_ttl", "subscriber_timeout", "stream_max_age", "fanout_prefix", "publish_dedup_window"),
+    *("archive", "archive_sample", "archive_events", "archive_payload", "archive_index"),
+    *("archive_maxlen", "archive_hard_maxlen", "archive_max_age"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What makes two connections share a service: the same broker, seen with the same eyes."""
+
+    address: str
+    username: str | None
+    prefix: str
+    #: What the service itself goes by.
+    options: tuple[Any, ...]
+
+
+#: The services of this process. The register has to outlive every channel, so nothing smaller than the process can own it.
+_services: dict[_Place, Service] = {}
+_services_lock = lock_of(sys.modules[__name__], "_services_lock")
+
+
+def service_for(connector: Connector, keys: Keys, options: Options) -> Service:
+    """Return this process's service for a broker, made at first use."""
+    address = connector.address
+    place = _Place(address.display(), address.username, keys.prefix, tuple(getattr(options, name) for name in OPTIONS))
+    with _services_lock:
+        service = _services.get(place)
+        if service is None:
+            service = _services[place] = Service(connector, keys, options)
+            service.keeper = _keepers[-1] if _keepers else None
+        return service
+
+
+#: The keeper that `set_keeper` was given last.
+_keepers: list[Keeper] = []
+
+
+def set_keeper(keeper: Keeper | None) -> None:
+    """Let `keeper` decide about unsettled messages of this process after a connection loss, on every broker."""
+    _keepers[:] = [] if keeper is None else [keeper]
+    with _services_lock:
+        for service in _services.values():
+            service.keeper = keeper
+
+
+def services() -> list[Service]:
+    """Return this process's services."""
+    with _services_lock:
+        return list(_services.values())
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Give back what this process holds: a child that the process forked has forgotten its parent's services, and has its own."""
+    until = time.monotonic() + LIMIT_S
+    for service in services():
+        service.process_end.run(until)
+
+
+def _after_fork_in_child() -> None:
+    """Forget the parent's services: its threads do not exist here."""
+    _services.clear()
+    _keepers.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,122 @@
+"""Carries on what a broken connection left: settlements that got lost, messages whose fate is open, claims without a reply."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+from celery_redis_plus import clock
+from celery_redis_plus.broker.consumers.unacked import Held, Keeper, Order, Register, Settlement
+from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.acks import Settler
+    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.keys import Keys
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks at messages whose fate is open.
+LOOK_S = 0.5
+#: Seconds after which a broken session is looked at once more: its last claim may have been under way to the server.
+SECOND_LOOK_S = 5.0
+#: Entries of the index that one script call looks at.
+PAGE = 500
+#: Where `hand_back_session` begins; it returns where it goes on.
+FIRST_PAGE = b"-inf"
+
+
+class Aftermath:
+    """The duty that settles for sessions that are gone."""
+
+    def __init__(self, wire: Wire, keys: Keys, register: Register, settler: Settler) -> None:
+        """Work over `wire` on what stands in `register`."""
+        self._wire = wire
+        self._keys = keys
+        self._register = register
+        self._settler = settler
+        self._look_at = 0.0
+        self._second_look: list[tuple[float, str, frozenset[str]]] = []
+        #: (session, queue, page, messages returned): remains of broken sessions that are being handed back.
+        self._returning: deque[tuple[str, str, bytes, int]] = deque()
+        #: Broken sessions that are looked at for the first time, with their queues.
+        self._under_way: dict[str, frozenset[str]] = {}
+        #: Decides for Celery; without one every unsettled message goes back, as AMQP does.
+        self.keeper: Keeper | None = None
+
+    @property
+    def due_at(self) -> float:
+        """When to run next, on `clock`, in seconds; infinity when nothing is open."""
+        if self._register.waiting or self._returning:
+            return 0.0
+        due = [at for at, _, _ in self._second_look]
+        if self._register.adrift():
+            due.append(self._look_at)
+        return min(due, default=float("inf"))
+
+    def run(self) -> None:
+        """Do what is open. Raises as `Wire.run` does; nothing is forgotten then."""
+        self._carry_out()
+        now = clock.now_s()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self._decide()
+            self._carry_out()
+        for session, queues in self._register.broken_sessions().items():
+            if session not in self._under_way:
+                self._under_way[session] = queues
+                self._returning.extend((session, queue, FIRST_PAGE, 0) for queue in queues)
+        for look in [look for look in self._second_look if look[0] <= now]:
+            self._returning.extend((look[1], queue, FIRST_PAGE, 0) for queue in look[2])
+            self._second_look.remove(look)
+        slice_ = Slice()
+        while self._returning and not slice_.over:
+            self._hand_back_page(*self._returning[0])
+        busy = {returning[0] for returning in self._returning}
+        for session in [session for session in self._under_way if session not in busy]:
+            self._register.recovered(session)
+            self._second_look.append((clock.now_s() + SECOND_LOOK_S, session, self._under_way.pop(session)))
+
+    def _carry_out(self) -> None:
+        orders = self._register.orders()
+        by_settlement: dict[Settlement, list[Held]] = {}
+        for order in orders:
+            by_settlement.setdefault(order.settlement, []).append(order.held)
+        try:
+            for settlement, messages in list(by_settlement.items()):
+                self._settler.settle(messages, settlement)
+                del by_settlement[settlement]
+        finally:
+            self._register.carried_out(Order(held, what) for what, messages in by_settlement.items() for held in messages)
+
+    def _decide(self) -> None:
+        for held in self._register.adrift():
+            reference = held.message
+            message = None if reference is None else reference()
+            if message is None or self.keeper is None:
+                keeps: bool | None = False
+            else:
+                keeps = self.keeper.keeps(message, held.adrift_since)
+            if keeps is False:
+                logger.debug("message %s of queue %r goes back: nobody works on it any more", held.tag, held.queue)
+                self._register.order(held, Settlement.RETURN)
+
+    def _hand_back_page(self, session: str, queue: str, page: bytes, total: int) -> None:
+        of = self._keys.queue(queue)
+        returned, page = self._wire.run(
+            script("hand_back_session"),
+            [of.ready, of.index, of.message, of.bell, of.expiry, of.timer, of.meta],
+            session,
+            page,
+            PAGE,
+            *self._register.tags(),
+        )
+        total += returned
+        if page:
+            self._returning[0] = (session, queue, page, total)
+            return
+        self._returning.popleft()
+        if total:
+            logger.info("%d message(s) of queue %r went back: their claim's reply was lost", total, queue)

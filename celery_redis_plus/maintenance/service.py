@@ -1,0 +1,398 @@
+"""The thread that does the duties, and what a process shares on one broker: its register, its positions, its watch list.
+
+One service per process and broker outlives every channel and connection. Its state belongs to a process: a forked child
+starts with none, and never touches the parent's sockets or locks.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
+
+from celery_redis_plus import clock
+from celery_redis_plus.broker.consumers.acks import Settler
+from celery_redis_plus.broker.consumers.leases import Leases
+from celery_redis_plus.broker.consumers.registry import Consumers
+from celery_redis_plus.broker.consumers.unacked import Keeper, Register
+from celery_redis_plus.broker.consumers.wakeup_waiter import BellWaiter
+from celery_redis_plus.broker.dead_letters.store import DeadLetters
+from celery_redis_plus.broker.exchanges.bindings import Bindings
+from celery_redis_plus.broker.exchanges.declared_topology import Knowledge
+from celery_redis_plus.broker.fanout.subscriber_cursor import Positions
+from celery_redis_plus.broker.fanout.subscriber_registry import Registry
+from celery_redis_plus.broker.queues.expired_tasks import ExpiredTasks
+from celery_redis_plus.broker.queues.queues import Queues
+from celery_redis_plus.connection.blocking_connection import BlockingWire
+from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.forks import lock_of
+from celery_redis_plus.connection.poll import wait_readable
+from celery_redis_plus.connection.unpatched import threads_are_greenlets
+from celery_redis_plus.connection.waker import Waker
+from celery_redis_plus.errors import CeleryRedisPlusError
+from celery_redis_plus.event_log.settings import Archive
+from celery_redis_plus.maintenance.ack_flush import AckFlush
+from celery_redis_plus.maintenance.ack_timeouts import Deliveries, Forgotten, Overdue
+from celery_redis_plus.maintenance.consumed_queues import WatchList
+from celery_redis_plus.maintenance.consumer_heartbeats import Roster
+from celery_redis_plus.maintenance.dead_letter_forwarder import DeadLetterForwarder
+from celery_redis_plus.maintenance.delivering import Delivering
+from celery_redis_plus.maintenance.dropped_sessions import DroppedSessions
+from celery_redis_plus.maintenance.expired_tasks import Revoking
+from celery_redis_plus.maintenance.janitor import Janitor
+from celery_redis_plus.maintenance.lease_heartbeats import Heartbeat
+from celery_redis_plus.maintenance.process_end import ProcessEnd
+from celery_redis_plus.maintenance.reconnect_recovery import Aftermath
+from celery_redis_plus.maintenance.runner import Rounds
+from celery_redis_plus.maintenance.subscriber_heartbeats import Subscriptions
+from celery_redis_plus.maintenance.sweeper import Limits, Sweeper
+from celery_redis_plus.maintenance.topology_recovery import Restorer
+from celery_redis_plus.maintenance.unconsumed_queues import Tending
+from celery_redis_plus.maintenance.unconverted_processes import UnconvertedProcesses
+
+if TYPE_CHECKING:
+    from celery_redis_plus.connection.connector import Connector
+    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.options import Options
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two tries to reach a server that is away: first, and at most.
+FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 1.0
+#: Seconds for which the blocked call on the timers may wait; a dead connection is noticed by then.
+TIMER_WAIT_S = 30.0
+#: Seconds without consumers after which the thread ends; a new consumer starts it again.
+IDLE_END_S = 10.0
+
+
+class Service:
+    """What a process does and knows on one broker, beside its channels."""
+
+    def __init__(self, connector: Connector, keys: Keys, options: Options) -> None:
+        """Prepare; `start` starts the thread."""
+        self.register = Register()
+        self.watched = WatchList()
+        #: What this process has declared.
+        self.knowledge = Knowledge()
+        self.positions = Positions(options.subscriber_timeout)
+        #: Gives back what is left when the interpreter exits.
+        self.process_end = ProcessEnd(connector, keys, options, self.register, self.watched)
+        self.name = secrets.token_hex(6)
+        self._keys = keys
+        self._visibility_timeout_s = options.visibility_timeout
+        self._pid = os.getpid()
+        self._thread: threading.Thread | None = None
+        self._lock = lock_of(self)
+        self._stopping = False
+        #: Which thread delivers messages of which sessions right now.
+        self.delivering = Delivering()
+        self._waker = Waker()
+        self.register.on_work = self._waker.wake
+        self.watched.on_change = self._waker.wake
+        wire = Wire(connector, "duties", timeout=options.socket_timeout)
+        self._commands = wire
+        self._bell_wire = BlockingWire(connector, "timers", timeout=options.socket_timeout)
+        self._timers = BellWaiter(self._bell_wire, wire, wake=keys.wake(self.name), polling_interval_s=TIMER_WAIT_S)
+        settler = Settler(
+            wire, keys, self.register, dead_letter_max=options.dead_letter_max, delivery_limit=options.delivery_limit
+        )
+        self._aftermath = Aftermath(wire, keys, self.register, settler)
+        self._heartbeat = Heartbeat(
+            Leases(wire, keys, self.register, visibility_timeout_s=options.visibility_timeout),
+            self.register,
+            visibility_timeout_s=options.visibility_timeout,
+        )
+        self._queues = queues = Queues(
+            wire,
+            keys,
+            transient_ttl_s=options.transient_queue_ttl,
+            owner_timeout_s=options.consumer_heartbeat_timeout,
+            archive=Archive.of(options),
+            knowledge=self.knowledge,
+        )
+        bindings = Bindings(wire, keys, self.knowledge)
+        forwarder = DeadLetterForwarder(DeadLetters(wire, keys), queues, bindings)
+        limits = Limits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
+        self._sweeper = Sweeper(wire, keys, name=self.name, limits=limits, see_off=forwarder.add, note_id=self._note_id)
+        self._janitor = Janitor(queues, bindings, self.watched)
+        self._tending = Tending(queues)
+        self._revoking = Revoking(ExpiredTasks(wire, keys))
+        self._restorer = Restorer(queues, bindings, self.watched, self.knowledge)
+        timeout_s = options.consumer_heartbeat_timeout
+        self.roster = Roster(Consumers(wire, keys, timeout_s=timeout_s), self.watched, timeout_s=timeout_s)
+        self._subscriptions = Subscriptions(
+            Registry(wire, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age),
+            self.positions,
+            bindings,
+            lambda exchange: keys.fanout(exchange, options.stream_prefix(connector.address.db)),
+        )
+        #: What this process waits for; its thread runs while there is something.
+        self.deliveries = Deliveries(connector, keys, options)
+        self._janitor.on_unbound = self._subscriptions.forget
+        #: Hears of acks that wait for others.
+        self.ack_flush = AckFlush(self._waker.wake)
+        #: Hears of sessions that nobody closed.
+        self.dropped = DroppedSessions(self.register, self.watched, self.positions, self.roster, wake=self._waker.wake)
+        self._rounds = Rounds(
+            (
+                self.dropped,
+                self._tending,
+                self._aftermath,
+                self._sweeper,
+                forwarder,
+                self._revoking,
+                self._restorer,
+                self._janitor,
+                self._subscriptions,
+                Forgotten(Overdue(wire, keys, options)),
+                UnconvertedProcesses(wire, keys, self.watched),
+            ),
+            first=(self._heartbeat, self.roster, self.ack_flush),
+        )
+        #: How often heartbeats came later than planned by more than an interval; and how often the thread had died.
+        self.late_heartbeats = self.deaths = 0
+        self._told_late = self._told_of_greenlets = False
+        self._heartbeat.on_late = self._late
+        self._watched_version = -1
+        self._reachable = True
+
+    # -- from the channels' threads ---------------------------------------------------------------------------------------
+
+    @property
+    def keeper(self) -> Keeper | None:
+        """Who decides about unsettled messages after a connection loss; None: they all go back."""
+        return self._aftermath.keeper
+
+    @keeper.setter
+    def keeper(self, keeper: Keeper | None) -> None:
+        self._aftermath.keeper = keeper
+        self._subscriptions.keeper = keeper
+
+    def revoke_expired(self, callback: Callable[[], None] | None) -> None:
+        """Have `callback` called, in the thread of the duties, when tasks have expired; None: other processes revoke them."""
+        self._revoking.on_expired = callback
+        self._waker.wake()
+
+    def start(self) -> None:
+        """Make sure that the thread runs."""
+        with self._lock:
+            self._stopping = False
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._live, name="celery-redis-plus-duties", daemon=True)
+                self._thread.start()
+        self._waker.wake()
+
+    def check(self) -> None:
+        """See that the thread lives and keeps its times; start it again where it died. From any thread, every few seconds."""
+        thread = self._thread
+        if thread is not None and not thread.is_alive() and not self._stopping and self._pid == os.getpid():
+            self.deaths += 1
+            logger.error("the thread for heartbeats and timers has died; it is started again (%d times by now)", self.deaths)
+            self.start()
+        late_s = self._heartbeat.late_s if self._reachable else 0.0
+        if late_s and not self._told_late:
+            logger.warning(
+                "heartbeats are %.1f s late, and other processes take over what this one holds after %.1f s: the thread for "
+                "heartbeats gets no time, or waits for the broker",
+                late_s, self._visibility_timeout_s,
+            )  # fmt: skip
+        self._told_late = bool(late_s)
+        if late_s:
+            self._tell_of_greenlets()
+
+    def _late(self, late_s: float) -> None:
+        name, took_s = self._rounds.take_longest()
+        if not self._reachable:
+            return
+        self.late_heartbeats += 1
+        logger.warning(
+            "heartbeats came %.1f s late (%d times by now); other processes take over what this one holds after %.1f s. The "
+            "longest duty since the last one: %s, %.1f s",
+            late_s, self.late_heartbeats, self._visibility_timeout_s, name or "none", took_s,
+        )  # fmt: skip
+        self._tell_of_greenlets()
+
+    def _tell_of_greenlets(self) -> None:
+        """Say, once a process, why a thread got no time that is no thread."""
+        if threads_are_greenlets() and not self._told_of_greenlets:
+            self._told_of_greenlets = True
+            logger.warning(
+                "gevent or eventlet makes the thread for heartbeats a greenlet, which waits while another greenlet computes. "
+                "What to do: make visibility_timeout (%g s) longer than the longest computation, or use another pool for it",
+                self._visibility_timeout_s,
+            )
+
+    def wake(self) -> None:
+        """Have the thread look at what is due."""
+        self._waker.wake()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until nothing is left to settle, at most `timeout_s` seconds; return whether that was reached."""
+        deadline = time.monotonic() + timeout_s
+        while self.register.waiting:
+            if time.monotonic() >= deadline:
+                return False
+            self.start()
+            time.sleep(0.005)
+        return True
+
+    def stop(self) -> None:
+        """End the thread and close its connections. What is held stays claimed until its deadline."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            self._stopping = True
+        self._waker.wake()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=5)
+        self.deliveries.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether the thread is alive."""
+        return self._thread is not None and self._thread.is_alive()
+
+    # -- the thread -------------------------------------------------------------------------------------------------------
+
+    def _live(self) -> None:
+        backoff_s = FIRST_BACKOFF_S
+        idle_since: float | None = None
+        # While no thread ran, none was due.
+        self._heartbeat.hurry()
+        try:
+            while not self._stopping and self._pid == os.getpid():
+                try:
+                    self._work()
+                    self._back()
+                    self._rest()
+                except (RedisError, OSError, CeleryRedisPlusError) as error:
+                    self._away(error)
+                    self._pause(backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, guards nothing
+                    backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)
+                except Exception:
+                    logger.exception("a duty failed; this is a defect of celery-redis-plus, please report it")
+                    self._away(None)
+                    self._pause(LONGEST_BACKOFF_S)
+                else:
+                    backoff_s = FIRST_BACKOFF_S
+                if self.watched.all() or len(self.register) or self.register.waiting:
+                    idle_since = None
+                else:
+                    idle_since = idle_since or clock.now_s()
+                    if clock.now_s() - idle_since > IDLE_END_S and self._retire():
+                        break
+        finally:
+            if self._pid == os.getpid():
+                self._heartbeat.hurry()
+                self._commands.close()
+                with self._lock:
+                    if self._thread in {None, threading.current_thread()}:
+                        # Else one that was started meanwhile waits there by now.
+                        self._bell_wire.abandon()
+                        self._timers.forget()
+
+    def _retire(self) -> bool:
+        with self._lock:
+            if self.watched.all() or self.register.waiting:
+                return False
+            if self._thread is threading.current_thread():
+                self._thread = None
+            return True
+
+    def _work(self) -> None:
+        if self.watched.version != self._watched_version:
+            self._watched_version = self.watched.version
+            self._janitor.hurry()
+            self.roster.hurry()
+            self._subscriptions.hurry()
+        self._sweeper.watch(self._swept())
+        self._rounds.run()
+
+    def _note_id(self, queue: str, record_id: bytes) -> None:
+        """Read a queue's record anew where it is not the one that this process knows: it was deleted and declared again."""
+        known = self.knowledge.records.get(queue)
+        if known is not None and known.id == record_id:
+            return
+        record = self._queues.read(queue)
+        if record is None:
+            return
+        if record.arguments.max_unacked is None:
+            self.register.limited.discard(queue)
+        else:
+            self.register.limited.add(queue)
+        if known is not None:
+            logger.info("queue %r was declared again: %s", queue, record.arguments.encode())
+        self.watched.redeclared(queue, self._queues.ttl_ms(record.arguments))
+
+    def _swept(self) -> dict[str, None]:
+        """The queues that this process sweeps: those it consumes, and those that have to be swept by anybody."""
+        return dict.fromkeys([queue.name for queue in self.watched.all()] + self._tending.queues)
+
+    def _rest(self) -> None:
+        """Wait until something is due, a timer rings, or a channel has work for us."""
+        timers = (self._keys.queue(name).timer for name in self._swept())
+        bells: tuple[bytes, ...] = (*timers, self._keys.tended_bell, *self.roster.probes)
+        if self._revoking.on_expired is not None:
+            bells = (*bells, self._keys.expired[-1])
+        if bells != self._timers.armed:
+            if self._timers.armed:
+                self._timer_rang(self._timers.disarm())
+            if bells:
+                self._timers.arm(bells)
+        wait_s = max(0.0, min(self._rounds.due_at - clock.now_s(), LONGEST_REST_S))
+        descriptors = [self._waker.fileno()]
+        if self._timers.armed:
+            descriptors.append(self._bell_wire.fileno())
+        wait_readable(descriptors, wait_s)
+        self._waker.clear()
+        if self._timers.arrived():
+            self._timer_rang(self._timers.take())
+
+    def _timer_rang(self, bell: bytes | None) -> None:
+        if bell == self._keys.tended_bell:
+            self._tending.hurry()
+        if bell == self._keys.expired[-1]:
+            self._revoking.hurry()
+        if bell in self.roster.probes:
+            self.roster.hurry()
+        for name in self._swept():
+            if self._keys.queue(name).timer == bell:
+                self._sweeper.hurry(name)
+
+    def _away(self, error: Exception | None) -> None:
+        if self._reachable and error is not None and not self._stopping:
+            self._reachable = False
+            logger.warning("heartbeats and timers: the broker is away (%s); trying again", error)
+        self._commands.abandon()
+        self._bell_wire.abandon()
+        self._timers.forget()
+        self._heartbeat.hurry()
+        self._sweeper.hurry()
+        self.roster.hurry()
+        self._janitor.hurry()
+        self._tending.hurry()
+        self._revoking.hurry()
+        self._restorer.hurry()
+        self._subscriptions.hurry()
+
+    def _back(self) -> None:
+        if not self._reachable:
+            self._reachable = True
+            logger.info("heartbeats and timers: the broker is back")
+
+    def _pause(self, seconds: float) -> None:
+        """Wait before the next try; new work does not shorten it, a stop does."""
+        deadline = time.monotonic() + seconds
+        while not self._stopping and (left := deadline - time.monotonic()) > 0:
+            wait_readable([self._waker.fileno()], left)
+            self._waker.clear()
+
+
+#: Seconds after which the thread looks around even if nothing is due.
+LONGEST_REST_S = 30.0

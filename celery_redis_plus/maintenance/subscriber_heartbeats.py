@@ -1,0 +1,134 @@
+"""Tells the server how far this process's fanout subscribers are and that they live; clears away those that died."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from celery_redis_plus import clock
+from celery_redis_plus.broker.fanout.subscriber_registry import BATCH, SECOND_CHANCE_S
+from celery_redis_plus.signals import SubscriberDied, notify
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.unacked import Keeper
+    from celery_redis_plus.broker.exchanges.bindings import Bindings
+    from celery_redis_plus.broker.fanout.entries import Mark
+    from celery_redis_plus.broker.fanout.subscriber_cursor import Position, Positions
+    from celery_redis_plus.broker.fanout.subscriber_registry import Death, Registry, StreamEnd
+    from celery_redis_plus.keys import FanoutKeys
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two reports of a cursor that moves: what a process that dies has processed since comes again, if it is durable.
+REPORT_S = 1.0
+#: Seconds between two signs of life of one that does not move, at most; never more than a third of what it is given.
+BEAT_S = 30.0
+#: Seconds between two looks at deliveries of a broken connection.
+DECIDE_S = 0.5
+
+
+class Subscriptions:
+    """The duty for the subscriber registry."""
+
+    def __init__(
+        self, registry: Registry, positions: Positions, bindings: Bindings, fanout_keys: Callable[[str], FanoutKeys]
+    ) -> None:
+        """Report what stands in `positions`; `fanout_keys` spells the keys of an exchange."""
+        self._registry = registry
+        self._positions = positions
+        self._bindings = bindings
+        self._fanout_keys = fanout_keys
+        #: What was reported last, and when: (cursor, seconds on `clock`).
+        self._reported: dict[str, tuple[Mark, float]] = {}
+        self._beat_s = min(BEAT_S, positions.keep_s / 3)
+        self._look_at = 0.0
+        self._reap_at = clock.now_s() + random.uniform(1, SECOND_CHANCE_S)  # noqa: S311 - spreads load, guards nothing
+        #: Server's time of the last look for deaths, by exchange.
+        self._reaped_ms: dict[str, int] = {}
+        #: Decides about what was delivered over a connection that broke; without one all of it comes again.
+        self.keeper: Keeper | None = None
+
+    @property
+    def due_at(self) -> float:
+        """When to run next, on `clock`, in seconds."""
+        return min(self._look_at, self._reap_at) if self._positions.all() else self._reap_at
+
+    def hurry(self) -> None:
+        """Run next at once: something subscribes, or the connection was away."""
+        self._look_at = 0.0
+
+    def run(self) -> None:
+        """Do what is due. Raises as `Wire.run` does."""
+        now = clock.now_s()
+        undecided = [position for position in self._positions.all() if position.undecided and position.owner is not None]
+        for position in undecided:
+            position.decide(self.keeper)
+        self._look_at = now + (DECIDE_S if undecided else REPORT_S)
+        self._give_up()
+        self._report(now)
+        if now >= self._reap_at:
+            self._reap_at = now + random.uniform(0.9, 1.0) * SECOND_CHANCE_S  # noqa: S311 - spreads load, guards nothing
+            self.reap()
+
+    def _give_up(self) -> None:
+        for position in self._positions.expired():
+            self._positions.end(position, self._registry)
+            logger.warning(
+                "queue %r: nobody came back for its broadcasts of exchange %r within %.0f s after the connection broke; what "
+                "came after entry %s %s",
+                position.queue, position.keys.exchange, self._positions.keep_s, position.cursor.entry.decode(),
+                "waits for its next reader" if position.durable_id else "is not delivered to it",
+            )  # fmt: skip
+
+    def _report(self, now: float) -> None:
+        positions = self._positions.all()
+        by_stream: dict[bytes, list[Position]] = {}
+        for position in positions:
+            if not position.live:
+                continue
+            cursor, at = self._reported.get(position.id, (None, 0.0))
+            if position.cursor != cursor or now - at >= self._beat_s or not at:
+                by_stream.setdefault(position.stream, []).append(position)
+        for of_stream in by_stream.values():
+            for first in range(0, len(of_stream), BATCH):
+                batch = of_stream[first : first + BATCH]
+                cursors = [position.cursor for position in batch]
+                end = self._registry.heartbeat(batch[0].keys, batch)
+                for position, cursor in zip(batch, cursors, strict=True):
+                    self._reported[position.id] = (cursor, now)
+                    self._compare(position, cursor, end)
+                    if position.ended:
+                        # Its goodbye, over another connection, may have been done before this made its record anew.
+                        self._registry.unsubscribe(position)
+        if len(self._reported) > 2 * len(positions) + BATCH:
+            known = {position.id for position in positions}
+            self._reported = {name: last for name, last in self._reported.items() if name in known}
+
+    @staticmethod
+    def _compare(position: Position, cursor: Mark, end: StreamEnd) -> None:
+        if end.has_gone_back(cursor):
+            position.go_back_to(end.mark)
+
+    def reap(self) -> None:
+        """Clear away dead subscribers of all fanout exchanges, and tell of deaths, whoever has noticed them."""
+        for exchange in self._bindings.names_of_type("fanout"):
+            now_ms, deaths = self._registry.reap(self._fanout_keys(exchange), self._reaped_ms.get(exchange))
+            self._reaped_ms[exchange] = now_ms
+            for death in deaths:
+                _tell(exchange, death, ours=death.at_ms == now_ms)
+
+    def forget(self, exchange: str, queue: str) -> None:
+        """Forget the durable subscriber of a queue that vanished. Raises as `Wire.run` does."""
+        self._registry.forget_durable(self._fanout_keys(exchange), queue)
+
+
+def _tell(exchange: str, death: Death, *, ours: bool) -> None:
+    logger.log(
+        logging.WARNING if ours else logging.DEBUG,
+        "subscriber %s of exchange %r on %s is dead: no sign of life within its time, nor after its second chance; %d "
+        "broadcast(s) after entry %s were not processed by it",
+        death.id, exchange, death.host, death.unread, death.cursor,
+    )  # fmt: skip
+    notify(SubscriberDied(death.queue, exchange, death.id, death.host, death.unread, death.cursor, death.at_ms))

@@ -1,0 +1,233 @@
+"""Promotes delayed messages when they are due, ends those that expired, recovers those that nobody holds any more.
+
+Of all processes that consume a queue one holds its lease and sleeps to the exact next due time; the others look when the
+lease ends. A publisher that brings something sooner than the sweeper knew rings the queue's timer. A bell that got lost is
+rung again, and the dead letters are kept within their bounds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from redis.exceptions import ResponseError
+
+from celery_redis_plus import clock
+from celery_redis_plus.broker.consumers.failures import log_deaths, read_deaths
+from celery_redis_plus.maintenance.lease_heartbeats import interval_s
+from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.keys import Keys
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two passes over a queue at the most: within it, and the server's answer, a lost bell is rung again.
+INTERVAL_S = 4.0
+#: Seconds by which a lease outlasts the next pass. A frozen sweeper that also swallowed a bell delays the next ring by
+#: both together, which stays under the 5 s that the design promises.
+LEASE_MARGIN_S = 0.5
+#: Entries of one queue that one pass moves, of each kind.
+LIMIT = 500
+#: Queues in one script call.
+QUEUES = 50
+#: Seconds by which a pass may come early, to serve queues together that are due together.
+TOGETHER_S = 0.0005
+#: Wait after an outage, or a step of the server's clock, before messages are recovered, in intervals of the heartbeat.
+GRACE_INTERVALS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a sweep holds messages to."""
+
+    visibility_timeout_s: float
+    #: Failed deliveries after which a message dies; None is never.
+    delivery_limit: int | None
+    dead_letter_max: int
+    dead_letter_ttl_s: float
+
+
+class Sweeper:
+    """The duty that makes messages claimable."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        keys: Keys,
+        *,
+        name: str,
+        limits: Limits,
+        see_off: Callable[[str], None],
+        note_id: Callable[[str, bytes], None] = lambda *_: None,
+    ) -> None:
+        """Sweep over `wire` under `name`, which leases are held by.
+
+        `see_off` is called with a queue that has messages for its dead-letter exchange, `note_id` with a queue and the id that
+        its record has now.
+        """
+        self._wire = wire
+        self._keys = keys
+        self._name = name
+        self._see_off = see_off
+        self._note_id = note_id
+        visibility_timeout_s = limits.visibility_timeout_s
+        self._bounds = (
+            -1 if limits.delivery_limit is None else limits.delivery_limit,
+            limits.dead_letter_max,
+            _ms(limits.dead_letter_ttl_s),
+        )
+        self._visibility_ms = _ms(visibility_timeout_s)
+        self._interval_s = min(INTERVAL_S, visibility_timeout_s / 6)
+        self._lease_s = self._interval_s + LEASE_MARGIN_S
+        self._grace_s = GRACE_INTERVALS * interval_s(visibility_timeout_s)
+        # The last heartbeat may be as old when the outage begins: what is left of the timeout is for the way back.
+        self._longest_gap_s = max(visibility_timeout_s / 3, self._lease_s * 1.5)
+        self._due_at: dict[str, float] = {}
+        self._take_over: set[str] = set()
+        #: Queues that cannot be swept, and why, as it was logged.
+        self._failing: dict[str, str] = {}
+
+    @property
+    def due_at(self) -> float:
+        """When to run next, on `clock`, in seconds; infinity without queues."""
+        return min(self._due_at.values(), default=float("inf"))
+
+    def watch(self, queues: Iterable[str]) -> None:
+        """Sweep these queues from now on, new ones at once."""
+        wanted = set(queues)
+        for gone in self._due_at.keys() - wanted:
+            del self._due_at[gone]
+        for new in wanted - self._due_at.keys():
+            self._due_at[new] = 0.0
+
+    def hurry(self, queue: str | None = None) -> None:
+        """Run next at once: for one queue because its timer rang, for all after the connection was away."""
+        if queue is None:
+            self._due_at = dict.fromkeys(self._due_at, 0.0)
+        elif queue in self._due_at:
+            self._due_at[queue] = 0.0
+            self._take_over.add(queue)
+
+    def run(self) -> None:
+        """Sweep the queues that are due. Raises as `Wire.run` does."""
+        slice_ = Slice()
+        soon = clock.now_s() + TOGETHER_S
+        due = [queue for queue, at in self._due_at.items() if at <= soon]
+        urgent = [queue for queue in due if queue in self._take_over]
+        ordinary = [queue for queue in due if queue not in self._take_over]
+        for queues, take_over in ((urgent, True), (ordinary, False)):
+            for at in range(0, len(queues), QUEUES):
+                if slice_.over:
+                    # The rest stays due.
+                    return
+                part = queues[at : at + QUEUES]
+                self._sweep(part, take_over=take_over)
+                self._take_over.difference_update(part)
+
+    def _sweep(self, queues: list[str], *, take_over: bool) -> None:
+        keys: list[bytes] = []
+        for queue in queues:
+            keys += self._keys.queue(queue).places
+        keys += self._keys.expired
+        reply = self._wire.run(
+            script("sweep"), keys, self._name, _ms(self._lease_s), _ms(self._interval_s), LIMIT, int(take_over),
+            _ms(self._grace_s), _ms(self._longest_gap_s), *self._bounds, self._visibility_ms,
+        )  # fmt: skip
+        now = clock.now_s()
+        deaths = list(read_deaths(reply[COLUMNS * len(queues) :]))
+        for number, queue in enumerate(queues):
+            swept = Swept(*reply[COLUMNS * number : COLUMNS * (number + 1)])
+            if swept.id:
+                self._note_id(queue, swept.id)
+            if queue in self._due_at:
+                self._due_at[queue] = now + swept.wait_ms / 1000
+            _report(queue, swept)
+            if swept.died:
+                log_deaths(queue, swept.died, [death for death in deaths if death.meta == self._keys.queue(queue).meta])
+            self._note_failure(queue, swept.failure.decode("utf-8", "replace"))
+            if swept.dying:
+                self._see_off(queue)
+
+    def _note_failure(self, queue: str, text: str) -> None:
+        if text == self._failing.get(queue, ""):
+            return
+        if text:
+            self._failing[queue] = text
+            places = self._keys.queue(queue).places
+            about = self._wire.refused_keys.describe(ResponseError(text), ("EVALSHA", script("sweep").sha, len(places), *places))
+            logger.error(
+                "queue %r cannot be swept (%s%s); trying again every %g s", queue, text, about and f": {about}", self._interval_s
+            )
+        else:
+            del self._failing[queue]
+            logger.info("queue %r is swept again", queue)
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What one pass did in one queue, as the script returns it."""
+
+    wait_ms: int
+    mine: int
+    promoted: int
+    recovered: int
+    died: int
+    expired: int
+    dropped: int
+    dying: int
+    evicted: int
+    overrun: int
+    skipped: int
+    damaged: int
+    unrevoked: int
+    failure: bytes
+    #: Of the queue's record; empty where it has none.
+    id: bytes
+
+
+#: Values that the sweep returns for a queue.
+COLUMNS = len(fields(Swept))
+
+
+def _report(queue: str, swept: Swept) -> None:
+    if swept.recovered:
+        logger.info("recovered %d message(s) of queue %r: their consumers gave no sign of life", swept.recovered, queue)
+    if swept.expired:
+        logger.info("%d message(s) of queue %r expired", swept.expired, queue)
+    if swept.dropped:
+        logger.info("%d dead message(s) of the transient queue %r are dropped", swept.dropped, queue)
+    if swept.evicted:
+        logger.warning(
+            "%d old dead letter(s) of queue %r are removed (options dead_letter_max, dead_letter_ttl)", swept.evicted, queue
+        )
+    if swept.overrun:
+        logger.warning(
+            "%d event(s) of queue %r are removed that a registered reader has not read (option archive_hard_maxlen)",
+            swept.overrun, queue,
+        )  # fmt: skip
+    if swept.skipped:
+        logger.warning(
+            "%d event(s) of queue %r were not written: the server's memory is full, or their key holds something else",
+            swept.skipped, queue,
+        )  # fmt: skip
+    if swept.damaged:
+        logger.error(
+            "%d message(s) of queue %r are set aside: what is stored under their keys is no message any more (counter `damaged`)",
+            swept.damaged, queue,
+        )  # fmt: skip
+    if swept.unrevoked:
+        logger.warning(
+            "%d expired task(s) of queue %r never become REVOKED, and whoever waits for their results waits on: no worker that "
+            "has the task revoked them within a day, or more than 10,000 expired tasks, or 64 MB of them, were waiting (counter "
+            "`unrevoked`)",
+            swept.unrevoked, queue,
+        )  # fmt: skip
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)

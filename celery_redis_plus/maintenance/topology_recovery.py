@@ -1,0 +1,94 @@
+"""Declares again what this process consumes, should the server lose it: a flush, or an eviction policy that takes our keys."""
+
+from __future__ import annotations
+
+import logging
+import random
+from typing import TYPE_CHECKING
+
+from celery_redis_plus import clock
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+from celery_redis_plus.errors import PreconditionFailed
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.exchanges.bindings import Bindings
+    from celery_redis_plus.broker.exchanges.declared_topology import Knowledge
+    from celery_redis_plus.broker.queues.queues import Queues
+    from celery_redis_plus.maintenance.consumed_queues import WatchList
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks for a flush; spread, so that a hundred workers do not look together.
+LOOK_S = 5.0
+#: Each of so many looks asks for every queue and exchange by itself, one of which may have been evicted: as many commands.
+CLOSELY = 4
+#: Seconds after which a missing record is looked for again before it is believed: a deletion takes the record first, and its
+#: place in the list of queues a moment later.
+SECOND_LOOK_S = 0.3
+
+
+class Restorer:
+    """The duty that keeps consumed queues, and the bindings that this process made, on the server."""
+
+    def __init__(self, queues: Queues, bindings: Bindings, watched: WatchList, knowledge: Knowledge) -> None:
+        """Look after the queues in `watched` and those of bindings that were made here, by what is in `knowledge`."""
+        self._queues = queues
+        self._bindings = bindings
+        self._watched = watched
+        self._knowledge = knowledge
+        self._flushes = knowledge.flushes
+        self._look_at = 0.0
+        #: When to ask for every queue and exchange, on `clock`, in seconds.
+        self._closely_at = 0.0
+        #: What was missing at the last look.
+        self._suspects: set[str] = set()
+
+    @property
+    def due_at(self) -> float:
+        """When to run next, on `clock`, in seconds."""
+        return self._look_at
+
+    def hurry(self) -> None:
+        """Run next at once: the connection was away, and the server may have lost its data."""
+        self._look_at = self._closely_at = 0.0
+
+    def run(self) -> None:
+        """Look, and declare again what is missing. Raises as `Wire.run` does."""
+        now = clock.now_s()
+        rest_s = random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
+        self._look_at = now + rest_s
+        watched = {queue.name for queue in self._watched.all()}
+        if not watched:
+            return
+        # In this order: a flush after the look at the mark is noticed the next time.
+        self._bindings.look()
+        flushes = self._knowledge.flushes
+        if flushes == self._flushes and not self._suspects and now < self._closely_at:
+            return
+        # A binding alone would lead nowhere.
+        wanted = sorted(watched | self._knowledge.bound_queues())
+        # Neither listed nor flushed: somebody has deleted it.
+        missing = {
+            name for name, listed in self._queues.missing(wanted).items() if listed is not None or flushes != self._flushes
+        }
+        for name in missing & self._suspects:
+            self._declare(name)
+        self._suspects = missing - self._suspects
+        if self._suspects:
+            self._look_at = min(self._look_at, clock.now_s() + SECOND_LOOK_S)
+            return
+        for exchange in self._knowledge.bound_exchanges():
+            self._bindings.look_after(exchange)
+        self._flushes = flushes
+        self._closely_at = now + CLOSELY * rest_s
+
+    def _declare(self, name: str) -> None:
+        arguments = self._knowledge.queue(name) or QueueArguments(durable=True)
+        logger.warning(
+            "the record of queue %r, consumed or bound here, vanished from the server (flushed or evicted): it is declared again",
+            name,
+        )
+        try:
+            self._queues.declare(name, arguments)
+        except PreconditionFailed as error:
+            logger.warning("queue %r was declared otherwise meanwhile: %s", name, error)

@@ -1,0 +1,46 @@
+"""Finds the queues that have to be swept although nobody may consume them: messages expire there, or go on when they are dead.
+
+The usual retry pattern is such a queue: a TTL, and a dead-letter exchange that leads back to the work queue.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from celery_redis_plus import clock
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.queues.queues import Queues
+
+#: Seconds between two looks; spread, so that a hundred workers do not look together. A new queue rings a bell besides.
+LOOK_S = 20.0
+
+
+class Tending:
+    """The duty that knows the tended queues."""
+
+    def __init__(self, queues: Queues) -> None:
+        """Look through `queues`."""
+        self._queues = queues
+        self._look_at = 0.0
+        #: The tended queues.
+        self.queues: list[str] = []
+
+    @property
+    def due_at(self) -> float:
+        """When to run next, on `clock`, in seconds."""
+        return self._look_at
+
+    def hurry(self) -> None:
+        """Run next at once: there is a new one, or the connection was away."""
+        self._look_at = 0.0
+
+    def run(self) -> None:
+        """Read the list, and strike off queues that are gone. Raises as `Wire.run` does."""
+        self._look_at = clock.now_s() + random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
+        found = self._queues.tended()
+        gone = set(self._queues.without_record(found))
+        if gone:
+            self._queues.untend(gone)
+        self.queues = [name for name in found if name not in gone]

@@ -1,0 +1,90 @@
+"""Finds messages that kombu's own Redis transport has stored for the queues consumed here: nobody reads them.
+
+With an unchanged `redis://` URL, one process without `configure_app` publishes into kombu's lists in the same database, without
+an error anywhere. The consumers of its queues are the ones who can notice.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING
+
+from redis.exceptions import NoPermissionError, ResponseError
+
+from celery_redis_plus import clock
+
+if TYPE_CHECKING:
+    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.maintenance.consumed_queues import WatchList
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks; a new queue is looked at when its consumer starts.
+LOOK_S = 300.0
+#: How many queues one look takes: five short commands each.
+MOST = 32
+
+
+class UnconvertedProcesses:
+    """The duty that warns, once for each queue, that kombu's lists of it have messages."""
+
+    def __init__(self, wire: Wire, keys: Keys, watched: WatchList) -> None:
+        """Look over `wire`, for the lasting queues in `watched`."""
+        self._wire = wire
+        self._keys = keys
+        self._watched = watched
+        self._version = -1
+        self._look_at = 0.0
+        self._looked: set[str] = set()
+        self._warned: set[str] = set()
+
+    @property
+    def due_at(self) -> float:
+        """When to run next, on `clock`, in seconds."""
+        return self._look_at if self._version == self._watched.version or self._look_at == math.inf else 0.0
+
+    def run(self) -> None:
+        """Look at the queues that are due. Raises as `Wire.run` does where the server is away."""
+        version = self._watched.version
+        now = clock.now_s()
+        if self._look_at <= now:
+            self._look_at = now + LOOK_S
+            self._looked.clear()
+        lasting = [queue.name for queue in self._watched.all() if queue.ttl_ms is None]
+        due = [name for name in lasting if name not in self._looked and name not in self._warned]
+        try:
+            for name in due[:MOST]:
+                self._look(name)
+                self._looked.add(name)
+        except NoPermissionError as error:
+            logger.debug("kombu's keys cannot be looked at: %s", error)
+            self._look_at = math.inf
+        # What is left is due with the next round.
+        self._version = version if len(due) <= MOST else -1
+
+    def _look(self, queue: str) -> None:
+        lists = self._keys.kombu_lists(queue)
+        lengths = {key: length for key in lists if (length := self._count("LLEN", key))}
+        if not lengths:
+            return
+        self._warned.add(queue)
+        logger.warning(
+            "queue %r: %d message(s) lie in %s, where kombu's own Redis transport keeps them and nobody reads them (bindings of "
+            "kombu: %d). Some process publishes without celery-redis-plus: give its broker URL the scheme redisplus://, or call "
+            "configure_app. Messages from before the conversion are moved by `celery migrate`",
+            queue,
+            sum(lengths.values()),
+            ", ".join(f"list {key.decode(errors='backslashreplace')!r}" for key in lengths),
+            self._count("SCARD", self._keys.kombu_binding(queue)),
+        )
+
+    def _count(self, command: str, key: bytes) -> int:
+        try:
+            return int(self._wire.command(command, key))
+        except NoPermissionError:
+            raise
+        except ResponseError:
+            # A key of another type is none of kombu's.
+            return 0

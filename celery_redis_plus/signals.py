@@ -1,0 +1,126 @@
+"""What this process noticed of its broadcasts and its broker, for whoever wants to know: `listen` calls back.
+
+Everything that is noticed here is also logged; a callback is for a program that has to act on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A subscriber missed broadcasts: the stream was cut beyond its cursor, or began anew.
+
+    Attributes:
+        queue, exchange: whose broadcasts.
+        count: how many; None where the stream began anew, so that nobody knows.
+        after: id of the last entry before the gap, '0-0' where there was none.
+        until: id of the first entry after it, '' where none has come yet.
+    """
+
+    queue: str
+    exchange: str
+    count: int | None
+    after: str
+    until: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriberDied:
+    """A subscriber of a fanout exchange gave no sign of life for `subscriber_timeout` and its second chance.
+
+    Attributes:
+        queue, exchange: whose broadcasts. subscriber: its id in the registry. host: where it ran, as `host:pid`.
+        unread: how many broadcasts it had not processed; 0 for a reader of a durable subscriber, which keeps its cursor.
+        cursor: id of the last entry that it had processed. at_ms: when it was declared dead, ms since the epoch (server's clock).
+    """
+
+    queue: str
+    exchange: str
+    subscriber: str
+    host: str
+    unread: int
+    cursor: str
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLost:
+    """A connection to the broker at `address` failed: its consumers and publishers reconnect."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerBack:
+    """The broker at `address` answers again."""
+
+    address: str
+
+
+Notice = Missed | SubscriberDied | BrokerLost | BrokerBack
+Callback = Callable[[Notice], object]
+
+_callbacks: list[Callback] = []
+_lost: set[str] = set()
+_lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """Give a forked child a lock that no thread of its parent holds. Below `topology.forks`, which does so for all others."""
+    global _lock  # noqa: PLW0603 - the module is the owner
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+def listen(callback: Callback) -> Callable[[], None]:
+    """Call `callback` with every notice of this process from now on; return a function that ends it.
+
+    It is called in the thread that noticed, which may be the duties' thread or a consumer's: it has to be short. What it
+    raises is logged.
+    """
+    _callbacks.append(callback)
+
+    def end() -> None:
+        if callback in _callbacks:
+            _callbacks.remove(callback)
+
+    return end
+
+
+def notify(notice: Notice) -> None:
+    """Tell everybody who listens."""
+    for callback in tuple(_callbacks):
+        try:
+            callback(notice)
+        except Exception:
+            logger.exception("a callback for signals of celery-redis-plus failed on %r", notice)
+
+
+def broker_lost(address: str) -> None:
+    """Note that a connection to `address` failed; only the first one of several tells."""
+    with _lock:
+        known = address in _lost
+        _lost.add(address)
+    if not known:
+        notify(BrokerLost(address))
+
+
+def broker_reached(address: str) -> None:
+    """Note that `address` answers; tells only where it was lost before."""
+    if address not in _lost:
+        return
+    with _lock:
+        known = address in _lost
+        _lost.discard(address)
+    if known:
+        notify(BrokerBack(address))

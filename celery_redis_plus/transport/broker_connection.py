@@ -1,0 +1,342 @@
+"""One kombu connection's use of the broker: its wires, and the broker's rooms wired to them."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import secrets
+import socket
+import weakref
+from collections.abc import Collection
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from redis.exceptions import NoPermissionError, RedisError
+
+from celery_redis_plus import signals
+from celery_redis_plus.broker.consumers.acks import Settler
+from celery_redis_plus.broker.consumers.claims import Claimer
+from celery_redis_plus.broker.consumers.leases import Leases
+from celery_redis_plus.broker.consumers.registry import SEPARATOR, Consumers
+from celery_redis_plus.broker.consumers.wakeup_waiter import BellWaiter
+from celery_redis_plus.broker.dead_letters.store import DeadLetters
+from celery_redis_plus.broker.dead_letters.unroutable import Undelivered
+from celery_redis_plus.broker.exchanges.bindings import Bindings
+from celery_redis_plus.broker.fanout.reader import FanoutReader
+from celery_redis_plus.broker.fanout.subscriber_registry import Registry
+from celery_redis_plus.broker.flow_control.controller import LOOK_S, Bounded, Patience
+from celery_redis_plus.broker.flow_control.publisher_queue import WaitingRoom
+from celery_redis_plus.broker.publishing.delivery_store import Tracks
+from celery_redis_plus.broker.publishing.publisher import Publisher, Replication, Target
+from celery_redis_plus.broker.queues.ownership import Ownership
+from celery_redis_plus.broker.queues.queues import Queues
+from celery_redis_plus.connection import forks
+from celery_redis_plus.connection.blocking_connection import OVERDUE_S, BlockingWire
+from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.connector import Connector
+from celery_redis_plus.connection.this_process import this_process
+from celery_redis_plus.connection.waker import Waker
+from celery_redis_plus.errors import ServerUnreachable
+from celery_redis_plus.event_log.settings import Archive
+from celery_redis_plus.keys import Keys
+from celery_redis_plus.maintenance.process_services import service_for
+from celery_redis_plus.transport import framework_hooks
+from celery_redis_plus.transport.delivery_tracking import Tracking
+from celery_redis_plus.transport.restricted_queues import Claims
+from celery_redis_plus.transport.typed_queues import Acceptance
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+    from celery_redis_plus.broker.queues.queues import Sizes
+    from celery_redis_plus.connection.address import Address
+    from celery_redis_plus.keys import FanoutKeys
+    from celery_redis_plus.maintenance.service import Service
+    from celery_redis_plus.options import Options
+
+logger = logging.getLogger(__name__)
+
+
+class Session:
+    """The life of one kombu connection, from connect to close or failure.
+
+    `id` is the holder's name on the server: what a broken session has claimed can be told from what others have.
+    """
+
+    def __init__(self, address: Address, options: Options, origin: object | None = None) -> None:
+        """Connect to `address`; `origin` is what will open the next session, should this one break.
+
+        Raises:
+            redis.exceptions.ConnectionError: and its kin, as `errors` names them.
+        """
+        self.id = secrets.token_hex(6)
+        self.address = address
+        self.options = options
+        self._origin = None if origin is None else weakref.ref(origin)
+        self.keys = Keys(options.global_keyprefix)
+        self.connector = Connector(address, options)
+        self.wire = Wire(self.connector, "commands", timeout=_patience(options))
+        self.bell_wire = BlockingWire(self.connector, "bells", timeout=options.socket_timeout)
+        self.stream_wire = BlockingWire(self.connector, "streams", timeout=options.socket_timeout)
+        self.waker = Waker()
+        knowledge = self.service.knowledge
+        self.bindings = Bindings(self.wire, self.keys, knowledge)
+        self.queues = Queues(
+            self.wire,
+            self.keys,
+            transient_ttl_s=options.transient_queue_ttl,
+            owner_timeout_s=options.consumer_heartbeat_timeout,
+            archive=Archive.of(options),
+            knowledge=knowledge,
+        )
+        self.ownership = Ownership(self.wire, self.keys, self.id, gone=knowledge.gone, remove=self._remove_queue)
+        #: Exclusive queues that were declared here -> the process that did; a fork leaves them to its parent.
+        self._owned: dict[str, int] = {}
+        self.acceptance = Acceptance(options.accept)
+        self.waiting_room = WaitingRoom(self.wire, self.keys, self._room_wire)
+        bounded = Bounded(
+            self.waiting_room,
+            Patience(options.publish_timeout, options.throttle_threshold),
+            check_type=self.acceptance.check_declared,
+            consumes_itself=self._consumes_itself,
+        )
+        self.publisher = Publisher(
+            self.wire,
+            self.keys,
+            dedup_window_s=options.publish_dedup_window,
+            on_missing=self.queues.revive,
+            replication=Replication(options.wait_replicas, options.wait_replicas_timeout),
+            bounded=bounded,
+        )
+        self.consumers = Consumers(self.wire, self.keys, timeout_s=options.consumer_heartbeat_timeout)
+        self._numbers = itertools.count(1)
+        self.undelivered = Undelivered(self.publisher, keep=options.dead_letter_max)
+        self.tracking = Tracking(Tracks(self.wire, self.keys), self.undelivered)
+        self.claimer = Claimer(
+            self.wire,
+            self.keys,
+            holder=self.id,
+            visibility_timeout_s=options.visibility_timeout,
+            delivery_limit=options.delivery_limit,
+            dead_letter_max=options.dead_letter_max,
+        )
+        self.claimer.worker = options.client_name or f"{os.getpid()}@{socket.gethostname()}"
+        self.claims = Claims(self)
+        self.waiter = BellWaiter(
+            self.bell_wire, self.wire, wake=self.keys.wake(self.id), polling_interval_s=options.longest_wait_s
+        )
+        self.registry = Registry(self.wire, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age)
+        self.reader = FanoutReader(self.stream_wire, patterns=options.fanout_patterns, polling_interval_s=options.longest_wait_s)
+        self.settler = Settler(
+            self.wire,
+            self.keys,
+            self.service.register,
+            dead_letter_max=options.dead_letter_max,
+            delivery_limit=options.delivery_limit,
+            on_gathered=self.service.ack_flush.expect,
+        )
+        self.leases = Leases(self.wire, self.keys, self.service.register, visibility_timeout_s=options.visibility_timeout)
+        self.dead_letters = DeadLetters(self.wire, self.keys)
+        #: Where broadcasts go: exchange -> target.
+        self.targets: dict[str, Target] = {}
+        #: What is bound to fanout exchanges here: queue -> (exchange, routing key) -> the exchange's keys.
+        self.bound: dict[str, dict[tuple[str, str], FanoutKeys]] = {}
+        #: The thread whose event loop serves this session; None without one.
+        self.loop_thread: int | None = None
+        #: One of the wires has failed: what this session consumed is abandoned, and its consumers have to reconnect.
+        self.broken = False
+        #: Where nobody closes the session, the duties clean up after it. The interpreter's exit is another matter.
+        self._on_drop = weakref.finalize(self, self.service.dropped.note, self.id)
+        self._on_drop.atexit = False
+        #: This process is a child of the one that opened it. It may publish; what was claimed and consumed is the parent's.
+        self.inherited = False
+        forks.watch(self)
+        for wire in (self.wire, self.bell_wire, self.stream_wire):
+            wire.on_failure = self._failed
+        try:
+            self._look()
+        except BaseException:
+            # Whoever tries again makes a new session; only the collector would find this one's descriptors.
+            self.wire.close()
+            self.waker.close()
+            raise
+        signals.broker_reached(address.display())
+
+    def _look(self) -> None:
+        """Connect, and see that the server does more than to accept: one that loads its data refuses all but the handshake.
+
+        Celery waits between two tries to connect, not between a connection and its first failure: a worker would try, and log,
+        thirty times a second until a large data set is loaded.
+        """
+        self.wire.connect()
+        try:
+            self.wire.command("PING")
+        except NoPermissionError as error:
+            logger.debug("%s: PING is refused: %s", self.address.display(), error)
+
+    def _room_wire(self) -> BlockingWire:
+        return BlockingWire(self.connector, "room", timeout=LOOK_S + OVERDUE_S)
+
+    def _consumes_itself(self, consumers: Collection[str]) -> bool:
+        return self.service.delivering.all_here({name.partition(SEPARATOR)[0] for name in consumers})
+
+    def _failed(self) -> None:
+        self.broken = True
+        _disown(self.service, self.id, self._owned)
+        signals.broker_lost(self.address.display())
+
+    def new_consumer_id(self) -> str:
+        """Return the id of one more consumer."""
+        return f"{self.id}{SEPARATOR}{next(self._numbers)}"
+
+    @property
+    def origin(self) -> object | None:
+        """The client's connection, which outlives sessions; None where it is gone."""
+        return None if self._origin is None else self._origin()
+
+    def check(self) -> None:
+        """Raise ServerUnreachable where the session is broken, so that its consumers reconnect."""
+        self.check_process()
+        if self.broken:
+            raise ServerUnreachable(f"the connection to {self.address.display()} was lost")
+
+    def check_process(self) -> None:
+        """Raise ServerUnreachable where this process has inherited the session: it needs one of its own to consume."""
+        if self.inherited:
+            raise ServerUnreachable(
+                f"the connection to {self.address.display()} is that of the process which forked this one; consume over a new one"
+            )
+
+    def forked(self) -> None:
+        """Leave what was claimed and is to be settled to the parent, in a child."""
+        self.inherited = self.broken = True
+        self.__dict__.pop("service", None)
+        # Another name than the parent's, in which nothing is claimed: what is given up under it concerns nobody.
+        self.id = secrets.token_hex(6)
+        self.loop_thread = None
+        self.waiter.forget()
+        self.settler.forget()
+
+    @cached_property
+    def service(self) -> Service:
+        """This process's service for the broker; `forked` forgets it, because a child has one of its own."""
+        return service_for(self.connector, self.keys, self.options)
+
+    def fanout_keys(self, exchange: str) -> FanoutKeys:
+        """Return the keys of a fanout exchange."""
+        return self.keys.fanout(exchange, self.options.stream_prefix(self.address.db))
+
+    def target(self, exchange: str) -> Target:
+        """Return where broadcasts to a fanout exchange go."""
+        known = self.targets.get(exchange)
+        if known is None:
+            max_age_ms = int((self.options.stream_max_age or 0) * 1000)
+            unheard = self.may_be_unheard(exchange)
+            known = Target(self.fanout_keys(exchange), self.options.stream_maxlen, max_age_ms, may_be_unheard=unheard)
+            self.targets[exchange] = known
+        return known
+
+    def may_be_unheard(self, exchange: str) -> bool:
+        """Tell whether messages to an exchange may go nowhere, and are only counted then."""
+        names = [name.strip() for name in self.options.unheard_exchanges.split(",")]
+        if any(fnmatchcase(exchange, name) for name in names):
+            return True
+        return framework_hooks.EVENT_EXCHANGE in names and framework_hooks.sends_events_to(exchange)
+
+    # -- exclusive queues -------------------------------------------------------------------------------------------------
+
+    def declare_own(self, queue: str, arguments: QueueArguments) -> Sizes:
+        """Declare an exclusive queue, and keep it alive until the session is over.
+
+        Raises:
+            ResourceLocked: another connection was first.
+            PreconditionFailed: as `Queues.declare`.
+        """
+        service = self.service
+        owners = service.knowledge.owners
+        owners[queue] = self.ownership.me
+        try:
+            # What one that went with its owner's signs of life has left.
+            self.queues.clear_away(queue)
+            sizes = self.queues.declare(queue, arguments)
+            self.ownership.take(queue)
+        except BaseException:
+            owners.pop(queue, None)
+            raise
+        if not self._owned:
+            # A session that nobody closes is over as well when it is collected.
+            weakref.finalize(self, _disown, service, self.id, self._owned).atexit = False
+        self._owned[queue] = this_process.pid
+        if self.queues.owner_keeps(arguments):
+            service.watched.add(queue, _owner(self.id), self.queues.ttl_ms(arguments))
+            service.start()
+        return sizes
+
+    def disown(self, queue: str) -> None:
+        """Forget an exclusive queue: it was deleted."""
+        if self._owned.pop(queue, None) is not None:
+            self.service.knowledge.owners.pop(queue, None)
+            self.service.watched.remove(queue, _owner(self.id))
+
+    def _remove_queue(self, queue: str) -> None:
+        self.queues.delete(queue)
+        self.bindings.unbind_queues([queue])
+
+    def _remove_owned(self) -> None:
+        owned = [queue for queue, pid in self._owned.items() if pid == this_process.pid]
+        _disown(self.service, self.id, self._owned)
+        for queue in owned:
+            if not self.broken and self.ownership.owns(queue):
+                self._remove_queue(queue)
+
+    def close(self) -> None:
+        """Close the wires in order; what is owed is read first."""
+        self._on_drop.detach()
+        if not self.broken:
+            self._say_goodbye()
+        _disown(self.service, self.id, self._owned)
+        self.bell_wire.close()
+        self.stream_wire.close()
+        self.waiting_room.close()
+        self.wire.close()
+        self.waker.close()
+
+    def _say_goodbye(self) -> None:
+        """End the subscriptions that were bound and never consumed; those that were have ended with their consumers."""
+        positions = self.service.positions
+        try:
+            for position in positions.owned(self):
+                positions.end(position, self.registry)
+            self._remove_owned()
+        except (RedisError, OSError) as error:
+            logger.debug("closing: %s; the server forgets subscribers and exclusive queues by itself", error)
+
+    def abandon(self) -> None:
+        """Drop the wires after a failure: nothing is read, and nothing waits for a server that may not answer."""
+        self.broken = True
+        for wire in (self.bell_wire, self.stream_wire, self.wire):
+            wire.abandon()
+
+
+def _owner(session: str) -> str:
+    """Return the name under which the owner of exclusive queues watches them."""
+    return f"owner {session}"
+
+
+def _disown(service: Service, session: str, owned: dict[str, int]) -> None:
+    """Give no sign of life any more for the exclusive queues of a session that is over; the same client may take them back."""
+    here = [queue for queue, pid in owned.items() if pid == this_process.pid]
+    owned.clear()
+    if here:
+        service.knowledge.note_gone(session)
+    for queue in here:
+        service.knowledge.owners.pop(queue, None)
+        service.watched.remove(queue, _owner(session))
+
+
+def _patience(options: Options) -> float | None:
+    """Return how long a reply on the wire for commands may take, in seconds: a publish waits for its replicas there."""
+    if options.socket_timeout is None or not options.wait_replicas:
+        return options.socket_timeout
+    return options.socket_timeout + options.wait_replicas_timeout

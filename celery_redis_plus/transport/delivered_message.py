@@ -1,0 +1,102 @@
+"""kombu's message as our channels deliver it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kombu.transport import base
+
+from celery_redis_plus.events import is_told
+from celery_redis_plus.stored_message import SEPARATOR
+from celery_redis_plus.transport import codec
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.last_error import Failure
+    from celery_redis_plus.broker.consumers.unacked import Held
+    from celery_redis_plus.broker.fanout.entries import Entry
+    from celery_redis_plus.stored_message import Claimed
+
+
+class Message(base.Message):
+    """A delivered message; `body` is bytes, as it was published."""
+
+    def __init__(self, payload: dict[str, Any], channel: Any = None, accept: Any = None, **kwargs: Any) -> None:
+        """Build the message of a payload: kombu's wire format as a dict, the body in it unencoded."""
+        properties, get = payload["properties"], payload.get
+        base.Message.__init__(
+            self, get("body"), properties["delivery_tag"], get("content-type"), get("content-encoding"),
+            properties.get("delivery_info"), properties, get("headers"), "utf-8", accept, channel, **kwargs,
+        )  # fmt: skip
+
+    #: The queue it came by; None outside deliveries of a consumer.
+    queue: str | None = None
+
+    def begin(self) -> None:
+        """Note that the work on it begins: the server is told where a delivery of it failed before. From any thread."""
+        held = self._held()
+        if held is not None:
+            self.channel.session.settler.begin(held)
+
+    def note_outcome(self, reason: str, failure: Failure | None = None) -> None:
+        """Note how the work on it ended, for its settlement: a reason of `events.REASONS`, and the exception."""
+        if self.channel is not None:
+            self.channel.session.service.register.note_outcome(self.delivery_tag, reason, failure)
+
+    def tell_failed(self, reason: str, failure: Failure | None) -> None:
+        """Tell the log that the work on it failed after it was acked early; nothing where its events are not written."""
+        if self.channel is not None and self.queue is not None and is_told(self.delivery_tag):
+            self.channel.session.settler.tell_failed(self.queue, self.delivery_tag, reason, failure)
+
+    def note_failed(self) -> None:
+        """Note that its work failed: sent back with requeue, it counts towards the delivery limit."""
+        held = self._held()
+        if held is not None:
+            held.failed = True
+
+    def note_early(self) -> None:
+        """Note that it is acked before the work on it begins: for the event of its ack, which may leave a moment later."""
+        self.note_outcome("early")
+        held = self._held()
+        if held is not None:
+            held.early = True
+
+    def _held(self) -> Held | None:
+        return None if self.channel is None else self.channel.session.service.register.find(self.delivery_tag)
+
+    def serializable(self) -> dict[str, Any]:
+        """Return the payload again, as plain data."""
+        headers = dict(self.headers)
+        # The body is decompressed by now.
+        headers.pop("compression", None)
+        return {
+            "body": self.body,
+            "properties": self.properties,
+            "content-type": self.content_type,
+            "content-encoding": self.content_encoding,
+            "headers": headers,
+        }
+
+
+def broadcast_payload(entry: Entry, tag: str, *, redelivered: bool) -> dict[str, Any]:
+    """Return a broadcast as kombu's payload. Every call makes a new one: each consumer may change its own."""
+    envelope, _, body = entry[1][3].partition(SEPARATOR)
+    payload = codec.load(envelope)
+    payload["body"] = body
+    properties = payload["properties"]
+    properties["delivery_tag"] = tag
+    properties["delivery_info"]["redelivered"] = redelivered
+    return payload
+
+
+def payload_of(claimed: Claimed) -> dict[str, Any]:
+    """Return a claimed message as kombu's payload, with what this delivery adds: tag and `redelivered`."""
+    payload = codec.load(claimed.envelope)
+    payload["body"] = claimed.body or b""
+    properties = payload["properties"]
+    properties["delivery_tag"] = claimed.tag
+    properties["delivery_info"]["redelivered"] = claimed.redelivered
+    if claimed.redelivered:
+        headers = payload["headers"]
+        headers["x-acquired-count"] = claimed.claim
+        headers["x-delivery-count"] = claimed.failures
+    return payload

@@ -1,0 +1,108 @@
+"""Tracked deliveries as channels see them: published with somebody waiting for answers, and answered by consumers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError
+
+from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.dead_letters.unroutable import REJECTED as REASON_REJECTED
+from celery_redis_plus.broker.publishing.attempt import Attempt
+from celery_redis_plus.broker.publishing.delivery_store import ACKED, DELIVERED, QUEUED, REFUSED, REJECTED, About, Tracks
+from celery_redis_plus.errors import CeleryRedisPlusError
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.dead_letters.unroutable import Undelivered
+
+logger = logging.getLogger(__name__)
+
+#: The header of a message whose delivery is tracked; it holds the delivery's id.
+HEADER = "x-delivery-id"
+
+
+#: The property by which a publisher asks for tracking: a `Wanted`. It never goes over the wire.
+TRACK = "celery_redis_plus.track"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A tracked delivery that a publisher asks for."""
+
+    id: str
+    ack_timeout_s: float
+
+
+class Tracking:
+    """What one session publishes with tracking, and what it has delivered that somebody waits for."""
+
+    def __init__(self, tracks: Tracks, undelivered: Undelivered) -> None:
+        """Report to `tracks`; broadcasts that a subscriber rejects go to `undelivered`."""
+        self.tracks = tracks
+        self._undelivered = undelivered
+        #: Delivery tag -> (delivery's id, recipient, the broadcast as its stream has it or None).
+        self.open: dict[str, tuple[str, str, bytes | None]] = {}
+
+    # -- publishers -------------------------------------------------------------------------------------------------------
+
+    def begin(self, message: Mapping[str, Any], attempt: Attempt, recipients: Sequence[str], payload: bytes) -> None:
+        """Track a delivery, before any recipient can answer; a retry goes on with what was begun. Raises as `Wire.run` does.
+
+        Args:
+            message: its header gets the delivery's id.
+            attempt: collects the tags of the recipients' messages from now on.
+            recipients: queues, or subscribers.
+            payload: of a broadcast; what a subscriber that is too late leaves.
+        """
+        if attempt.tags is not None:
+            return
+        properties, wanted = message["properties"], message["properties"][TRACK]
+        info = properties["delivery_info"]
+        about = About(info["exchange"], info["routing_key"], bool(payload))
+        self.tracks.begin(wanted.id, about, recipients, wanted.ack_timeout_s, payload)
+        message["headers"][HEADER] = wanted.id
+        attempt.tags = {}
+
+    def queued(self, properties: Mapping[str, Any], tags: Mapping[str, str]) -> None:
+        """Note under which tags the queues have the message. Raises as `Wire.run` does."""
+        for queue, tag in tags.items():
+            self.tracks.report(properties[TRACK].id, queue, QUEUED, tag, wait=True)
+
+    def refused(self, properties: Mapping[str, Any], queue: str) -> None:
+        """Note that a queue did not take the message, if that is tracked. Raises as `Wire.run` does."""
+        if TRACK in properties:
+            self.tracks.report(properties[TRACK].id, queue, REFUSED, wait=True)
+
+    # -- consumers --------------------------------------------------------------------------------------------------------
+
+    def delivered(self, headers: Mapping[str, Any], tag: str, recipient: str, payload: bytes | None = None) -> None:
+        """Note a delivery if it is tracked, before its consumer gets it. Never raises."""
+        track = headers.get(HEADER)
+        if not isinstance(track, str):
+            return
+        self.open[tag] = (track, recipient, payload)
+        self._report(track, recipient, DELIVERED)
+
+    def settled(self, tag: str, settlement: Settlement) -> None:
+        """Note a settlement. Never raises: who does not hear of it in time counts the recipient as too late."""
+        known = self.open.pop(tag, None)
+        if known is None or settlement not in (Settlement.ACK, Settlement.REJECT):
+            return
+        track, recipient, payload = known
+        if settlement is Settlement.REJECT and payload is not None:
+            try:
+                self._undelivered.keep_for(recipient, payload, Attempt(), REASON_REJECTED)
+            except (RedisError, OSError, CeleryRedisPlusError) as error:
+                # Unreported, the rejection becomes a dead letter when its time is over.
+                logger.warning("broadcast %s was rejected by %r, and is no dead letter yet: %s", track, recipient, error)
+                return
+        self._report(track, recipient, ACKED if settlement is Settlement.ACK else REJECTED)
+
+    def _report(self, track: str, recipient: str, outcome: str) -> None:
+        with suppress(RedisError, OSError):
+            # The session's owner meets the lost connection with its next call.
+            self.tracks.report(track, recipient, outcome)

@@ -1,0 +1,43 @@
+"""How much a connection claims at once and how soon again: `fetch_batch_size`, `overfetch_factor`, `min_fetch_interval`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.consumers.claims import MAX_BATCH
+
+if TYPE_CHECKING:
+    from celery_redis_plus.options import Options
+    from celery_redis_plus.transport.hub_registration import Seat
+
+#: Most messages of a claim, and in the buffer of a channel without a prefetch limit, where the options say nothing.
+UNLIMITED = min(100, MAX_BATCH)
+
+
+class Pace:
+    """The pace of one connection's claims."""
+
+    def __init__(self, options: Options, seat: Seat) -> None:
+        """Keep to `options`; the loop of `seat` turns again when a rest is over."""
+        #: The most messages that a claim takes.
+        self.batch = options.fetch_batch_size or UNLIMITED
+        #: Whether claims are made while claimed messages wait to be delivered.
+        self.overfetches = options.overfetch_factor > 1
+        self._interval_s = options.min_fetch_interval
+        self._seat = seat
+        self._rests_until = 0.0
+
+    def claimed(self) -> None:
+        """Note that a claim is made now."""
+        if self._interval_s:
+            self._rests_until = time.monotonic() + self._interval_s
+
+    def rest_s(self) -> float:
+        """Return the seconds for which no claim may be made."""
+        if not self._rests_until:
+            return 0.0
+        rest_s = max(0.0, self._rests_until - time.monotonic())
+        if rest_s and self._seat.taken:
+            self._seat.wake_in(rest_s)
+        return rest_s

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import json
+
+from celery_redis_plus.cli.main import main
+from tests.support.inbox import declare, publish
+
+
+def test_counters_are_shown_by_queue(connect, broker_url, capsys):
+    channel = connect(global_keyprefix="shop:").channel()
+    for number, queue in enumerate(("one", "another")):
+        declare(channel, queue)
+        publish(channel, queue, *range(number + 1))
+    line = ["counters", "--url", broker_url, "--prefix", "shop:", "one", "another"]
+    assert main(line) == 0
+    rows = [row.split() for row in capsys.readouterr().out.splitlines()]
+    assert rows[0] == ["one", "another"]
+    assert ["published", "1", "2"] in rows
+    assert ["throttled_s", "0.0", "0.0"] in rows
+    assert main([*line, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert {queue: counts["ready"] for queue, counts in shown.items()} == {"one": 1, "another": 2}
+
+
+def test_an_unknown_queue_is_an_error(broker_url, capsys):
+    assert main(["counters", "--url", broker_url, "nothing"]) == 1
+    assert "queue 'nothing' does not exist" in capsys.readouterr().err

@@ -1,0 +1,73 @@
+"""A connection for one blocking call at a time: how the call ends, and how its connection does."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from celery_redis_plus.connection import blocking_connection
+from celery_redis_plus.connection.blocking_connection import BlockingWire
+from celery_redis_plus.errors import ServerTimeout, ServerUnreachable
+from tests.support.waiting import wait_until
+
+
+def test_a_blocking_call_ends_with_what_came(open_wire, redis_client):
+    blocking = open_wire(BlockingWire, purpose="blocking")
+    blocking.start("BZPOPMIN", "bell", 5)
+    assert not blocking.arrived()
+    redis_client.zadd("bell", {"x": 1})
+    wait_until(blocking.arrived)
+    assert blocking.finish()[0] == b"bell"
+
+
+def test_a_blocking_call_outlives_the_timeout_of_ordinary_ones(open_wire, redis_client):
+    """Whoever waits asks `arrived`; only a read has a limit."""
+    blocking = open_wire(BlockingWire, purpose="blocking", timeout=0.1)
+    blocking.start("BZPOPMIN", "bell", 0.4)
+    wait_until(blocking.arrived)
+    assert blocking.finish() is None
+
+
+def test_a_blocking_call_that_the_server_does_not_end_in_time_is_given_up(open_wire, monkeypatch):
+    monkeypatch.setattr(blocking_connection, "OVERDUE_S", 0.1)
+    blocking = open_wire(BlockingWire, purpose="blocking")
+    blocking.start("BZPOPMIN", "bell", 60, lasts_s=0.1)
+    assert not blocking.arrived()
+    with pytest.raises(ServerTimeout, match="blocking: no answer"):
+        wait_until(blocking.arrived)
+    assert not blocking.connected
+
+
+def test_a_blocking_call_whose_connection_is_cut_says_so(open_wire, cut):
+    blocking = open_wire(BlockingWire, purpose="blocking")
+    blocking.start("BZPOPMIN", "bell", 5)
+    cut("blocking")
+    wait_until(blocking.arrived)
+    with pytest.raises(ServerUnreachable):
+        blocking.finish()
+    with pytest.raises(ServerUnreachable):
+        blocking.finish()
+
+
+def test_a_refused_blocking_call_keeps_the_connection(open_wire):
+    blocking = open_wire(BlockingWire, purpose="blocking")
+    blocking.start("BZPOPMIN", "bell", "soon")
+    with pytest.raises(redis.ResponseError):
+        blocking.finish()
+    assert blocking.connected
+
+
+def test_a_blocking_call_whose_connection_is_reset_says_so_and_connects_only_for_the_next_one(open_wire, proxy):
+    blocking = open_wire(BlockingWire, purpose="blocking", port=proxy.port)
+    blocking.start("BZPOPMIN", "bell", 5)
+    failures = []
+    blocking.on_failure = lambda: failures.append(1)
+    proxy.reset()
+    wait_until(blocking.arrived)
+    assert blocking.arrived()
+    with pytest.raises(ServerUnreachable):
+        blocking.finish()
+    assert (blocking.connected, blocking.generation, failures) == (False, 1, [1])
+    blocking.start("BZPOPMIN", "bell", 0.01)
+    assert blocking.finish() is None
+    assert blocking.generation == 2

@@ -1,0 +1,60 @@
+"""WRONGTYPE and NOPERM name the script and the keys, which the server's own words do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redis_plus.connection.blocking_connection import BlockingWire
+from celery_redis_plus.errors import WrongKeyType
+from celery_redis_plus.scripts import Script, script
+
+ZADD_TWO = Script("zadd_two", "redis.call('ZADD', KEYS[1], 1, 'a') redis.call('ZADD', KEYS[2], 1, 'a')")
+
+
+def test_a_command_on_a_key_of_another_type_names_the_key(wire):
+    wire.command("SET", "queue:{q}", "x")
+    with pytest.raises(WrongKeyType, match=r"WRONGTYPE.*\(command ZCARD, key queue:\{q\} \(a string, not a zset\)\)\. What"):
+        wire.command("ZCARD", "queue:{q}")
+
+
+def test_every_way_to_send_a_command_names_the_key(wire, open_wire):
+    wire.command("SET", "bell:{q}", "x")
+    errors = [wire.pipeline([("PING",), ("ZCARD", "bell:{q}")])[1]]
+    wire.ask("ZCARD", "bell:{q}", done=lambda _, error: errors.append(error))
+    wire.post(ZADD_TWO, [b"timer:{q}", b"bell:{q}"], done=lambda _, error: errors.append(error))
+    wire.catch_up()
+    blocking = open_wire(BlockingWire)
+    for command in (
+        ("BZMPOP", 1, 2, "timer:{q}", "bell:{q}", "MIN"),
+        ("XREAD", "BLOCK", 9, "STREAMS", "a", "bell:{q}", "$", "$"),
+    ):
+        wire.command("DEL", "timer:{q}")
+        blocking.start(*command)
+        with pytest.raises(WrongKeyType) as caught:
+            blocking.finish()
+        errors.append(caught.value)
+    assert len(errors) == 5
+    for error in errors:
+        assert "key bell:{q} (a string, not a zset)" in str(error), error
+        assert "timer" not in str(error)
+
+
+def test_an_owed_reply_after_a_refusal_is_still_its_own(wire):
+    wire.command("SET", "bell:{q}", "x")
+    answers = []
+    wire.post(ZADD_TWO, [b"timer:{q}", b"bell:{q}"], done=lambda _, error: answers.append(error), hold=True)
+    wire.post(script("draw_id"), [b"queue_ids"], done=lambda reply, _: answers.append(reply), hold=True)
+    with pytest.raises(WrongKeyType):
+        wire.run(ZADD_TWO, [b"timer:{q}", b"bell:{q}"])
+    wire.catch_up()
+    assert isinstance(answers[0], WrongKeyType)
+    assert answers[1] == 1
+    assert wire.command("PING") == b"PONG"
+
+
+def test_publishers_that_fail_at_once_ask_for_the_types_once(wire):
+    wire.command("SET", "bell:{q}", "x")
+    for _ in range(20):
+        with pytest.raises(WrongKeyType, match=r"bell:\{q\}"):
+            wire.run(ZADD_TWO, [b"timer:{q}", b"bell:{q}"])
+    assert wire.connector.connections_opened <= 3

@@ -1,0 +1,112 @@
+"""Finished messages go into files, each once, whatever happens to a run."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+pytest.importorskip("pyarrow")
+from pyarrow import parquet
+
+from celery_redis_plus.cli.main import main
+from celery_redis_plus.event_log import archiver
+from celery_redis_plus.event_log.archiver import move_finished
+from celery_redis_plus.event_log.finished_messages import FINISHED, is_finished, row
+from celery_redis_plus.event_log.readers import readers
+from tests.support.event_streams import add_events, lives
+
+LIVES = lives(2000)
+
+
+def expected(events):
+    paths = {}
+    for event in events:
+        paths.setdefault(event.id, []).append(event)
+    return {tag: path for tag, path in paths.items() if is_finished(path)}
+
+
+def rows_in(folder):
+    files = sorted((folder / "queue=celery").glob("finished-*.parquet"))
+    return [row for file in files for row in parquet.read_table(file).to_pylist()]
+
+
+def test_each_finished_message_is_a_row_and_its_events_leave_the_stream(log, redis_client, tmp_path):
+    count = add_events(redis_client, "celery", LIVES)
+    (moved,) = move_finished(log, ["celery"], tmp_path).values()
+    finished = expected(LIVES)
+    assert (moved.finished, moved.events, moved.lost) == (len(finished), count, 0)
+    rows = {found["id"]: found for found in rows_in(tmp_path)}
+    assert rows.keys() == finished.keys()
+    assert Counter(found["state"] for found in rows.values()) == Counter(row(path)["state"] for path in finished.values())
+    tag, path = next((tag, path) for tag, path in finished.items() if len(path) > 4)
+    found = rows[tag]
+    assert list(found) == [column.name for column in FINISHED]
+    assert found["deliveries"] == sum(event.event == "claimed" for event in path)
+    assert found["finished_at"].timestamp() == pytest.approx(path[-1].ts / 1e6)
+    assert found["task_id"] == path[0].task_id
+    assert redis_client.xlen("events:{celery}") < 100
+    (reader,) = readers(log, ["celery"])
+    assert (reader.name, reader.behind) == ("archive", 0)
+
+
+def test_a_message_that_ends_in_a_later_run_is_one_whole_row(log, redis_client, tmp_path, monkeypatch):
+    monkeypatch.setattr(archiver, "BATCH", 500)
+    for cut in range(0, len(LIVES), 1500):
+        add_events(redis_client, "celery", LIVES[cut : cut + 1500])
+        move_finished(log, ["celery"], tmp_path)
+    finished = expected(LIVES)
+    rows = rows_in(tmp_path)
+    assert len(rows) == len(finished)
+    assert {found["id"]: found["deliveries"] for found in rows} == {
+        tag: sum(event.event == "claimed" for event in path) for tag, path in finished.items()
+    }
+    assert len(list((tmp_path / "queue=celery").glob("open-*"))) == 1
+
+
+@pytest.mark.parametrize("dies_at", ["before the first file", "between the files", "before the server knows"])
+def test_a_run_that_dies_is_made_good_by_the_next(dies_at, log, redis_client, tmp_path, monkeypatch):
+    class KilledError(Exception):
+        pass
+
+    add_events(redis_client, "celery", LIVES[:3000])
+    move_finished(log, ["celery"], tmp_path)
+    add_events(redis_client, "celery", LIVES[3000:])
+    replace, commit, replaced, commits = archiver._replace, archiver.commit, [], []
+
+    def dying_replace(path, table):
+        if len(replaced) == ["before the first file", "between the files"].index(dies_at):
+            raise KilledError
+        replaced.append(path)
+        replace(path, table)
+
+    def dying_commit(*args, **options):
+        commits.append(args)
+        if len(commits) == 2:
+            raise KilledError
+        return commit(*args, **options)
+
+    with monkeypatch.context() as patched:
+        if dies_at == "before the server knows":
+            patched.setattr(archiver, "commit", dying_commit)
+        else:
+            patched.setattr(archiver, "_replace", dying_replace)
+        with pytest.raises(KilledError):
+            move_finished(log, ["celery"], tmp_path)
+    move_finished(log, ["celery"], tmp_path)
+    rows = rows_in(tmp_path)
+    assert Counter(found["id"] for found in rows) == Counter(expected(LIVES).keys())
+
+
+def test_what_was_trimmed_before_it_was_read_is_counted(log, redis_client, tmp_path):
+    add_events(redis_client, "celery", LIVES)
+    redis_client.xtrim("events:{celery}", maxlen=redis_client.xlen("events:{celery}") - 300, approximate=False)
+    (moved,) = move_finished(log, ["celery"], tmp_path).values()
+    assert moved.lost == 300
+    assert readers(log, ["celery"])[0].lost == 300
+
+
+def test_the_command_moves_and_says_so(redis_client, broker_url, tmp_path, capsys):
+    add_events(redis_client, "celery", LIVES)
+    assert main(["events", "archive", "--url", broker_url, "--to", str(tmp_path)]) == 0
+    assert f"celery: {len(expected(LIVES)):,} finished messages moved" in capsys.readouterr().out

@@ -1,0 +1,71 @@
+"""What readers have committed decides what is trimmed."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.event_log import readers
+from tests.support.event_streams import START_MS, add_events, lives
+
+LIVES = lives(3000)
+
+
+@pytest.fixture
+def count(redis_client):
+    return add_events(redis_client, "celery", LIVES)
+
+
+def present(log, redis_client):
+    """Return the number of the first event that is still there."""
+    return int(redis_client.xrange(log.keys.queue("celery").events, count=1)[0][0].split(b"-")[1])
+
+
+def test_nothing_is_trimmed_that_the_slower_reader_has_not_committed(log, redis_client, count):
+    readers.commit(log, "slow", {"celery": (START_MS, 1000)})
+    readers.commit(log, "fast", {"celery": (START_MS, count)})
+
+    assert 900 < present(log, redis_client) <= 1001
+
+
+def test_one_reader_alone_trims_what_it_has_and_nothing_more(log, redis_client, count):
+    trimmed = readers.commit(log, "only", {"celery": (START_MS, 5000)})
+
+    assert present(log, redis_client) == trimmed + 1 <= 5001
+    assert log.numberings(["celery"])["celery"].total == count
+
+
+def test_registering_without_trimming_keeps_everything(log, redis_client, count):
+    assert readers.commit(log, "only", {"celery": (START_MS, 5000)}, trim=False) == 0
+    assert present(log, redis_client) == 1
+
+
+def test_readers_are_listed_with_what_they_still_have_to_read(log, count):
+    readers.commit(log, "a", {"celery": (START_MS, 100)}, trim=False)
+    readers.commit(log, "a", {"celery": (START_MS, 400)}, trim=False, lost={"celery": 7})
+    readers.commit(log, "a", {"celery": (START_MS, 500)}, trim=False, lost={"celery": 3})
+
+    (reader,) = readers.readers(log, ["celery"])
+
+    assert (reader.name, reader.position, reader.behind, reader.lost) == ("a", (START_MS, 500), count - 500, 10)
+    assert 0 <= reader.idle_s < 60
+
+
+def test_a_stale_reader_is_told_and_can_be_dropped_so_that_trimming_goes_on(log, redis_client, count):
+    readers.commit(log, "gone", {"celery": (START_MS, 100)})
+    redis_client.hset(log.keys.queue("celery").events_readers, "gone", f"{START_MS}-100 1000 0")
+    readers.commit(log, "alive", {"celery": (START_MS, count)})
+    assert present(log, redis_client) <= 101
+    assert [reader.name for reader in readers.readers(log, ["celery"]) if reader.stale()] == ["gone"]
+
+    assert readers.drop(log, "gone", ["celery"]) == 1
+    readers.commit(log, "alive", {"celery": (START_MS, count)})
+
+    assert redis_client.xlen(log.keys.queue("celery").events) == 0
+
+
+def test_dropping_an_unknown_reader_names_the_known_ones(log, count):
+    readers.commit(log, "a", {"celery": (START_MS, 1)})
+
+    with pytest.raises(InvalidArgument, match=r"'b'.*registered: a"):
+        readers.drop(log, "b", ["celery"])

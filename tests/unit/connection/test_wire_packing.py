@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import pytest
+
+from celery_redis_plus.connection.command_encoding import pack_call, pack_command, pack_in_python
+
+COMMANDS = [
+    (b"PING",),
+    ("SET", b"k\r\n\x00\xff", "ż🥕"),
+    ("ZADD", "k", 2550000000000000, 1.5, -7, 0),
+    ("", b"", "x" * 70_000),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: str(command[0]))
+def test_hiredis_and_python_pack_alike(command):
+    pytest.importorskip("hiredis")
+    assert pack_command(command) == pack_in_python(command)
+
+
+def test_the_form_is_that_of_the_protocol():
+    assert pack_in_python(("SET", b"key", 12)) == b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$2\r\n12\r\n"
+
+
+def test_a_script_is_called_by_its_hash_with_its_keys_counted():
+    packed = pack_command((b"EVALSHA", b"sha", 2, b"100%d", b"{\r\n}", b"", 7, "ż"))
+    assert pack_call(b"sha", (b"100%d", b"{\r\n}"), (b"", 7, "ż")) == packed
