@@ -64,7 +64,7 @@ FANOUT_COUNTERS = {
     "missed": "Broadcasts that these had not processed.",
 }
 
-#: Counters of a process's maintenance service: attributes of `Service` in `celery_redis_plus/maintenance/service.py`.
+#: Counters of a process's maintenance service: attributes of `MaintenanceService` in `celery_redis_plus/maintenance/service.py`.
 PROCESS_COUNTERS = {
     "late_heartbeats": "Heartbeats that came later than planned by more than an interval; each is a warning in the log.",
     "deaths": "How often the maintenance thread had died and was started again; each is an error in the log.",

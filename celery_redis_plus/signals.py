@@ -65,8 +65,8 @@ class BrokerBack:
     address: str
 
 
-Notice = Missed | SubscriberDied | BrokerLost | BrokerBack
-Callback = Callable[[Notice], object]
+Signal = Missed | SubscriberDied | BrokerLost | BrokerBack
+Callback = Callable[[Signal], object]
 
 _callbacks: list[Callback] = []
 _lost: set[str] = set()
@@ -97,7 +97,7 @@ def listen(callback: Callback) -> Callable[[], None]:
     return end
 
 
-def notify(notice: Notice) -> None:
+def notify(notice: Signal) -> None:
     """Tell everybody who listens."""
     for callback in tuple(_callbacks):
         try:

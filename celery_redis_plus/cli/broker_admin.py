@@ -14,7 +14,7 @@ from celery_redis_plus.broker.integrity import BATCH, Checker
 from celery_redis_plus.broker.queues.counters import Counters, read_counters
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.address import Address, url_options
-from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.errors import InvalidArgument, QueueNotFound
 from celery_redis_plus.keys import Keys
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Operator:
+class BrokerAdmin:
     """One connection to a broker, for looking and steering; use it as a context manager.
 
     Args:
@@ -44,7 +44,7 @@ class Operator:
         parsed = Options.from_mapping({**(options or {}), **url_options(url)})
         self._options = parsed
         self._keys = Keys(parsed.global_keyprefix)
-        self._wire = Wire(Connector(Address.from_url(url), parsed), "operator", timeout=parsed.socket_timeout)
+        self._wire = CommandConnection(Connector(Address.from_url(url), parsed), "operator", timeout=parsed.socket_timeout)
         self._queues = Queues(self._wire, self._keys, transient_ttl_s=parsed.transient_queue_ttl)
         #: Lists, replays and deletes dead letters.
         self.dead_letters = DeadLetters(self._wire, self._keys)

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from celery_redis_plus.cli.broker_admin import Operator
+    from celery_redis_plus.cli.broker_admin import BrokerAdmin
 
 #: Where the URL is taken from when it is not given; Celery's own name for it.
 URL_VARIABLE = "CELERY_BROKER_URL"
@@ -20,12 +20,12 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefix", metavar="TEXT", default="", help="the app's option global_keyprefix")
 
 
-def operator_for(arguments: argparse.Namespace) -> Operator:
-    """Return an operator for what the command line says. Raises as `Operator` does."""
+def operator_for(arguments: argparse.Namespace) -> BrokerAdmin:
+    """Return an operator for what the command line says. Raises as `BrokerAdmin` does."""
     # Not at the top: every command declares its arguments by this file, `--help` and `demo` included.
-    from celery_redis_plus.cli.broker_admin import Operator
+    from celery_redis_plus.cli.broker_admin import BrokerAdmin
 
-    return Operator(url_of(arguments), {"global_keyprefix": arguments.prefix})
+    return BrokerAdmin(url_of(arguments), {"global_keyprefix": arguments.prefix})
 
 
 def url_of(arguments: argparse.Namespace) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from celery_redis_plus.connection.command_encoding import pack_command
-from celery_redis_plus.connection.persistent_connection import Argument, HeldConnection
+from celery_redis_plus.connection.persistent_connection import Argument, PersistentConnection
 from celery_redis_plus.connection.reply_parser import send
 from celery_redis_plus.errors import ServerTimeout, ServerUnreachable
 
@@ -17,7 +17,7 @@ from celery_redis_plus.errors import ServerTimeout, ServerUnreachable
 OVERDUE_S = 5.0
 
 
-class BlockingWire(HeldConnection):
+class BlockingConnection(PersistentConnection):
     """A connection on which at most one command waits."""
 
     _waiting = False

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import NoScriptError, ResponseError
 
 from celery_redis_plus.connection.command_encoding import pack_call, pack_command
-from celery_redis_plus.connection.persistent_connection import Argument, HeldConnection
+from celery_redis_plus.connection.persistent_connection import Argument, PersistentConnection
 from celery_redis_plus.connection.reply_parser import send
 from celery_redis_plus.errors import ServerUnavailable
 
@@ -34,7 +34,7 @@ TRIES = 8
 Done = Callable[[Any, Exception | None], None]
 
 
-class _Owed:
+class _PendingReply:
     """A reply that the server owes for a posted script."""
 
     __slots__ = ("done", "packed", "script")
@@ -49,7 +49,7 @@ class _Owed:
             self.done(reply, error)
 
 
-class Wire(HeldConnection):
+class CommandConnection(PersistentConnection):
     """A connection for commands, shared by the threads of a process, never by two processes.
 
     Each physical connection has a producer id of its own and counts the messages published over it: TCP keeps their order,
@@ -63,7 +63,7 @@ class Wire(HeldConnection):
         #: Whether a call is under way. Whatever is called then runs in a signal handler that has interrupted it, since others
         #: wait for the lock: it must neither write into that call's command nor read that call's reply.
         self._busy = False
-        self._owed: deque[_Owed] = deque()
+        self._owed: deque[_PendingReply] = deque()
         #: Packed commands that wait for the next write.
         self._outbox: list[bytes] = []
         self._loaded: set[bytes] = set()
@@ -188,7 +188,7 @@ class Wire(HeldConnection):
     def post_packed(self, script: Script, packed: bytes, *, done: Done | None = None, hold: bool = False) -> None:
         """Send a script whose call is packed already. As `post`."""
         self._check_process()
-        owed = _Owed(script, packed, done)
+        owed = _PendingReply(script, packed, done)
         with self.lock:
             if self._busy:
                 with self._aside() as wire:
@@ -240,7 +240,7 @@ class Wire(HeldConnection):
                 connection = self._open()
                 self._busy = True
                 packed = pack_command(arguments)
-                self._owed.append(_Owed(None, packed, done))
+                self._owed.append(_PendingReply(None, packed, done))
                 if hold:
                     self._outbox.append(packed)
                 else:
@@ -285,9 +285,9 @@ class Wire(HeldConnection):
     # -- inside the lock ----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _aside(self) -> Iterator[Wire]:
+    def _aside(self) -> Iterator[CommandConnection]:
         """Give a signal handler a connection of its own, since it has interrupted a call on this one."""
-        wire = Wire(self.connector, self.purpose, timeout=self.timeout)
+        wire = CommandConnection(self.connector, self.purpose, timeout=self.timeout)
         try:
             yield wire
         finally:
@@ -330,7 +330,7 @@ class Wire(HeldConnection):
             return packed
         self._loaded.add(script.sha)
         self._source_error = None
-        self._owed.append(_Owed(None, b"", self._source_answered))
+        self._owed.append(_PendingReply(None, b"", self._source_answered))
         return pack_command(("SCRIPT", "LOAD", script.source)) + packed
 
     def _source_answered(self, _: Any, error: Exception | None) -> None:

@@ -35,7 +35,7 @@ PING = pack_command((b"PING",))
 Argument = bytes | str | int | float
 
 
-class HeldConnection:
+class PersistentConnection:
     """A connection of one process, shared by its threads under `lock`; a forked child opens one of its own."""
 
     def __init__(self, connector: Connector, purpose: str, *, timeout: float | None) -> None:

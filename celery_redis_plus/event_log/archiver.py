@@ -23,7 +23,7 @@ from celery_redis_plus.event_log.readers import commit
 from celery_redis_plus.events import FIELD, Event, decode, encode
 
 if TYPE_CHECKING:
-    from celery_redis_plus.event_log.offsets import Id, Numbering
+    from celery_redis_plus.event_log.offsets import Id, Offsets
     from celery_redis_plus.event_log.stream import EventLog
 
 #: Events of a batch, and of one command.
@@ -90,7 +90,7 @@ class _Mover:
             finished, events, told = finished + len(rows), events + read, lost
         return Moved(finished, len(self._open), events, lost)
 
-    def _fold(self, numbering: Numbering, low: int, high: int) -> tuple[list[dict[str, Any]], int]:
+    def _fold(self, numbering: Offsets, low: int, high: int) -> tuple[list[dict[str, Any]], int]:
         rows, read = [], 0
         for epoch, first, last in numbering.ranges(low, high):
             for entries in self._log.chunks(self._queue, epoch, first, last, CHUNK):

@@ -17,7 +17,7 @@ BEGINNING: Id = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Numbering:
+class Offsets:
     """What a queue's stream has at one moment.
 
     Attributes:
@@ -91,7 +91,7 @@ class Numbering:
         return found
 
 
-def loss_message(numbering: Numbering, start: int, end: int) -> str:
+def loss_message(numbering: Offsets, start: int, end: int) -> str:
     """Return the sentence for events after index `start` up to `end` that were trimmed before they were read."""
     first, last = ("-".join(map(str, numbering.id(index))) for index in (start + 1, end))
     return (

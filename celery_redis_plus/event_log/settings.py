@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
+class EventLogSettings:
     """How events are written; see the options `archive_*`."""
 
     #: Whether queues are archived that do not say so themselves (`x-archive`); None leaves those as they are.
@@ -30,7 +30,7 @@ class Archive:
     max_age_ms: int = 604_800_000
 
     @classmethod
-    def of(cls, options: Options) -> Archive:
+    def of(cls, options: Options) -> EventLogSettings:
         """Return what the options say."""
         return cls(
             options.archive,

@@ -16,7 +16,7 @@ from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.refused_keys import RefusedKeys
 from celery_redis_plus.error_translation import translate
 from celery_redis_plus.errors import EventsLost, InvalidArgument, NoEvents, UnknownEventSchema
-from celery_redis_plus.event_log.offsets import Id, Numbering
+from celery_redis_plus.event_log.offsets import Id, Offsets
 from celery_redis_plus.events import SCHEMA_VERSION, ended_epochs, entry_id
 from celery_redis_plus.keys import Keys, decode_name
 from celery_redis_plus.options import Options
@@ -87,7 +87,7 @@ class EventLog:
             raise NoEvents(f"queue {unknown[0]!r} has no events; queues that have: {', '.join(known)}")
         return [name for name in known if any(name == want or fnmatch.fnmatchcase(name, want) for want in names)]
 
-    def numberings(self, queues: Sequence[str], *, strict: bool = True) -> dict[str, Numbering]:
+    def numberings(self, queues: Sequence[str], *, strict: bool = True) -> dict[str, Offsets]:
         """Return what the stream of each queue has now.
 
         Args:
@@ -128,7 +128,7 @@ class EventLog:
                 entries = self._read()
             yield entries
 
-    def first_after(self, numbering: Numbering, ms: int) -> int:
+    def first_after(self, numbering: Offsets, ms: int) -> int:
         """Return the position before the first event whose `ts` is `ms` (since the epoch) or later, by bisection.
 
         The server's clock may have been set back; the position is then one of the possible ones.
@@ -230,7 +230,7 @@ def names_in(wanted: str) -> list[str]:
     return list(names)
 
 
-def _numbering(queue: str, meta: list[bytes | None], info: list[Any] | None, *, strict: bool) -> Numbering:
+def _numbering(queue: str, meta: list[bytes | None], info: list[Any] | None, *, strict: bool) -> Offsets:
     version, epoch, ended = meta
     if int(version or SCHEMA_VERSION) > SCHEMA_VERSION:
         raise UnknownEventSchema(
@@ -239,11 +239,11 @@ def _numbering(queue: str, meta: list[bytes | None], info: list[Any] | None, *, 
         )
     past = tuple(ended_epochs((ended or b"").decode()))
     if info is None or epoch is None:
-        return Numbering(queue, past + (((int(epoch), 0),) if epoch else ()), None)
+        return Offsets(queue, past + (((int(epoch), 0),) if epoch else ()), None)
     stream = dict(zip(info[::2], info[1::2], strict=True))
     last = entry_id(stream[b"last-generated-id"])
     first = stream[b"first-entry"]
-    numbering = Numbering(queue, (*past, last), entry_id(first[0]) if first else None)
+    numbering = Offsets(queue, (*past, last), entry_id(first[0]) if first else None)
     if strict and stream[b"entries-added"] != numbering.total:
         raise EventsLost(
             f"queue {queue!r}: its stream has had {stream[b'entries-added']} events and its ids count {numbering.total}: it was "

@@ -40,7 +40,7 @@ def configure_app(
     - A naive `eta` means what `enable_utc` and `timezone` say.
     - `accept` names what queues accept, checked when this app publishes: queue name to a callable, a pydantic model, a msgspec
       Struct, a dataclass, or a list of these. A model reads a task's only argument, or its keyword arguments; a callable gets
-      the `Publication`, and refuses by returning False or by raising ValueError or TypeError. What is refused raises
+      the `OutgoingView`, and refuses by returning False or by raising ValueError or TypeError. What is refused raises
       MessageNotAccepted. Queues may be restricted for all publishers by the argument `x-accept-types` as well.
     - `archive=True` writes the lifecycle events of all messages in lasting queues: the transport option of that name, which
       goes first where `broker_transport_options` has it.

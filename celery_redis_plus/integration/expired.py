@@ -20,14 +20,14 @@ from redis.exceptions import RedisError
 
 from celery_redis_plus.broker.arguments.eta import eta_to_ms
 from celery_redis_plus.broker.queues.expired_tasks import ExpiredTask, ExpiredTasks
-from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidEta
 from celery_redis_plus.transport import codec
 from celery_redis_plus.transport.delivered_message import Message
 
 if TYPE_CHECKING:
-    from celery_redis_plus.transport.broker_connection import Session
+    from celery_redis_plus.transport.broker_connection import BrokerConnection
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ PASS_ON_PAUSE_S = 0.25
 class ExpiredTaskRevoker:
     """Revokes the expired tasks of a worker's app. It has a thread only while there are some: result backends may be slow."""
 
-    def __init__(self, consumer: Any, session: Session) -> None:
+    def __init__(self, consumer: Any, session: BrokerConnection) -> None:
         """Revoke for the worker of `consumer`, without keeping it alive; `session` names the broker."""
         self._consumer = weakref.ref(consumer)
         self._connector, self._keys, self._options = session.connector, session.keys, session.options
@@ -67,7 +67,7 @@ class ExpiredTaskRevoker:
                     self._runs = False
                     return
                 self._again = False
-            wire = Wire(self._connector, "expired", timeout=self._options.socket_timeout)
+            wire = CommandConnection(self._connector, "expired", timeout=self._options.socket_timeout)
             try:
                 self._revoke_all(ExpiredTasks(wire, self._keys))
             except (RedisError, OSError, CeleryRedisPlusError) as error:

@@ -18,8 +18,8 @@ from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 from celery_redis_plus.transport.channel import Channel
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.unacked import Keeper
-    from celery_redis_plus.maintenance.service import Service
+    from celery_redis_plus.broker.consumers.unacked import ActiveTasks
+    from celery_redis_plus.maintenance.service import MaintenanceService
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class GracefulStop:
     greenlets cannot be ended; Celery would wait for them. So what they have goes back, and the process exits.
     """
 
-    def __init__(self, consumer: Any, service: Service, graceful_timeout_s: float) -> None:
+    def __init__(self, consumer: Any, service: MaintenanceService, graceful_timeout_s: float) -> None:
         """Watch the worker of `consumer`; `service` knows what it holds."""
         self._consumer = consumer
         self._service = service
@@ -77,14 +77,14 @@ class GracefulStop:
         os._exit(exit_status)
 
 
-def give_back_everything(service: Service) -> None:
+def give_back_everything(service: MaintenanceService) -> None:
     """Return to the server all that this process holds, since it ends, and wait until the server knows."""
     service.register.give_back()
     if not service.flush(FLUSH_S):
         logger.warning("the broker is away: %d message(s) come back after the visibility timeout", len(service.register))
 
 
-def give_back_waiting(consumer: Any, keeper: Keeper) -> None:
+def give_back_waiting(consumer: Any, keeper: ActiveTasks) -> None:
     """Return what a worker that stops has claimed and not begun, while its pool goes on with what runs.
 
     Celery has dropped it by now (`Consumer.on_close`), and would return it with the connection's end, when all tasks have ended.

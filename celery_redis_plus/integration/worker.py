@@ -28,7 +28,7 @@ from celery_redis_plus.transport.transport import Transport
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.waker import Waker
-    from celery_redis_plus.maintenance.service import Service
+    from celery_redis_plus.maintenance.service import MaintenanceService
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class BrokerStep(bootsteps.StartStopStep):
         #: Of the session that the worker's loop serves.
         self._waker: Waker | None = None
         #: Of the broker that the worker consumes from.
-        self._service: Service | None = None
+        self._service: MaintenanceService | None = None
         self._configured = type(self) in parent.app.steps["consumer"]
 
     def include_if(self, parent: Any) -> bool:

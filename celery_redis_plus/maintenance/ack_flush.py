@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.acks import Settler
+    from celery_redis_plus.broker.consumers.acks import Acknowledger
 
 
 class AckFlush:
@@ -20,9 +20,9 @@ class AckFlush:
         """Flush nothing yet; `wake` wakes the thread that runs this."""
         self._wake = wake
         #: Those that have gathered acks.
-        self._settlers: set[Settler] = set()
+        self._settlers: set[Acknowledger] = set()
 
-    def expect(self, settler: Settler) -> None:
+    def expect(self, settler: Acknowledger) -> None:
         """Flush `settler` when its acks are due. From any thread, after it has gathered one."""
         if settler not in self._settlers:
             self._settlers.add(settler)

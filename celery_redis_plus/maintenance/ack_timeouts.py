@@ -1,7 +1,7 @@
 """Waits for the answers to tracked deliveries, and sees to the recipients that do not answer in time.
 
 Whoever watches a delivery in this process shares one thread and two connections, which exist while something is watched. What
-nobody watches any more, because its publisher has died, the duties of any process that consumes see to (`Forgotten`).
+nobody watches any more, because its publisher has died, the duties of any process that consumes see to (`AbandonedDeliveries`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from redis.exceptions import RedisError
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.dead_letters.unroutable import ACK_TIMEOUT, Undelivered
-from celery_redis_plus.broker.publishing.attempt import Attempt
-from celery_redis_plus.broker.publishing.delivery_store import GONE, REJECTED, TIMED_OUT, Tracked, Tracks
+from celery_redis_plus.broker.publishing.attempt import PublishAttempt
+from celery_redis_plus.broker.publishing.delivery_store import GONE, REJECTED, TIMED_OUT, DeliveryStore, Tracked
 from celery_redis_plus.broker.publishing.publisher import Publisher
 from celery_redis_plus.broker.queues.queues import Queues
-from celery_redis_plus.connection.blocking_connection import BlockingWire
-from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.blocking_connection import BlockingConnection
+from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.connection.poll import wait_readable
 from celery_redis_plus.connection.waker import Waker
@@ -44,7 +44,7 @@ BLOCK_S = 10.0
 AGAIN_S = 0.5
 #: Seconds between two looks for deliveries whose publisher has died.
 LOOK_S = 30.0
-#: What became of a message whose recipient was too late, by what `Tracks.kill` found.
+#: What became of a message whose recipient was too late, by what `DeliveryStore.kill` found.
 OUTCOMES = {"died": TIMED_OUT, "dead": REJECTED, "gone": GONE}
 
 #: Called with the delivery once it is resolved; None: it is not known any more.
@@ -54,9 +54,9 @@ Resolved = Callable[[Tracked | None], None]
 class Overdue:
     """Puts the messages of recipients that were too late among the dead letters."""
 
-    def __init__(self, wire: Wire, keys: Keys, options: Options) -> None:
+    def __init__(self, wire: CommandConnection, keys: Keys, options: Options) -> None:
         """Work over `wire`."""
-        self.tracks = Tracks(wire, keys)
+        self.tracks = DeliveryStore(wire, keys)
         self._name = secrets.token_hex(6)
         self._keep = options.dead_letter_max
         queues = Queues(wire, keys, transient_ttl_s=options.transient_queue_ttl)
@@ -66,7 +66,7 @@ class Overdue:
     def see_to(self, track: str) -> float | None:
         """End the wait for those who are too late; return in how many seconds to look again, None: it is resolved.
 
-        Raises as `Wire.run` does.
+        Raises as `CommandConnection.run` does.
         """
         overdue = self.tracks.overdue(track, self._name)
         if overdue is None or isinstance(overdue, float):
@@ -74,7 +74,7 @@ class Overdue:
         for recipient, tag in overdue.recipients.items():
             outcome = TIMED_OUT
             if overdue.about.broadcast:
-                self._undelivered.keep_for(recipient, overdue.payload, Attempt(), ACK_TIMEOUT)
+                self._undelivered.keep_for(recipient, overdue.payload, PublishAttempt(), ACK_TIMEOUT)
             elif tag:
                 outcome = OUTCOMES[self.tracks.kill(recipient, tag, ACK_TIMEOUT, self._keep)]
             self.tracks.report(track, recipient, outcome, wait=True)
@@ -84,7 +84,7 @@ class Overdue:
         return None
 
 
-class Forgotten:
+class AbandonedDeliveries:
     """The duty that sees to deliveries whose publisher has died."""
 
     def __init__(self, overdue: Overdue) -> None:
@@ -98,7 +98,7 @@ class Forgotten:
         return self._due_at
 
     def run(self) -> None:
-        """Look for some. Raises as `Wire.run` does."""
+        """Look for some. Raises as `CommandConnection.run` does."""
         self._due_at = clock.now_s() + LOOK_S
         tracks = self._overdue.tracks
         slice_ = Slice()
@@ -121,14 +121,14 @@ class _Watched:
     last: bytes = b"0-0"
 
 
-class Deliveries:
+class AckTimeouts:
     """What this process waits for."""
 
     def __init__(self, connector: Connector, keys: Keys, options: Options) -> None:
         """Prepare; the first `watch` starts the thread."""
         self._keys = keys
-        self._wire = Wire(connector, "deliveries", timeout=options.socket_timeout)
-        self._answers = BlockingWire(connector, "answers", timeout=options.socket_timeout)
+        self._wire = CommandConnection(connector, "deliveries", timeout=options.socket_timeout)
+        self._answers = BlockingConnection(connector, "answers", timeout=options.socket_timeout)
         self._overdue = Overdue(self._wire, keys, options)
         #: Made with the thread: most processes never track anything.
         self._waker: Waker | None = None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class WatchedQueue:
+class ConsumedQueue:
     """A queue with at least one user in this process."""
 
     name: str
@@ -24,12 +24,12 @@ class WatchedQueue:
     consumers: tuple[Consumer, ...] = field(default=())
 
 
-class WatchList:
+class ConsumedQueues:
     """What is consumed here; changed by channels, read by the duties."""
 
     def __init__(self) -> None:
         """Start empty."""
-        self._queues: dict[str, WatchedQueue] = {}
+        self._queues: dict[str, ConsumedQueue] = {}
         self._lock = lock_of(self)
         #: Counts changes, so that a duty sees that it has to look again.
         self.version = 0
@@ -39,9 +39,9 @@ class WatchList:
     def add(self, queue: str, user: str, ttl_ms: int | None, consumer: Consumer | None = None) -> None:
         """Note that `user` uses `queue`; `consumer` is the user as the server lists it."""
         with self._lock:
-            known = self._queues.get(queue) or WatchedQueue(queue, ttl_ms, frozenset())
+            known = self._queues.get(queue) or ConsumedQueue(queue, ttl_ms, frozenset())
             consumers = tuple(one for one in known.consumers if one.id != user)
-            self._queues[queue] = WatchedQueue(
+            self._queues[queue] = ConsumedQueue(
                 queue, ttl_ms, known.users | {user}, consumers if consumer is None else (*consumers, consumer)
             )
             self.version += 1
@@ -75,7 +75,7 @@ class WatchList:
             consumer.on_redeclared()
         self.on_change()
 
-    def all(self) -> list[WatchedQueue]:
+    def all(self) -> list[ConsumedQueue]:
         """Return the watched queues."""
         return list(self._queues.values())
 

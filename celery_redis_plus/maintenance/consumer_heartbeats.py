@@ -12,7 +12,7 @@ from celery_redis_plus.errors import AccessRefused, ResourceLocked
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.registry import Consumer, Consumers, Sign
-    from celery_redis_plus.maintenance.consumed_queues import WatchList
+    from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +26,10 @@ DEATH_MARGIN_S = 0.02
 PAUSE_LOOK_S = 5.0
 
 
-class Roster:
+class ConsumerHeartbeats:
     """The duty that keeps the lists of consumers true."""
 
-    def __init__(self, consumers: Consumers, watched: WatchList, *, timeout_s: float) -> None:
+    def __init__(self, consumers: Consumers, watched: ConsumedQueues, *, timeout_s: float) -> None:
         """Look after the consumers in `watched`; one counts as dead after `timeout_s` seconds of silence."""
         self._consumers = consumers
         self._watched = watched
@@ -59,7 +59,7 @@ class Roster:
         self._due_at = 0.0
 
     def run(self) -> None:
-        """Give the signs of life. Raises as `Wire.run` does; nothing is forgotten then."""
+        """Give the signs of life. Raises as `CommandConnection.run` does; nothing is forgotten then."""
         self._due_at = clock.now_s() + self._interval_s
         while self._left_behind:
             self._consumers.leave(*self._left_behind[0])

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from celery_redis_plus.broker.consumers.registry import SEPARATOR
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.unacked import Register
-    from celery_redis_plus.broker.fanout.subscriber_cursor import Positions
-    from celery_redis_plus.maintenance.consumed_queues import WatchList
-    from celery_redis_plus.maintenance.consumer_heartbeats import Roster
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessages
+    from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursors
+    from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
+    from celery_redis_plus.maintenance.consumer_heartbeats import ConsumerHeartbeats
 
 #: Sessions that wait at most: where nothing was consumed no thread takes them, and there is nothing to give back.
 MOST = 10_000
@@ -23,7 +23,13 @@ class DroppedSessions:
     """The duty that gives back what dropped sessions held, and takes their consumers off the lists."""
 
     def __init__(
-        self, register: Register, watched: WatchList, positions: Positions, roster: Roster, *, wake: Callable[[], None]
+        self,
+        register: UnackedMessages,
+        watched: ConsumedQueues,
+        positions: SubscriberCursors,
+        roster: ConsumerHeartbeats,
+        *,
+        wake: Callable[[], None],
     ) -> None:
         """Clean up there; `wake` wakes the duties, and takes no lock."""
         self._register = register

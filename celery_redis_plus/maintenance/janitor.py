@@ -13,7 +13,7 @@ from celery_redis_plus.maintenance.time_slices import Slice
 if TYPE_CHECKING:
     from celery_redis_plus.broker.exchanges.bindings import Bindings
     from celery_redis_plus.broker.queues.queues import Queues
-    from celery_redis_plus.maintenance.consumed_queues import WatchList
+    from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 
 #: Seconds between two looks for vanished queues; spread, so that a hundred workers do not look together.
 CLEAR_S = 30.0
@@ -24,7 +24,7 @@ LIST_S = 60.0
 class Janitor:
     """The duty that keeps the list of queues true."""
 
-    def __init__(self, queues: Queues, bindings: Bindings, watched: WatchList) -> None:
+    def __init__(self, queues: Queues, bindings: Bindings, watched: ConsumedQueues) -> None:
         """Look after the queues in `watched`."""
         self._queues = queues
         self._bindings = bindings
@@ -53,7 +53,7 @@ class Janitor:
         self._touch_at = dict.fromkeys(self._touch_at, 0.0)
 
     def run(self) -> None:
-        """Do what is due. Raises as `Wire.run` does."""
+        """Do what is due. Raises as `CommandConnection.run` does."""
         now = clock.now_s()
         if now >= self._list_at:
             self._list(now)

@@ -14,7 +14,7 @@ from celery_redis_plus import clock
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.leases import Leases
-    from celery_redis_plus.broker.consumers.unacked import Register
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessages
 
 
 #: Seconds between two heartbeats, at most.
@@ -26,10 +26,10 @@ def interval_s(visibility_timeout_s: float) -> float:
     return min(LONGEST_INTERVAL_S, visibility_timeout_s / 6)
 
 
-class Heartbeat:
+class LeaseHeartbeats:
     """The duty that keeps claims alive."""
 
-    def __init__(self, leases: Leases, register: Register, *, visibility_timeout_s: float) -> None:
+    def __init__(self, leases: Leases, register: UnackedMessages, *, visibility_timeout_s: float) -> None:
         """Send for what stands in `register`."""
         self._leases = leases
         self._register = register
@@ -54,7 +54,7 @@ class Heartbeat:
         self._due_at = 0.0
 
     def run(self) -> None:
-        """Send one heartbeat for everything held. Raises as `Wire.run` does."""
+        """Send one heartbeat for everything held. Raises as `CommandConnection.run` does."""
         now = clock.now_s()
         late_s = now - self._due_at if self._due_at else 0.0
         self._due_at = now + self._interval_s

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
-from celery_redis_plus.broker.consumers.acks import Settler
+from celery_redis_plus.broker.consumers.acks import Acknowledger
 from celery_redis_plus.broker.consumers.registry import SEPARATOR, Consumers
-from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.errors import CeleryRedisPlusError
-from celery_redis_plus.maintenance.reconnect_recovery import Aftermath
+from celery_redis_plus.maintenance.reconnect_recovery import ReconnectRecovery
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.unacked import Register
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessages
     from celery_redis_plus.keys import Keys
-    from celery_redis_plus.maintenance.consumed_queues import WatchList
+    from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
     from celery_redis_plus.options import Options
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,9 @@ LOOK_S = 0.005
 class ProcessEnd:
     """What is left to do on one broker."""
 
-    def __init__(self, connector: Connector, keys: Keys, options: Options, register: Register, watched: WatchList) -> None:
+    def __init__(
+        self, connector: Connector, keys: Keys, options: Options, register: UnackedMessages, watched: ConsumedQueues
+    ) -> None:
         """Give back what stands in `register`; the consumers in `watched` are off their queues then."""
         self._address = connector.address
         self._keys = keys
@@ -55,7 +57,7 @@ class ProcessEnd:
             return
         answer_s = min(ANSWER_S, self._options.socket_timeout or ANSWER_S)
         options = replace(self._options, socket_connect_timeout=answer_s, socket_timeout=answer_s)
-        wire = Wire(Connector(self._address, options), "exit", timeout=answer_s)
+        wire = CommandConnection(Connector(self._address, options), "exit", timeout=answer_s)
         # The duties' thread shall not take it up meanwhile: it ends in the midst of anything.
         self._register.on_work = lambda: None
         try:
@@ -68,9 +70,9 @@ class ProcessEnd:
         finally:
             wire.abandon()
 
-    def _give_back(self, wire: Wire, until: float) -> None:
+    def _give_back(self, wire: CommandConnection, until: float) -> None:
         options = self._options
-        settler = Settler(
+        settler = Acknowledger(
             wire, self._keys, self._register, dead_letter_max=options.dead_letter_max, delivery_limit=options.delivery_limit
         )
         watched = self._watched.all()
@@ -83,7 +85,7 @@ class ProcessEnd:
         for session, queues in queues_of.items():
             # A claim may be under way whose reply nobody reads any more.
             self._register.abandon(session, queues, {})
-        Aftermath(wire, self._keys, self._register, settler).run()
+        ReconnectRecovery(wire, self._keys, self._register, settler).run()
         consumers = Consumers(wire, self._keys, timeout_s=options.consumer_heartbeat_timeout)
         for queue in watched:
             for consumer in queue.consumers:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.maintenance.process_end import LIMIT_S
-from celery_redis_plus.maintenance.service import Service
+from celery_redis_plus.maintenance.service import MaintenanceService
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.unacked import Keeper
+    from celery_redis_plus.broker.consumers.unacked import ActiveTasks
     from celery_redis_plus.connection.connector import Connector
     from celery_redis_plus.keys import Keys
     from celery_redis_plus.options import Options
@@ -41,27 +41,27 @@ class _Place:
 
 
 #: The services of this process. The register has to outlive every channel, so nothing smaller than the process can own it.
-_services: dict[_Place, Service] = {}
+_services: dict[_Place, MaintenanceService] = {}
 _services_lock = lock_of(sys.modules[__name__], "_services_lock")
 
 
-def service_for(connector: Connector, keys: Keys, options: Options) -> Service:
+def service_for(connector: Connector, keys: Keys, options: Options) -> MaintenanceService:
     """Return this process's service for a broker, made at first use."""
     address = connector.address
     place = _Place(address.display(), address.username, keys.prefix, tuple(getattr(options, name) for name in OPTIONS))
     with _services_lock:
         service = _services.get(place)
         if service is None:
-            service = _services[place] = Service(connector, keys, options)
+            service = _services[place] = MaintenanceService(connector, keys, options)
             service.keeper = _keepers[-1] if _keepers else None
         return service
 
 
 #: The keeper that `set_keeper` was given last.
-_keepers: list[Keeper] = []
+_keepers: list[ActiveTasks] = []
 
 
-def set_keeper(keeper: Keeper | None) -> None:
+def set_keeper(keeper: ActiveTasks | None) -> None:
     """Let `keeper` decide about unsettled messages of this process after a connection loss, on every broker."""
     _keepers[:] = [] if keeper is None else [keeper]
     with _services_lock:
@@ -69,7 +69,7 @@ def set_keeper(keeper: Keeper | None) -> None:
             service.keeper = keeper
 
 
-def services() -> list[Service]:
+def services() -> list[MaintenanceService]:
     """Return this process's services."""
     with _services_lock:
         return list(_services.values())

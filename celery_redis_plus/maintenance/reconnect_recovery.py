@@ -7,13 +7,19 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers.unacked import Held, Keeper, Order, Register, Settlement
+from celery_redis_plus.broker.consumers.unacked import (
+    ActiveTasks,
+    DeferredSettlement,
+    Settlement,
+    UnackedMessage,
+    UnackedMessages,
+)
 from celery_redis_plus.maintenance.time_slices import Slice
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.acks import Settler
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.broker.consumers.acks import Acknowledger
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 
 logger = logging.getLogger(__name__)
@@ -28,10 +34,10 @@ PAGE = 500
 FIRST_PAGE = b"-inf"
 
 
-class Aftermath:
+class ReconnectRecovery:
     """The duty that settles for sessions that are gone."""
 
-    def __init__(self, wire: Wire, keys: Keys, register: Register, settler: Settler) -> None:
+    def __init__(self, wire: CommandConnection, keys: Keys, register: UnackedMessages, settler: Acknowledger) -> None:
         """Work over `wire` on what stands in `register`."""
         self._wire = wire
         self._keys = keys
@@ -44,7 +50,7 @@ class Aftermath:
         #: Broken sessions that are looked at for the first time, with their queues.
         self._under_way: dict[str, frozenset[str]] = {}
         #: Decides for Celery; without one every unsettled message goes back, as AMQP does.
-        self.keeper: Keeper | None = None
+        self.keeper: ActiveTasks | None = None
 
     @property
     def due_at(self) -> float:
@@ -57,7 +63,7 @@ class Aftermath:
         return min(due, default=float("inf"))
 
     def run(self) -> None:
-        """Do what is open. Raises as `Wire.run` does; nothing is forgotten then."""
+        """Do what is open. Raises as `CommandConnection.run` does; nothing is forgotten then."""
         self._carry_out()
         now = clock.now_s()
         if now >= self._look_at:
@@ -81,7 +87,7 @@ class Aftermath:
 
     def _carry_out(self) -> None:
         orders = self._register.orders()
-        by_settlement: dict[Settlement, list[Held]] = {}
+        by_settlement: dict[Settlement, list[UnackedMessage]] = {}
         for order in orders:
             by_settlement.setdefault(order.settlement, []).append(order.held)
         try:
@@ -89,7 +95,9 @@ class Aftermath:
                 self._settler.settle(messages, settlement)
                 del by_settlement[settlement]
         finally:
-            self._register.carried_out(Order(held, what) for what, messages in by_settlement.items() for held in messages)
+            self._register.carried_out(
+                DeferredSettlement(held, what) for what, messages in by_settlement.items() for held in messages
+            )
 
     def _decide(self) -> None:
         for held in self._register.adrift():

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 REST_S = 1.0
 
 
-class Duty(Protocol):
+class MaintenanceTask(Protocol):
     """One kind of background work."""
 
     @property
@@ -38,16 +38,16 @@ class _Refusal:
     rests_until: float
 
 
-class Rounds:
+class TaskRunner:
     """Takes all duties in turn."""
 
-    def __init__(self, duties: Sequence[Duty], *, first: Sequence[Duty] = ()) -> None:
+    def __init__(self, duties: Sequence[MaintenanceTask], *, first: Sequence[MaintenanceTask] = ()) -> None:
         """Take `duties` in this order, and those of `first` that are due before each of them."""
         self._duties = duties
         self._first = first
         #: What took longest since `take_longest` was called: name and seconds.
         self._longest = ("", 0.0)
-        self._refused: dict[Duty, _Refusal] = {}
+        self._refused: dict[MaintenanceTask, _Refusal] = {}
 
     @property
     def due_at(self) -> float:
@@ -72,7 +72,7 @@ class Rounds:
         longest, self._longest = self._longest, ("", 0.0)
         return longest
 
-    def _run_if_due(self, duty: Duty, now: float) -> None:
+    def _run_if_due(self, duty: MaintenanceTask, now: float) -> None:
         if self._due_at(duty) > now:
             return
         began = clock.now_s()
@@ -91,16 +91,16 @@ class Rounds:
             if took_s > self._longest[1]:
                 self._longest = (_name(duty), took_s)
 
-    def _due_at(self, duty: Duty) -> float:
+    def _due_at(self, duty: MaintenanceTask) -> float:
         refusal = self._refused.get(duty)
         return duty.due_at if refusal is None else max(duty.due_at, refusal.rests_until)
 
-    def _note(self, duty: Duty, text: str, now: float) -> None:
+    def _note(self, duty: MaintenanceTask, text: str, now: float) -> None:
         known = self._refused.get(duty)
         self._refused[duty] = _Refusal(text, now + REST_S)
         if known is None or known.text != text:
             logger.error("%s: the broker refuses it (%s); trying again", _name(duty), text)
 
 
-def _name(duty: Duty) -> str:
+def _name(duty: MaintenanceTask) -> str:
     return type(duty).__name__.lower()

@@ -18,43 +18,43 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers.acks import Settler
+from celery_redis_plus.broker.consumers.acks import Acknowledger
 from celery_redis_plus.broker.consumers.leases import Leases
 from celery_redis_plus.broker.consumers.registry import Consumers
-from celery_redis_plus.broker.consumers.unacked import Keeper, Register
-from celery_redis_plus.broker.consumers.wakeup_waiter import BellWaiter
+from celery_redis_plus.broker.consumers.unacked import ActiveTasks, UnackedMessages
+from celery_redis_plus.broker.consumers.wakeup_waiter import WakeupWaiter
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.broker.exchanges.bindings import Bindings
-from celery_redis_plus.broker.exchanges.declared_topology import Knowledge
-from celery_redis_plus.broker.fanout.subscriber_cursor import Positions
-from celery_redis_plus.broker.fanout.subscriber_registry import Registry
+from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
+from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursors
+from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
 from celery_redis_plus.broker.queues.expired_tasks import ExpiredTasks
 from celery_redis_plus.broker.queues.queues import Queues
-from celery_redis_plus.connection.blocking_connection import BlockingWire
-from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.blocking_connection import BlockingConnection
+from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.connection.poll import wait_readable
 from celery_redis_plus.connection.unpatched import threads_are_greenlets
 from celery_redis_plus.connection.waker import Waker
 from celery_redis_plus.errors import CeleryRedisPlusError
-from celery_redis_plus.event_log.settings import Archive
+from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.maintenance.ack_flush import AckFlush
-from celery_redis_plus.maintenance.ack_timeouts import Deliveries, Forgotten, Overdue
-from celery_redis_plus.maintenance.consumed_queues import WatchList
-from celery_redis_plus.maintenance.consumer_heartbeats import Roster
+from celery_redis_plus.maintenance.ack_timeouts import AbandonedDeliveries, AckTimeouts, Overdue
+from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
+from celery_redis_plus.maintenance.consumer_heartbeats import ConsumerHeartbeats
 from celery_redis_plus.maintenance.dead_letter_forwarder import DeadLetterForwarder
 from celery_redis_plus.maintenance.delivering import Delivering
 from celery_redis_plus.maintenance.dropped_sessions import DroppedSessions
-from celery_redis_plus.maintenance.expired_tasks import Revoking
+from celery_redis_plus.maintenance.expired_tasks import ExpiredTaskRevocation
 from celery_redis_plus.maintenance.janitor import Janitor
-from celery_redis_plus.maintenance.lease_heartbeats import Heartbeat
+from celery_redis_plus.maintenance.lease_heartbeats import LeaseHeartbeats
 from celery_redis_plus.maintenance.process_end import ProcessEnd
-from celery_redis_plus.maintenance.reconnect_recovery import Aftermath
-from celery_redis_plus.maintenance.runner import Rounds
-from celery_redis_plus.maintenance.subscriber_heartbeats import Subscriptions
+from celery_redis_plus.maintenance.reconnect_recovery import ReconnectRecovery
+from celery_redis_plus.maintenance.runner import TaskRunner
+from celery_redis_plus.maintenance.subscriber_heartbeats import SubscriberHeartbeats
 from celery_redis_plus.maintenance.sweeper import Limits, Sweeper
-from celery_redis_plus.maintenance.topology_recovery import Restorer
-from celery_redis_plus.maintenance.unconsumed_queues import Tending
+from celery_redis_plus.maintenance.topology_recovery import TopologyRecovery
+from celery_redis_plus.maintenance.unconsumed_queues import UnconsumedQueues
 from celery_redis_plus.maintenance.unconverted_processes import UnconvertedProcesses
 
 if TYPE_CHECKING:
@@ -72,16 +72,16 @@ TIMER_WAIT_S = 30.0
 IDLE_END_S = 10.0
 
 
-class Service:
+class MaintenanceService:
     """What a process does and knows on one broker, beside its channels."""
 
     def __init__(self, connector: Connector, keys: Keys, options: Options) -> None:
         """Prepare; `start` starts the thread."""
-        self.register = Register()
-        self.watched = WatchList()
+        self.register = UnackedMessages()
+        self.watched = ConsumedQueues()
         #: What this process has declared.
-        self.knowledge = Knowledge()
-        self.positions = Positions(options.subscriber_timeout)
+        self.knowledge = DeclaredTopology()
+        self.positions = SubscriberCursors(options.subscriber_timeout)
         #: Gives back what is left when the interpreter exits.
         self.process_end = ProcessEnd(connector, keys, options, self.register, self.watched)
         self.name = secrets.token_hex(6)
@@ -96,15 +96,15 @@ class Service:
         self._waker = Waker()
         self.register.on_work = self._waker.wake
         self.watched.on_change = self._waker.wake
-        wire = Wire(connector, "duties", timeout=options.socket_timeout)
+        wire = CommandConnection(connector, "duties", timeout=options.socket_timeout)
         self._commands = wire
-        self._bell_wire = BlockingWire(connector, "timers", timeout=options.socket_timeout)
-        self._timers = BellWaiter(self._bell_wire, wire, wake=keys.wake(self.name), polling_interval_s=TIMER_WAIT_S)
-        settler = Settler(
+        self._bell_wire = BlockingConnection(connector, "timers", timeout=options.socket_timeout)
+        self._timers = WakeupWaiter(self._bell_wire, wire, wake=keys.wake(self.name), polling_interval_s=TIMER_WAIT_S)
+        settler = Acknowledger(
             wire, keys, self.register, dead_letter_max=options.dead_letter_max, delivery_limit=options.delivery_limit
         )
-        self._aftermath = Aftermath(wire, keys, self.register, settler)
-        self._heartbeat = Heartbeat(
+        self._aftermath = ReconnectRecovery(wire, keys, self.register, settler)
+        self._heartbeat = LeaseHeartbeats(
             Leases(wire, keys, self.register, visibility_timeout_s=options.visibility_timeout),
             self.register,
             visibility_timeout_s=options.visibility_timeout,
@@ -114,7 +114,7 @@ class Service:
             keys,
             transient_ttl_s=options.transient_queue_ttl,
             owner_timeout_s=options.consumer_heartbeat_timeout,
-            archive=Archive.of(options),
+            archive=EventLogSettings.of(options),
             knowledge=self.knowledge,
         )
         bindings = Bindings(wire, keys, self.knowledge)
@@ -122,25 +122,25 @@ class Service:
         limits = Limits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
         self._sweeper = Sweeper(wire, keys, name=self.name, limits=limits, see_off=forwarder.add, note_id=self._note_id)
         self._janitor = Janitor(queues, bindings, self.watched)
-        self._tending = Tending(queues)
-        self._revoking = Revoking(ExpiredTasks(wire, keys))
-        self._restorer = Restorer(queues, bindings, self.watched, self.knowledge)
+        self._tending = UnconsumedQueues(queues)
+        self._revoking = ExpiredTaskRevocation(ExpiredTasks(wire, keys))
+        self._restorer = TopologyRecovery(queues, bindings, self.watched, self.knowledge)
         timeout_s = options.consumer_heartbeat_timeout
-        self.roster = Roster(Consumers(wire, keys, timeout_s=timeout_s), self.watched, timeout_s=timeout_s)
-        self._subscriptions = Subscriptions(
-            Registry(wire, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age),
+        self.roster = ConsumerHeartbeats(Consumers(wire, keys, timeout_s=timeout_s), self.watched, timeout_s=timeout_s)
+        self._subscriptions = SubscriberHeartbeats(
+            SubscriberRegistry(wire, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age),
             self.positions,
             bindings,
             lambda exchange: keys.fanout(exchange, options.stream_prefix(connector.address.db)),
         )
         #: What this process waits for; its thread runs while there is something.
-        self.deliveries = Deliveries(connector, keys, options)
+        self.deliveries = AckTimeouts(connector, keys, options)
         self._janitor.on_unbound = self._subscriptions.forget
         #: Hears of acks that wait for others.
         self.ack_flush = AckFlush(self._waker.wake)
         #: Hears of sessions that nobody closed.
         self.dropped = DroppedSessions(self.register, self.watched, self.positions, self.roster, wake=self._waker.wake)
-        self._rounds = Rounds(
+        self._rounds = TaskRunner(
             (
                 self.dropped,
                 self._tending,
@@ -151,7 +151,7 @@ class Service:
                 self._restorer,
                 self._janitor,
                 self._subscriptions,
-                Forgotten(Overdue(wire, keys, options)),
+                AbandonedDeliveries(Overdue(wire, keys, options)),
                 UnconvertedProcesses(wire, keys, self.watched),
             ),
             first=(self._heartbeat, self.roster, self.ack_flush),
@@ -166,12 +166,12 @@ class Service:
     # -- from the channels' threads ---------------------------------------------------------------------------------------
 
     @property
-    def keeper(self) -> Keeper | None:
+    def keeper(self) -> ActiveTasks | None:
         """Who decides about unsettled messages after a connection loss; None: they all go back."""
         return self._aftermath.keeper
 
     @keeper.setter
-    def keeper(self, keeper: Keeper | None) -> None:
+    def keeper(self, keeper: ActiveTasks | None) -> None:
         self._aftermath.keeper = keeper
         self._subscriptions.keeper = keeper
 

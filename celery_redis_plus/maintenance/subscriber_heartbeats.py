@@ -12,11 +12,11 @@ from celery_redis_plus.broker.fanout.subscriber_registry import BATCH, SECOND_CH
 from celery_redis_plus.signals import SubscriberDied, notify
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.unacked import Keeper
+    from celery_redis_plus.broker.consumers.unacked import ActiveTasks
     from celery_redis_plus.broker.exchanges.bindings import Bindings
     from celery_redis_plus.broker.fanout.entries import Mark
-    from celery_redis_plus.broker.fanout.subscriber_cursor import Position, Positions
-    from celery_redis_plus.broker.fanout.subscriber_registry import Death, Registry, StreamEnd
+    from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor, SubscriberCursors
+    from celery_redis_plus.broker.fanout.subscriber_registry import Death, StreamEnd, SubscriberRegistry
     from celery_redis_plus.keys import FanoutKeys
 
 logger = logging.getLogger(__name__)
@@ -29,11 +29,15 @@ BEAT_S = 30.0
 DECIDE_S = 0.5
 
 
-class Subscriptions:
+class SubscriberHeartbeats:
     """The duty for the subscriber registry."""
 
     def __init__(
-        self, registry: Registry, positions: Positions, bindings: Bindings, fanout_keys: Callable[[str], FanoutKeys]
+        self,
+        registry: SubscriberRegistry,
+        positions: SubscriberCursors,
+        bindings: Bindings,
+        fanout_keys: Callable[[str], FanoutKeys],
     ) -> None:
         """Report what stands in `positions`; `fanout_keys` spells the keys of an exchange."""
         self._registry = registry
@@ -48,7 +52,7 @@ class Subscriptions:
         #: Server's time of the last look for deaths, by exchange.
         self._reaped_ms: dict[str, int] = {}
         #: Decides about what was delivered over a connection that broke; without one all of it comes again.
-        self.keeper: Keeper | None = None
+        self.keeper: ActiveTasks | None = None
 
     @property
     def due_at(self) -> float:
@@ -60,7 +64,7 @@ class Subscriptions:
         self._look_at = 0.0
 
     def run(self) -> None:
-        """Do what is due. Raises as `Wire.run` does."""
+        """Do what is due. Raises as `CommandConnection.run` does."""
         now = clock.now_s()
         undecided = [position for position in self._positions.all() if position.undecided and position.owner is not None]
         for position in undecided:
@@ -84,7 +88,7 @@ class Subscriptions:
 
     def _report(self, now: float) -> None:
         positions = self._positions.all()
-        by_stream: dict[bytes, list[Position]] = {}
+        by_stream: dict[bytes, list[SubscriberCursor]] = {}
         for position in positions:
             if not position.live:
                 continue
@@ -107,7 +111,7 @@ class Subscriptions:
             self._reported = {name: last for name, last in self._reported.items() if name in known}
 
     @staticmethod
-    def _compare(position: Position, cursor: Mark, end: StreamEnd) -> None:
+    def _compare(position: SubscriberCursor, cursor: Mark, end: StreamEnd) -> None:
         if end.has_gone_back(cursor):
             position.go_back_to(end.mark)
 
@@ -120,7 +124,7 @@ class Subscriptions:
                 _tell(exchange, death, ours=death.at_ms == now_ms)
 
     def forget(self, exchange: str, queue: str) -> None:
-        """Forget the durable subscriber of a queue that vanished. Raises as `Wire.run` does."""
+        """Forget the durable subscriber of a queue that vanished. Raises as `CommandConnection.run` does."""
         self._registry.forget_durable(self._fanout_keys(exchange), queue)
 
 

@@ -21,7 +21,7 @@ from celery_redis_plus.maintenance.time_slices import Slice
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Sweeper:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: CommandConnection,
         keys: Keys,
         *,
         name: str,
@@ -114,7 +114,7 @@ class Sweeper:
             self._take_over.add(queue)
 
     def run(self) -> None:
-        """Sweep the queues that are due. Raises as `Wire.run` does."""
+        """Sweep the queues that are due. Raises as `CommandConnection.run` does."""
         slice_ = Slice()
         soon = clock.now_s() + TOGETHER_S
         due = [queue for queue, at in self._due_at.items() if at <= soon]

@@ -12,9 +12,9 @@ from celery_redis_plus.errors import PreconditionFailed
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.exchanges.bindings import Bindings
-    from celery_redis_plus.broker.exchanges.declared_topology import Knowledge
+    from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
     from celery_redis_plus.broker.queues.queues import Queues
-    from celery_redis_plus.maintenance.consumed_queues import WatchList
+    from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +27,10 @@ CLOSELY = 4
 SECOND_LOOK_S = 0.3
 
 
-class Restorer:
+class TopologyRecovery:
     """The duty that keeps consumed queues, and the bindings that this process made, on the server."""
 
-    def __init__(self, queues: Queues, bindings: Bindings, watched: WatchList, knowledge: Knowledge) -> None:
+    def __init__(self, queues: Queues, bindings: Bindings, watched: ConsumedQueues, knowledge: DeclaredTopology) -> None:
         """Look after the queues in `watched` and those of bindings that were made here, by what is in `knowledge`."""
         self._queues = queues
         self._bindings = bindings
@@ -53,7 +53,7 @@ class Restorer:
         self._look_at = self._closely_at = 0.0
 
     def run(self) -> None:
-        """Look, and declare again what is missing. Raises as `Wire.run` does."""
+        """Look, and declare again what is missing. Raises as `CommandConnection.run` does."""
         now = clock.now_s()
         rest_s = random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
         self._look_at = now + rest_s

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LOOK_S = 20.0
 
 
-class Tending:
+class UnconsumedQueues:
     """The duty that knows the tended queues."""
 
     def __init__(self, queues: Queues) -> None:
@@ -37,7 +37,7 @@ class Tending:
         self._look_at = 0.0
 
     def run(self) -> None:
-        """Read the list, and strike off queues that are gone. Raises as `Wire.run` does."""
+        """Read the list, and strike off queues that are gone. Raises as `CommandConnection.run` does."""
         self._look_at = clock.now_s() + random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
         found = self._queues.tended()
         gone = set(self._queues.without_record(found))

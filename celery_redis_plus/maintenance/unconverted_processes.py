@@ -15,9 +15,9 @@ from redis.exceptions import NoPermissionError, ResponseError
 from celery_redis_plus import clock
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
-    from celery_redis_plus.maintenance.consumed_queues import WatchList
+    from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ MOST = 32
 class UnconvertedProcesses:
     """The duty that warns, once for each queue, that kombu's lists of it have messages."""
 
-    def __init__(self, wire: Wire, keys: Keys, watched: WatchList) -> None:
+    def __init__(self, wire: CommandConnection, keys: Keys, watched: ConsumedQueues) -> None:
         """Look over `wire`, for the lasting queues in `watched`."""
         self._wire = wire
         self._keys = keys
@@ -46,7 +46,7 @@ class UnconvertedProcesses:
         return self._look_at if self._version == self._watched.version or self._look_at == math.inf else 0.0
 
     def run(self) -> None:
-        """Look at the queues that are due. Raises as `Wire.run` does where the server is away."""
+        """Look at the queues that are due. Raises as `CommandConnection.run` does where the server is away."""
         version = self._watched.version
         now = clock.now_s()
         if self._look_at <= now:

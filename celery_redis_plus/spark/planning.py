@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.errors import EventsLost, InvalidArgument
-from celery_redis_plus.event_log.offsets import BEGINNING, Id, Numbering, loss_message
+from celery_redis_plus.event_log.offsets import BEGINNING, Id, Offsets, loss_message
 from celery_redis_plus.events import entry_id
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Planner:
         self.options = options
         self.lost: dict[str, int] = {}
 
-    def numberings(self) -> dict[str, Numbering]:
+    def numberings(self) -> dict[str, Offsets]:
         """Return what the wanted queues have now."""
         return self.log.numberings(self.log.queues(self.options.queues), strict=self.options.fail_on_data_loss)
 
@@ -122,14 +122,14 @@ class Planner:
             slices += [Slice(queue, epoch, first, min(first + width - 1, high)) for first in range(low, high + 1, width)]
         return slices
 
-    def _position(self, numbering: Numbering, offset: str | None) -> int:
+    def _position(self, numbering: Offsets, offset: str | None) -> int:
         try:
             return numbering.index(BEGINNING if offset is None else entry_id(offset))
         except EventsLost as error:
             self._lose(numbering.queue, str(error), 0)
             return numbering.trimmed
 
-    def _goal(self, numbering: Numbering, offset: str | None) -> int:
+    def _goal(self, numbering: Offsets, offset: str | None) -> int:
         return 0 if offset is None else self._position(numbering, offset)
 
     def _lose(self, queue: str, message: str, count: int) -> None:
@@ -139,7 +139,7 @@ class Planner:
         logger.warning("%s (failOnDataLoss=false)", message)
 
 
-def _resolve(wanted: str | Mapping[str, Id | int], numberings: Mapping[str, Numbering], default: int) -> dict[str, Id]:
+def _resolve(wanted: str | Mapping[str, Id | int], numberings: Mapping[str, Offsets], default: int) -> dict[str, Id]:
     if isinstance(wanted, str):
         wanted = dict.fromkeys(numberings, EARLIEST if wanted == "earliest" else LATEST)
     unknown = sorted(set(wanted) - set(numberings))

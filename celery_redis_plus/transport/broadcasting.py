@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from celery_redis_plus.broker.fanout.reader import Delivery
-    from celery_redis_plus.broker.fanout.subscriber_cursor import Position
+    from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor
     from celery_redis_plus.broker.fanout.subscriber_registry import Death, Subscriber
     from celery_redis_plus.keys import FanoutKeys
-    from celery_redis_plus.transport.broker_connection import Session
-    from celery_redis_plus.transport.delivery_loop import Poller
+    from celery_redis_plus.transport.broker_connection import BrokerConnection
+    from celery_redis_plus.transport.delivery_loop import DeliveryLoop
     from celery_redis_plus.transport.qos import QoS
 
 logger = logging.getLogger(__name__)
@@ -30,8 +30,8 @@ UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
 class Broadcasting:
     """Broadcasts of one channel. What is bound is bound for all channels of the connection."""
 
-    session: Session
-    poller: Poller
+    session: BrokerConnection
+    poller: DeliveryLoop
     qos: QoS
     timers_filled: int
     consumed: dict[str, Callable[[dict[str, Any]], Any]]
@@ -41,7 +41,7 @@ class Broadcasting:
 
     def _init_broadcasting(self) -> None:
         #: Broadcasts that were delivered and not settled: delivery tag -> position. It outlives the channel, for late acks.
-        self.open_broadcasts: dict[str, Position] = {}
+        self.open_broadcasts: dict[str, SubscriberCursor] = {}
         self._settles: dict[str, bool] = {}
 
     # -- subscriptions ----------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ class Broadcasting:
             if queue in channel.consumed:
                 channel.read_broadcasts(queue)
 
-    def _position(self, queue: str, keys: FanoutKeys) -> Position:
+    def _position(self, queue: str, keys: FanoutKeys) -> SubscriberCursor:
         session = self.session
         positions = session.service.positions
         position = positions.of(session, queue, keys.stream)
@@ -95,7 +95,7 @@ class Broadcasting:
         for exchange in exchanges:
             session.registry.forget_durable(session.fanout_keys(exchange), queue)
 
-    def _drop(self, position: Position) -> None:
+    def _drop(self, position: SubscriberCursor) -> None:
         self.session.service.positions.end(position, self.session.registry)
 
     def read_broadcasts(self, queue: str) -> None:

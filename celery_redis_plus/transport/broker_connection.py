@@ -16,49 +16,49 @@ from typing import TYPE_CHECKING
 from redis.exceptions import NoPermissionError, RedisError
 
 from celery_redis_plus import signals
-from celery_redis_plus.broker.consumers.acks import Settler
-from celery_redis_plus.broker.consumers.claims import Claimer
+from celery_redis_plus.broker.consumers.acks import Acknowledger
+from celery_redis_plus.broker.consumers.claims import ClaimCommands
 from celery_redis_plus.broker.consumers.leases import Leases
 from celery_redis_plus.broker.consumers.registry import SEPARATOR, Consumers
-from celery_redis_plus.broker.consumers.wakeup_waiter import BellWaiter
+from celery_redis_plus.broker.consumers.wakeup_waiter import WakeupWaiter
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.broker.dead_letters.unroutable import Undelivered
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.fanout.reader import FanoutReader
-from celery_redis_plus.broker.fanout.subscriber_registry import Registry
-from celery_redis_plus.broker.flow_control.controller import LOOK_S, Bounded, Patience
-from celery_redis_plus.broker.flow_control.publisher_queue import WaitingRoom
-from celery_redis_plus.broker.publishing.delivery_store import Tracks
+from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
+from celery_redis_plus.broker.flow_control.controller import LOOK_S, FlowController, PublishTimeouts
+from celery_redis_plus.broker.flow_control.publisher_queue import PublisherWaitQueue
+from celery_redis_plus.broker.publishing.delivery_store import DeliveryStore
 from celery_redis_plus.broker.publishing.publisher import Publisher, Replication, Target
 from celery_redis_plus.broker.queues.ownership import Ownership
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection import forks
-from celery_redis_plus.connection.blocking_connection import OVERDUE_S, BlockingWire
-from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.blocking_connection import OVERDUE_S, BlockingConnection
+from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.this_process import this_process
 from celery_redis_plus.connection.waker import Waker
 from celery_redis_plus.errors import ServerUnreachable
-from celery_redis_plus.event_log.settings import Archive
+from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance.process_services import service_for
 from celery_redis_plus.transport import framework_hooks
 from celery_redis_plus.transport.delivery_tracking import Tracking
-from celery_redis_plus.transport.restricted_queues import Claims
-from celery_redis_plus.transport.typed_queues import Acceptance
+from celery_redis_plus.transport.restricted_queues import RestrictedQueues
+from celery_redis_plus.transport.typed_queues import TypeCheck
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
     from celery_redis_plus.broker.queues.queues import Sizes
     from celery_redis_plus.connection.address import Address
     from celery_redis_plus.keys import FanoutKeys
-    from celery_redis_plus.maintenance.service import Service
+    from celery_redis_plus.maintenance.service import MaintenanceService
     from celery_redis_plus.options import Options
 
 logger = logging.getLogger(__name__)
 
 
-class Session:
+class BrokerConnection:
     """The life of one kombu connection, from connect to close or failure.
 
     `id` is the holder's name on the server: what a broken session has claimed can be told from what others have.
@@ -76,9 +76,9 @@ class Session:
         self._origin = None if origin is None else weakref.ref(origin)
         self.keys = Keys(options.global_keyprefix)
         self.connector = Connector(address, options)
-        self.wire = Wire(self.connector, "commands", timeout=_patience(options))
-        self.bell_wire = BlockingWire(self.connector, "bells", timeout=options.socket_timeout)
-        self.stream_wire = BlockingWire(self.connector, "streams", timeout=options.socket_timeout)
+        self.wire = CommandConnection(self.connector, "commands", timeout=_patience(options))
+        self.bell_wire = BlockingConnection(self.connector, "bells", timeout=options.socket_timeout)
+        self.stream_wire = BlockingConnection(self.connector, "streams", timeout=options.socket_timeout)
         self.waker = Waker()
         knowledge = self.service.knowledge
         self.bindings = Bindings(self.wire, self.keys, knowledge)
@@ -87,17 +87,17 @@ class Session:
             self.keys,
             transient_ttl_s=options.transient_queue_ttl,
             owner_timeout_s=options.consumer_heartbeat_timeout,
-            archive=Archive.of(options),
+            archive=EventLogSettings.of(options),
             knowledge=knowledge,
         )
         self.ownership = Ownership(self.wire, self.keys, self.id, gone=knowledge.gone, remove=self._remove_queue)
         #: Exclusive queues that were declared here -> the process that did; a fork leaves them to its parent.
         self._owned: dict[str, int] = {}
-        self.acceptance = Acceptance(options.accept)
-        self.waiting_room = WaitingRoom(self.wire, self.keys, self._room_wire)
-        bounded = Bounded(
+        self.acceptance = TypeCheck(options.accept)
+        self.waiting_room = PublisherWaitQueue(self.wire, self.keys, self._room_wire)
+        bounded = FlowController(
             self.waiting_room,
-            Patience(options.publish_timeout, options.throttle_threshold),
+            PublishTimeouts(options.publish_timeout, options.throttle_threshold),
             check_type=self.acceptance.check_declared,
             consumes_itself=self._consumes_itself,
         )
@@ -112,8 +112,8 @@ class Session:
         self.consumers = Consumers(self.wire, self.keys, timeout_s=options.consumer_heartbeat_timeout)
         self._numbers = itertools.count(1)
         self.undelivered = Undelivered(self.publisher, keep=options.dead_letter_max)
-        self.tracking = Tracking(Tracks(self.wire, self.keys), self.undelivered)
-        self.claimer = Claimer(
+        self.tracking = Tracking(DeliveryStore(self.wire, self.keys), self.undelivered)
+        self.claimer = ClaimCommands(
             self.wire,
             self.keys,
             holder=self.id,
@@ -122,13 +122,13 @@ class Session:
             dead_letter_max=options.dead_letter_max,
         )
         self.claimer.worker = options.client_name or f"{os.getpid()}@{socket.gethostname()}"
-        self.claims = Claims(self)
-        self.waiter = BellWaiter(
+        self.claims = RestrictedQueues(self)
+        self.waiter = WakeupWaiter(
             self.bell_wire, self.wire, wake=self.keys.wake(self.id), polling_interval_s=options.longest_wait_s
         )
-        self.registry = Registry(self.wire, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age)
+        self.registry = SubscriberRegistry(self.wire, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age)
         self.reader = FanoutReader(self.stream_wire, patterns=options.fanout_patterns, polling_interval_s=options.longest_wait_s)
-        self.settler = Settler(
+        self.settler = Acknowledger(
             self.wire,
             self.keys,
             self.service.register,
@@ -175,8 +175,8 @@ class Session:
         except NoPermissionError as error:
             logger.debug("%s: PING is refused: %s", self.address.display(), error)
 
-    def _room_wire(self) -> BlockingWire:
-        return BlockingWire(self.connector, "room", timeout=LOOK_S + OVERDUE_S)
+    def _room_wire(self) -> BlockingConnection:
+        return BlockingConnection(self.connector, "room", timeout=LOOK_S + OVERDUE_S)
 
     def _consumes_itself(self, consumers: Collection[str]) -> bool:
         return self.service.delivering.all_here({name.partition(SEPARATOR)[0] for name in consumers})
@@ -219,7 +219,7 @@ class Session:
         self.settler.forget()
 
     @cached_property
-    def service(self) -> Service:
+    def service(self) -> MaintenanceService:
         """This process's service for the broker; `forked` forgets it, because a child has one of its own."""
         return service_for(self.connector, self.keys, self.options)
 
@@ -324,7 +324,7 @@ def _owner(session: str) -> str:
     return f"owner {session}"
 
 
-def _disown(service: Service, session: str, owned: dict[str, int]) -> None:
+def _disown(service: MaintenanceService, session: str, owned: dict[str, int]) -> None:
     """Give no sign of life any more for the exclusive queues of a session that is over; the same client may take them back."""
     here = [queue for queue, pid in owned.items() if pid == this_process.pid]
     owned.clear()

@@ -12,20 +12,20 @@ from celery_redis_plus.transport.declaring import Declaring
 from celery_redis_plus.transport.delivered_message import Message
 from celery_redis_plus.transport.publishing import Publishing
 from celery_redis_plus.transport.qos import QoS
-from celery_redis_plus.transport.settling import Settling
+from celery_redis_plus.transport.settling import Settlements
 from celery_redis_plus.transport.single_get import SingleGet
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.persistent_connection import HeldConnection
-    from celery_redis_plus.transport.broker_connection import Session
-    from celery_redis_plus.transport.delivery_loop import Poller
+    from celery_redis_plus.connection.persistent_connection import PersistentConnection
+    from celery_redis_plus.transport.broker_connection import BrokerConnection
+    from celery_redis_plus.transport.delivery_loop import DeliveryLoop
     from celery_redis_plus.transport.transport import Transport
 
 
 class _Socket:
     """Celery finds the sockets that it bounds at shutdown by `channel.client.connection._sock` (`celery/utils/threads.py`)."""
 
-    def __init__(self, wire: HeldConnection) -> None:
+    def __init__(self, wire: PersistentConnection) -> None:
         self._wire = wire
 
     @property
@@ -33,7 +33,7 @@ class _Socket:
         return self._wire.connection
 
 
-class Channel(Publishing, SingleGet, Settling, Declaring, virtual.Channel):
+class Channel(Publishing, SingleGet, Settlements, Declaring, virtual.Channel):
     """A channel; all channels of a connection share its session and its poller."""
 
     Message = Message
@@ -44,8 +44,8 @@ class Channel(Publishing, SingleGet, Settling, Declaring, virtual.Channel):
 
     def __init__(self, connection: Transport, **kwargs: Any) -> None:
         """Open a channel on `connection`, kombu's name for the transport."""
-        self.session: Session = connection.session
-        self.poller: Poller = connection.poller
+        self.session: BrokerConnection = connection.session
+        self.poller: DeliveryLoop = connection.poller
         self._init_consuming()
         super().__init__(connection, **kwargs)
         # kombu's virtual channel encodes bodies to text; ours are bytes all the way.

@@ -12,7 +12,7 @@ from kombu.utils.uuid import uuid
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.registry import INTERESTED, NOT_INTERESTED, NOTIFIED, Consumer
-from celery_redis_plus.broker.consumers.unacked import Settlement, Stage
+from celery_redis_plus.broker.consumers.unacked import DeliveryState, Settlement
 from celery_redis_plus.errors import InvalidArgument, ResourceLocked
 from celery_redis_plus.transport.amqp_errors import as_channel_errors
 from celery_redis_plus.transport.arguments import check_consumer_arguments
@@ -23,10 +23,10 @@ from celery_redis_plus.transport.turns import Turns
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.claims import Batch
-    from celery_redis_plus.broker.consumers.unacked import Held
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessage
     from celery_redis_plus.stored_message import Claimed
-    from celery_redis_plus.transport.broker_connection import Session
-    from celery_redis_plus.transport.delivery_loop import Poller
+    from celery_redis_plus.transport.broker_connection import BrokerConnection
+    from celery_redis_plus.transport.delivery_loop import DeliveryLoop
     from celery_redis_plus.transport.qos import QoS
 
 logger = logging.getLogger(__name__)
@@ -40,8 +40,8 @@ MAX_CONSUMER_PRIORITY = 1_000_000
 class Consuming(Broadcasting):
     """Consumers of one channel."""
 
-    session: Session
-    poller: Poller
+    session: BrokerConnection
+    poller: DeliveryLoop
     qos: QoS
     closed: bool
 
@@ -326,7 +326,7 @@ class Consuming(Broadcasting):
         if payload is None:
             return
         if held is not None:
-            held.stage = Stage.DELIVERED
+            held.stage = DeliveryState.DELIVERED
         headers = payload["headers"]
         if HEADER in headers:
             session.tracking.delivered(headers, claimed.tag, queue)
@@ -342,9 +342,9 @@ class Consuming(Broadcasting):
         if held is not None:
             self.session.settler.post(held, Settlement.HAND_BACK)
 
-    def _may_begin(self, held: Held) -> bool:
+    def _may_begin(self, held: UnackedMessage) -> bool:
         """Return whether a buffered message is still ours to deliver: not if we stood still, and others have it by now."""
-        if held.stage is not Stage.BUFFERED:
+        if held.stage is not DeliveryState.BUFFERED:
             # It came twice, and was delivered under its later claim.
             return False
         if self.session.leases.still_holds(held):
@@ -352,7 +352,7 @@ class Consuming(Broadcasting):
         self.session.service.register.confirm(held)
         return False
 
-    def _payload(self, claimed: Claimed, held: Held | None, *, begins: bool) -> dict[str, Any] | None:
+    def _payload(self, claimed: Claimed, held: UnackedMessage | None, *, begins: bool) -> dict[str, Any] | None:
         """Return what is delivered of a message, fetching a large body; None where there is nothing to deliver.
 
         Args:

@@ -18,13 +18,13 @@ from celery_redis_plus.transport.arguments import check_fanout_binding, check_qu
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.queues import Sizes
-    from celery_redis_plus.transport.broker_connection import Session
+    from celery_redis_plus.transport.broker_connection import BrokerConnection
 
 
 class Declaring:
     """Exchanges, queues and bindings, shared by all processes."""
 
-    session: Session
+    session: BrokerConnection
 
     def _check_open(self) -> None:
         raise NotImplementedError

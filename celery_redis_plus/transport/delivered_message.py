@@ -12,7 +12,7 @@ from celery_redis_plus.transport import codec
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.last_error import Failure
-    from celery_redis_plus.broker.consumers.unacked import Held
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessage
     from celery_redis_plus.broker.fanout.entries import Entry
     from celery_redis_plus.stored_message import Claimed
 
@@ -60,7 +60,7 @@ class Message(base.Message):
         if held is not None:
             held.early = True
 
-    def _held(self) -> Held | None:
+    def _held(self) -> UnackedMessage | None:
         return None if self.channel is None else self.channel.session.service.register.find(self.delivery_tag)
 
     def serializable(self) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from celery_redis_plus.connection.forks import lock_of, watch
 from celery_redis_plus.errors import DeliveryNotFound, InvalidArgument
 from celery_redis_plus.transport.amqp_errors import as_channel_errors
 from celery_redis_plus.transport.channel_lookup import channel_of
-from celery_redis_plus.transport.delivery_tracking import TRACK, Wanted
+from celery_redis_plus.transport.delivery_tracking import TRACK, TrackingRequest
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.publishing.delivery_store import Tracked
-    from celery_redis_plus.transport.broker_connection import Session
+    from celery_redis_plus.transport.broker_connection import BrokerConnection
     from celery_redis_plus.transport.channel import Channel
 
 #: Seconds for which a recipient may take to answer, unless the publisher says.
@@ -36,7 +36,7 @@ class Delivery:
     server, for an hour after the timeout, so that any process can ask by `id`.
     """
 
-    def __init__(self, track: str, session: Session, state: Tracked) -> None:
+    def __init__(self, track: str, session: BrokerConnection, state: Tracked) -> None:
         """Follow the delivery `track`, which `state` is known of."""
         #: What another process finds it by: `celery_redis_plus.delivery(id, connection=…)`.
         self.id = track
@@ -193,12 +193,12 @@ def _tracked(
 ) -> Delivery:  # fmt: skip
     if not 0 < ack_timeout < 1e9:
         raise InvalidArgument(f"ack_timeout is {ack_timeout!r}; allowed is a number of seconds over 0")
-    wanted = Wanted(uuid.uuid4().hex, ack_timeout)
+    wanted = TrackingRequest(uuid.uuid4().hex, ack_timeout)
     Producer(channel).publish(body, exchange=exchange, routing_key=routing_key, **{**properties, TRACK: wanted})
     return _handle(channel.session, wanted.id)
 
 
-def _handle(session: Session, track: str) -> Delivery:
+def _handle(session: BrokerConnection, track: str) -> Delivery:
     state = session.tracking.tracks.state(track)
     if state is None:
         raise DeliveryNotFound(f"no tracked delivery {track!r} is known: none was published under this id, or long ago")

@@ -18,14 +18,14 @@ from redis.exceptions import RedisError
 from celery_redis_plus import clock
 from celery_redis_plus.connection import forks
 from celery_redis_plus.connection.poll import several_may_wait, wait_readable
-from celery_redis_plus.transport.fetch_policy import Pace
-from celery_redis_plus.transport.fetcher import Claiming
-from celery_redis_plus.transport.hub_registration import Seat
-from celery_redis_plus.transport.wakeup_listener import Bells
+from celery_redis_plus.transport.fetch_policy import FetchPolicy
+from celery_redis_plus.transport.fetcher import Fetcher
+from celery_redis_plus.transport.hub_registration import HubRegistration
+from celery_redis_plus.transport.wakeup_listener import WakeupListener
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.unacked import Held, Keeper
-    from celery_redis_plus.transport.broker_connection import Session
+    from celery_redis_plus.broker.consumers.unacked import ActiveTasks, UnackedMessage
+    from celery_redis_plus.transport.broker_connection import BrokerConnection
     from celery_redis_plus.transport.channel import Channel
 
 #: Seconds for which one turn of the event loop delivers: a solo worker runs the task inside the delivery, and remote control
@@ -41,17 +41,17 @@ HEALTH_S = 5.0
 LATER_S = 2.5
 
 
-class Poller:
+class DeliveryLoop:
     """The consumer side of one connection."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: BrokerConnection) -> None:
         """Serve the channels that are added."""
         self._session = session
         self._channels: list[Channel] = []
-        self._seat = Seat(session.waker)
-        self._pace = Pace(session.options, self._seat)
-        self._bells = Bells(session, self._channels, self._pace)
-        self.claiming = Claiming(session, self._channels, self._pace, self._seat)
+        self._seat = HubRegistration(session.waker)
+        self._pace = FetchPolicy(session.options, self._seat)
+        self._bells = WakeupListener(session, self._channels, self._pace)
+        self.claiming = Fetcher(session, self._channels, self._pace, self._seat)
         self._turn_number = 0
         #: The place of the channel that delivers next.
         self._next_channel = 0
@@ -252,7 +252,7 @@ class Poller:
         self._session.loop_thread = threading.get_ident()
         self._seat.take(loop, self.on_tick, self._on_timer)
 
-    def keep(self, held: Held) -> bool:
+    def keep(self, held: UnackedMessage) -> bool:
         """Keep an ack of the loop's own thread for the loop's next write, which claims as well; return False where it cannot.
 
         In a turn, in which a solo worker runs its tasks, the duties' thread sees to it that no ack waits for a long one. Outside
@@ -267,7 +267,7 @@ class Poller:
         self._session.settler.gather(held)
         return True
 
-    def turns_when_woken(self, keeper: Keeper | None) -> bool:
+    def turns_when_woken(self, keeper: ActiveTasks | None) -> bool:
         """Return whether the loop, which another thread asks about, takes a turn when it is woken."""
         return self._seat.taken and (keeper is None or not keeper.ending())
 

@@ -12,8 +12,8 @@ from redis.exceptions import RedisError
 
 from celery_redis_plus.broker.consumers.unacked import Settlement
 from celery_redis_plus.broker.dead_letters.unroutable import REJECTED as REASON_REJECTED
-from celery_redis_plus.broker.publishing.attempt import Attempt
-from celery_redis_plus.broker.publishing.delivery_store import ACKED, DELIVERED, QUEUED, REFUSED, REJECTED, About, Tracks
+from celery_redis_plus.broker.publishing.attempt import PublishAttempt
+from celery_redis_plus.broker.publishing.delivery_store import ACKED, DELIVERED, QUEUED, REFUSED, REJECTED, About, DeliveryStore
 from celery_redis_plus.errors import CeleryRedisPlusError
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ logger = logging.getLogger(__name__)
 HEADER = "x-delivery-id"
 
 
-#: The property by which a publisher asks for tracking: a `Wanted`. It never goes over the wire.
+#: The property by which a publisher asks for tracking: a `TrackingRequest`. It never goes over the wire.
 TRACK = "celery_redis_plus.track"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TrackingRequest:
     """A tracked delivery that a publisher asks for."""
 
     id: str
@@ -40,7 +40,7 @@ class Wanted:
 class Tracking:
     """What one session publishes with tracking, and what it has delivered that somebody waits for."""
 
-    def __init__(self, tracks: Tracks, undelivered: Undelivered) -> None:
+    def __init__(self, tracks: DeliveryStore, undelivered: Undelivered) -> None:
         """Report to `tracks`; broadcasts that a subscriber rejects go to `undelivered`."""
         self.tracks = tracks
         self._undelivered = undelivered
@@ -49,8 +49,9 @@ class Tracking:
 
     # -- publishers -------------------------------------------------------------------------------------------------------
 
-    def begin(self, message: Mapping[str, Any], attempt: Attempt, recipients: Sequence[str], payload: bytes) -> None:
-        """Track a delivery, before any recipient can answer; a retry goes on with what was begun. Raises as `Wire.run` does.
+    def begin(self, message: Mapping[str, Any], attempt: PublishAttempt, recipients: Sequence[str], payload: bytes) -> None:
+        """Track a delivery, before any recipient can answer; a retry goes on with what was begun.
+        Raises as `CommandConnection.run` does.
 
         Args:
             message: its header gets the delivery's id.
@@ -68,12 +69,12 @@ class Tracking:
         attempt.tags = {}
 
     def queued(self, properties: Mapping[str, Any], tags: Mapping[str, str]) -> None:
-        """Note under which tags the queues have the message. Raises as `Wire.run` does."""
+        """Note under which tags the queues have the message. Raises as `CommandConnection.run` does."""
         for queue, tag in tags.items():
             self.tracks.report(properties[TRACK].id, queue, QUEUED, tag, wait=True)
 
     def refused(self, properties: Mapping[str, Any], queue: str) -> None:
-        """Note that a queue did not take the message, if that is tracked. Raises as `Wire.run` does."""
+        """Note that a queue did not take the message, if that is tracked. Raises as `CommandConnection.run` does."""
         if TRACK in properties:
             self.tracks.report(properties[TRACK].id, queue, REFUSED, wait=True)
 
@@ -95,7 +96,7 @@ class Tracking:
         track, recipient, payload = known
         if settlement is Settlement.REJECT and payload is not None:
             try:
-                self._undelivered.keep_for(recipient, payload, Attempt(), REASON_REJECTED)
+                self._undelivered.keep_for(recipient, payload, PublishAttempt(), REASON_REJECTED)
             except (RedisError, OSError, CeleryRedisPlusError) as error:
                 # Unreported, the rejection becomes a dead letter when its time is over.
                 logger.warning("broadcast %s was rejected by %r, and is no dead letter yet: %s", track, recipient, error)

@@ -9,16 +9,16 @@ from celery_redis_plus.broker.consumers.claims import MAX_BATCH
 
 if TYPE_CHECKING:
     from celery_redis_plus.options import Options
-    from celery_redis_plus.transport.hub_registration import Seat
+    from celery_redis_plus.transport.hub_registration import HubRegistration
 
 #: Most messages of a claim, and in the buffer of a channel without a prefetch limit, where the options say nothing.
 UNLIMITED = min(100, MAX_BATCH)
 
 
-class Pace:
+class FetchPolicy:
     """The pace of one connection's claims."""
 
-    def __init__(self, options: Options, seat: Seat) -> None:
+    def __init__(self, options: Options, seat: HubRegistration) -> None:
         """Keep to `options`; the loop of `seat` turns again when a rest is over."""
         #: The most messages that a claim takes.
         self.batch = options.fetch_batch_size or UNLIMITED

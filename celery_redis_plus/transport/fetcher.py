@@ -6,23 +6,23 @@ import time
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
-from celery_redis_plus.transport.pending_claim import ClaimAhead
+from celery_redis_plus.transport.pending_claim import PendingClaim
 from celery_redis_plus.transport.rotation import Rotation
 
 if TYPE_CHECKING:
-    from celery_redis_plus.transport.broker_connection import Session
+    from celery_redis_plus.transport.broker_connection import BrokerConnection
     from celery_redis_plus.transport.channel import Channel
-    from celery_redis_plus.transport.fetch_policy import Pace
-    from celery_redis_plus.transport.hub_registration import Seat
+    from celery_redis_plus.transport.fetch_policy import FetchPolicy
+    from celery_redis_plus.transport.hub_registration import HubRegistration
 
 #: Seconds for which a claim waits for more credit while most of the prefetch is being worked on.
 GATHER_S = 0.002
 
 
-class Claiming:
+class Fetcher:
     """The claims of one connection's channels."""
 
-    def __init__(self, session: Session, channels: list[Channel], pace: Pace, seat: Seat) -> None:
+    def __init__(self, session: BrokerConnection, channels: list[Channel], pace: FetchPolicy, seat: HubRegistration) -> None:
         """Claim for `channels`, which the caller keeps up to date, as `pace` lets them, by the loop of `seat` if it is taken."""
         self._session = session
         self._channels = channels
@@ -30,7 +30,7 @@ class Claiming:
         self._seat = seat
         self.rotation = Rotation(session, channels, pace)
         #: The claim that is on its way.
-        self.ahead = ClaimAhead(session)
+        self.ahead = PendingClaim(session)
         #: Whether work goes on in other threads or processes, so that the loop is never kept from its turns by it.
         self.works_beside = False
         #: Until when a claim waits for more credit; 0: it does not.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from celery_redis_plus.transport.compat import HUB_READY
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.persistent_connection import HeldConnection
+    from celery_redis_plus.connection.persistent_connection import PersistentConnection
     from celery_redis_plus.connection.waker import Waker
 
 #: Timers that kombu's loop fires in one turn: ten (`Hub.fire_timers`, kombu 5.7), of which one may be somebody else's.
@@ -19,7 +19,7 @@ TIMERS_A_TURN = 9
 TIMER_S = 2.0
 
 
-class Seat:
+class HubRegistration:
     """What one poller has registered with a kombu Hub, and how it makes the Hub turn again."""
 
     def __init__(self, waker: Waker) -> None:
@@ -99,7 +99,7 @@ class Seat:
 
     # -- descriptors ------------------------------------------------------------------------------------------------------
 
-    def listen(self, name: str, wire: HeldConnection, callback: Callable[[], None], *, wanted: bool) -> None:
+    def listen(self, name: str, wire: PersistentConnection, callback: Callable[[], None], *, wanted: bool) -> None:
         """Have the wire's present socket registered under `name`, or none.
 
         A closed socket leaves the system's poll set by itself, and its number may come back with the next socket: so the

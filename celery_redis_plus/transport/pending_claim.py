@@ -11,14 +11,14 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from celery_redis_plus import clock
 
 if TYPE_CHECKING:
-    from celery_redis_plus.transport.broker_connection import Session
+    from celery_redis_plus.transport.broker_connection import BrokerConnection
     from celery_redis_plus.transport.channel import Channel
 
 
-class ClaimAhead:
+class PendingClaim:
     """At most one claim of a session whose reply has not been taken yet. For the loop's thread."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: BrokerConnection) -> None:
         """Claim for channels of `session`."""
         self._session = session
         self._channel: Channel | None = None

@@ -13,7 +13,7 @@ from celery_redis_plus.broker.arguments.eta import delay_to_ms, eta_to_ms
 from celery_redis_plus.broker.arguments.expiry import lifetime
 from celery_redis_plus.broker.arguments.priority import check_priority, rank
 from celery_redis_plus.broker.dead_letters.unroutable import NO_SUBSCRIBERS, UNDELIVERED, UNROUTABLE
-from celery_redis_plus.broker.publishing.attempt import Attempt
+from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.errors import BrokerError, InvalidArgument, MessageNotAccepted, PublishRefused, Unroutable
 from celery_redis_plus.event_log.metadata import describe
 from celery_redis_plus.stored_message import SEPARATOR, Outgoing
@@ -23,7 +23,7 @@ from celery_redis_plus.transport.arguments import check_properties
 from celery_redis_plus.transport.delivery_tracking import TRACK
 
 if TYPE_CHECKING:
-    from celery_redis_plus.transport.broker_connection import Session
+    from celery_redis_plus.transport.broker_connection import BrokerConnection
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ standing_tasks: ContextVar[dict[str, str] | None] = ContextVar("standing_tasks",
 class Publishing:
     """Publishes messages to queues and broadcasts to fanout exchanges."""
 
-    session: Session
+    session: BrokerConnection
     default_priority = 0
 
     def _check_open(self) -> None:
@@ -96,7 +96,7 @@ class Publishing:
                 "Channel.basic_publish",
             )
         # Taken out at once: when the outcome is known, the same dict may carry another message.
-        attempt: Attempt = properties.pop(ATTEMPT, None) or Attempt()
+        attempt: PublishAttempt = properties.pop(ATTEMPT, None) or PublishAttempt()
         properties["delivery_info"] = {**properties.get("delivery_info", {}), "exchange": exchange, "routing_key": routing_key}
         publisher = self.session.publisher
         try:
@@ -139,7 +139,7 @@ class Publishing:
         return session.bindings.refresh(exchange).route(routing_key, headers) if exchange else [routing_key]
 
     def _take(
-        self, message: dict[str, Any], exchange: str, routing_key: str, attempt: Attempt, *, mandatory: bool
+        self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
     ) -> bool:  # fmt: skip
         """Give a message to one exchange; return False where nobody gets it there, and it is not kept."""
         session = self.session
@@ -150,12 +150,12 @@ class Publishing:
         payload = self._stream_payload(message)
         return session.publisher.to_stream(session.target(exchange), payload, routing_key or "", attempt, mandatory=mandatory)
 
-    def _take_alternately(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: Attempt) -> bool:
+    def _take_alternately(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt) -> bool:
         """Give a message to the alternate exchanges, one after the other, until one has somebody for it."""
         others = self.session.bindings.alternates(exchange) if exchange else ()
         return any(self._take(message, other, routing_key, attempt, mandatory=True) for other in others)
 
-    def _route(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: Attempt) -> bool:
+    def _route(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt) -> bool:
         """Give a message to the queues that are bound to an exchange; return False where none takes it."""
         bindings, publisher = self.session.bindings, self.session.publisher
         headers = message["headers"]
@@ -184,7 +184,7 @@ class Publishing:
         return routed
 
     def _unrouted(
-        self, message: dict[str, Any], exchange: str, routing_key: str, attempt: Attempt, *, mandatory: bool
+        self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
     ) -> None:  # fmt: skip
         """Say, count and keep what nobody takes."""
         session = self.session

@@ -10,7 +10,7 @@ from kombu.transport import virtual
 from celery_redis_plus.broker.consumers.unacked import Settlement
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.unacked import Held
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessage
     from celery_redis_plus.transport.channel import Channel
 
 
@@ -94,7 +94,7 @@ class QoS(virtual.QoS):
         elif settlement is not Settlement.ACK or not poller.keep(held):
             session.settler.post(held, settlement)
 
-    def _gather_elsewhere(self, held: Held) -> None:
+    def _gather_elsewhere(self, held: UnackedMessage) -> None:
         """Keep an ack for the loop, from another thread, and wake the loop no more often than it has something to do.
 
         A thread that writes to the server hands the interpreter to others, and waits for it afterwards: with four threads that
@@ -145,7 +145,7 @@ class QoS(virtual.QoS):
         return []
 
     def give_back(self, tags: list[str]) -> None:
-        """Give some delivered messages back, waiting for the server's answer. Raises as `Wire.run` does."""
+        """Give some delivered messages back, waiting for the server's answer. Raises as `CommandConnection.run` does."""
         register = self._session.service.register
         held = []
         for tag in tags:

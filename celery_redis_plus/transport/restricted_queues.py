@@ -19,7 +19,7 @@ from celery_redis_plus.errors import AccessRefused, ResourceLocked
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import Done
     from celery_redis_plus.stored_message import Claimed
-    from celery_redis_plus.transport.broker_connection import Session
+    from celery_redis_plus.transport.broker_connection import BrokerConnection
     from celery_redis_plus.transport.consuming import Consuming
 
 logger = logging.getLogger(__name__)
@@ -28,10 +28,10 @@ logger = logging.getLogger(__name__)
 REFUSED_AGAIN_S = 5.0
 
 
-class Claims:
+class RestrictedQueues:
     """A session's claims."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: BrokerConnection) -> None:
         """Claim with the claimer of `session`."""
         self._session = session
         #: Queues that had rules when they were last asked.
@@ -49,7 +49,7 @@ class Claims:
             self._managed.add(queue)
 
     def claim(self, channel: Consuming, queues: Sequence[str], credit: int) -> Batch:
-        """Claim up to `credit` messages of `queues`, in their order. Raises as `Claimer.claim` does."""
+        """Claim up to `credit` messages of `queues`, in their order. Raises as `ClaimCommands.claim` does."""
         if len(queues) <= MAX_QUEUES and self._managed.isdisjoint(queues):
             batch = self._plain(channel, queues, credit)
         else:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from celery_redis_plus.transport.turns import COLD_QUEUES
 
 if TYPE_CHECKING:
-    from celery_redis_plus.transport.broker_connection import Session
+    from celery_redis_plus.transport.broker_connection import BrokerConnection
     from celery_redis_plus.transport.channel import Channel
-    from celery_redis_plus.transport.fetch_policy import Pace
+    from celery_redis_plus.transport.fetch_policy import FetchPolicy
 
 #: After so many messages (an empty claim counts as one) the next claim of a connection asks as well whether there are messages
 #: for its other channels. That costs a twentieth of a claim.
@@ -20,7 +20,7 @@ LOOK_EVERY = 4
 class Rotation:
     """Whose turn it is to claim."""
 
-    def __init__(self, session: Session, channels: list[Channel], pace: Pace) -> None:
+    def __init__(self, session: BrokerConnection, channels: list[Channel], pace: FetchPolicy) -> None:
         """Rotate `channels`, which the caller keeps up to date."""
         self._session = session
         self._channels = channels

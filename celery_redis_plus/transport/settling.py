@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from celery_redis_plus.transport.amqp_errors import channel_error
 
 if TYPE_CHECKING:
-    from celery_redis_plus.transport.broker_connection import Session
+    from celery_redis_plus.transport.broker_connection import BrokerConnection
     from celery_redis_plus.transport.qos import QoS
 
 
-class Settling:
+class Settlements:
     """Settlements of one channel."""
 
-    session: Session
+    session: BrokerConnection
     qos: QoS
 
     def _check_open(self) -> None:

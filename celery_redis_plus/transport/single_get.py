@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers.unacked import Stage
+from celery_redis_plus.broker.consumers.unacked import DeliveryState
 from celery_redis_plus.transport.amqp_errors import as_channel_errors
 from celery_redis_plus.transport.consuming import Consuming
 from celery_redis_plus.transport.delivered_message import Message
@@ -42,7 +42,7 @@ class SingleGet(Consuming):
             claimed = next(iter(register.admit(found, session.id, asked_at)), None)
         held = register.find(claimed.tag)
         if held is not None:
-            held.stage = Stage.DELIVERED
+            held.stage = DeliveryState.DELIVERED
         session.tracking.delivered(payload["headers"], claimed.tag, queue)
         message = Message(payload, channel=self)
         if no_ack:

@@ -14,9 +14,9 @@ from celery_redis_plus.kombu_options import check_url_options, ignored
 from celery_redis_plus.options import Options
 from celery_redis_plus.transport import framework_hooks, url_parsing
 from celery_redis_plus.transport.amqp_errors import CHANNEL_ERRORS, CONNECTION_ERRORS
-from celery_redis_plus.transport.broker_connection import Session
+from celery_redis_plus.transport.broker_connection import BrokerConnection
 from celery_redis_plus.transport.channel import Channel as BrokerChannel
-from celery_redis_plus.transport.delivery_loop import Poller
+from celery_redis_plus.transport.delivery_loop import DeliveryLoop
 from celery_redis_plus.transport.typed_queues import Accepted
 
 logger = logging.getLogger(__name__)
@@ -56,8 +56,8 @@ class Transport(virtual.Transport):
         heartbeats=False,
     )
 
-    session: Session
-    poller: Poller
+    session: BrokerConnection
+    poller: DeliveryLoop
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         """Prepare a connection as `client`, a kombu Connection, describes it."""
@@ -83,12 +83,12 @@ class Transport(virtual.Transport):
             OptionError: a transport option is unknown, of the wrong type or out of range.
             redis.exceptions.ConnectionError: and its kin, as `errors` names them.
         """
-        session = Session(self._address(), self._options(), self.client)
+        session = BrokerConnection(self._address(), self._options(), self.client)
         if self._connected:
             # kombu replaces a broken connection without closing it; nothing of it may stay in an event loop.
             self.poller.detach()
         self.session = session
-        self.poller = Poller(session)
+        self.poller = DeliveryLoop(session)
         self._connected = True
         return self
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Publication:
+class OutgoingView:
     """A message that is about to be published, as a callable of the option `accept` sees it."""
 
     queue: str
@@ -98,7 +98,7 @@ class Accepted(dict[str, str]):
         self.models = models
 
 
-class Acceptance:
+class TypeCheck:
     """Checks what this process publishes."""
 
     def __init__(self, accept: Mapping[str, Any] | None) -> None:
@@ -110,7 +110,7 @@ class Acceptance:
         #: Whether any queue is checked by something that only Python has. Every publish looks here.
         self.queues = bool(accept)
         accept = accept.models if isinstance(accept, Accepted) else accept
-        self._readers: dict[str, list[tuple[str, Callable[[Publication], None]]]] = {}
+        self._readers: dict[str, list[tuple[str, Callable[[OutgoingView], None]]]] = {}
         for queue, wanted in (accept or {}).items():
             self._readers[queue] = [_reader(queue, one) for one in _several(wanted)]
 
@@ -123,7 +123,7 @@ class Acceptance:
         readers = self._readers.get(queue)
         if not readers:
             return
-        publication = Publication(queue, message)
+        publication = OutgoingView(queue, message)
         said = []
         for name, read in readers:
             try:
@@ -144,7 +144,7 @@ class Acceptance:
         """
         if outgoing.origin is None:
             return
-        publication = Publication(queue, outgoing.origin)
+        publication = OutgoingView(queue, outgoing.origin)
         if not limits.accept(publication.names):
             accepted = ", ".join(map(repr, limits.accepts))
             raise MessageNotAccepted(f"queue {queue!r} accepts {accepted} (x-accept-types); what came is {publication}")
@@ -158,7 +158,7 @@ def _name(wanted: Any) -> str:
     return getattr(wanted, "__qualname__", None) or repr(wanted)
 
 
-def _reader(queue: str, wanted: Any) -> tuple[str, Callable[[Publication], None]]:
+def _reader(queue: str, wanted: Any) -> tuple[str, Callable[[OutgoingView], None]]:
     name = _name(wanted)
     read = reader_of(wanted)
     if read is not None:
@@ -169,7 +169,7 @@ def _reader(queue: str, wanted: Any) -> tuple[str, Callable[[Publication], None]
             "Struct, a dataclass, or a list of these"
         )
 
-    def ask(publication: Publication) -> None:
+    def ask(publication: OutgoingView) -> None:
         if wanted(publication) is False:
             raise ValueError("refused")
 

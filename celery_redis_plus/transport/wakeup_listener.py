@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from celery_redis_plus.transport.broker_connection import Session
+    from celery_redis_plus.transport.broker_connection import BrokerConnection
     from celery_redis_plus.transport.channel import Channel
-    from celery_redis_plus.transport.fetch_policy import Pace
+    from celery_redis_plus.transport.fetch_policy import FetchPolicy
 
 
-class Bells:
+class WakeupListener:
     """The blocked call on the bells of all channels of a connection."""
 
-    def __init__(self, session: Session, channels: list[Channel], pace: Pace) -> None:
+    def __init__(self, session: BrokerConnection, channels: list[Channel], pace: FetchPolicy) -> None:
         """Listen for `channels`, which the caller keeps up to date, as `pace` lets them claim."""
         self._session = session
         self._channels = channels

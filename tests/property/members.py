@@ -10,7 +10,7 @@ import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.broker.consumers.claims import Claimer, State
+from celery_redis_plus.broker.consumers.claims import ClaimCommands, State
 from celery_redis_plus.broker.consumers.registry import Consumer, Consumers
 from celery_redis_plus.errors import AccessRefused
 from celery_redis_plus.scripts import script
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import redis
 
     from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
     from celery_redis_plus.stored_message import Claimed
 
@@ -74,11 +74,11 @@ class Process:
 
     numbers = itertools.count(1)
 
-    def __init__(self, wire: Wire, keys: Keys, client: redis.Redis, now: int) -> None:
+    def __init__(self, wire: CommandConnection, keys: Keys, client: redis.Redis, now: int) -> None:
         self.session = f"s{next(self.numbers)}"
         self.wire, self.keys, self.client = wire, keys, client
         self.registry = Consumers(wire, keys, timeout_s=LIFE_MS / 1000)
-        self.claimer = Claimer(wire, keys, holder=self.session, visibility_timeout_s=VISIBILITY_MS / 1000)
+        self.claimer = ClaimCommands(wire, keys, holder=self.session, visibility_timeout_s=VISIBILITY_MS / 1000)
         self.members: list[Member] = []
         self.died_at: int | None = None
         self.frozen_at: int | None = None
@@ -104,7 +104,7 @@ class Process:
         return member
 
     def beat(self, now: int) -> None:
-        """`Roster.run`."""
+        """`ConsumerHeartbeats.run`."""
         self.beat_at = now + LIFE_MS // 3
         self.probed_by = {}
         by_consumer = {member.consumer: member for member in self.present()}
@@ -129,7 +129,7 @@ class Process:
             member.later_at = now + REFUSED_AGAIN_MS
 
     def keep_leases(self, now: int) -> None:
-        """`Heartbeat.run`."""
+        """`LeaseHeartbeats.run`."""
         self.lease_at = now + LEASE_MS
         for member in self.members:
             if member.held:
@@ -138,7 +138,7 @@ class Process:
                 self.wire.run(script("heartbeat"), [keys.index, keys.message], VISIBILITY_MS, len(member.held), *pairs)
 
     def claim(self, member: Member, now: int) -> list[Claimed]:
-        """`Claims.claim`, of one queue; the messages are delivered at once."""
+        """`RestrictedQueues.claim`, of one queue; the messages are delivered at once."""
         member.hot, member.later_at = False, None
         member.waits_since = now
         queue, taken = member.consumer.queue, []

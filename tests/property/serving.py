@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
-from celery_redis_plus.broker.consumers.acks import Settler
+from celery_redis_plus.broker.consumers.acks import Acknowledger
 from celery_redis_plus.broker.consumers.pauses import Pausing
 from celery_redis_plus.broker.consumers.registry import REFUSALS
-from celery_redis_plus.broker.consumers.unacked import Held, Register, Settlement
-from celery_redis_plus.broker.publishing.attempt import Attempt
+from celery_redis_plus.broker.consumers.unacked import Settlement, UnackedMessage, UnackedMessages
+from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.publisher import Publisher
 from celery_redis_plus.broker.queues.queues import Queues
-from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.errors import AccessRefused
 from celery_redis_plus.keys import Keys
@@ -72,8 +72,8 @@ class Serving(RuleBasedStateMachine):
         self.now = START_MS
         self.clock = ServerClock(self.client, START_MS)
         self.keys = Keys("")
-        self.wire = Wire(Connector(self.address, Options()), "model", timeout=5)
-        self.settler = Settler(self.wire, self.keys, Register(), dead_letter_max=1000, delivery_limit=None)
+        self.wire = CommandConnection(Connector(self.address, Options()), "model", timeout=5)
+        self.settler = Acknowledger(self.wire, self.keys, UnackedMessages(), dead_letter_max=1000, delivery_limit=None)
         self.queues = Queues(self.wire, self.keys, transient_ttl_s=3600)
         self.publisher = Publisher(self.wire, self.keys, dedup_window_s=900, on_missing=self.queues.revive)
         self.pausing = Pausing(self.wire, self.keys)
@@ -314,7 +314,7 @@ class Serving(RuleBasedStateMachine):
     @rule(queue=queues, count=st.integers(1, 3))
     def publish(self, queue: str, count: int) -> None:
         for _ in range(count):
-            self.publisher.to_queue(queue, Outgoing(b"{}", b"x", rank=0, eta=0), Attempt())
+            self.publisher.to_queue(queue, Outgoing(b"{}", b"x", rank=0, eta=0), PublishAttempt())
             self.come_to_rest()
 
     @precondition(lambda self: self.members())
@@ -325,7 +325,7 @@ class Serving(RuleBasedStateMachine):
             return
         member = data.draw(st.sampled_from(holding), label="consumer")
         claimed = member.held.pop(0)
-        self.settler.settle([Held(claimed.tag, claimed.queue, claimed.claim, member.process.session)], Settlement.ACK)
+        self.settler.settle([UnackedMessage(claimed.tag, claimed.queue, claimed.claim, member.process.session)], Settlement.ACK)
         keys = self.keys.queue(claimed.queue)
         if claimed.queue == "limited":
             self.wire.run(script("wake"), [keys.ready, keys.bell, keys.meta])

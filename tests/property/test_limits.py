@@ -22,7 +22,7 @@ STEPS = st.one_of(
 )
 
 
-class Bounded:
+class FlowController:
     """The queue, and what it should hold."""
 
     def __init__(self, channel, counted):
@@ -100,7 +100,7 @@ def test_a_queue_refuses_exactly_when_it_is_full(counted, redis_client, broker_u
         with kombu.Connection(broker_url, transport_options={"delivery_limit": None}) as connection:
             channel = connection.channel()
             declare(channel, "q", arguments={counted: LIMIT, "x-overflow": "reject-publish"})
-            queue = Bounded(channel, counted)
+            queue = FlowController(channel, counted)
             for name, times in steps:
                 for _ in range(1 if name == "purge" else times):
                     getattr(queue, name)()

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
-from celery_redis_plus.broker.consumers.acks import Settler
-from celery_redis_plus.broker.consumers.claims import Claimer
-from celery_redis_plus.broker.consumers.unacked import Held, Register
-from celery_redis_plus.broker.publishing.attempt import Attempt
+from celery_redis_plus.broker.consumers.acks import Acknowledger
+from celery_redis_plus.broker.consumers.claims import ClaimCommands
+from celery_redis_plus.broker.consumers.unacked import UnackedMessage, UnackedMessages
+from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.publisher import Publisher
 from celery_redis_plus.broker.queues.queues import Queues
-from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.errors import ServerUnreachable
-from celery_redis_plus.event_log.settings import Archive
+from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.options import Options
 from tests.support.clock import ServerClock
@@ -62,7 +62,7 @@ class Logical:
     number: int
     queue: str
     outgoing: Outgoing
-    attempt: Attempt = field(default_factory=Attempt)
+    attempt: PublishAttempt = field(default_factory=PublishAttempt)
     #: The server has stored it.
     tag: str | None = None
     #: Its publisher got an answer.
@@ -102,7 +102,7 @@ class Message:
         return self.score, self.tag
 
 
-class LossyWire(Wire):
+class LossyConnection(CommandConnection):
     """A connection whose next script call can be told to meet an accident."""
 
     accident: str | None = None
@@ -141,15 +141,15 @@ class World(RuleBasedStateMachine):
         self.client.flushdb()
         self.clock = ServerClock(self.client, START_MS)
         self.keys = Keys("p[*]")
-        self.wire = LossyWire(Connector(self.address, Options()))
-        self.register = Register()
-        self.settler = Settler(self.wire, self.keys, self.register, dead_letter_max=DEAD_MAX, delivery_limit=DELIVERY_LIMIT)
+        self.wire = LossyConnection(Connector(self.address, Options()))
+        self.register = UnackedMessages()
+        self.settler = Acknowledger(self.wire, self.keys, self.register, dead_letter_max=DEAD_MAX, delivery_limit=DELIVERY_LIMIT)
         self.queues = Queues(
-            self.wire, self.keys, transient_ttl_s=3600, archive=Archive(wanted=True, maxlen=10**9, hard_maxlen=10**9)
+            self.wire, self.keys, transient_ttl_s=3600, archive=EventLogSettings(wanted=True, maxlen=10**9, hard_maxlen=10**9)
         )
         self.publisher = Publisher(self.wire, self.keys, dedup_window_s=900, on_missing=self.queues.revive)
         self.claimers = {
-            name: Claimer(self.wire, self.keys, holder=name, visibility_timeout_s=VISIBILITY_MS / 1000) for name in HOLDERS
+            name: ClaimCommands(self.wire, self.keys, holder=name, visibility_timeout_s=VISIBILITY_MS / 1000) for name in HOLDERS
         }
         self.numbers = itertools.count(1)
         self.logical: list[Logical] = []
@@ -208,8 +208,8 @@ class World(RuleBasedStateMachine):
             self.end_claim(message)
         del self.messages[message.tag]
 
-    def held(self, tag: str, claim: int, queue: str) -> Held:
-        return Held(tag, queue, claim, "session")
+    def held(self, tag: str, claim: int, queue: str) -> UnackedMessage:
+        return UnackedMessage(tag, queue, claim, "session")
 
     def die(self, message: Message) -> None:
         self.end_claim(message)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from celery_redis_plus.broker.integrity import Checker
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.address import Address
-from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.options import Options
 
@@ -27,7 +27,7 @@ def found(client: redis.Redis, keys: Keys) -> list[str]:
         username=place.get("username"),
         password=place.get("password"),
     )
-    wire = Wire(Connector(address, Options()), "check", timeout=5)
+    wire = CommandConnection(Connector(address, Options()), "check", timeout=5)
     try:
         checker = Checker(wire, keys, Queues(wire, keys, transient_ttl_s=300), settle_s=0.2)
         return [violation.line() for violation in checker.run()]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.maintenance.consumed_queues import WatchList
+from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.janitor import Janitor
 from celery_redis_plus.transport.channel import Channel
 from celery_redis_plus.transport.transport import Transport
@@ -57,7 +57,7 @@ def _clear_away(channel: Channel) -> None:
     session = channel.session
     bindings = Bindings(session.wire, session.keys)
     queues = Queues(session.wire, session.keys, transient_ttl_s=session.options.transient_queue_ttl)
-    Janitor(queues, bindings, WatchList()).clear()
+    Janitor(queues, bindings, ConsumedQueues()).clear()
     for exchange in bindings.names():
         key = session.keys.binding(exchange)
         if session.wire.command("HKEYS", key) == [b"version"] and session.wire.command("PTTL", key) > 0:

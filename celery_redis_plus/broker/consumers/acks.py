@@ -13,13 +13,13 @@ from redis.exceptions import RedisError, ResponseError
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.failures import log_deaths, log_pause, read_deaths
-from celery_redis_plus.broker.consumers.unacked import Held, Register, Settlement
+from celery_redis_plus.broker.consumers.unacked import Settlement, UnackedMessage, UnackedMessages
 from celery_redis_plus.events import pack_text
 from celery_redis_plus.scripts import Script, script
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.last_error import Failure
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.connection.persistent_connection import Argument
     from celery_redis_plus.keys import Keys
 
@@ -35,18 +35,18 @@ EARLY_ACK_DELAY_S = 0.01
 REQUEUES = {Settlement.REQUEUE: "asked", Settlement.FAIL: "failed"}
 
 
-class Settler:
+class Acknowledger:
     """Settles over one wire."""
 
     def __init__(
         self,
-        wire: Wire,
+        wire: CommandConnection,
         keys: Keys,
-        register: Register,
+        register: UnackedMessages,
         *,
         dead_letter_max: int,
         delivery_limit: int | None,
-        on_gathered: Callable[[Settler], None] = lambda _: None,
+        on_gathered: Callable[[Acknowledger], None] = lambda _: None,
     ) -> None:
         """Settle over `wire`.
 
@@ -64,7 +64,7 @@ class Settler:
         self._dead_letter_max = dead_letter_max
         self._delivery_limit = -1 if delivery_limit is None else delivery_limit
         #: Acks that wait for `release`; from any thread.
-        self._gathered: deque[Held] = deque()
+        self._gathered: deque[UnackedMessage] = deque()
         #: The last refusal of the server that was logged.
         self._refusal = ""
         #: When the first of them was gathered, on `clock`, in seconds.
@@ -81,7 +81,7 @@ class Settler:
         self._note_error = script("note_error")
         self._tell_failed = script("tell_failed")
 
-    def post(self, held: Held, settlement: Settlement) -> None:
+    def post(self, held: UnackedMessage, settlement: Settlement) -> None:
         """Send a settlement without waiting for the reply. Never raises.
 
         A settlement that the connection loses, or cannot take within `LOCK_WAIT_S`, is deferred: the duties' thread sends it
@@ -89,7 +89,7 @@ class Settler:
         """
         self._send([[held]], settlement)
 
-    def begin(self, held: Held) -> None:
+    def begin(self, held: UnackedMessage) -> None:
         """Tell the server that the work on a message begins, where a delivery of it failed before. Never raises.
 
         The call has left this process when this returns, and nothing waits for the reply. Where the connection is gone, or is not
@@ -121,7 +121,7 @@ class Settler:
         finally:
             self._wire.lock.release()
 
-    def gather(self, held: Held) -> None:
+    def gather(self, held: UnackedMessage) -> None:
         """Keep an ack for `release` or `release_due`: one script call for several. May be called from any thread."""
         if not self._gathered:
             self._gathered_at = clock.now_s()
@@ -155,7 +155,7 @@ class Settler:
         if not self._gathered:
             return
         self._urgent = False
-        queues: dict[str, list[Held]] = {}
+        queues: dict[str, list[UnackedMessage]] = {}
         with suppress(IndexError):
             while self._gathered:
                 held = self._gathered.popleft()
@@ -163,7 +163,7 @@ class Settler:
         batches = [messages[at : at + MAX_BATCH] for messages in queues.values() for at in range(0, len(messages), MAX_BATCH)]
         self._send(batches, Settlement.ACK, hold=hold)
 
-    def _send(self, batches: Iterable[list[Held]], settlement: Settlement, *, hold: bool = False) -> None:
+    def _send(self, batches: Iterable[list[UnackedMessage]], settlement: Settlement, *, hold: bool = False) -> None:
         """Post a call for each batch, of messages of one queue; defer what the connection does not take."""
         wire = self._wire
         if not wire.lock.acquire(timeout=LOCK_WAIT_S):
@@ -179,12 +179,12 @@ class Settler:
         finally:
             wire.lock.release()
 
-    def _defer(self, batches: Iterable[Iterable[Held]], settlement: Settlement) -> None:
+    def _defer(self, batches: Iterable[Iterable[UnackedMessage]], settlement: Settlement) -> None:
         for messages in batches:
             for held in messages:
                 self._register.order(held, settlement)
 
-    def _post(self, messages: list[Held], settlement: Settlement, *, hold: bool) -> None:
+    def _post(self, messages: list[UnackedMessage], settlement: Settlement, *, hold: bool) -> None:
         wire = self._wire
         keys, arguments = self._call(messages, settlement)
 
@@ -219,11 +219,11 @@ class Settler:
             logger.warning("the server refuses to %s messages of queue %r: %s", settlement.value, queue, error)
 
     def ack_now(self, queue: str, tags: Iterable[str]) -> int:
-        """Remove messages and wait for the reply; return how many were there. Raises as `Wire.run` does."""
+        """Remove messages and wait for the reply; return how many were there. Raises as `CommandConnection.run` does."""
         return int(self._wire.run(self._ack, self._keys.queue(queue).ack, *tags))
 
-    def settle_or_order(self, messages: Sequence[Held], settlement: Settlement) -> None:
-        """Settle messages and wait for the replies. Raises as `Wire.run` does; the duties settle them then."""
+    def settle_or_order(self, messages: Sequence[UnackedMessage], settlement: Settlement) -> None:
+        """Settle messages and wait for the replies. Raises as `CommandConnection.run` does; the duties settle them then."""
         try:
             self.settle(messages, settlement)
         except Exception:
@@ -231,9 +231,9 @@ class Settler:
                 self._register.order(held, settlement)
             raise
 
-    def settle(self, messages: Iterable[Held], settlement: Settlement) -> None:
-        """Settle messages and wait for the replies. Raises as `Wire.run` does; the messages then stay held."""
-        queues: dict[str, list[Held]] = {}
+    def settle(self, messages: Iterable[UnackedMessage], settlement: Settlement) -> None:
+        """Settle messages and wait for the replies. Raises as `CommandConnection.run` does; the messages then stay held."""
+        queues: dict[str, list[UnackedMessage]] = {}
         for held in messages:
             queues.setdefault(held.queue, []).append(held)
         for batch in queues.values():
@@ -269,7 +269,7 @@ class Settler:
             return self._reject
         return self._requeue if settlement in REQUEUES else self._hand_back
 
-    def _call(self, messages: list[Held], settlement: Settlement) -> tuple[Sequence[bytes], list[Argument]]:
+    def _call(self, messages: list[UnackedMessage], settlement: Settlement) -> tuple[Sequence[bytes], list[Argument]]:
         keys = self._keys.queue(messages[0].queue)
         if settlement is Settlement.ACK:
             return keys.ack, [_with_outcome(held) for held in messages]
@@ -284,12 +284,12 @@ class Settler:
         return [keys.ready, keys.index, keys.message, keys.bell, keys.expiry, keys.timer, keys.meta], [int(seen), *pairs]
 
 
-def _with_outcome(held: Held) -> str:
+def _with_outcome(held: UnackedMessage) -> str:
     """Return what the ack script takes for a message; only the events of an archived one tell how the work ended."""
     return f"{held.tag}\t{held.outcome}" if held.outcome else held.tag
 
 
-def _errors(messages: Sequence[Held], settlement: Settlement) -> list[Argument]:
+def _errors(messages: Sequence[UnackedMessage], settlement: Settlement) -> list[Argument]:
     """Return what the script takes that notes exceptions: of messages that stay on the server after a failure."""
     errors: list[Argument] = []
     if settlement is Settlement.REJECT or settlement in REQUEUES:

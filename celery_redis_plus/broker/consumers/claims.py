@@ -13,7 +13,7 @@ from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import Claimed, split_payload
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.command_connection import Done, Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection, Done
     from celery_redis_plus.connection.persistent_connection import Argument
     from celery_redis_plus.keys import Keys
 
@@ -75,12 +75,12 @@ class ManagedBatch:
     ranked: bool
 
 
-class Claimer:
+class ClaimCommands:
     """Claims over one wire for one session."""
 
     def __init__(
         self,
-        wire: Wire,
+        wire: CommandConnection,
         keys: Keys,
         *,
         holder: str,
@@ -90,7 +90,7 @@ class Claimer:
     ) -> None:
         """Claim over `wire` in the name of `holder`; a claim lasts `visibility_timeout_s` seconds without heartbeat.
 
-        The limits are for what a dead single active consumer held: see `Settler`.
+        The limits are for what a dead single active consumer held: see `Acknowledger`.
         """
         self._wire = wire
         self._keys = keys

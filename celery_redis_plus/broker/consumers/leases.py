@@ -10,8 +10,8 @@ from celery_redis_plus import clock
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.unacked import Held, Register
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessage, UnackedMessages
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.connection.persistent_connection import Argument
     from celery_redis_plus.keys import Keys
 
@@ -24,16 +24,19 @@ BATCH = 250
 class Leases:
     """Extends claims over one wire."""
 
-    def __init__(self, wire: Wire, keys: Keys, register: Register, *, visibility_timeout_s: float) -> None:
+    def __init__(self, wire: CommandConnection, keys: Keys, register: UnackedMessages, *, visibility_timeout_s: float) -> None:
         """Extend what stands in `register`, by `visibility_timeout_s` seconds from now."""
         self._wire = wire
         self._keys = keys
         self._register = register
         self._timeout_s = visibility_timeout_s
 
-    def extend(self, messages: Iterable[Held]) -> None:
-        """Extend the claims of `messages`; those that others hold by now are marked as lost, and logged. Raises as `Wire.run`."""
-        batch: dict[str, list[Held]] = {}
+    def extend(self, messages: Iterable[UnackedMessage]) -> None:
+        """Extend the claims of `messages`; those that others hold by now are marked as lost, and logged.
+
+        Raises as `CommandConnection.run`.
+        """
+        batch: dict[str, list[UnackedMessage]] = {}
         size = 0
         for held in messages:
             batch.setdefault(held.queue, []).append(held)
@@ -56,16 +59,16 @@ class Leases:
         held = self._register.find(tag)
         return held is None or self.still_holds(held)
 
-    def still_holds(self, held: Held) -> bool:
+    def still_holds(self, held: UnackedMessage) -> bool:
         """Return what `holds` does, of a message that stands in the register. Raises as `holds` does."""
         if not held.lost and clock.now_s() - held.confirmed_at > self._timeout_s:
             self.extend([held])
         return not held.lost
 
-    def _send(self, batch: dict[str, list[Held]]) -> None:
+    def _send(self, batch: dict[str, list[UnackedMessage]]) -> None:
         keys: list[bytes] = []
         arguments: list[Argument] = [int(self._timeout_s * 1000)]
-        asked: dict[str, tuple[Held, int]] = {}
+        asked: dict[str, tuple[UnackedMessage, int]] = {}
         for queue, messages in batch.items():
             of = self._keys.queue(queue)
             keys += (of.index, of.message)

@@ -10,7 +10,7 @@ from celery_redis_plus.errors import InvalidArgument, QueueNotFound
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 
 
@@ -28,7 +28,7 @@ class Pause:
 class Pausing:
     """Pauses over one wire. They stand in the queues' records, and so survive restarts of everything."""
 
-    def __init__(self, wire: Wire, keys: Keys) -> None:
+    def __init__(self, wire: CommandConnection, keys: Keys) -> None:
         """Use `wire`."""
         self._wire = wire
         self._keys = keys

@@ -19,7 +19,7 @@ from celery_redis_plus.errors import AccessRefused, ResourceLocked
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.connection.persistent_connection import Argument
     from celery_redis_plus.keys import Keys
 
@@ -96,7 +96,7 @@ class ConsumerRecord:
 class Consumers:
     """Lists of consumers over one wire."""
 
-    def __init__(self, wire: Wire, keys: Keys, *, timeout_s: float) -> None:
+    def __init__(self, wire: CommandConnection, keys: Keys, *, timeout_s: float) -> None:
         """Use `wire`; a consumer that was not heard of for `timeout_s` seconds is dead."""
         self._wire = wire
         self._keys = keys
@@ -134,7 +134,7 @@ class Consumers:
         return answer == b"managed"
 
     def beat(self, consumers: Sequence[Consumer]) -> list[Sign]:
-        """Give a sign of life of each. Also probes others that gave none in time. Raises as `Wire.run` does."""
+        """Give a sign of life of each. Also probes others that gave none in time. Raises as `CommandConnection.run` does."""
         keys: list[bytes] = []
         arguments: list[Argument] = [self._timeout_ms]
         for consumer in consumers:
@@ -163,11 +163,11 @@ class Consumers:
         self._wire.post(script("suspend"), self._keys.queue(consumer.queue).crew, consumer.id)
 
     def leave(self, queue: str, consumer: str) -> None:
-        """Take a consumer off the list. Raises as `Wire.run` does."""
+        """Take a consumer off the list. Raises as `CommandConnection.run` does."""
         self._wire.run(script("leave"), self._keys.queue(queue).crew, consumer)
 
     def list(self, queue: str) -> list[ConsumerRecord]:
-        """Return the queue's live consumers, the longest there first. Raises as `Wire.run` does."""
+        """Return the queue's live consumers, the longest there first. Raises as `CommandConnection.run` does."""
         keys = self._keys.queue(queue)
         call = (script("list_consumers"), [keys.consumers, keys.consumer, keys.meta, keys.index, keys.message])
         looked_at, active, holders, *entries = self._wire.run(*call, 0, PAGE)

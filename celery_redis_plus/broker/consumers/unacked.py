@@ -32,7 +32,7 @@ GONE = 1000
 logger = logging.getLogger(__name__)
 
 
-class Stage(Enum):
+class DeliveryState(Enum):
     """How far a held message has come in this process."""
 
     #: Claimed, not yet delivered: it waits in a channel's buffer.
@@ -60,14 +60,14 @@ class Settlement(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class UnackedMessage:
     """One held message."""
 
     tag: str
     queue: str
     claim: int
     session: str
-    stage: Stage = Stage.BUFFERED
+    stage: DeliveryState = DeliveryState.BUFFERED
     #: Set when the message's session has gone: whether the application still has the message.
     message: weakref.ReferenceType[Any] | None = None
     #: When the session went, on `clock`, in seconds.
@@ -93,14 +93,14 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class DeferredSettlement:
     """A settlement that has to go out over another connection than the one the message came by."""
 
-    held: Held
+    held: UnackedMessage
     settlement: Settlement
 
 
-class Keeper(Protocol):
+class ActiveTasks(Protocol):
     """Knows which messages of a broken session the application still works on. `integration/` provides it for Celery."""
 
     def stopping(self) -> bool:
@@ -118,15 +118,15 @@ class Keeper(Protocol):
         """
 
 
-class Register:
+class UnackedMessages:
     """The messages that this process holds on one broker. Its methods may be called from any thread."""
 
     def __init__(self) -> None:
         """Start empty."""
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, UnackedMessage] = {}
         # Re-entrant: a signal's handler (a cold shutdown) may meet the loop's thread inside.
         self._lock = renewed(self, "_lock", threading.RLock)
-        self._orders: deque[Order] = deque()
+        self._orders: deque[DeferredSettlement] = deque()
         self._finished = FinishedTags()
         #: The duties are carrying out orders that they have taken.
         self._in_hand = False
@@ -166,7 +166,7 @@ class Register:
             if known is None and message.tag in self._finished:
                 self._ack_again(message, session)
             elif known is None or known.given_back:
-                held = Held(message.tag, message.queue, message.claim, session, confirmed_at=asked_at)
+                held = UnackedMessage(message.tag, message.queue, message.claim, session, confirmed_at=asked_at)
                 held.failed_before = message.failures > 0
                 self._held[message.tag] = held
                 fresh.append(message)
@@ -175,7 +175,7 @@ class Register:
                 known.session = session
                 known.lost = False
                 known.confirmed_at = asked_at
-                if known.stage is Stage.BUFFERED:
+                if known.stage is DeliveryState.BUFFERED:
                     fresh.append(message)
         return fresh
 
@@ -186,42 +186,42 @@ class Register:
             "acked again, and does not run again here",
             message.tag, message.queue,
         )  # fmt: skip
-        held = self._held[message.tag] = Held(message.tag, message.queue, message.claim, session)
+        held = self._held[message.tag] = UnackedMessage(message.tag, message.queue, message.claim, session)
         self.order(held, Settlement.ACK)
 
-    def find(self, tag: str) -> Held | None:
+    def find(self, tag: str) -> UnackedMessage | None:
         """Return a held message."""
         return self._held.get(tag)
 
     def note_outcome(self, tag: str, reason: str, failure: Failure | None = None) -> None:
         """Note how the work on a message ended: its settlement will tell, unless it is on its way."""
         held = self._held.get(tag)
-        if held is not None and held.stage is not Stage.SETTLING:
+        if held is not None and held.stage is not DeliveryState.SETTLING:
             held.error = "" if failure is None else failure.packed()
             if is_told(tag):
                 held.outcome = f"{pack_text(reason)}\t{pack_text(failure.text) if failure else ''}"
 
-    def settle(self, tag: str, settlement: Settlement) -> Held | None:
+    def settle(self, tag: str, settlement: Settlement) -> UnackedMessage | None:
         """Take `tag` for settling; None where it is not held or is being settled already."""
         held = self._held.get(tag)
-        if held is None or held.stage is Stage.SETTLING:
+        if held is None or held.stage is DeliveryState.SETTLING:
             return None
-        held.stage = Stage.SETTLING
+        held.stage = DeliveryState.SETTLING
         held.given_back = settlement is not Settlement.ACK
         return held
 
-    def confirm(self, held: Held) -> None:
+    def confirm(self, held: UnackedMessage) -> None:
         """Forget a message whose settlement the server has confirmed; of an acked one the tag is remembered for a while."""
         if self._held.get(held.tag) is held:
             del self._held[held.tag]
-            if held.stage is Stage.SETTLING and not held.given_back:
+            if held.stage is DeliveryState.SETTLING and not held.given_back:
                 self._finished.add(held.tag)
 
-    def order(self, held: Held, settlement: Settlement) -> None:
+    def order(self, held: UnackedMessage, settlement: Settlement) -> None:
         """Leave a settlement to the duties: its own connection is gone, or has lost it."""
-        held.stage = Stage.SETTLING
+        held.stage = DeliveryState.SETTLING
         held.given_back = settlement is not Settlement.ACK
-        self._orders.append(Order(held, settlement))
+        self._orders.append(DeferredSettlement(held, settlement))
         self.on_work()
 
     # -- broken sessions ------------------------------------------------------------------------------------------------
@@ -242,17 +242,17 @@ class Register:
             for held in list(self._held.values()):
                 if held.session != session:
                     continue
-                if held.stage is Stage.BUFFERED:
-                    held.stage = Stage.SETTLING
+                if held.stage is DeliveryState.BUFFERED:
+                    held.stage = DeliveryState.SETTLING
                     held.given_back = True
-                    self._orders.append(Order(held, Settlement.HAND_BACK))
+                    self._orders.append(DeferredSettlement(held, Settlement.HAND_BACK))
         self.set_adrift(delivered)
 
     def set_adrift(self, delivered: Mapping[str, Any]) -> None:
         """Take over what a closed channel has delivered, tag -> message: it goes back when the keeper has decided so."""
         for tag, message in delivered.items():
             held = self._held.get(tag)
-            if held is not None and held.stage is Stage.DELIVERED:
+            if held is not None and held.stage is DeliveryState.DELIVERED:
                 held.message = weakref.ref(message)
                 held.adrift_since = clock.now_s()
         self.on_work()
@@ -267,7 +267,7 @@ class Register:
         delivered = [
             held
             for held in list(self._held.values())
-            if held.session == session and held.stage is Stage.DELIVERED and held.message is None
+            if held.session == session and held.stage is DeliveryState.DELIVERED and held.message is None
         ]
         if queues or delivered:
             self.abandon(session, queues, {})
@@ -277,12 +277,12 @@ class Register:
     def give_back(self) -> None:
         """Leave it to the duties to return everything that is held, since the process ends."""
         for held in list(self._held.values()):
-            if held.stage is not Stage.SETTLING:
-                self.order(held, Settlement.HAND_BACK if held.stage is Stage.BUFFERED else Settlement.RETURN)
+            if held.stage is not DeliveryState.SETTLING:
+                self.order(held, Settlement.HAND_BACK if held.stage is DeliveryState.BUFFERED else Settlement.RETURN)
 
-    def adrift(self) -> list[Held]:
+    def adrift(self) -> list[UnackedMessage]:
         """Return the delivered messages whose session is gone."""
-        return [held for held in list(self._held.values()) if held.message is not None and held.stage is Stage.DELIVERED]
+        return [held for held in list(self._held.values()) if held.message is not None and held.stage is DeliveryState.DELIVERED]
 
     def broken_sessions(self) -> dict[str, frozenset[str]]:
         """Return the sessions whose remains on the server have not been handed back."""
@@ -294,7 +294,7 @@ class Register:
 
     # -- for the duties -------------------------------------------------------------------------------------------------
 
-    def orders(self) -> list[Order]:
+    def orders(self) -> list[DeferredSettlement]:
         """Take the waiting orders, until `carried_out`."""
         taken = []
         self._in_hand = bool(self._orders)
@@ -302,7 +302,7 @@ class Register:
             taken.append(self._orders.popleft())
         return taken
 
-    def carried_out(self, left: Iterable[Order] = ()) -> None:
+    def carried_out(self, left: Iterable[DeferredSettlement] = ()) -> None:
         """Note that the orders taken are carried out, except those `left`, which wait again."""
         self._orders.extend(left)
         self._in_hand = False
@@ -312,9 +312,9 @@ class Register:
         """Whether orders or broken sessions wait for the duties, or for the server's answer to them."""
         return bool(self._orders or self._in_hand or self._broken)
 
-    def by_queue(self) -> dict[str, list[Held]]:
+    def by_queue(self) -> dict[str, list[UnackedMessage]]:
         """Return what heartbeats go out for, by queue: everything held that no other holder has taken over."""
-        queues: dict[str, list[Held]] = {}
+        queues: dict[str, list[UnackedMessage]] = {}
         for held in list(self._held.values()):
             if not held.lost:
                 queues.setdefault(held.queue, []).append(held)
@@ -328,10 +328,10 @@ class Register:
         """Return the tags held."""
         return list(self._held)
 
-    def lose(self, tag: str, claim: int) -> Held | None:
+    def lose(self, tag: str, claim: int) -> UnackedMessage | None:
         """Note that the server gave a message to another holder, unless it was claimed anew since it was asked."""
         held = self._held.get(tag)
-        if held is None or held.claim != claim or held.stage is Stage.SETTLING:
+        if held is None or held.claim != claim or held.stage is DeliveryState.SETTLING:
             return None
         held.lost = True
         return held

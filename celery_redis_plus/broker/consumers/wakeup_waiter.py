@@ -13,18 +13,18 @@ from celery_redis_plus.errors import ServerTimeout
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.blocking_connection import BlockingWire
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.blocking_connection import BlockingConnection
+    from celery_redis_plus.connection.command_connection import CommandConnection
 
 WAKE_TTL_MS = 60_000
 #: Life of a bell that is passed on: its queue may have been deleted meanwhile. The sweep rings again for what waits.
 PASSED_ON_MS = 60_000
 
 
-class BellWaiter:
+class WakeupWaiter:
     """One client's blocked call."""
 
-    def __init__(self, wire: BlockingWire, commands: Wire, *, wake: bytes, polling_interval_s: float) -> None:
+    def __init__(self, wire: BlockingConnection, commands: CommandConnection, *, wake: bytes, polling_interval_s: float) -> None:
         """Block over `wire`, wake ourselves over `commands` through the key `wake`, at the latest after `polling_interval_s`."""
         self._wire = wire
         self._commands = commands
@@ -38,13 +38,13 @@ class BellWaiter:
         return self._bells
 
     def arm(self, bells: Sequence[bytes]) -> None:
-        """Send the blocking call. Raises as `BlockingWire.start` does."""
+        """Send the blocking call. Raises as `BlockingConnection.start` does."""
         bells = tuple(bells)
         self._wire.start("BZMPOP", self._interval_s, len(bells) + 1, self._wake, *bells, "MIN", lasts_s=self._interval_s)
         self._bells = bells
 
     def arrived(self) -> bool:
-        """Tell, without waiting, whether the call has ended. Raises as `BlockingWire.arrived`."""
+        """Tell, without waiting, whether the call has ended. Raises as `BlockingConnection.arrived`."""
         if not self._bells:
             return False
         try:
@@ -54,7 +54,10 @@ class BellWaiter:
             raise
 
     def take(self) -> bytes | None:
-        """Read the ended call: the bell that rang; None after the timeout or our own wake-up. Raises as `BlockingWire.finish`."""
+        """Read the ended call: the bell that rang; None after the timeout or our own wake-up.
+
+        Raises as `BlockingConnection.finish`.
+        """
         self._bells = ()
         reply = self._wire.finish()
         if reply is None or reply[0] == self._wake:

@@ -19,7 +19,7 @@ from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import SEPARATOR, split_payload
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.connection.persistent_connection import Argument
     from celery_redis_plus.keys import Keys
 
@@ -94,7 +94,7 @@ class Forward:
 class DeadLetters:
     """The dead letters of all queues, over one wire."""
 
-    def __init__(self, wire: Wire, keys: Keys) -> None:
+    def __init__(self, wire: CommandConnection, keys: Keys) -> None:
         """Use `wire`."""
         self._wire = wire
         self._keys = keys
@@ -181,7 +181,7 @@ class DeadLetters:
         return self.move(letter, targets, self._keys.queue(letter.queue).dying, "forwarded", routing=routing)
 
     def forward_all(self, forwards: Sequence[Forward]) -> list[int]:
-        """Forward messages in one write; return for each what `forward` returns. Raises as `Wire.run` does."""
+        """Forward messages in one write; return for each what `forward` returns. Raises as `CommandConnection.run` does."""
         taken: list[int] = []
         errors: list[Exception] = []
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.exchanges.declared_topology import Knowledge
+from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord, decode_exchange, encode_exchange
 from celery_redis_plus.broker.exchanges.routing import Binding, RoutingTable, check_binding, decode_binding, encode_binding
 from celery_redis_plus.errors import PreconditionFailed
@@ -18,7 +18,7 @@ from celery_redis_plus.scripts import script
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 
 logger = logging.getLogger(__name__)
@@ -40,11 +40,11 @@ class _Cached:
 class Bindings:
     """The shared topology over one wire."""
 
-    def __init__(self, wire: Wire, keys: Keys, knowledge: Knowledge | None = None) -> None:
+    def __init__(self, wire: CommandConnection, keys: Keys, knowledge: DeclaredTopology | None = None) -> None:
         """Read and write over `wire`. What is declared goes into `knowledge`, and is declared again should it vanish."""
         self._wire = wire
         self._keys = keys
-        self._knowledge = Knowledge() if knowledge is None else knowledge
+        self._knowledge = DeclaredTopology() if knowledge is None else knowledge
         self._first_flush = self._knowledge.flushes
         #: Exchange -> the flush after which its bindings were declared again.
         self._flushes: dict[str, int] = {}
@@ -192,7 +192,7 @@ class Bindings:
     # -- what the server has lost -----------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Notice a flush. Raises as `Wire.run` does."""
+        """Notice a flush. Raises as `CommandConnection.run` does."""
         self._knowledge.look(self._wire, self._keys)
 
     def look_after(self, exchange: str) -> None:
@@ -245,7 +245,7 @@ class Bindings:
 class Check:
     """The question whether an exchange's bindings have moved on, sent along with a publish."""
 
-    def __init__(self, wire: Wire, key: bytes, known: _Cached) -> None:
+    def __init__(self, wire: CommandConnection, key: bytes, known: _Cached) -> None:
         """Post the question over `wire`."""
         self._known = known
         self.moved = False

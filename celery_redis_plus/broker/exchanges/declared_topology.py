@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
     from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord
     from celery_redis_plus.broker.exchanges.routing import Binding
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 
 #: Sessions that owned queues and are over: so many are remembered.
 MOST_GONE = 1000
 
 
-class Knowledge:
+class DeclaredTopology:
     """Shared by all channels of a process and its duties."""
 
     def __init__(self) -> None:
@@ -61,8 +61,11 @@ class Knowledge:
         """Whether nobody has looked at the database's mark yet."""
         return not self._epoch
 
-    def look(self, wire: Wire, keys: Keys) -> None:
-        """Look at the database's mark: where it is another one than before, the database was flushed. Raises as `Wire.run`."""
+    def look(self, wire: CommandConnection, keys: Keys) -> None:
+        """Look at the database's mark: where it is another one than before, the database was flushed.
+
+        Raises as `CommandConnection.run`.
+        """
         epoch = bytes(wire.run(script("epoch"), [keys.epoch], secrets.token_hex(8)))
         with self._lock:
             if self._epoch not in {b"", epoch}:

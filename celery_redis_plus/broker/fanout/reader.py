@@ -19,8 +19,8 @@ from celery_redis_plus.errors import ServerTimeout
 from celery_redis_plus.signals import Missed, notify
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.fanout.subscriber_cursor import Position
-    from celery_redis_plus.connection.blocking_connection import BlockingWire
+    from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor
+    from celery_redis_plus.connection.blocking_connection import BlockingConnection
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ BURST_S, FIRST_REST_S, LONGEST_REST_S = 0.002, 0.004, 0.050
 class Subscription:
     """What a connection reads for one subscriber."""
 
-    def __init__(self, position: Position, consumer: Any, may: Callable[[], bool] | None) -> None:
+    def __init__(self, position: SubscriberCursor, consumer: Any, may: Callable[[], bool] | None) -> None:
         """Read on from `position`.
 
         Args:
@@ -161,7 +161,7 @@ class Subscription:
 class FanoutReader:
     """Reads all streams of one connection with one blocked XREAD."""
 
-    def __init__(self, wire: BlockingWire, *, patterns: bool, polling_interval_s: float) -> None:
+    def __init__(self, wire: BlockingConnection, *, patterns: bool, polling_interval_s: float) -> None:
         """Block over `wire`; `patterns` filters by routing key."""
         self._wire = wire
         self._patterns = patterns
@@ -180,7 +180,7 @@ class FanoutReader:
 
     # -- subscriptions --------------------------------------------------------------------------------------------------
 
-    def subscribe(self, position: Position, pattern: str, consumer: Any, may: Callable[[], bool] | None) -> None:
+    def subscribe(self, position: SubscriberCursor, pattern: str, consumer: Any, may: Callable[[], bool] | None) -> None:
         """Read for `position` too; the same position again only adds the pattern."""
         subscriptions = self._by_stream.setdefault(position.stream, [])
         for subscription in subscriptions:
@@ -253,7 +253,7 @@ class FanoutReader:
         return not self._armed and bool(self._wanting())
 
     def arm(self) -> None:
-        """Send the blocked read. Raises as `BlockingWire.start` does."""
+        """Send the blocked read. Raises as `BlockingConnection.start` does."""
         self._asked = self._wanting()
         self._page = self._page_now() if self._many else BLIND_PAGE
         ids = [min((one.fetched for one in asked), key=lambda mark: mark.id).entry for asked in self._asked.values()]
@@ -274,7 +274,7 @@ class FanoutReader:
         return page
 
     def arrived(self) -> bool:
-        """Tell, without waiting, whether the read has ended. Raises as `BlockingWire.arrived`."""
+        """Tell, without waiting, whether the read has ended. Raises as `BlockingConnection.arrived`."""
         if not self._armed:
             return False
         try:
@@ -284,7 +284,7 @@ class FanoutReader:
             raise
 
     def take(self) -> None:
-        """Put what the ended read brought into the buffers. Raises as `BlockingWire.finish`."""
+        """Put what the ended read brought into the buffers. Raises as `BlockingConnection.finish`."""
         self._armed = False
         most = 0
         for stream, entries in self._wire.finish() or ():

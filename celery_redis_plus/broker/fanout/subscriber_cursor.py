@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers.unacked import Keeper, Settlement
+from celery_redis_plus.broker.consumers.unacked import ActiveTasks, Settlement
 from celery_redis_plus.broker.fanout.entries import Entry, EntryId, Mark, mark_of, parse_id
 from celery_redis_plus.connection.forks import lock_of
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.fanout.subscriber_registry import Registry
+    from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
     from celery_redis_plus.keys import FanoutKeys
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class Opened:
     adrift_since: float = 0.0
 
 
-class Position:
+class SubscriberCursor:
     """What one subscriber has processed of one stream. Settlements may come from any thread."""
 
     def __init__(self, queue: str, keys: FanoutKeys, *, durable: bool) -> None:
@@ -178,7 +178,7 @@ class Position:
         self.back_to = mark
         self.on_change()
 
-    def decide(self, keeper: Keeper | None) -> None:
+    def decide(self, keeper: ActiveTasks | None) -> None:
         """Bring what was delivered over a broken connection again, unless the application still works on it."""
         lost = []
         for tag, opened in list(self.open.items()):
@@ -197,22 +197,22 @@ class Position:
         return any(opened.adrift_since for opened in list(self.open.values()))
 
 
-class Positions:
+class SubscriberCursors:
     """The positions of this process on one broker, of all its connections."""
 
     def __init__(self, keep_s: float) -> None:
         """Give an orphan up that nobody adopts for `keep_s` seconds."""
         self.keep_s = keep_s
         self._lock = lock_of(self)
-        self._all: list[Position] = []
+        self._all: list[SubscriberCursor] = []
 
-    def add(self, position: Position, owner: Owner) -> None:
+    def add(self, position: SubscriberCursor, owner: Owner) -> None:
         """Take in a new position of the session `owner`."""
         position.belong_to(owner)
         with self._lock:
             self._all.append(position)
 
-    def of(self, owner: Owner, queue: str, stream: bytes) -> Position | None:
+    def of(self, owner: Owner, queue: str, stream: bytes) -> SubscriberCursor | None:
         """Return the session's position; what a broken one has left becomes its own. None where there is neither."""
         with self._lock:
             mine = [one for one in self._all if one.queue == queue and one.stream == stream]
@@ -230,18 +230,18 @@ class Positions:
             chosen.belong_to(owner)
             return chosen
 
-    def owned(self, owner: Owner, queue: str | None = None) -> list[Position]:
+    def owned(self, owner: Owner, queue: str | None = None) -> list[SubscriberCursor]:
         """Return the session's positions, one a stream; all or those of one queue."""
         return [one for one in list(self._all) if one.owner is owner and queue in {None, one.queue}]
 
-    def end(self, position: Position, registry: Registry) -> None:
-        """Say goodbye for a position, and forget it. Raises as `Wire.run` does, and forgets it only after that."""
+    def end(self, position: SubscriberCursor, registry: SubscriberRegistry) -> None:
+        """Say goodbye for a position, and forget it. Raises as `CommandConnection.run` does, and forgets it only after that."""
         registry.unsubscribe(position)
         with self._lock:
             if position in self._all:
                 self._all.remove(position)
 
-    def expired(self) -> list[Position]:
+    def expired(self) -> list[SubscriberCursor]:
         """Return what broken sessions have left and nobody has adopted in time."""
         now = clock.now_s()
         found = []
@@ -254,6 +254,6 @@ class Positions:
                 position.orphaned_at = 0.0
         return found
 
-    def all(self) -> list[Position]:
+    def all(self) -> list[SubscriberCursor]:
         """Return all positions."""
         return list(self._all)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.fanout.entries import Mark, parse_id
-from celery_redis_plus.broker.fanout.subscriber_cursor import DURABLE, Position
+from celery_redis_plus.broker.fanout.subscriber_cursor import DURABLE, SubscriberCursor
 from celery_redis_plus.keys import decode_name
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.connection.persistent_connection import Argument
     from celery_redis_plus.keys import FanoutKeys
 
@@ -89,19 +89,19 @@ class StreamEnd:
         return parse_id(self.entry) < mark.id
 
 
-class Registry:
-    """The registers of all fanout exchanges, over one wire. All methods raise as `Wire.run` does."""
+class SubscriberRegistry:
+    """The registers of all fanout exchanges, over one wire. All methods raise as `CommandConnection.run` does."""
 
-    def __init__(self, wire: Wire, *, timeout_s: float, max_age_s: float | None) -> None:
+    def __init__(self, wire: CommandConnection, *, timeout_s: float, max_age_s: float | None) -> None:
         """Keep subscribers for `timeout_s` without a sign of life, and entries for `max_age_s`; both in seconds."""
         self._wire = wire
         self._timeout_ms = int(timeout_s * 1000)
         self._max_age_ms = int((max_age_s or 0) * 1000)
         self._label = f"{socket.gethostname()}:{os.getpid()}".replace(" ", "_")
 
-    def subscribe(self, keys: FanoutKeys, queue: str, *, durable: bool) -> Position:
+    def subscribe(self, keys: FanoutKeys, queue: str, *, durable: bool) -> SubscriberCursor:
         """Register a subscriber from the stream's end on; a durable one from where it was."""
-        position = Position(queue, keys, durable=durable)
+        position = SubscriberCursor(queue, keys, durable=durable)
         timeout_ms = min(int(BOUND_S * 1000), self._timeout_ms)
         cursor, number, doubt = self._wire.run(
             script("subscribe_fanout"), keys.registry(), position.id, timeout_ms, self._label, position.durable_id
@@ -109,7 +109,7 @@ class Registry:
         position.start(Mark(cursor, int(number)), doubt)
         return position
 
-    def unsubscribe(self, position: Position) -> None:
+    def unsubscribe(self, position: SubscriberCursor) -> None:
         """Say goodbye, without waiting for the answer: what follows on the same connection finds it done."""
         position.ended = True
         cursor = position.cursor
@@ -125,7 +125,7 @@ class Registry:
             script("unsubscribe_fanout"), (keys.subscribers, keys.cursors, keys.records), "", "0-0", 0, f"{DURABLE}.{queue}", 1
         )
 
-    def heartbeat(self, keys: FanoutKeys, positions: Sequence[Position]) -> StreamEnd:
+    def heartbeat(self, keys: FanoutKeys, positions: Sequence[SubscriberCursor]) -> StreamEnd:
         """Tell how far some subscribers of one stream are; return how far the stream is."""
         arguments: list[Argument] = [self._max_age_ms]
         for position in positions:

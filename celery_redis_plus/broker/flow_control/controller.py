@@ -44,7 +44,7 @@ class Room(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class PublishTimeouts:
     """How a publisher bears with a queue's limits."""
 
     #: Seconds for which it waits for room, and for the throttle.
@@ -61,13 +61,13 @@ class _Known:
     limits: Limits
 
 
-class Bounded:
+class FlowController:
     """What one session knows of queues with limits, and how it waits for them."""
 
     def __init__(
         self,
         room: Room,
-        patience: Patience,
+        patience: PublishTimeouts,
         *,
         check_type: Callable[[str, Limits, Outgoing], None],
         consumes_itself: Callable[[Collection[str]], bool],

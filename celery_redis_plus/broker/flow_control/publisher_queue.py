@@ -19,20 +19,20 @@ from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.blocking_connection import BlockingWire
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.blocking_connection import BlockingConnection
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 
 
-class WaitingRoom:
+class PublisherWaitQueue:
     """The waiting publishers of one session: several threads may wait at a time, each over a connection of its own."""
 
-    def __init__(self, commands: Wire, keys: Keys, new_wire: Callable[[], BlockingWire]) -> None:
+    def __init__(self, commands: CommandConnection, keys: Keys, new_wire: Callable[[], BlockingConnection]) -> None:
         """Leave the line over `commands`; `new_wire` makes a connection for each thread that waits at the same time."""
         self._commands = commands
         self._keys = keys
         self._new_wire = new_wire
-        self._idle: list[BlockingWire] = []
+        self._idle: list[BlockingConnection] = []
         self._lock = lock_of(self)
         self._prefix = secrets.token_hex(6)
         self._numbers = itertools.count(1)

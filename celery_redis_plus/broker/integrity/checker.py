@@ -13,14 +13,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED, UNROUTABLE
-from celery_redis_plus.broker.integrity.keyspace_scan import STAGED, Survey, scan, survey
-from celery_redis_plus.broker.integrity.registry_checks import Lists
+from celery_redis_plus.broker.integrity.keyspace_scan import STAGED, KeyspaceScan, scan, survey
+from celery_redis_plus.broker.integrity.registry_checks import RegistryChecks
 from celery_redis_plus.broker.integrity.rules import RULES, Account, Violation
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.queues import Queues
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 
 #: Messages that one script call looks at.
@@ -39,7 +39,7 @@ class Checker:
     """Checks one database over one wire."""
 
     def __init__(
-        self, wire: Wire, keys: Keys, queues: Queues, *,
+        self, wire: CommandConnection, keys: Keys, queues: Queues, *,
         repair: bool = False, batch: int = BATCH, low_first: bool = False, settle_s: float = SETTLE_S,
     ) -> None:  # fmt: skip
         """Check over `wire`.
@@ -55,7 +55,7 @@ class Checker:
         """
         self._wire = wire
         self._keys = keys
-        self._lists = Lists(wire, keys, queues)
+        self._lists = RegistryChecks(wire, keys, queues)
         self._repair = repair
         self._batch = batch
         self._low_first = low_first
@@ -96,7 +96,7 @@ class Checker:
             if name in readable:
                 yield from self._check_members(name)
 
-    def _check_lists(self, found: Survey, only: str | None) -> Iterator[Violation]:
+    def _check_lists(self, found: KeyspaceScan, only: str | None) -> Iterator[Violation]:
         """Believe only what is so twice; it may have been on its way."""
         first = {suspect.violation for suspect in self._lists.suspects(found, only)}
         if not first:

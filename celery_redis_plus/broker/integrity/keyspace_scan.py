@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from celery_redis_plus.keys import QUEUE_KINDS, decode_name
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import KeyParts, Keys
 
 #: Keys that one SCAN looks at.
@@ -21,7 +21,7 @@ STAGED = b"staged."
 
 
 @dataclass(slots=True)
-class Survey:
+class KeyspaceScan:
     """What a database has."""
 
     #: Queue -> some of its messages' tags.
@@ -45,9 +45,9 @@ class Survey:
             self.exchanges.add(parts.name)
 
 
-def survey(wire: Wire, keys: Keys) -> Survey:
+def survey(wire: CommandConnection, keys: Keys) -> KeyspaceScan:
     """Look through all keys, and through the lists of queues and exchanges."""
-    found = Survey()
+    found = KeyspaceScan()
     for page in scan(wire, keys):
         for key, parts in page:
             found.note(key, parts)
@@ -57,7 +57,7 @@ def survey(wire: Wire, keys: Keys) -> Survey:
     return found
 
 
-def scan(wire: Wire, keys: Keys) -> Iterator[list[tuple[bytes, KeyParts]]]:
+def scan(wire: CommandConnection, keys: Keys) -> Iterator[list[tuple[bytes, KeyParts]]]:
     """Yield the keys that are ours, a page at a time; some may come twice."""
     cursor = b"0"
     while True:

@@ -19,9 +19,9 @@ from celery_redis_plus.keys import FORMAT_VERSION, encode_name
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.integrity.keyspace_scan import Survey
+    from celery_redis_plus.broker.integrity.keyspace_scan import KeyspaceScan
     from celery_redis_plus.broker.queues.queues import Queues
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 
 #: Milliseconds after which a transient queue's remains have outlived the janitors (`Queues.overdue`, `janitor.CLEAR_S`).
@@ -58,16 +58,16 @@ class _Queue:
     ttl: bytes | None
 
 
-class Lists:
+class RegistryChecks:
     """Looks at what is no matter of one queue's slot."""
 
-    def __init__(self, wire: Wire, keys: Keys, queues: Queues) -> None:
+    def __init__(self, wire: CommandConnection, keys: Keys, queues: Queues) -> None:
         """Look over `wire`; `queues` declares and buries."""
         self._wire = wire
         self._keys = keys
         self._queues = queues
 
-    def suspects(self, found: Survey, only: str | None) -> Iterator[Suspect]:
+    def suspects(self, found: KeyspaceScan, only: str | None) -> Iterator[Suspect]:
         """Yield what does not agree, of one queue only if it is named."""
         names = [name for name in found.queues if only in {None, name}]
         queues = self._read(names)

@@ -20,7 +20,7 @@ class _Number:
     replicas: int | None = None
 
 
-class Attempt:
+class PublishAttempt:
     """What a publisher has to remember of a message until the server has confirmed it: the numbers it went out under.
 
     One attempt belongs to one logical publish and outlives its retries, also on other channels and connections.

@@ -15,7 +15,7 @@ from celery_redis_plus.keys import decode_name, encode_name
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 
 #: Seconds for which a resolved delivery can still be looked up.
@@ -76,10 +76,10 @@ class Overdue:
     recipients: Mapping[str, str] = field(default_factory=dict)
 
 
-class Tracks:
-    """Tracked deliveries over one wire. All methods raise as `Wire.run` does."""
+class DeliveryStore:
+    """Tracked deliveries over one wire. All methods raise as `CommandConnection.run` does."""
 
-    def __init__(self, wire: Wire, keys: Keys) -> None:
+    def __init__(self, wire: CommandConnection, keys: Keys) -> None:
         """Use `wire`."""
         self._wire = wire
         self._keys = keys

@@ -19,8 +19,8 @@ from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import LARGE_BODY, MAX_BODY, Outgoing
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.publishing.attempt import Attempt
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.broker.publishing.attempt import PublishAttempt
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import FanoutKeys, Keys
     from celery_redis_plus.scripts import Script
 
@@ -84,7 +84,7 @@ class Publisher:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: CommandConnection,
         keys: Keys,
         *,
         dedup_window_s: float,
@@ -119,7 +119,7 @@ class Publisher:
         self._publish_fanout = script("publish_fanout")
 
     def to_queue(
-        self, queue: str, message: Outgoing, attempt: Attempt, on_missing: Callable[[str], bool] | None = None
+        self, queue: str, message: Outgoing, attempt: PublishAttempt, on_missing: Callable[[str], bool] | None = None
     ) -> bool:  # fmt: skip
         """Put `message` into `queue`; return False where the queue is gone and must not come back.
 
@@ -153,7 +153,7 @@ class Publisher:
             attempt.tags[queue] = reply.decode()
         return True
 
-    def to_dead_letters(self, queue: str, message: Outgoing, attempt: Attempt, reason: str, keep: int) -> None:
+    def to_dead_letters(self, queue: str, message: Outgoing, attempt: PublishAttempt, reason: str, keep: int) -> None:
         """Put a message that nobody can have straight among the dead letters of `queue`, which keeps `keep` at most.
 
         Raises as `to_queue` does; a queue without a record gets one.
@@ -163,7 +163,7 @@ class Publisher:
             if not self._on_missing(queue):
                 raise QueueNotFound(f"queue {queue!r}, for messages that nobody takes, was transient and is gone")
 
-    def _put(self, queue: str, message: Outgoing, attempt: Attempt) -> bytes:
+    def _put(self, queue: str, message: Outgoing, attempt: PublishAttempt) -> bytes:
         bounded = self._bounded
         if bounded is None or not bounded.knows(queue):
             reply = self._send(queue, message, attempt, self._publish)
@@ -175,7 +175,7 @@ class Publisher:
         return self._put(queue, message, attempt) if managed is None else managed
 
     def _send(
-        self, queue: str, message: Outgoing, attempt: Attempt, publish: PublishCall, more: tuple[bytes, ...] = ()
+        self, queue: str, message: Outgoing, attempt: PublishAttempt, publish: PublishCall, more: tuple[bytes, ...] = ()
     ) -> Any:  # fmt: skip
         """Run a script that publishes, with `more` than the common arguments."""
         last: tuple[bytes, ...] = (_description(message),) if queue in self.archived else UNDESCRIBED
@@ -205,14 +205,14 @@ class Publisher:
             return self._send(queue, message, attempt, publish, more)
         return reply
 
-    def _compare(self, target: str, producer: bytes, number: int, attempt: Attempt) -> None:
+    def _compare(self, target: str, producer: bytes, number: int, attempt: PublishAttempt) -> None:
         """Note whether enough replicas have the message of the last call."""
         if self._confirmed is not None:
             attempt.stored(target, producer, number, self._confirmed)
         else:
             attempt.settle(target)
 
-    def _remember(self, target: str, producer: bytes, number: int, attempt: Attempt) -> None:
+    def _remember(self, target: str, producer: bytes, number: int, attempt: PublishAttempt) -> None:
         """Note what a retry has to know of a try that failed."""
         if self._confirmed is not None:
             attempt.stored(target, producer, number, self._confirmed)
@@ -241,7 +241,7 @@ class Publisher:
             raise error
         return reply
 
-    def check_replicas(self, attempt: Attempt) -> None:
+    def check_replicas(self, attempt: PublishAttempt) -> None:
         """Raise NotReplicated where a target of this attempt has the message on too few replicas."""
         wanted, timeout_s = self._replication.replicas, self._replication.timeout_s
         confirmed = attempt.short_of_replicas() if wanted else None
@@ -255,11 +255,14 @@ class Publisher:
         )
 
     def count(self, queue: str, counter: str, *, existing: bool = False) -> None:
-        """Move a counter of the queue's record on; with `existing`, only where there is one. Raises as `Wire.run` does."""
+        """Move a counter of the queue's record on; with `existing`, only where there is one.
+
+        Raises as `CommandConnection.run` does.
+        """
         self._wire.run(script("count"), [self._keys.queue(queue).meta], counter, int(existing))
 
     def to_stream(
-        self, target: Target, payload: bytes, routing_key: str, attempt: Attempt, *, mandatory: bool = False
+        self, target: Target, payload: bytes, routing_key: str, attempt: PublishAttempt, *, mandatory: bool = False
     ) -> bool:  # fmt: skip
         """Append a broadcast to a fanout exchange's stream; return False where nobody subscribes, and it may not go unheard.
 
@@ -294,7 +297,7 @@ class Publisher:
         attempt.confirm(exchange)
         return True
 
-    def _number(self, target: str, attempt: Attempt) -> tuple[bytes, int, int]:
+    def _number(self, target: str, attempt: PublishAttempt) -> tuple[bytes, int, int]:
         """Return the producer and the number to send under, and 1 where they went out before."""
         pending = attempt.pending.get(target)
         if pending is None:

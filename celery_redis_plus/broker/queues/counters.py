@@ -13,7 +13,7 @@ from celery_redis_plus.errors import QueueNotFound
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 
 
@@ -57,7 +57,7 @@ class Counters:
     unacked: int
 
 
-def read_counters(wire: Wire, keys: Keys, queue: str) -> Counters:
+def read_counters(wire: CommandConnection, keys: Keys, queue: str) -> Counters:
     """Return a queue's counters.
 
     Raises:

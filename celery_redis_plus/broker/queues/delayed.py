@@ -9,7 +9,7 @@ from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import split_payload
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 
 #: Messages that one script call reads.
@@ -41,7 +41,7 @@ class Listing:
     messages: list[Delayed]
 
 
-def list_delayed(wire: Wire, keys: Keys, queue: str, limit: int) -> Listing:
+def list_delayed(wire: CommandConnection, keys: Keys, queue: str, limit: int) -> Listing:
     """Return up to `limit` delayed messages of `queue`, the next due first.
 
     Fewer where their payloads reach `LISTING_BYTES`. What is promoted or published while this reads may be missing.

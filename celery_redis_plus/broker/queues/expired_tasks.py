@@ -13,7 +13,7 @@ from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import split_payload
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 
 #: Tasks that one script call takes, and bytes after which it takes no further one.
@@ -35,9 +35,9 @@ class ExpiredTask:
 
 
 class ExpiredTasks:
-    """The tasks that expired, over one wire. All methods raise as `Wire.run` does."""
+    """The tasks that expired, over one wire. All methods raise as `CommandConnection.run` does."""
 
-    def __init__(self, wire: Wire, keys: Keys) -> None:
+    def __init__(self, wire: CommandConnection, keys: Keys) -> None:
         """Use `wire`."""
         self._wire = wire
         self._keys = keys.expired

@@ -33,7 +33,7 @@ from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import split_payload
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 
 #: What a message's id looks like: time and number in hexadecimal, a mark, the queue's id.
@@ -85,9 +85,9 @@ class MessageInfo:
 
 
 class Messages:
-    """Single messages over one wire. All methods raise as `Wire.run` does."""
+    """Single messages over one wire. All methods raise as `CommandConnection.run` does."""
 
-    def __init__(self, wire: Wire, keys: Keys, *, dead_letter_max: int) -> None:
+    def __init__(self, wire: CommandConnection, keys: Keys, *, dead_letter_max: int) -> None:
         """Use `wire`; a queue keeps `dead_letter_max` dead letters."""
         self._wire = wire
         self._keys = keys

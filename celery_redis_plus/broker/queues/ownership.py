@@ -20,7 +20,7 @@ from celery_redis_plus.errors import ResourceLocked
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,9 @@ logger = logging.getLogger(__name__)
 class Ownership:
     """Exclusive queues, as one session sees them."""
 
-    def __init__(self, wire: Wire, keys: Keys, session: str, *, gone: Container[str], remove: Callable[[str], object]) -> None:
+    def __init__(
+        self, wire: CommandConnection, keys: Keys, session: str, *, gone: Container[str], remove: Callable[[str], object]
+    ) -> None:
         """Use `wire`.
 
         Args:
@@ -48,7 +50,7 @@ class Ownership:
 
     @property
     def me(self) -> bytes:
-        """What the record of a queue of this session says. Raises as `Wire.command` does."""
+        """What the record of a queue of this session says. Raises as `CommandConnection.command` does."""
         if not self._me:
             self._me = b"%b %b" % (self._session.encode(), _number_and_address(self._wire.command("CLIENT", "INFO")))
         return self._me
@@ -93,7 +95,7 @@ class Ownership:
             )
 
     def owns(self, queue: str) -> bool:
-        """Return whether the queue is this session's. Raises as `Wire.command` does."""
+        """Return whether the queue is this session's. Raises as `CommandConnection.command` does."""
         return bool(self._wire.command("HGET", self._keys.queue(queue).meta, "owner") == self.me)
 
     def _own(self, queue: str, before: bytes) -> bool:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.arguments.limits import Limits
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments, check_queue_name
-from celery_redis_plus.broker.exchanges.declared_topology import Knowledge
+from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.exchanges.known_queues import KnownQueue
 from celery_redis_plus.errors import PreconditionFailed
-from celery_redis_plus.event_log.settings import Archive
+from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.keys import FORMAT_VERSION, decode_name, encode_name
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.connection.persistent_connection import Argument
     from celery_redis_plus.keys import Keys
 
@@ -49,13 +49,13 @@ class Queues:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: CommandConnection,
         keys: Keys,
         *,
         transient_ttl_s: float,
         owner_timeout_s: float = 60,
-        archive: Archive | None = None,
-        knowledge: Knowledge | None = None,
+        archive: EventLogSettings | None = None,
+        knowledge: DeclaredTopology | None = None,
     ) -> None:
         """Use `wire`.
 
@@ -63,9 +63,9 @@ class Queues:
         `owner_timeout_s` without a sign of life of its owner. `archive` says how
         the events of the queues that are declared here are written. What is declared goes into `knowledge`.
         """
-        self._archive = archive or Archive()
+        self._archive = archive or EventLogSettings()
         self._wire = wire
-        self._knowledge = Knowledge() if knowledge is None else knowledge
+        self._knowledge = DeclaredTopology() if knowledge is None else knowledge
         self._keys = keys
         self._transient_ttl_ms = int(transient_ttl_s * 1000)
         self._known = self._knowledge.records

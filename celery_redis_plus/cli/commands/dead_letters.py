@@ -14,7 +14,7 @@ from celery_redis_plus.errors import InvalidArgument, QueueNotFound
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.dead_letters.store import DeadLetter, DeadLetters
-    from celery_redis_plus.cli.broker_admin import Operator
+    from celery_redis_plus.cli.broker_admin import BrokerAdmin
 
 DESCRIPTION = """\
 List the dead letters of a queue, look at one, put them back to work, or delete them.
@@ -97,7 +97,7 @@ def _show(letters: DeadLetters, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _replay(operator: Operator, arguments: argparse.Namespace) -> int:
+def _replay(operator: BrokerAdmin, arguments: argparse.Namespace) -> int:
     letters = operator.dead_letters
     replayed, refused, unknown = 0, 0, []
     tags: Iterable[str] = arguments.tags

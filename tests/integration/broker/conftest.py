@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
-from celery_redis_plus.broker.consumers.acks import Settler
-from celery_redis_plus.broker.consumers.claims import Claimer
+from celery_redis_plus.broker.consumers.acks import Acknowledger
+from celery_redis_plus.broker.consumers.claims import ClaimCommands
 from celery_redis_plus.broker.consumers.registry import Consumers
-from celery_redis_plus.broker.consumers.unacked import Held, Register, Settlement
-from celery_redis_plus.broker.publishing.attempt import Attempt
+from celery_redis_plus.broker.consumers.unacked import Settlement, UnackedMessage, UnackedMessages
+from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.publisher import Publisher
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.address import Address
-from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.options import Options
@@ -37,13 +37,13 @@ class Broker:
     """The rooms of one session over one wire."""
 
     client: redis.Redis
-    wire: Wire
+    wire: CommandConnection
     keys: Keys
     queues: Queues
-    register: Register
+    register: UnackedMessages
     publisher: Publisher
-    claimer: Claimer
-    settler: Settler
+    claimer: ClaimCommands
+    settler: Acknowledger
     consumers: Consumers
 
     def declare(self, *names: str, **arguments: Any) -> None:
@@ -52,7 +52,7 @@ class Broker:
 
     def publish(self, queue: str, *bodies: bytes, rank: int = 255, eta: int | str = 0) -> None:
         for body in bodies:
-            self.publisher.to_queue(queue, Outgoing(b"{}", body, rank, eta), Attempt())
+            self.publisher.to_queue(queue, Outgoing(b"{}", body, rank, eta), PublishAttempt())
 
     def claim(self, *queues: str, credit: int = 100, share: bool = False) -> list[Claimed]:
         return self.claimer.claim(queues, credit, share=share).messages
@@ -61,7 +61,7 @@ class Broker:
         return [message.body for message in self.claim(*queues, credit=credit)]
 
     def settle(self, settlement: Settlement, *messages: Claimed) -> None:
-        self.settler.settle([Held(m.tag, m.queue, m.claim, "holder") for m in messages], settlement)
+        self.settler.settle([UnackedMessage(m.tag, m.queue, m.claim, "holder") for m in messages], settlement)
 
     def check(self, *, swept: bool = False) -> None:
         assert violations(self.client, self.keys, swept=swept) == []
@@ -70,8 +70,8 @@ class Broker:
 def make_broker(client: redis.Redis) -> Broker:
     place = client.connection_pool.connection_kwargs
     address = Address.from_parts(hostname=place["host"], port=place["port"], virtual_host=str(place.get("db") or 0))
-    wire = Wire(Connector(address, Options()), "test", timeout=5)
-    keys, register = Keys(), Register()
+    wire = CommandConnection(Connector(address, Options()), "test", timeout=5)
+    keys, register = Keys(), UnackedMessages()
     queues = Queues(wire, keys, transient_ttl_s=300)
     return Broker(
         client=client,
@@ -80,8 +80,8 @@ def make_broker(client: redis.Redis) -> Broker:
         queues=queues,
         register=register,
         publisher=Publisher(wire, keys, dedup_window_s=900, on_missing=queues.revive),
-        claimer=Claimer(wire, keys, holder="holder", visibility_timeout_s=30),
-        settler=Settler(wire, keys, register, dead_letter_max=DEAD_MAX, delivery_limit=None),
+        claimer=ClaimCommands(wire, keys, holder="holder", visibility_timeout_s=30),
+        settler=Acknowledger(wire, keys, register, dead_letter_max=DEAD_MAX, delivery_limit=None),
         consumers=Consumers(wire, keys, timeout_s=60),
     )
 

@@ -6,7 +6,7 @@ import pytest
 
 from celery_redis_plus.broker.consumers.unacked import Settlement
 from celery_redis_plus.broker.queues.queues import Queues
-from celery_redis_plus.event_log.settings import Archive
+from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.events import entry_id, sampled
 from celery_redis_plus.maintenance.sweeper import Limits, Sweeper
 from celery_redis_plus.stored_message import Outgoing
@@ -21,7 +21,7 @@ def archived(broker):
 
 
 def with_archive(broker, **settings):
-    broker.queues = Queues(broker.wire, broker.keys, transient_ttl_s=300, archive=Archive(wanted=True, **settings))
+    broker.queues = Queues(broker.wire, broker.keys, transient_ttl_s=300, archive=EventLogSettings(wanted=True, **settings))
     return broker
 
 
@@ -181,14 +181,14 @@ def test_the_payload_is_written_where_it_is_wanted(broker):
 
 
 def test_the_publisher_describes_a_message_once_it_knows_that_the_queue_wants_it(archived):
-    from celery_redis_plus.broker.publishing.attempt import Attempt
+    from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 
     archived.declare("q")
     asked = []
     message = Outgoing(b"{}", b"x", 255, describe=lambda: asked.append(1) or "id\ttask" + "\t" * 9)
-    archived.publisher.to_queue("q", message, Attempt())
+    archived.publisher.to_queue("q", message, PublishAttempt())
     archived.declare("r", arguments={"x-archive": False})
-    archived.publisher.to_queue("r", message, Attempt())
+    archived.publisher.to_queue("r", message, PublishAttempt())
     assert len(asked) == 1
     (event,) = events_of(archived.client, archived.keys, "q")
     assert (event.task_id, event.task) == ("id", "task")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers.unacked import Held
+from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 from celery_redis_plus.maintenance.sweeper import Limits, Sweeper
 
 LIMIT = 3
@@ -117,6 +117,6 @@ def test_to_begin_over_a_lost_connection_is_no_error_and_opens_none(broker, lose
     (message,) = broker.register.admit(broker.claim("q"), "session", clock.now_s())
     broker.wire.abandon()
     held = broker.register.find(message.tag)
-    assert isinstance(held, Held)
+    assert isinstance(held, UnackedMessage)
     broker.settler.begin(held)
     assert not broker.wire.connected

@@ -7,7 +7,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.publishing.attempt import Attempt
+from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.errors import OutcomeUnknown, QueueNotFound, ServerUnreachable
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import LARGE_BODY, Outgoing
@@ -35,7 +35,7 @@ def lose_reply(broker, monkeypatch):
 @pytest.mark.parametrize("size", [10, LARGE_BODY + 1])
 def test_a_retry_after_a_lost_reply_stores_nothing_more(broker, lose_reply, size):
     broker.declare("q")
-    message, attempt = Outgoing(b"{}", b"x" * size, 255), Attempt()
+    message, attempt = Outgoing(b"{}", b"x" * size, 255), PublishAttempt()
     lose_reply()
     with pytest.raises(ServerUnreachable):
         broker.publisher.to_queue("q", message, attempt)
@@ -49,7 +49,7 @@ def test_a_retry_after_a_lost_reply_stores_nothing_more(broker, lose_reply, size
 
 def test_a_retry_of_what_never_arrived_stores_it(broker):
     broker.declare("q")
-    attempt = Attempt()
+    attempt = PublishAttempt()
     broker.wire.connect()
     attempt.doubt("q", broker.wire.producer, 1)
     assert broker.publisher.to_queue("q", Outgoing(b"{}", b"x", 255), attempt)
@@ -60,7 +60,7 @@ def test_a_message_acked_before_its_retry_comes_does_not_come_back(broker, lose_
     from celery_redis_plus.broker.consumers.unacked import Settlement
 
     broker.declare("q")
-    message, attempt = Outgoing(b"{}", b"x", 255), Attempt()
+    message, attempt = Outgoing(b"{}", b"x", 255), PublishAttempt()
     lose_reply()
     with pytest.raises(ServerUnreachable):
         broker.publisher.to_queue("q", message, attempt)
@@ -71,7 +71,7 @@ def test_a_message_acked_before_its_retry_comes_does_not_come_back(broker, lose_
 
 def test_a_retry_after_the_window_says_that_the_outcome_is_unknown(broker, lose_reply, monkeypatch):
     broker.declare("q")
-    message, attempt = Outgoing(b"{}", b"x", 255), Attempt()
+    message, attempt = Outgoing(b"{}", b"x", 255), PublishAttempt()
     lose_reply()
     with pytest.raises(ServerUnreachable):
         broker.publisher.to_queue("q", message, attempt)

@@ -12,7 +12,7 @@ import pytest
 from celery_redis_plus.broker.integrity import Checker
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.address import Address
-from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.options import Options
@@ -61,7 +61,7 @@ def test_a_check_beside_a_worker_under_load_finds_nothing(celery_app, celery_wor
     stop = threading.Event()
     threads = [threading.Thread(target=traffic, args=(broker_url, stop)) for _ in range(2)]
     sent = 0
-    wire = Wire(Connector(Address.from_url(broker_url), Options()), "check", timeout=5)
+    wire = CommandConnection(Connector(Address.from_url(broker_url), Options()), "check", timeout=5)
     queues = Queues(wire, Keys(), transient_ttl_s=300)
 
     def tasks():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from celery_redis_plus.cli.broker_admin import Operator
+from celery_redis_plus.cli.broker_admin import BrokerAdmin
 
 
 def test_a_worker_of_a_higher_priority_gets_the_tasks(celery_worker, celery_app, broker_url, notes):
     low = celery_worker("configured", name="low")
     high = celery_worker("configured", name="high", options=("--consumer-priority", "9"))
-    with Operator(broker_url) as operator:
+    with BrokerAdmin(broker_url) as operator:
         assert sorted(record.priority for record in operator.consumers("celery")) == [0, 9]
     app = celery_app("configured")
     for number in range(10):

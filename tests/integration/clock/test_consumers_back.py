@@ -8,8 +8,8 @@ import pytest
 
 from celery_redis_plus.broker.consumers.pauses import Pausing
 from celery_redis_plus.broker.consumers.registry import Consumer, Consumers
-from celery_redis_plus.broker.fanout.subscriber_registry import Registry
-from celery_redis_plus.broker.publishing.delivery_store import About, Tracks
+from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
+from celery_redis_plus.broker.publishing.delivery_store import About, DeliveryStore
 from celery_redis_plus.errors import AccessRefused
 from tests.integration.broker.conftest import make_broker
 from tests.support.inbox import declare, publish
@@ -144,7 +144,7 @@ def test_a_waiting_publisher_that_died_keeps_no_place_from_others(clock, connect
 
 def test_a_dead_fanout_subscriber_is_found_within_its_timeout(clock, broker, redis_client):
     keys = broker.keys.fanout("news", "/0.")
-    registry = Registry(broker.wire, timeout_s=TIMEOUT_S, max_age_s=None)
+    registry = SubscriberRegistry(broker.wire, timeout_s=TIMEOUT_S, max_age_s=None)
     position = registry.subscribe(keys, "q", durable=False)
     registry.heartbeat(keys, [position])
     clock.step(-DAY_S)
@@ -155,7 +155,7 @@ def test_a_dead_fanout_subscriber_is_found_within_its_timeout(clock, broker, red
 
 def test_a_death_of_a_fanout_subscriber_is_told_to_who_looked_before_the_step(clock, broker, redis_client):
     keys = broker.keys.fanout("news", "/0.")
-    registry = Registry(broker.wire, timeout_s=0, max_age_s=None)
+    registry = SubscriberRegistry(broker.wire, timeout_s=0, max_age_s=None)
     since_ms, _ = registry.reap(keys)
     clock.step(-DAY_S)
     registry.heartbeat(keys, [registry.subscribe(keys, "q", durable=False)])
@@ -166,14 +166,14 @@ def test_a_death_of_a_fanout_subscriber_is_told_to_who_looked_before_the_step(cl
 
 
 def test_a_tracked_delivery_is_overdue_in_the_time_that_it_was_given(clock, broker):
-    tracks = Tracks(broker.wire, broker.keys)
+    tracks = DeliveryStore(broker.wire, broker.keys)
     tracks.begin("t", About("", "q", False), ["q"], 5.0)
     clock.step(-DAY_S)
     assert 0 < tracks.overdue("t", "asker") <= 5
 
 
 def test_one_who_asked_for_the_overdue_and_died_is_followed_by_another(clock, broker):
-    tracks = Tracks(broker.wire, broker.keys)
+    tracks = DeliveryStore(broker.wire, broker.keys)
     tracks.begin("t", About("", "q", False), ["q"], 0.0)
     assert tracks.overdue("t", "dead").recipients
     clock.step(-DAY_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.publishing.attempt import Attempt
+from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.queues.expired_tasks import RETRY_MS, ExpiredTasks
 from celery_redis_plus.stored_message import Outgoing
 from tests.integration.broker.conftest import make_broker
@@ -24,7 +24,7 @@ def expired_task(broker, clock):
     """Have a task expire in the queue `q`, as its sweep finds it."""
     broker.declare("q")
     envelope = b'{"headers": {"task": "t", "expires": "2000-01-01T00:00:00+00:00"}}'
-    broker.publisher.to_queue("q", Outgoing(envelope, b"x", 255, 0, life=str(clock.now_ms - 1)), Attempt())
+    broker.publisher.to_queue("q", Outgoing(envelope, b"x", 255, 0, life=str(clock.now_ms - 1)), PublishAttempt())
     sweeper_of(broker, "s").run()
     return ExpiredTasks(broker.wire, broker.keys)
 

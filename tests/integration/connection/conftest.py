@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from celery_redis_plus.connection.address import Address
-from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.server_check import ServerCheck
 from celery_redis_plus.options import Options
@@ -71,7 +71,7 @@ def proxy(redis_client):
 def open_wire(redis_client):
     opened = []
 
-    def make(kind=Wire, *, timeout=5.0, purpose="tested", port=None, **options):
+    def make(kind=CommandConnection, *, timeout=5.0, purpose="tested", port=None, **options):
         place = redis_client.connection_pool.connection_kwargs
         db = str(place.get("db") or 0)
         address = Address.from_parts(hostname=place["host"], port=port or place["port"], virtual_host=db)

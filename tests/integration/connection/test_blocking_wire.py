@@ -6,13 +6,13 @@ import pytest
 import redis
 
 from celery_redis_plus.connection import blocking_connection
-from celery_redis_plus.connection.blocking_connection import BlockingWire
+from celery_redis_plus.connection.blocking_connection import BlockingConnection
 from celery_redis_plus.errors import ServerTimeout, ServerUnreachable
 from tests.support.waiting import wait_until
 
 
 def test_a_blocking_call_ends_with_what_came(open_wire, redis_client):
-    blocking = open_wire(BlockingWire, purpose="blocking")
+    blocking = open_wire(BlockingConnection, purpose="blocking")
     blocking.start("BZPOPMIN", "bell", 5)
     assert not blocking.arrived()
     redis_client.zadd("bell", {"x": 1})
@@ -22,7 +22,7 @@ def test_a_blocking_call_ends_with_what_came(open_wire, redis_client):
 
 def test_a_blocking_call_outlives_the_timeout_of_ordinary_ones(open_wire, redis_client):
     """Whoever waits asks `arrived`; only a read has a limit."""
-    blocking = open_wire(BlockingWire, purpose="blocking", timeout=0.1)
+    blocking = open_wire(BlockingConnection, purpose="blocking", timeout=0.1)
     blocking.start("BZPOPMIN", "bell", 0.4)
     wait_until(blocking.arrived)
     assert blocking.finish() is None
@@ -30,7 +30,7 @@ def test_a_blocking_call_outlives_the_timeout_of_ordinary_ones(open_wire, redis_
 
 def test_a_blocking_call_that_the_server_does_not_end_in_time_is_given_up(open_wire, monkeypatch):
     monkeypatch.setattr(blocking_connection, "OVERDUE_S", 0.1)
-    blocking = open_wire(BlockingWire, purpose="blocking")
+    blocking = open_wire(BlockingConnection, purpose="blocking")
     blocking.start("BZPOPMIN", "bell", 60, lasts_s=0.1)
     assert not blocking.arrived()
     with pytest.raises(ServerTimeout, match="blocking: no answer"):
@@ -39,7 +39,7 @@ def test_a_blocking_call_that_the_server_does_not_end_in_time_is_given_up(open_w
 
 
 def test_a_blocking_call_whose_connection_is_cut_says_so(open_wire, cut):
-    blocking = open_wire(BlockingWire, purpose="blocking")
+    blocking = open_wire(BlockingConnection, purpose="blocking")
     blocking.start("BZPOPMIN", "bell", 5)
     cut("blocking")
     wait_until(blocking.arrived)
@@ -50,7 +50,7 @@ def test_a_blocking_call_whose_connection_is_cut_says_so(open_wire, cut):
 
 
 def test_a_refused_blocking_call_keeps_the_connection(open_wire):
-    blocking = open_wire(BlockingWire, purpose="blocking")
+    blocking = open_wire(BlockingConnection, purpose="blocking")
     blocking.start("BZPOPMIN", "bell", "soon")
     with pytest.raises(redis.ResponseError):
         blocking.finish()
@@ -58,7 +58,7 @@ def test_a_refused_blocking_call_keeps_the_connection(open_wire):
 
 
 def test_a_blocking_call_whose_connection_is_reset_says_so_and_connects_only_for_the_next_one(open_wire, proxy):
-    blocking = open_wire(BlockingWire, purpose="blocking", port=proxy.port)
+    blocking = open_wire(BlockingConnection, purpose="blocking", port=proxy.port)
     blocking.start("BZPOPMIN", "bell", 5)
     failures = []
     blocking.on_failure = lambda: failures.append(1)

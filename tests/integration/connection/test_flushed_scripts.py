@@ -27,7 +27,7 @@ def flushed(wire, monkeypatch):
                 left[0] -= 1
                 packed = wire_module.pack_command(("SCRIPT", "FLUSH")) + packed
                 sent = with_source(script, packed)
-                wire._owed.append(wire_module._Owed(None, b"", None))  # noqa: SLF001
+                wire._owed.append(wire_module._PendingReply(None, b"", None))  # noqa: SLF001
                 return sent
             return with_source(script, packed)
 

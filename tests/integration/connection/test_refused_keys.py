@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.connection.blocking_connection import BlockingWire
+from celery_redis_plus.connection.blocking_connection import BlockingConnection
 from celery_redis_plus.errors import WrongKeyType
 from celery_redis_plus.scripts import Script, script
 
@@ -23,7 +23,7 @@ def test_every_way_to_send_a_command_names_the_key(wire, open_wire):
     wire.ask("ZCARD", "bell:{q}", done=lambda _, error: errors.append(error))
     wire.post(ZADD_TWO, [b"timer:{q}", b"bell:{q}"], done=lambda _, error: errors.append(error))
     wire.catch_up()
-    blocking = open_wire(BlockingWire)
+    blocking = open_wire(BlockingConnection)
     for command in (
         ("BZMPOP", 1, 2, "timer:{q}", "bell:{q}", "MIN"),
         ("XREAD", "BLOCK", 9, "STREAMS", "a", "bell:{q}", "$", "$"),

@@ -11,7 +11,7 @@ import redis
 
 from celery_redis_plus.connection import persistent_connection, reply_parser
 from celery_redis_plus.connection.address import Address
-from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.errors import ServerTimeout, ServerUnreachable, WrongKeyType
 from celery_redis_plus.options import Options
@@ -151,7 +151,7 @@ def test_a_cut_connection_is_an_error_of_ours_and_leaves_doubt(wire, cut):
 
 def test_a_refused_connection_leaves_no_doubt(open_wire, start_server):
     server = start_server()
-    wire = Wire(Connector(Address.from_url(server.url()), Options()), "tested", timeout=1)
+    wire = CommandConnection(Connector(Address.from_url(server.url()), Options()), "tested", timeout=1)
     server.kill()
     with pytest.raises(ServerUnreachable):
         wire.run(ADD, [b"n"], 1)

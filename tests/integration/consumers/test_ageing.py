@@ -7,7 +7,7 @@ import time
 import kombu
 import pytest
 
-from celery_redis_plus.cli.broker_admin import Operator
+from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import InvalidArgument
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -66,7 +66,7 @@ def test_a_dead_letter_keeps_its_priority(channel, broker_url):
     declare(channel, "q", arguments={"x-priority-ageing": 50})
     publish(channel, "q", "x", priority=7)
     channel.basic_get("q").reject()
-    with Operator(broker_url) as operator:
+    with BrokerAdmin(broker_url) as operator:
         wait_until(lambda: channel.queue_sizes("q").unacked == 0)
         (letter,) = operator.dead_letters.page("q")
         assert letter.rank == 255 - 7

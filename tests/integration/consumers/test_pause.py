@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from celery_redis_plus.cli.broker_admin import Operator
+from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import InvalidArgument, QueueNotFound
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -14,7 +14,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def operator(broker_url):
-    with Operator(broker_url) as operator:
+    with BrokerAdmin(broker_url) as operator:
         yield operator
 
 
@@ -60,7 +60,7 @@ def test_a_pause_with_a_time_limit_ends_by_itself(connect, operator):
 
 
 def test_a_pause_survives_a_restart_of_server_and_consumers(own_server, connect):
-    with Operator(own_server.url()) as operator:
+    with BrokerAdmin(own_server.url()) as operator:
         first = connect(own_server.url())
         Inbox(first.channel(), "q")
         publish(first.default_channel, "q", "waits")
@@ -71,7 +71,7 @@ def test_a_pause_survives_a_restart_of_server_and_consumers(own_server, connect)
         wait_until(lambda: client.info("persistence")["aof_rewrite_in_progress"] == 0)
         client.save()
     own_server.restart()
-    with Operator(own_server.url()) as operator:
+    with BrokerAdmin(own_server.url()) as operator:
         assert operator.paused("q").reason == "incident 42"
         publisher = connect(own_server.url()).channel()
         publish(publisher, "q", "also waits")

@@ -9,7 +9,7 @@ import kombu
 import pytest
 from kombu.exceptions import ChannelError
 
-from celery_redis_plus.cli.broker_admin import Operator
+from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import InvalidArgument
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -124,7 +124,7 @@ def test_what_a_dead_consumer_had_passes_on_within_the_heartbeat_timeout(connect
     assert time.monotonic() - start < 3
     # When it is back, it gets all again.
     frozen.transport.session.service.start()
-    with Operator(frozen.as_uri(include_password=True)) as operator:
+    with BrokerAdmin(frozen.as_uri(include_password=True)) as operator:
         wait_until(lambda: len(operator.consumers("q")) == 2)
     together(high, low, quiet_s=0.3)
     publish(publisher, "q", 2)
@@ -153,7 +153,7 @@ def test_equal_priorities_share(connect):
 
 def test_the_option_gives_all_consumers_of_a_connection_a_priority(connect, broker_url):
     Inbox(connect(consumer_priority=4).channel(), "q", queue(9, "r"))
-    with Operator(broker_url) as operator:
+    with BrokerAdmin(broker_url) as operator:
         assert [operator.consumers(name)[0].priority for name in ("q", "r")] == [4, 9]
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from celery_redis_plus.broker.consumers.registry import INTERESTED, NOT_INTERESTED
-from celery_redis_plus.cli.broker_admin import Operator
+from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import QueueNotFound
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def operator(broker_url):
-    with Operator(broker_url) as operator:
+    with BrokerAdmin(broker_url) as operator:
         yield operator
 
 

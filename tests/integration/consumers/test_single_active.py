@@ -8,7 +8,7 @@ import kombu
 import pytest
 from kombu.exceptions import ChannelError
 
-from celery_redis_plus.cli.broker_admin import Operator
+from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from tests.integration.consumers.test_priorities import together
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -26,7 +26,7 @@ def test_one_gets_everything_and_the_next_takes_over_when_it_cancels(connect, br
     publish(publisher, "q", *range(10))
     together(first, second)
     assert (first.bodies, second.bodies) == (list(range(10)), [])
-    with Operator(broker_url) as operator:
+    with BrokerAdmin(broker_url) as operator:
         assert [record.active for record in operator.consumers("q")] == [True, False]
     first.cancel()
     publish(publisher, "q", 10, 11)

@@ -45,9 +45,9 @@ def flags(inbox: Inbox) -> list[tuple[Any, bool]]:
 
 
 @pytest.fixture
-def noticed() -> Iterator[list[signals.Notice]]:
+def noticed() -> Iterator[list[signals.Signal]]:
     """What this process has noticed since the test began."""
-    found: list[signals.Notice] = []
+    found: list[signals.Signal] = []
     signals._lost.clear()  # noqa: SLF001 - what another test has cut off
     end = signals.listen(found.append)
     yield found

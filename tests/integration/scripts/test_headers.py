@@ -63,12 +63,12 @@ def test_time_is_read_by_one_include_only(name):
 
 def test_what_is_passed_agrees_with_the_headers(connect, redis_client, monkeypatch):
     """A whole life of messages, and every call that it makes."""
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
 
     calls: dict[str, set[int]] = {}
 
     def spy(method):
-        original = getattr(Wire, method)
+        original = getattr(CommandConnection, method)
 
         def wrapper(self, what, packed, **options):
             _, _, evalsha, _, _, _, key_count, *_ = packed.split(b"\r\n")
@@ -76,7 +76,7 @@ def test_what_is_passed_agrees_with_the_headers(connect, redis_client, monkeypat
             calls.setdefault(what.name, set()).add(int(key_count))
             return original(self, what, packed, **options)
 
-        monkeypatch.setattr(Wire, method, wrapper)
+        monkeypatch.setattr(CommandConnection, method, wrapper)
 
     spy("run_packed")
     spy("post_packed")

@@ -7,20 +7,20 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
-from celery_redis_plus.broker.consumers.acks import Settler
-from celery_redis_plus.broker.consumers.claims import Claimer
+from celery_redis_plus.broker.consumers.acks import Acknowledger
+from celery_redis_plus.broker.consumers.claims import ClaimCommands
 from celery_redis_plus.broker.consumers.pauses import Pausing
 from celery_redis_plus.broker.consumers.registry import Consumers
-from celery_redis_plus.broker.consumers.unacked import Held, Register, Settlement
+from celery_redis_plus.broker.consumers.unacked import Settlement, UnackedMessage, UnackedMessages
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.broker.exchanges.bindings import Bindings
-from celery_redis_plus.broker.exchanges.declared_topology import Knowledge
-from celery_redis_plus.broker.publishing.attempt import Attempt
+from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
+from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.publisher import Publisher
 from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.address import Address
-from celery_redis_plus.connection.command_connection import Wire
+from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.command_encoding import pack_call
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.keys import Keys
@@ -44,7 +44,7 @@ DEAD_MAX = 5
 LARGE = 200
 
 
-class FailingWire(Wire):
+class FailingConnection(CommandConnection):
     """A connection on which one script fails at its N-th writing command."""
 
     fails: tuple[str, int] | None = None
@@ -65,16 +65,16 @@ class Workshop:
         self.clock = ServerClock(client, START_MS)
         place = client.connection_pool.connection_kwargs
         address = Address.from_parts(hostname=place["host"], port=place["port"], virtual_host=str(place.get("db") or 0))
-        self.wire = FailingWire(Connector(address, Options()), "test", timeout=5)
+        self.wire = FailingConnection(Connector(address, Options()), "test", timeout=5)
         self.keys = Keys()
         self.q = self.keys.queue("q")
-        self.register = Register()
-        knowledge = Knowledge()
+        self.register = UnackedMessages()
+        knowledge = DeclaredTopology()
         self.queues = Queues(self.wire, self.keys, transient_ttl_s=3600, knowledge=knowledge)
         self.bindings = Bindings(self.wire, self.keys, knowledge)
         self.publisher = Publisher(self.wire, self.keys, dedup_window_s=900, on_missing=self.queues.revive)
-        self.claimer = Claimer(self.wire, self.keys, holder="holder", visibility_timeout_s=VISIBILITY_S)
-        self.settler = Settler(self.wire, self.keys, self.register, dead_letter_max=DEAD_MAX, delivery_limit=5)
+        self.claimer = ClaimCommands(self.wire, self.keys, holder="holder", visibility_timeout_s=VISIBILITY_S)
+        self.settler = Acknowledger(self.wire, self.keys, self.register, dead_letter_max=DEAD_MAX, delivery_limit=5)
         self.dead = DeadLetters(self.wire, self.keys)
         self.messages = Messages(self.wire, self.keys, dead_letter_max=DEAD_MAX)
         self.consumers = Consumers(self.wire, self.keys, timeout_s=60)
@@ -106,7 +106,7 @@ class Workshop:
             eta, life = properties.get("eta", 0), properties.get("life", "")
             limits = self.client.hget(self.q.meta, "limited")
             if limits is None:
-                self.publisher.to_queue(queue, Outgoing(b"{}", body, 255, eta, life), Attempt())
+                self.publisher.to_queue(queue, Outgoing(b"{}", body, 255, eta, life), PublishAttempt())
             else:
                 keys = [*self.q.places, self.q.room, self.q.consumers, self.q.producer + b"p"]
                 number = next(self.numbers)
@@ -116,8 +116,8 @@ class Workshop:
         return self.claimer.claim(queues or ("q",), credit, share=False).messages
 
     @staticmethod
-    def holding(messages: list[Claimed]) -> list[Held]:
-        return [Held(m.tag, m.queue, m.claim, "holder") for m in messages]
+    def holding(messages: list[Claimed]) -> list[UnackedMessage]:
+        return [UnackedMessage(m.tag, m.queue, m.claim, "holder") for m in messages]
 
     def settle(self, name: str) -> None:
         self.settler.settle(self.holding(self.held), Settlement[name])

@@ -4,7 +4,7 @@ import pytest
 from kombu import Connection, Producer
 
 from celery_redis_plus.maintenance.process_services import set_keeper
-from celery_redis_plus.maintenance.service import Service
+from celery_redis_plus.maintenance.service import MaintenanceService
 from tests.support.inbox import Inbox, publish
 from tests.support.services import end_services
 
@@ -28,7 +28,7 @@ class Worker:
 def close_a_broken_connection(server, monkeypatch, *, ends):
     """Return how often the close waited for what is not settled."""
     waits = []
-    monkeypatch.setattr(Service, "flush", lambda self, timeout_s: waits.append(timeout_s) or True)
+    monkeypatch.setattr(MaintenanceService, "flush", lambda self, timeout_s: waits.append(timeout_s) or True)
     try:
         with Connection(server.url()) as connection:
             set_keeper(Worker(ends=ends))
@@ -56,7 +56,7 @@ def test_a_worker_that_goes_on_does_not_wait_for_a_server_that_is_away(own_serve
 def test_a_worker_that_goes_on_does_not_wait_when_it_changes_to_the_next_server_either(own_server, monkeypatch, ends):
     """The new connection never broke; what waits is what the old one left."""
     waits = []
-    monkeypatch.setattr(Service, "flush", lambda self, timeout_s: waits.append(timeout_s) or True)
+    monkeypatch.setattr(MaintenanceService, "flush", lambda self, timeout_s: waits.append(timeout_s) or True)
     try:
         with Connection(own_server.url()) as connection:
             set_keeper(Worker(ends=ends))

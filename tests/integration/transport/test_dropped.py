@@ -9,7 +9,7 @@ from pathlib import Path
 import kombu
 import pytest
 
-from celery_redis_plus.cli.broker_admin import Operator
+from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -34,7 +34,7 @@ def test_they_are_freed_by_the_collector_and_their_consumers_leave_the_lists(con
     before = descriptors()
     dropped = [consume(broker_url) for _ in range(10)]
     freed = [weakref.ref(thing) for one in dropped for thing in (one.channel, one.channel.session, one.connection.transport)]
-    with Operator(broker_url) as operator:
+    with BrokerAdmin(broker_url) as operator:
         assert len(operator.consumers("q")) == 10
         del dropped
         gc.collect()

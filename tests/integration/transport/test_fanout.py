@@ -219,13 +219,13 @@ def test_unbinding_ends_the_broadcasts(channel):
 
 
 def test_a_broadcast_whose_reply_was_lost_is_retried_and_stays_one(connect, monkeypatch):
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.errors import ServerUnreachable
     from celery_redis_plus.scripts import script
 
     inbox = Inbox(connect().channel(), subscribed())
     connection = connect()
-    run, lost = Wire.run_packed, []
+    run, lost = CommandConnection.run_packed, []
 
     def lose_first(self, what, packed):
         reply = run(self, what, packed)
@@ -236,7 +236,7 @@ def test_a_broadcast_whose_reply_was_lost_is_retried_and_stays_one(connect, monk
             raise ServerUnreachable("the reply was lost")
         return reply
 
-    monkeypatch.setattr(Wire, "run_packed", lose_first)
+    monkeypatch.setattr(CommandConnection, "run_packed", lose_first)
     # By its name: kombu 5.6 declares a bound Exchange again on the channel that has just failed.
     producer = kombu.Producer(connection)
     producer.publish("once", exchange="news", retry=True, retry_policy={"max_retries": 3, "interval_start": 0})

@@ -128,12 +128,12 @@ def test_producer_with_retry_publishes_once_over_a_cut_connection(connect, redis
 @pytest.mark.parametrize("lost", [1, 2, 3])
 def test_a_publish_whose_reply_is_lost_is_retried_and_stays_one(connect, lost, monkeypatch):
     """The server has it, the publisher does not know."""
-    from celery_redis_plus.connection.command_connection import Wire
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.scripts import script
 
     connection = connect()
     declare(connection.default_channel, "q")
-    run = Wire.run_packed
+    run = CommandConnection.run_packed
     left = [lost]
 
     def lose_replies(self, what, packed):
@@ -146,7 +146,7 @@ def test_a_publish_whose_reply_is_lost_is_retried_and_stays_one(connect, lost, m
             raise error
         return reply
 
-    monkeypatch.setattr(Wire, "run_packed", lose_replies)
+    monkeypatch.setattr(CommandConnection, "run_packed", lose_replies)
     producer = kombu.Producer(connection)
     producer.publish("once", routing_key="q", retry=True, retry_policy={"max_retries": 5, "interval_start": 0})
     producer.publish("next", routing_key="q", retry=True)

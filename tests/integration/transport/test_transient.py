@@ -10,7 +10,7 @@ from kombu.exceptions import ChannelError
 
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.queues.queues import Queues
-from celery_redis_plus.maintenance.consumed_queues import WatchList
+from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.janitor import Janitor
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -22,7 +22,9 @@ LASTING = {b"queues", b"queue_ids", b"exchanges", b"epoch", b"meta:{celery_redis
 
 def janitor(channel):
     session = channel.session
-    return Janitor(Queues(session.wire, session.keys, transient_ttl_s=300), Bindings(session.wire, session.keys), WatchList())
+    return Janitor(
+        Queues(session.wire, session.keys, transient_ttl_s=300), Bindings(session.wire, session.keys), ConsumedQueues()
+    )
 
 
 def left_over(redis_client):
@@ -187,6 +189,6 @@ def test_a_queue_that_comes_back_while_a_janitor_clears_keeps_its_messages_and_b
         return unbind_queues(names)
 
     monkeypatch.setattr(bindings, "unbind_queues", come_back)
-    Janitor(queues, bindings, WatchList()).clear()
+    Janitor(queues, bindings, ConsumedQueues()).clear()
     kombu.Producer(connect().channel(), exchange, routing_key="k").publish("kept, too")
     assert [owner.basic_get("q", no_ack=True).payload for _ in range(2)] == ["kept", "kept, too"]

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import kombu
 import pytest
 
-from celery_redis_plus.connection.persistent_connection import HeldConnection
+from celery_redis_plus.connection.persistent_connection import PersistentConnection
 from celery_redis_plus.errors import NoPermission, NotReplicated
 from tests.support.inbox import Inbox
 from tests.support.servers import new_server
@@ -176,4 +176,4 @@ def test_scripts_that_the_server_forgot_are_sent_again(careful, primary):
 def test_reading_leaves_time_for_the_replicas(careful):
     connection = careful(socket_timeout=2, wait_replicas_timeout=3)
     assert connection.connection.session.wire.timeout == 5
-    assert isinstance(connection.connection.session.wire, HeldConnection)
+    assert isinstance(connection.connection.session.wire, PersistentConnection)

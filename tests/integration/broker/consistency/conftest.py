@@ -9,7 +9,7 @@ import pytest
 
 from celery_redis_plus.broker.consumers.unacked import Settlement
 from celery_redis_plus.broker.integrity import Checker
-from celery_redis_plus.broker.publishing.attempt import Attempt
+from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.stored_message import Outgoing
 from tests.support.invariants import violations
 
@@ -64,7 +64,7 @@ class State:
 
 def publish(broker, queue, body, priority=0, **more):
     envelope = b'{"properties":{"priority":%d}}' % priority
-    broker.publisher.to_queue(queue, Outgoing(envelope, body, 255 - priority, **more), Attempt())
+    broker.publisher.to_queue(queue, Outgoing(envelope, body, 255 - priority, **more), PublishAttempt())
 
 
 @pytest.fixture
