@@ -40,13 +40,13 @@ class Channel(virtual.Channel):
         client = connection.client
         database = int((client.virtual_host or "0").strip("/") or 0)
         pool = Redis(host=client.hostname, port=client.port, db=database, protocol=2).connection_pool
-        self._wire = pool.get_connection()
+        self._commands = pool.get_connection()
         self._claimed: defaultdict[str, deque[bytes]] = defaultdict(deque)
 
     def call(self, *command: Any) -> Any:
         """One command, one reply."""
-        self._wire.send_command(*command)
-        return self._wire.read_response()
+        self._commands.send_command(*command)
+        return self._commands.read_response()
 
     def _put(self, queue: str, message: dict[str, Any], **_: Any) -> None:
         self.call("LPUSH", queue, dumps(message))
@@ -72,7 +72,7 @@ class Channel(virtual.Channel):
     def close(self) -> None:
         """Close the held connection too."""
         super().close()
-        self._wire.disconnect()
+        self._commands.disconnect()
 
 
 class Transport(virtual.Transport):

@@ -44,13 +44,13 @@ class BrokerAdmin:
         parsed = Options.from_mapping({**(options or {}), **url_options(url)})
         self._options = parsed
         self._keys = Keys(parsed.global_keyprefix)
-        self._wire = CommandConnection(Connector(Address.from_url(url), parsed), "operator", timeout=parsed.socket_timeout)
-        self._queues = Queues(self._wire, self._keys, transient_ttl_s=parsed.transient_queue_ttl)
+        self._commands = CommandConnection(Connector(Address.from_url(url), parsed), "operator", timeout=parsed.socket_timeout)
+        self._queues = Queues(self._commands, self._keys, transient_ttl_s=parsed.transient_queue_ttl)
         #: Lists, replays and deletes dead letters.
-        self.dead_letters = DeadLetters(self._wire, self._keys)
-        self._bindings = Bindings(self._wire, self._keys)
-        self._pausing = Pausing(self._wire, self._keys)
-        self._consumers = Consumers(self._wire, self._keys, timeout_s=parsed.consumer_heartbeat_timeout)
+        self.dead_letters = DeadLetters(self._commands, self._keys)
+        self._bindings = Bindings(self._commands, self._keys)
+        self._pausing = Pausing(self._commands, self._keys)
+        self._consumers = Consumers(self._commands, self._keys, timeout_s=parsed.consumer_heartbeat_timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -60,7 +60,7 @@ class BrokerAdmin:
 
     def close(self) -> None:
         """Close the connection."""
-        self._wire.close()
+        self._commands.close()
 
     def consumers(self, queue: str) -> list[ConsumerRecord]:
         """Return the live consumers of `queue`, the longest there first.
@@ -79,7 +79,7 @@ class BrokerAdmin:
             QueueNotFound: there is no such queue.
             redis.exceptions.RedisError: as `translation.translate` names it.
         """
-        return read_counters(self._wire, self._keys, queue)
+        return read_counters(self._commands, self._keys, queue)
 
     def pause(self, queue: str, reason: str, for_s: float | None = None) -> None:
         """Give the consumers of `queue` nothing more, for `for_s` seconds or until it is resumed; publishing goes on.
@@ -147,4 +147,4 @@ class BrokerAdmin:
     def checker(self, *, repair: bool = False, batch: int = BATCH) -> Checker:
         """Return what holds the broker against its invariants, and with `repair` mends it; see `Checker`."""
         low_first = self._options.priority_order == "low-first"
-        return Checker(self._wire, self._keys, self._queues, repair=repair, batch=batch, low_first=low_first)
+        return Checker(self._commands, self._keys, self._queues, repair=repair, batch=batch, low_first=low_first)

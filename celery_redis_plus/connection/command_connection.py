@@ -150,8 +150,8 @@ class CommandConnection(PersistentConnection):
         self._check_process()
         with self.lock:
             if self._busy:
-                with self._aside() as wire:
-                    return wire.pipeline(commands)
+                with self._aside() as aside:
+                    return aside.pipeline(commands)
             connection = self._open()
             self.in_doubt = False
             try:
@@ -191,8 +191,8 @@ class CommandConnection(PersistentConnection):
         owed = _PendingReply(script, packed, done)
         with self.lock:
             if self._busy:
-                with self._aside() as wire:
-                    wire.post_packed(script, packed, done=done)
+                with self._aside() as aside:
+                    aside.post_packed(script, packed, done=done)
                 return
             try:
                 connection = self._open()
@@ -233,8 +233,8 @@ class CommandConnection(PersistentConnection):
         self._check_process()
         with self.lock:
             if self._busy:
-                with self._aside() as wire:
-                    wire.ask(*arguments, done=done)
+                with self._aside() as aside:
+                    aside.ask(*arguments, done=done)
                 return
             try:
                 connection = self._open()
@@ -287,17 +287,17 @@ class CommandConnection(PersistentConnection):
     @contextmanager
     def _aside(self) -> Iterator[CommandConnection]:
         """Give a signal handler a connection of its own, since it has interrupted a call on this one."""
-        wire = CommandConnection(self.connector, self.purpose, timeout=self.timeout)
+        aside = CommandConnection(self.connector, self.purpose, timeout=self.timeout)
         try:
-            yield wire
+            yield aside
         finally:
             # Reads what is owed.
-            wire.close()
+            aside.close()
 
     def _exchange(self, script: Script | None, packed: bytes) -> Any:
         if self._busy:
-            with self._aside() as wire:
-                return wire._exchange(script, packed)  # noqa: SLF001 - of the same class
+            with self._aside() as aside:
+                return aside._exchange(script, packed)  # noqa: SLF001 - of the same class
         connection = self._open()
         self.in_doubt = False
         try:

@@ -67,15 +67,15 @@ class ExpiredTaskRevoker:
                     self._runs = False
                     return
                 self._again = False
-            wire = CommandConnection(self._connector, "expired", timeout=self._options.socket_timeout)
+            commands = CommandConnection(self._connector, "expired", timeout=self._options.socket_timeout)
             try:
-                self._revoke_all(ExpiredTasks(wire, self._keys))
+                self._revoke_all(ExpiredTasks(commands, self._keys))
             except (RedisError, OSError, CeleryRedisPlusError) as error:
                 logger.warning("expired tasks are not revoked yet (%s); trying again", error)
             except Exception:
                 logger.exception("expired tasks are not revoked yet; this is a defect of celery-redis-plus, please report it")
             finally:
-                wire.close()
+                commands.close()
 
     def _revoke_all(self, tasks: ExpiredTasks) -> None:
         """Revoke the tasks that this worker's app has, and wake other workers for the rest."""

@@ -122,10 +122,10 @@ def _messages(app: Celery) -> Iterator[tuple[Messages, Any]]:
 
         def queues() -> Iterable[str]:
             known = dict.fromkeys(app.amqp.queues)
-            names = session.wire.command("ZRANGE", session.keys.queues, "0", "+inf", "BYSCORE")
+            names = session.commands.command("ZRANGE", session.keys.queues, "0", "+inf", "BYSCORE")
             return known | dict.fromkeys(decode_name(name) for name in names)
 
-        yield Messages(session.wire, session.keys, dead_letter_max=session.options.dead_letter_max), queues
+        yield Messages(session.commands, session.keys, dead_letter_max=session.options.dead_letter_max), queues
 
 
 def let_revoke_remove(app: Celery) -> None:

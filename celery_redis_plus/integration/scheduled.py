@@ -79,7 +79,7 @@ def held_by_broker(
         return []
     session = transport.session
     share = max(limit // len(queues), 1)
-    listings = {queue: list_delayed(session.wire, session.keys, queue, share) for queue in queues}
+    listings = {queue: list_delayed(session.commands, session.keys, queue, share) for queue in queues}
     for listing in listings.values():
         if listing.total > len(listing.messages):
             logger.info("inspect scheduled: queue %r holds %d delayed messages, %d are listed",

@@ -128,7 +128,7 @@ def _share_node_names(app: Any) -> None:
 def _server(transport: Transport) -> str:
     """Return the server's kind and version."""
     try:
-        info = parse_info(transport.session.wire.command("INFO", "server"))
+        info = parse_info(transport.session.commands.command("INFO", "server"))
     except RedisError as error:
         # INFO may be forbidden; a lost connection is met by the next one who uses it.
         logger.debug("INFO is refused: %s", error)

@@ -54,13 +54,13 @@ Resolved = Callable[[Tracked | None], None]
 class Overdue:
     """Puts the messages of recipients that were too late among the dead letters."""
 
-    def __init__(self, wire: CommandConnection, keys: Keys, options: Options) -> None:
-        """Work over `wire`."""
-        self.tracks = DeliveryStore(wire, keys)
+    def __init__(self, commands: CommandConnection, keys: Keys, options: Options) -> None:
+        """Work over `commands`."""
+        self.tracks = DeliveryStore(commands, keys)
         self._name = secrets.token_hex(6)
         self._keep = options.dead_letter_max
-        queues = Queues(wire, keys, transient_ttl_s=options.transient_queue_ttl)
-        publisher = Publisher(wire, keys, dedup_window_s=options.publish_dedup_window, on_missing=queues.revive)
+        queues = Queues(commands, keys, transient_ttl_s=options.transient_queue_ttl)
+        publisher = Publisher(commands, keys, dedup_window_s=options.publish_dedup_window, on_missing=queues.revive)
         self._undelivered = Undelivered(publisher, keep=options.dead_letter_max)
 
     def see_to(self, track: str) -> float | None:
@@ -127,9 +127,9 @@ class AckTimeouts:
     def __init__(self, connector: Connector, keys: Keys, options: Options) -> None:
         """Prepare; the first `watch` starts the thread."""
         self._keys = keys
-        self._wire = CommandConnection(connector, "deliveries", timeout=options.socket_timeout)
+        self._commands = CommandConnection(connector, "deliveries", timeout=options.socket_timeout)
         self._answers = BlockingConnection(connector, "answers", timeout=options.socket_timeout)
-        self._overdue = Overdue(self._wire, keys, options)
+        self._overdue = Overdue(self._commands, keys, options)
         #: Made with the thread: most processes never track anything.
         self._waker: Waker | None = None
         self._lock = lock_of(self)
@@ -183,7 +183,7 @@ class AckTimeouts:
             logger.exception("the wait for deliveries failed; this is a defect of celery-redis-plus, please report it")
         finally:
             self._drop()
-            self._wire.close()
+            self._commands.close()
             with self._lock:
                 if self._thread is threading.current_thread():
                     self._thread = None

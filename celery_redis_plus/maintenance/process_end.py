@@ -57,23 +57,23 @@ class ProcessEnd:
             return
         answer_s = min(ANSWER_S, self._options.socket_timeout or ANSWER_S)
         options = replace(self._options, socket_connect_timeout=answer_s, socket_timeout=answer_s)
-        wire = CommandConnection(Connector(self._address, options), "exit", timeout=answer_s)
+        commands = CommandConnection(Connector(self._address, options), "exit", timeout=answer_s)
         # The duties' thread shall not take it up meanwhile: it ends in the midst of anything.
         self._register.on_work = lambda: None
         try:
-            self._give_back(wire, until)
+            self._give_back(commands, until)
         except (RedisError, OSError, CeleryRedisPlusError) as error:
             logger.warning(
                 "%d message(s) come back after the visibility timeout: the process ends, and the broker is away: %s",
                 len(self._register), error,
             )  # fmt: skip
         finally:
-            wire.abandon()
+            commands.abandon()
 
-    def _give_back(self, wire: CommandConnection, until: float) -> None:
+    def _give_back(self, commands: CommandConnection, until: float) -> None:
         options = self._options
         settler = Acknowledger(
-            wire, self._keys, self._register, dead_letter_max=options.dead_letter_max, delivery_limit=options.delivery_limit
+            commands, self._keys, self._register, dead_letter_max=options.dead_letter_max, delivery_limit=options.delivery_limit
         )
         watched = self._watched.all()
         queues_of: dict[str, set[str]] = {}
@@ -85,8 +85,8 @@ class ProcessEnd:
         for session, queues in queues_of.items():
             # A claim may be under way whose reply nobody reads any more.
             self._register.abandon(session, queues, {})
-        ReconnectRecovery(wire, self._keys, self._register, settler).run()
-        consumers = Consumers(wire, self._keys, timeout_s=options.consumer_heartbeat_timeout)
+        ReconnectRecovery(commands, self._keys, self._register, settler).run()
+        consumers = Consumers(commands, self._keys, timeout_s=options.consumer_heartbeat_timeout)
         for queue in watched:
             for consumer in queue.consumers:
                 consumers.leave(queue.name, consumer.id)

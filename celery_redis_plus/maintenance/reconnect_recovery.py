@@ -37,9 +37,9 @@ FIRST_PAGE = b"-inf"
 class ReconnectRecovery:
     """The duty that settles for sessions that are gone."""
 
-    def __init__(self, wire: CommandConnection, keys: Keys, register: UnackedMessages, settler: Acknowledger) -> None:
-        """Work over `wire` on what stands in `register`."""
-        self._wire = wire
+    def __init__(self, commands: CommandConnection, keys: Keys, register: UnackedMessages, settler: Acknowledger) -> None:
+        """Work over `commands` on what stands in `register`."""
+        self._commands = commands
         self._keys = keys
         self._register = register
         self._settler = settler
@@ -113,7 +113,7 @@ class ReconnectRecovery:
 
     def _hand_back_page(self, session: str, queue: str, page: bytes, total: int) -> None:
         of = self._keys.queue(queue)
-        returned, page = self._wire.run(
+        returned, page = self._commands.run(
             script("hand_back_session"),
             [of.ready, of.index, of.message, of.bell, of.expiry, of.timer, of.meta],
             session,

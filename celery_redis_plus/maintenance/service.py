@@ -96,39 +96,39 @@ class MaintenanceService:
         self._waker = Waker()
         self.register.on_work = self._waker.wake
         self.watched.on_change = self._waker.wake
-        wire = CommandConnection(connector, "duties", timeout=options.socket_timeout)
-        self._commands = wire
-        self._bell_wire = BlockingConnection(connector, "timers", timeout=options.socket_timeout)
-        self._timers = WakeupWaiter(self._bell_wire, wire, wake=keys.wake(self.name), polling_interval_s=TIMER_WAIT_S)
+        commands = CommandConnection(connector, "duties", timeout=options.socket_timeout)
+        self._commands = commands
+        self._wakeup_connection = BlockingConnection(connector, "timers", timeout=options.socket_timeout)
+        self._timers = WakeupWaiter(self._wakeup_connection, commands, wake=keys.wake(self.name), polling_interval_s=TIMER_WAIT_S)
         settler = Acknowledger(
-            wire, keys, self.register, dead_letter_max=options.dead_letter_max, delivery_limit=options.delivery_limit
+            commands, keys, self.register, dead_letter_max=options.dead_letter_max, delivery_limit=options.delivery_limit
         )
-        self._aftermath = ReconnectRecovery(wire, keys, self.register, settler)
+        self._aftermath = ReconnectRecovery(commands, keys, self.register, settler)
         self._heartbeat = LeaseHeartbeats(
-            Leases(wire, keys, self.register, visibility_timeout_s=options.visibility_timeout),
+            Leases(commands, keys, self.register, visibility_timeout_s=options.visibility_timeout),
             self.register,
             visibility_timeout_s=options.visibility_timeout,
         )
         self._queues = queues = Queues(
-            wire,
+            commands,
             keys,
             transient_ttl_s=options.transient_queue_ttl,
             owner_timeout_s=options.consumer_heartbeat_timeout,
             archive=EventLogSettings.of(options),
             knowledge=self.knowledge,
         )
-        bindings = Bindings(wire, keys, self.knowledge)
-        forwarder = DeadLetterForwarder(DeadLetters(wire, keys), queues, bindings)
+        bindings = Bindings(commands, keys, self.knowledge)
+        forwarder = DeadLetterForwarder(DeadLetters(commands, keys), queues, bindings)
         limits = Limits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
-        self._sweeper = Sweeper(wire, keys, name=self.name, limits=limits, see_off=forwarder.add, note_id=self._note_id)
+        self._sweeper = Sweeper(commands, keys, name=self.name, limits=limits, see_off=forwarder.add, note_id=self._note_id)
         self._janitor = Janitor(queues, bindings, self.watched)
         self._tending = UnconsumedQueues(queues)
-        self._revoking = ExpiredTaskRevocation(ExpiredTasks(wire, keys))
+        self._revoking = ExpiredTaskRevocation(ExpiredTasks(commands, keys))
         self._restorer = TopologyRecovery(queues, bindings, self.watched, self.knowledge)
         timeout_s = options.consumer_heartbeat_timeout
-        self.roster = ConsumerHeartbeats(Consumers(wire, keys, timeout_s=timeout_s), self.watched, timeout_s=timeout_s)
+        self.roster = ConsumerHeartbeats(Consumers(commands, keys, timeout_s=timeout_s), self.watched, timeout_s=timeout_s)
         self._subscriptions = SubscriberHeartbeats(
-            SubscriberRegistry(wire, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age),
+            SubscriberRegistry(commands, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age),
             self.positions,
             bindings,
             lambda exchange: keys.fanout(exchange, options.stream_prefix(connector.address.db)),
@@ -151,8 +151,8 @@ class MaintenanceService:
                 self._restorer,
                 self._janitor,
                 self._subscriptions,
-                AbandonedDeliveries(Overdue(wire, keys, options)),
-                UnconvertedProcesses(wire, keys, self.watched),
+                AbandonedDeliveries(Overdue(commands, keys, options)),
+                UnconvertedProcesses(commands, keys, self.watched),
             ),
             first=(self._heartbeat, self.roster, self.ack_flush),
         )
@@ -294,7 +294,7 @@ class MaintenanceService:
                 with self._lock:
                     if self._thread in {None, threading.current_thread()}:
                         # Else one that was started meanwhile waits there by now.
-                        self._bell_wire.abandon()
+                        self._wakeup_connection.abandon()
                         self._timers.forget()
 
     def _retire(self) -> bool:
@@ -348,7 +348,7 @@ class MaintenanceService:
         wait_s = max(0.0, min(self._rounds.due_at - clock.now_s(), LONGEST_REST_S))
         descriptors = [self._waker.fileno()]
         if self._timers.armed:
-            descriptors.append(self._bell_wire.fileno())
+            descriptors.append(self._wakeup_connection.fileno())
         wait_readable(descriptors, wait_s)
         self._waker.clear()
         if self._timers.arrived():
@@ -370,7 +370,7 @@ class MaintenanceService:
             self._reachable = False
             logger.warning("heartbeats and timers: the broker is away (%s); trying again", error)
         self._commands.abandon()
-        self._bell_wire.abandon()
+        self._wakeup_connection.abandon()
         self._timers.forget()
         self._heartbeat.hurry()
         self._sweeper.hurry()

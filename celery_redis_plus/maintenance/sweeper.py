@@ -57,7 +57,7 @@ class Sweeper:
 
     def __init__(
         self,
-        wire: CommandConnection,
+        commands: CommandConnection,
         keys: Keys,
         *,
         name: str,
@@ -65,12 +65,12 @@ class Sweeper:
         see_off: Callable[[str], None],
         note_id: Callable[[str, bytes], None] = lambda *_: None,
     ) -> None:
-        """Sweep over `wire` under `name`, which leases are held by.
+        """Sweep over `commands` under `name`, which leases are held by.
 
         `see_off` is called with a queue that has messages for its dead-letter exchange, `note_id` with a queue and the id that
         its record has now.
         """
-        self._wire = wire
+        self._commands = commands
         self._keys = keys
         self._name = name
         self._see_off = see_off
@@ -134,7 +134,7 @@ class Sweeper:
         for queue in queues:
             keys += self._keys.queue(queue).places
         keys += self._keys.expired
-        reply = self._wire.run(
+        reply = self._commands.run(
             script("sweep"), keys, self._name, _ms(self._lease_s), _ms(self._interval_s), LIMIT, int(take_over),
             _ms(self._grace_s), _ms(self._longest_gap_s), *self._bounds, self._visibility_ms,
         )  # fmt: skip
@@ -159,7 +159,9 @@ class Sweeper:
         if text:
             self._failing[queue] = text
             places = self._keys.queue(queue).places
-            about = self._wire.refused_keys.describe(ResponseError(text), ("EVALSHA", script("sweep").sha, len(places), *places))
+            about = self._commands.refused_keys.describe(
+                ResponseError(text), ("EVALSHA", script("sweep").sha, len(places), *places)
+            )
             logger.error(
                 "queue %r cannot be swept (%s%s); trying again every %g s", queue, text, about and f": {about}", self._interval_s
             )

@@ -30,9 +30,9 @@ MOST = 32
 class UnconvertedProcesses:
     """The duty that warns, once for each queue, that kombu's lists of it have messages."""
 
-    def __init__(self, wire: CommandConnection, keys: Keys, watched: ConsumedQueues) -> None:
-        """Look over `wire`, for the lasting queues in `watched`."""
-        self._wire = wire
+    def __init__(self, commands: CommandConnection, keys: Keys, watched: ConsumedQueues) -> None:
+        """Look over `commands`, for the lasting queues in `watched`."""
+        self._commands = commands
         self._keys = keys
         self._watched = watched
         self._version = -1
@@ -82,7 +82,7 @@ class UnconvertedProcesses:
 
     def _count(self, command: str, key: bytes) -> int:
         try:
-            return int(self._wire.command(command, key))
+            return int(self._commands.command(command, key))
         except NoPermissionError:
             raise
         except ResponseError:

@@ -76,25 +76,25 @@ class BrokerConnection:
         self._origin = None if origin is None else weakref.ref(origin)
         self.keys = Keys(options.global_keyprefix)
         self.connector = Connector(address, options)
-        self.wire = CommandConnection(self.connector, "commands", timeout=_patience(options))
-        self.bell_wire = BlockingConnection(self.connector, "bells", timeout=options.socket_timeout)
-        self.stream_wire = BlockingConnection(self.connector, "streams", timeout=options.socket_timeout)
+        self.commands = CommandConnection(self.connector, "commands", timeout=_patience(options))
+        self.wakeup_connection = BlockingConnection(self.connector, "bells", timeout=options.socket_timeout)
+        self.stream_connection = BlockingConnection(self.connector, "streams", timeout=options.socket_timeout)
         self.waker = Waker()
         knowledge = self.service.knowledge
-        self.bindings = Bindings(self.wire, self.keys, knowledge)
+        self.bindings = Bindings(self.commands, self.keys, knowledge)
         self.queues = Queues(
-            self.wire,
+            self.commands,
             self.keys,
             transient_ttl_s=options.transient_queue_ttl,
             owner_timeout_s=options.consumer_heartbeat_timeout,
             archive=EventLogSettings.of(options),
             knowledge=knowledge,
         )
-        self.ownership = Ownership(self.wire, self.keys, self.id, gone=knowledge.gone, remove=self._remove_queue)
+        self.ownership = Ownership(self.commands, self.keys, self.id, gone=knowledge.gone, remove=self._remove_queue)
         #: Exclusive queues that were declared here -> the process that did; a fork leaves them to its parent.
         self._owned: dict[str, int] = {}
         self.acceptance = TypeCheck(options.accept)
-        self.waiting_room = PublisherWaitQueue(self.wire, self.keys, self._room_wire)
+        self.waiting_room = PublisherWaitQueue(self.commands, self.keys, self._capacity_connection)
         bounded = FlowController(
             self.waiting_room,
             PublishTimeouts(options.publish_timeout, options.throttle_threshold),
@@ -102,19 +102,19 @@ class BrokerConnection:
             consumes_itself=self._consumes_itself,
         )
         self.publisher = Publisher(
-            self.wire,
+            self.commands,
             self.keys,
             dedup_window_s=options.publish_dedup_window,
             on_missing=self.queues.revive,
             replication=Replication(options.wait_replicas, options.wait_replicas_timeout),
             bounded=bounded,
         )
-        self.consumers = Consumers(self.wire, self.keys, timeout_s=options.consumer_heartbeat_timeout)
+        self.consumers = Consumers(self.commands, self.keys, timeout_s=options.consumer_heartbeat_timeout)
         self._numbers = itertools.count(1)
         self.undelivered = Undelivered(self.publisher, keep=options.dead_letter_max)
-        self.tracking = Tracking(DeliveryStore(self.wire, self.keys), self.undelivered)
+        self.tracking = Tracking(DeliveryStore(self.commands, self.keys), self.undelivered)
         self.claimer = ClaimCommands(
-            self.wire,
+            self.commands,
             self.keys,
             holder=self.id,
             visibility_timeout_s=options.visibility_timeout,
@@ -124,20 +124,22 @@ class BrokerConnection:
         self.claimer.worker = options.client_name or f"{os.getpid()}@{socket.gethostname()}"
         self.claims = RestrictedQueues(self)
         self.waiter = WakeupWaiter(
-            self.bell_wire, self.wire, wake=self.keys.wake(self.id), polling_interval_s=options.longest_wait_s
+            self.wakeup_connection, self.commands, wake=self.keys.wake(self.id), polling_interval_s=options.longest_wait_s
         )
-        self.registry = SubscriberRegistry(self.wire, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age)
-        self.reader = FanoutReader(self.stream_wire, patterns=options.fanout_patterns, polling_interval_s=options.longest_wait_s)
+        self.registry = SubscriberRegistry(self.commands, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age)
+        self.reader = FanoutReader(
+            self.stream_connection, patterns=options.fanout_patterns, polling_interval_s=options.longest_wait_s
+        )
         self.settler = Acknowledger(
-            self.wire,
+            self.commands,
             self.keys,
             self.service.register,
             dead_letter_max=options.dead_letter_max,
             delivery_limit=options.delivery_limit,
             on_gathered=self.service.ack_flush.expect,
         )
-        self.leases = Leases(self.wire, self.keys, self.service.register, visibility_timeout_s=options.visibility_timeout)
-        self.dead_letters = DeadLetters(self.wire, self.keys)
+        self.leases = Leases(self.commands, self.keys, self.service.register, visibility_timeout_s=options.visibility_timeout)
+        self.dead_letters = DeadLetters(self.commands, self.keys)
         #: Where broadcasts go: exchange -> target.
         self.targets: dict[str, Target] = {}
         #: What is bound to fanout exchanges here: queue -> (exchange, routing key) -> the exchange's keys.
@@ -152,13 +154,13 @@ class BrokerConnection:
         #: This process is a child of the one that opened it. It may publish; what was claimed and consumed is the parent's.
         self.inherited = False
         forks.watch(self)
-        for wire in (self.wire, self.bell_wire, self.stream_wire):
-            wire.on_failure = self._failed
+        for commands in (self.commands, self.wakeup_connection, self.stream_connection):
+            commands.on_failure = self._failed
         try:
             self._look()
         except BaseException:
             # Whoever tries again makes a new session; only the collector would find this one's descriptors.
-            self.wire.close()
+            self.commands.close()
             self.waker.close()
             raise
         signals.broker_reached(address.display())
@@ -169,13 +171,13 @@ class BrokerConnection:
         Celery waits between two tries to connect, not between a connection and its first failure: a worker would try, and log,
         thirty times a second until a large data set is loaded.
         """
-        self.wire.connect()
+        self.commands.connect()
         try:
-            self.wire.command("PING")
+            self.commands.command("PING")
         except NoPermissionError as error:
             logger.debug("%s: PING is refused: %s", self.address.display(), error)
 
-    def _room_wire(self) -> BlockingConnection:
+    def _capacity_connection(self) -> BlockingConnection:
         return BlockingConnection(self.connector, "room", timeout=LOOK_S + OVERDUE_S)
 
     def _consumes_itself(self, consumers: Collection[str]) -> bool:
@@ -296,10 +298,10 @@ class BrokerConnection:
         if not self.broken:
             self._say_goodbye()
         _disown(self.service, self.id, self._owned)
-        self.bell_wire.close()
-        self.stream_wire.close()
+        self.wakeup_connection.close()
+        self.stream_connection.close()
         self.waiting_room.close()
-        self.wire.close()
+        self.commands.close()
         self.waker.close()
 
     def _say_goodbye(self) -> None:
@@ -315,8 +317,8 @@ class BrokerConnection:
     def abandon(self) -> None:
         """Drop the wires after a failure: nothing is read, and nothing waits for a server that may not answer."""
         self.broken = True
-        for wire in (self.bell_wire, self.stream_wire, self.wire):
-            wire.abandon()
+        for commands in (self.wakeup_connection, self.stream_connection, self.commands):
+            commands.abandon()
 
 
 def _owner(session: str) -> str:

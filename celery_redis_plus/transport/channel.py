@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 class _Socket:
     """Celery finds the sockets that it bounds at shutdown by `channel.client.connection._sock` (`celery/utils/threads.py`)."""
 
-    def __init__(self, wire: PersistentConnection) -> None:
-        self._wire = wire
+    def __init__(self, commands: PersistentConnection) -> None:
+        self._commands = commands
 
     @property
     def connection(self) -> Any:
-        return self._wire.connection
+        return self._commands.connection
 
 
 class Channel(Publishing, SingleGet, Settlements, Declaring, virtual.Channel):
@@ -50,12 +50,12 @@ class Channel(Publishing, SingleGet, Settlements, Declaring, virtual.Channel):
         super().__init__(connection, **kwargs)
         # kombu's virtual channel encodes bodies to text; ours are bytes all the way.
         self.body_encoding = None
-        self.client = _Socket(self.session.wire)
-        self.subclient = _Socket(self.session.bell_wire)
+        self.client = _Socket(self.session.commands)
+        self.subclient = _Socket(self.session.wakeup_connection)
         self.poller.add(self)
 
     def _check_open(self) -> None:
-        if self.closed and not self.session.wire.connected:
+        if self.closed and not self.session.commands.connected:
             # As py-amqp: kombu's retry opens a new connection for this, and repeats a channel's error on the same channel.
             raise ServerUnreachable(f"the channel was closed with its connection to {self.session.address.display()}")
         if self.closed:

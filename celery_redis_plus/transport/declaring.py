@@ -64,7 +64,7 @@ class Declaring:
         fanout = self.session.bindings.is_fanout(exchange)
         self.session.bindings.delete(exchange)
         if fanout:
-            self.session.wire.command("UNLINK", *self.session.fanout_keys(exchange).everything())
+            self.session.commands.command("UNLINK", *self.session.fanout_keys(exchange).everything())
 
     def exchange_bind(self, *args: Any, **kwargs: Any) -> None:
         """Refuse: exchanges cannot be bound to exchanges."""
@@ -146,7 +146,7 @@ class Declaring:
             ChannelError: there is no such queue (404), or the channel is closed.
         """
         self._check_open()
-        return read_counters(self.session.wire, self.session.keys, queue)
+        return read_counters(self.session.commands, self.session.keys, queue)
 
     # -- bindings ---------------------------------------------------------------------------------------------------------
 

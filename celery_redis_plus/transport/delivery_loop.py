@@ -215,11 +215,11 @@ class DeliveryLoop:
         session = self._session
         found = {"waker": session.waker.fileno()}
         if session.waiter.armed:
-            found["bells"] = session.bell_wire.fileno()
+            found["bells"] = session.wakeup_connection.fileno()
         if session.reader.armed:
-            found["streams"] = session.stream_wire.fileno()
-        if session.wire.connected and several_may_wait():
-            found["commands"] = session.wire.fileno()
+            found["streams"] = session.stream_connection.fileno()
+        if session.commands.connected and several_may_wait():
+            found["commands"] = session.commands.fileno()
         return found
 
     def _wait(self, timeout_s: float) -> bool:
@@ -235,8 +235,8 @@ class DeliveryLoop:
             return False
         if descriptors["waker"] in readable:
             session.waker.clear()
-        if descriptors.get("commands") in readable or (session.wire.owes and not several_may_wait()):
-            session.wire.collect()
+        if descriptors.get("commands") in readable or (session.commands.owes and not several_may_wait()):
+            session.commands.collect()
         # Asking each wire again whether it has something would cost two more system calls.
         if descriptors.get("bells") in readable:
             self._bells.take(wait=True)
@@ -309,11 +309,11 @@ class DeliveryLoop:
             session.settler.release()
         else:
             session.settler.release_due()
-        session.wire.push()
-        self._seat.listen("bells", session.bell_wire, self._on_bells, wanted=bool(session.waiter.armed))
-        self._seat.listen("streams", session.stream_wire, self._on_streams, wanted=session.reader.armed)
+        session.commands.push()
+        self._seat.listen("bells", session.wakeup_connection, self._on_bells, wanted=bool(session.waiter.armed))
+        self._seat.listen("streams", session.stream_connection, self._on_streams, wanted=session.reader.armed)
         self._seat.listen(
-            "commands", session.wire, session.wire.collect, wanted=self.claiming.ahead.out and session.wire.connected
+            "commands", session.commands, session.commands.collect, wanted=self.claiming.ahead.out and session.commands.connected
         )
 
     def _turn(self) -> bool:
@@ -349,17 +349,17 @@ class DeliveryLoop:
         if threading.get_ident() != self._session.loop_thread:
             # Celery 5.7 fires the loop's timers from another thread while its own waits for a prefork pool to end. It may wait in
             # the handler of a signal (a cold shutdown) that met it within a call: then it has the lock, and waits for us.
-            if self._session.wire.lock.acquire(blocking=False):
+            if self._session.commands.lock.acquire(blocking=False):
                 try:
                     self._session.settler.release()
                     with suppress(RedisError, OSError):
-                        self._session.wire.collect()
+                        self._session.commands.collect()
                 finally:
-                    self._session.wire.lock.release()
+                    self._session.commands.lock.release()
             return
         self._session.service.check()
         self._bells.take()
         self._take_broadcasts()
         # Replies to acks are read with the next claim; where none comes, here. So is the end of the connection.
-        self._session.wire.collect()
+        self._session.commands.collect()
         self.claiming.ahead.check()

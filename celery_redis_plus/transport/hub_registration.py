@@ -99,13 +99,13 @@ class HubRegistration:
 
     # -- descriptors ------------------------------------------------------------------------------------------------------
 
-    def listen(self, name: str, wire: PersistentConnection, callback: Callable[[], None], *, wanted: bool) -> None:
+    def listen(self, name: str, commands: PersistentConnection, callback: Callable[[], None], *, wanted: bool) -> None:
         """Have the wire's present socket registered under `name`, or none.
 
         A closed socket leaves the system's poll set by itself, and its number may come back with the next socket: so the
         number alone does not tell whether it is registered.
         """
-        current = (wire.fileno(), wire.generation) if wanted else None
+        current = (commands.fileno(), commands.generation) if wanted else None
         known = self._registered.get(name)
         if known == current:
             return

@@ -176,7 +176,7 @@ class Transport(virtual.Transport):
         """
         if not self._connected:
             return False
-        if not self.session.broken and self.session.wire.connected:
+        if not self.session.broken and self.session.commands.connected:
             return True
         return self.poller.attached or any(channel.consumed for channel in self.channels)
 

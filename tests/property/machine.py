@@ -56,14 +56,14 @@ class Broker(Publishing, Consuming, Maintenance):
         try:
             self._everything_comes_through()
         finally:
-            self.wire.close()
+            self.commands.close()
 
     def _everything_comes_through(self) -> None:
         """Every publisher retries, every consumer dies; then all that is alive is delivered, once, in order."""
         for logical in self.unconfirmed():
             self.attempt(logical)
         for producer in self.late():
-            self.wire.under_way[producer].clear()
+            self.commands.under_way[producer].clear()
         self.clock.advance(10 * VISIBILITY_MS)
         # The first passes may give the living time for a heartbeat.
         for _ in range(GRACE_MS // INTERVAL_MS + 2):

@@ -74,11 +74,11 @@ class Process:
 
     numbers = itertools.count(1)
 
-    def __init__(self, wire: CommandConnection, keys: Keys, client: redis.Redis, now: int) -> None:
+    def __init__(self, commands: CommandConnection, keys: Keys, client: redis.Redis, now: int) -> None:
         self.session = f"s{next(self.numbers)}"
-        self.wire, self.keys, self.client = wire, keys, client
-        self.registry = Consumers(wire, keys, timeout_s=LIFE_MS / 1000)
-        self.claimer = ClaimCommands(wire, keys, holder=self.session, visibility_timeout_s=VISIBILITY_MS / 1000)
+        self.commands, self.keys, self.client = commands, keys, client
+        self.registry = Consumers(commands, keys, timeout_s=LIFE_MS / 1000)
+        self.claimer = ClaimCommands(commands, keys, holder=self.session, visibility_timeout_s=VISIBILITY_MS / 1000)
         self.members: list[Member] = []
         self.died_at: int | None = None
         self.frozen_at: int | None = None
@@ -135,7 +135,7 @@ class Process:
             if member.held:
                 keys = self.keys.queue(member.consumer.queue)
                 pairs = [text for claimed in member.held for text in (claimed.tag, claimed.claim)]
-                self.wire.run(script("heartbeat"), [keys.index, keys.message], VISIBILITY_MS, len(member.held), *pairs)
+                self.commands.run(script("heartbeat"), [keys.index, keys.message], VISIBILITY_MS, len(member.held), *pairs)
 
     def claim(self, member: Member, now: int) -> list[Claimed]:
         """`RestrictedQueues.claim`, of one queue; the messages are delivered at once."""

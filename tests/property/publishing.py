@@ -52,9 +52,9 @@ class Publishing(World):
             logical = self.new(queue, 0, 0, relative=False, large=large)
             # What comes after a hole in the stream of bytes does not arrive.
             arriving = arriving and accident != "never arrives"
-            late = bool(self.wire.under_way.get(self.wire.producer))
+            late = bool(self.commands.under_way.get(self.commands.producer))
             self.attempt(logical, accident=("delayed" if late else accident) if arriving else "never arrives")
-        self.wire.abandon()
+        self.commands.abandon()
 
     @precondition(lambda self: self.unconfirmed())
     @rule(
@@ -71,9 +71,9 @@ class Publishing(World):
     @rule(data=st.data())
     def a_late_original_arrives(self, data: st.DataObject) -> None:
         producer = data.draw(st.sampled_from(self.late()), label="producer")
-        what, packed = self.wire.under_way[producer].popleft()
+        what, packed = self.commands.under_way[producer].popleft()
         try:
-            reply = self.wire.run_packed(what, packed)
+            reply = self.commands.run_packed(what, packed)
         except redis.ResponseError as error:
             # Its body has been taken over by the retry, or has expired.
             assert "staged" in str(error)  # noqa: PT017 - the error is the answer that nobody reads
@@ -85,7 +85,7 @@ class Publishing(World):
 
     def originals_are_lost(self) -> None:
         """What is under way on the oldest connection never arrives."""
-        del self.wire.under_way[self.late()[0]]
+        del self.commands.under_way[self.late()[0]]
 
     def publisher_dies_between_staging_and_script(self, queue: str) -> None:
         logical = self.new(queue, 0, 0, relative=False, large=True)
@@ -96,7 +96,7 @@ class Publishing(World):
         return [logical for logical in self.logical if not logical.confirmed]
 
     def late(self) -> list[bytes]:
-        return [producer for producer, calls in self.wire.under_way.items() if calls]
+        return [producer for producer, calls in self.commands.under_way.items() if calls]
 
     def new(self, queue: str, priority: int, delay: int, *, relative: bool, large: bool, life: int | None = None) -> Logical:
         number = next(self.numbers)
@@ -110,15 +110,15 @@ class Publishing(World):
         return logical
 
     def attempt(self, logical: Logical, *, accident: str | None = None) -> None:
-        self.wire.connect()
-        self.wire.accident = accident
-        self.wire.lost_reply = None
+        self.commands.connect()
+        self.commands.accident = accident
+        self.commands.lost_reply = None
         before = logical.tag
         try:
             stored = self.publisher.to_queue(logical.queue, logical.outgoing, logical.attempt)
         except ServerUnreachable:
-            self.wire.accident = None
-            reply = self.wire.lost_reply
+            self.commands.accident = None
+            reply = self.commands.lost_reply
             if reply and reply != DESCRIBE:
                 self.stored(logical, reply.decode())
             return

@@ -72,11 +72,11 @@ class Serving(RuleBasedStateMachine):
         self.now = START_MS
         self.clock = ServerClock(self.client, START_MS)
         self.keys = Keys("")
-        self.wire = CommandConnection(Connector(self.address, Options()), "model", timeout=5)
-        self.settler = Acknowledger(self.wire, self.keys, UnackedMessages(), dead_letter_max=1000, delivery_limit=None)
-        self.queues = Queues(self.wire, self.keys, transient_ttl_s=3600)
-        self.publisher = Publisher(self.wire, self.keys, dedup_window_s=900, on_missing=self.queues.revive)
-        self.pausing = Pausing(self.wire, self.keys)
+        self.commands = CommandConnection(Connector(self.address, Options()), "model", timeout=5)
+        self.settler = Acknowledger(self.commands, self.keys, UnackedMessages(), dead_letter_max=1000, delivery_limit=None)
+        self.queues = Queues(self.commands, self.keys, transient_ttl_s=3600)
+        self.publisher = Publisher(self.commands, self.keys, dedup_window_s=900, on_missing=self.queues.revive)
+        self.pausing = Pausing(self.commands, self.keys)
         self.processes: list[Process] = []
         self.comers: list[Comer] = []
         self.swept_at = 0
@@ -180,7 +180,7 @@ class Serving(RuleBasedStateMachine):
     def sweep(self) -> None:
         self.swept_at = self.now
         keys = [key for queue in QUEUES for key in self.keys.queue(queue).places]
-        self.wire.run(
+        self.commands.run(
             script("sweep"), [*keys, *self.keys.expired], "sweeper", 6_000, SWEEP_MS, 500, 1, GRACE_MS, LONGEST_GAP_MS, -1, 1000,
             10**12,
         )[:COLUMNS]  # fmt: skip
@@ -290,7 +290,7 @@ class Serving(RuleBasedStateMachine):
         if len(self.serving(queue)) >= 4:
             return
         if new or not running:
-            self.processes.append(Process(self.wire, self.keys, self.client, self.now))
+            self.processes.append(Process(self.commands, self.keys, self.client, self.now))
         how = {"priority": priority, "exclusive": exclusive, "prefetch": prefetch}
         self.let_join(Comer((self.processes if new or not running else running)[-1], queue, how, self.now))
         self.come_to_rest()
@@ -328,7 +328,7 @@ class Serving(RuleBasedStateMachine):
         self.settler.settle([UnackedMessage(claimed.tag, claimed.queue, claimed.claim, member.process.session)], Settlement.ACK)
         keys = self.keys.queue(claimed.queue)
         if claimed.queue == "limited":
-            self.wire.run(script("wake"), [keys.ready, keys.bell, keys.meta])
+            self.commands.run(script("wake"), [keys.ready, keys.bell, keys.meta])
         self.come_to_rest()
 
     @precondition(lambda self: self.members())
@@ -391,4 +391,4 @@ class Serving(RuleBasedStateMachine):
                 self.pausing.resume(queue)
             self.pass_time(2 * BOUND_MS)
         finally:
-            self.wire.close()
+            self.commands.close()

@@ -28,7 +28,7 @@ class FlowController:
     def __init__(self, channel, counted):
         self.channel = channel
         self.counted = counted
-        self.messages = Messages(channel.session.wire, channel.session.keys, dead_letter_max=1000)
+        self.messages = Messages(channel.session.commands, channel.session.keys, dead_letter_max=1000)
         self.has = Counter(ready=0, delayed=0)
         self.unacked = []
         self.done = Counter(published=0, acked=0, dead_lettered=0, rejected=0, purged=0, cancelled=0)
@@ -76,7 +76,7 @@ class FlowController:
     def cancel(self):
         place = "ready" if self.has["ready"] else "delayed"
         key = {"ready": "queue:{q}", "delayed": "delayed:{q}"}[place]
-        for tag in self.channel.session.wire.command("ZRANGE", key, 0, 0):
+        for tag in self.channel.session.commands.command("ZRANGE", key, 0, 0):
             assert self.messages.cancel("q", [tag.decode()])
             self.has[place] -= 1
             self.done["cancelled"] += 1

@@ -141,15 +141,18 @@ class World(RuleBasedStateMachine):
         self.client.flushdb()
         self.clock = ServerClock(self.client, START_MS)
         self.keys = Keys("p[*]")
-        self.wire = LossyConnection(Connector(self.address, Options()))
+        self.commands = LossyConnection(Connector(self.address, Options()))
         self.register = UnackedMessages()
-        self.settler = Acknowledger(self.wire, self.keys, self.register, dead_letter_max=DEAD_MAX, delivery_limit=DELIVERY_LIMIT)
-        self.queues = Queues(
-            self.wire, self.keys, transient_ttl_s=3600, archive=EventLogSettings(wanted=True, maxlen=10**9, hard_maxlen=10**9)
+        self.settler = Acknowledger(
+            self.commands, self.keys, self.register, dead_letter_max=DEAD_MAX, delivery_limit=DELIVERY_LIMIT
         )
-        self.publisher = Publisher(self.wire, self.keys, dedup_window_s=900, on_missing=self.queues.revive)
+        self.queues = Queues(
+            self.commands, self.keys, transient_ttl_s=3600, archive=EventLogSettings(wanted=True, maxlen=10**9, hard_maxlen=10**9)
+        )
+        self.publisher = Publisher(self.commands, self.keys, dedup_window_s=900, on_missing=self.queues.revive)
         self.claimers = {
-            name: ClaimCommands(self.wire, self.keys, holder=name, visibility_timeout_s=VISIBILITY_MS / 1000) for name in HOLDERS
+            name: ClaimCommands(self.commands, self.keys, holder=name, visibility_timeout_s=VISIBILITY_MS / 1000)
+            for name in HOLDERS
         }
         self.numbers = itertools.count(1)
         self.logical: list[Logical] = []

@@ -112,7 +112,7 @@ def run(
             outcome = process.outcome()
             account.published += outcome["published"]
             account.refused += outcome["refused"]
-        letters = DeadLetters(channel.session.wire, channel.session.keys)
+        letters = DeadLetters(channel.session.commands, channel.session.keys)
         account.dead = [json.loads(letter.body or b"") if quoted(letter.body) else (letter.body or b"").decode() for letter in
                         letters.all(queue)]  # fmt: skip
         while (message := channel.basic_get(queue)) is not None:

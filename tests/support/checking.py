@@ -27,9 +27,9 @@ def found(client: redis.Redis, keys: Keys) -> list[str]:
         username=place.get("username"),
         password=place.get("password"),
     )
-    wire = CommandConnection(Connector(address, Options()), "check", timeout=5)
+    commands = CommandConnection(Connector(address, Options()), "check", timeout=5)
     try:
-        checker = Checker(wire, keys, Queues(wire, keys, transient_ttl_s=300), settle_s=0.2)
+        checker = Checker(commands, keys, Queues(commands, keys, transient_ttl_s=300), settle_s=0.2)
         return [violation.line() for violation in checker.run()]
     finally:
-        wire.close()
+        commands.close()

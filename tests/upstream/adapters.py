@@ -55,13 +55,13 @@ def _clear_away(channel: Channel) -> None:
     So long an exchange without bindings keeps its version, and nothing else, to tell that they were removed and not lost.
     """
     session = channel.session
-    bindings = Bindings(session.wire, session.keys)
-    queues = Queues(session.wire, session.keys, transient_ttl_s=session.options.transient_queue_ttl)
+    bindings = Bindings(session.commands, session.keys)
+    queues = Queues(session.commands, session.keys, transient_ttl_s=session.options.transient_queue_ttl)
     Janitor(queues, bindings, ConsumedQueues()).clear()
     for exchange in bindings.names():
         key = session.keys.binding(exchange)
-        if session.wire.command("HKEYS", key) == [b"version"] and session.wire.command("PTTL", key) > 0:
-            session.wire.command("DEL", key)
+        if session.commands.command("HKEYS", key) == [b"version"] and session.commands.command("PTTL", key) > 0:
+            session.commands.command("DEL", key)
 
 
 def _keys(connection: Any) -> Keys:

@@ -40,7 +40,7 @@ class Acknowledger:
 
     def __init__(
         self,
-        wire: CommandConnection,
+        commands: CommandConnection,
         keys: Keys,
         register: UnackedMessages,
         *,
@@ -48,17 +48,17 @@ class Acknowledger:
         delivery_limit: int | None,
         on_gathered: Callable[[Acknowledger], None] = lambda _: None,
     ) -> None:
-        """Settle over `wire`.
+        """Settle over `commands`.
 
         Args:
-            wire: the connection.
+            commands: the connection.
             keys: spells the keys.
             register: what this process holds.
             dead_letter_max: how many dead letters a queue keeps.
             delivery_limit: failed deliveries after which a message dies in queues without a limit of their own; None is never.
             on_gathered: called with this, from any thread, when acks are gathered: they leave at `flush_at` at the latest.
         """
-        self._wire = wire
+        self._commands = commands
         self._keys = keys
         self._register = register
         self._dead_letter_max = dead_letter_max
@@ -109,17 +109,17 @@ class Acknowledger:
 
     def _tell(self, told: Script, keys: Sequence[bytes], *arguments: Argument) -> None:
         """Send a script that nothing depends on, unless the connection is gone, or not free in time."""
-        if not self._wire.lock.acquire(timeout=LOCK_WAIT_S):
+        if not self._commands.lock.acquire(timeout=LOCK_WAIT_S):
             logger.debug("%s of message %s is not sent: the connection is busy", told.name, arguments[0])
             return
         try:
-            if self._wire.connected:
-                self._wire.post(told, keys, *arguments)
+            if self._commands.connected:
+                self._commands.post(told, keys, *arguments)
         except (RedisError, OSError) as error:
             # The session's owner meets it with its next call.
             logger.debug("%s of message %s is not sent: %s", told.name, arguments[0], error)
         finally:
-            self._wire.lock.release()
+            self._commands.lock.release()
 
     def gather(self, held: UnackedMessage) -> None:
         """Keep an ack for `release` or `release_due`: one script call for several. May be called from any thread."""
@@ -165,19 +165,19 @@ class Acknowledger:
 
     def _send(self, batches: Iterable[list[UnackedMessage]], settlement: Settlement, *, hold: bool = False) -> None:
         """Post a call for each batch, of messages of one queue; defer what the connection does not take."""
-        wire = self._wire
-        if not wire.lock.acquire(timeout=LOCK_WAIT_S):
+        commands = self._commands
+        if not commands.lock.acquire(timeout=LOCK_WAIT_S):
             self._defer(batches, settlement)
             return
         try:
             for messages in batches:
                 # Asked under the lock: a settlement never opens a lost connection anew, because nobody would read its reply.
-                if wire.connected:
+                if commands.connected:
                     self._post(messages, settlement, hold=hold)
                 else:
                     self._defer([messages], settlement)
         finally:
-            wire.lock.release()
+            commands.lock.release()
 
     def _defer(self, batches: Iterable[Iterable[UnackedMessage]], settlement: Settlement) -> None:
         for messages in batches:
@@ -185,7 +185,7 @@ class Acknowledger:
                 self._register.order(held, settlement)
 
     def _post(self, messages: list[UnackedMessage], settlement: Settlement, *, hold: bool) -> None:
-        wire = self._wire
+        commands = self._commands
         keys, arguments = self._call(messages, settlement)
 
         def done(reply: Any, error: Exception | None) -> None:
@@ -201,14 +201,14 @@ class Acknowledger:
         if errors := _errors(messages, settlement):
             # With which exceptions the work ended: before the settlement, and in its write.
             try:
-                wire.post(self._note_error, [self._keys.queue(messages[0].queue).message], *errors, hold=True)
+                commands.post(self._note_error, [self._keys.queue(messages[0].queue).message], *errors, hold=True)
             except (RedisError, OSError) as error:
                 done(None, error)
                 return
         try:
-            wire.post(self._script(settlement), keys, *arguments, done=done, hold=hold)
+            commands.post(self._script(settlement), keys, *arguments, done=done, hold=hold)
             if messages[0].queue in self._register.limited:
-                wire.post(self._wake, self._wake_keys(messages[0].queue), hold=hold)
+                commands.post(self._wake, self._wake_keys(messages[0].queue), hold=hold)
         except (RedisError, OSError) as error:
             # `done` has been told of the failure, and the session's owner meets it with its next call.
             logger.debug("settling %d message(s): %s", len(messages), error)
@@ -220,7 +220,7 @@ class Acknowledger:
 
     def ack_now(self, queue: str, tags: Iterable[str]) -> int:
         """Remove messages and wait for the reply; return how many were there. Raises as `CommandConnection.run` does."""
-        return int(self._wire.run(self._ack, self._keys.queue(queue).ack, *tags))
+        return int(self._commands.run(self._ack, self._keys.queue(queue).ack, *tags))
 
     def settle_or_order(self, messages: Sequence[UnackedMessage], settlement: Settlement) -> None:
         """Settle messages and wait for the replies. Raises as `CommandConnection.run` does; the duties settle them then."""
@@ -241,14 +241,14 @@ class Acknowledger:
                 part = batch[at : at + MAX_BATCH]
                 keys, arguments = self._call(part, settlement)
                 if errors := _errors(part, settlement):
-                    self._wire.run(self._note_error, [self._keys.queue(part[0].queue).message], *errors)
-                reply = self._wire.run(self._script(settlement), keys, *arguments)
+                    self._commands.run(self._note_error, [self._keys.queue(part[0].queue).message], *errors)
+                reply = self._commands.run(self._script(settlement), keys, *arguments)
                 if settlement in REQUEUES:
                     self._log_requeue(batch[0].queue, reply)
                 for held in part:
                     self._register.confirm(held)
             if batch[0].queue in self._register.limited:
-                self._wire.run(self._wake, self._wake_keys(batch[0].queue))
+                self._commands.run(self._wake, self._wake_keys(batch[0].queue))
 
     def _log_requeue(self, queue: str, reply: Any) -> None:
         _, died, _, deaths, paused = reply

@@ -80,7 +80,7 @@ class ClaimCommands:
 
     def __init__(
         self,
-        wire: CommandConnection,
+        commands: CommandConnection,
         keys: Keys,
         *,
         holder: str,
@@ -88,11 +88,11 @@ class ClaimCommands:
         delivery_limit: int | None = None,
         dead_letter_max: int = 10_000,
     ) -> None:
-        """Claim over `wire` in the name of `holder`; a claim lasts `visibility_timeout_s` seconds without heartbeat.
+        """Claim over `commands` in the name of `holder`; a claim lasts `visibility_timeout_s` seconds without heartbeat.
 
         The limits are for what a dead single active consumer held: see `Acknowledger`.
         """
-        self._wire = wire
+        self._commands = commands
         self._keys = keys
         self._holder = holder
         self._visibility_timeout_ms = int(visibility_timeout_s * 1000)
@@ -127,7 +127,7 @@ class ClaimCommands:
         """
         names = queues[:MAX_QUEUES]
         keys, arguments = self._call(names, credit, held, share=share)
-        return batch_of(self._wire.run(self._claim, keys, *arguments), names)
+        return batch_of(self._commands.run(self._claim, keys, *arguments), names)
 
     def post(
         self, queues: Sequence[str], credit: int, *, share: bool, held: Sequence[int] = (), done: Done
@@ -141,7 +141,7 @@ class ClaimCommands:
         """
         names = queues[:MAX_QUEUES]
         keys, arguments = self._call(names, credit, held, share=share)
-        self._wire.post(self._claim, keys, *arguments, done=done)
+        self._commands.post(self._claim, keys, *arguments, done=done)
         return names
 
     def _call(
@@ -168,7 +168,7 @@ class ClaimCommands:
         Raises:
             redis.exceptions.RedisError: as `translation.translate` names it.
         """
-        reply: list[bytes] = self._wire.run(
+        reply: list[bytes] = self._commands.run(
             self._claim_managed, self._keys.queue(queue).crew,
             count, self._visibility_timeout_ms, self._holder, MAX_BATCH_BYTES, consumer, credit, epoch,
             self._delivery_limit, self._dead_letter_max, self._worker,
@@ -197,7 +197,7 @@ class ClaimCommands:
         """
         key = self._keys.queue(message.queue).message + message.tag.encode()
         body: bytes | None
-        body, claim = self._wire.command("HMGET", key, "body", "claim")
+        body, claim = self._commands.command("HMGET", key, "body", "claim")
         if body is None and claim is not None:
             raise BodyMissingError("its payload has no line feed, and no body stands beside it")
         return body

@@ -24,9 +24,11 @@ BATCH = 250
 class Leases:
     """Extends claims over one wire."""
 
-    def __init__(self, wire: CommandConnection, keys: Keys, register: UnackedMessages, *, visibility_timeout_s: float) -> None:
+    def __init__(
+        self, commands: CommandConnection, keys: Keys, register: UnackedMessages, *, visibility_timeout_s: float
+    ) -> None:
         """Extend what stands in `register`, by `visibility_timeout_s` seconds from now."""
-        self._wire = wire
+        self._commands = commands
         self._keys = keys
         self._register = register
         self._timeout_s = visibility_timeout_s
@@ -77,7 +79,7 @@ class Leases:
                 asked[held.tag] = (held, held.claim)
                 arguments += (held.tag, held.claim)
         asked_at = clock.now_s()
-        for tag in self._wire.run(script("heartbeat"), keys, *arguments):
+        for tag in self._commands.run(script("heartbeat"), keys, *arguments):
             held, claim = asked.pop(tag.decode())
             if self._register.lose(held.tag, claim) is not None:
                 logger.warning(

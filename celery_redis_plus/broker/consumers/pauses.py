@@ -28,9 +28,9 @@ class Pause:
 class Pausing:
     """Pauses over one wire. They stand in the queues' records, and so survive restarts of everything."""
 
-    def __init__(self, wire: CommandConnection, keys: Keys) -> None:
-        """Use `wire`."""
-        self._wire = wire
+    def __init__(self, commands: CommandConnection, keys: Keys) -> None:
+        """Use `commands`."""
+        self._commands = commands
         self._keys = keys
 
     def pause(self, queue: str, reason: str, for_s: float | None = None) -> None:
@@ -45,17 +45,17 @@ class Pausing:
         if for_s is not None and not for_s > 0:
             raise InvalidArgument(f"a pause of queue {queue!r} for {for_s!r} s; allowed is more than 0, or None for good")
         for_ms = 0 if for_s is None else max(1, int(for_s * 1000))
-        if not self._wire.run(script("pause"), self._keys.queue(queue).crew, reason, for_ms):
+        if not self._commands.run(script("pause"), self._keys.queue(queue).crew, reason, for_ms):
             raise QueueNotFound(f"there is no queue {queue!r}")
 
     def resume(self, queue: str) -> bool:
         """Let the consumers of `queue` go on; return whether it was paused."""
-        return bool(self._wire.run(script("pause"), self._keys.queue(queue).crew, "", 0))
+        return bool(self._commands.run(script("pause"), self._keys.queue(queue).crew, "", 0))
 
     def paused(self, queue: str) -> Pause | None:
         """Return the pause of `queue`, which may be over by a moment; None: it has none."""
         meta = self._keys.queue(queue).meta
-        reason, since, until = self._wire.command("HMGET", meta, "paused", "paused_at", "paused_until")
+        reason, since, until = self._commands.command("HMGET", meta, "paused", "paused_at", "paused_until")
         if reason is None:
             return None
         return Pause(queue, reason.decode("utf-8", "replace"), _time(since), _time(until) if int(until) else None)

@@ -96,9 +96,9 @@ class ConsumerRecord:
 class Consumers:
     """Lists of consumers over one wire."""
 
-    def __init__(self, wire: CommandConnection, keys: Keys, *, timeout_s: float) -> None:
-        """Use `wire`; a consumer that was not heard of for `timeout_s` seconds is dead."""
-        self._wire = wire
+    def __init__(self, commands: CommandConnection, keys: Keys, *, timeout_s: float) -> None:
+        """Use `commands`; a consumer that was not heard of for `timeout_s` seconds is dead."""
+        self._commands = commands
         self._keys = keys
         self._timeout_ms = int(timeout_s * 1000)
 
@@ -120,7 +120,7 @@ class Consumers:
         )
         deadline = time.monotonic() + PROBED_WITHIN_S
         while True:
-            answer: bytes = self._wire.run(
+            answer: bytes = self._commands.run(
                 script("join"), self._keys.queue(consumer.queue).crew,
                 consumer.id, self._timeout_ms, consumer.priority, int(consumer.exclusive), *fields,
             )  # fmt: skip
@@ -140,7 +140,7 @@ class Consumers:
         for consumer in consumers:
             keys += self._keys.queue(consumer.queue).crew
             arguments += (consumer.id, consumer.state())
-        reply: list[Any] = self._wire.run(script("beat"), keys, *arguments) if consumers else []
+        reply: list[Any] = self._commands.run(script("beat"), keys, *arguments) if consumers else []
         return [
             Sign(
                 consumer,
@@ -160,22 +160,22 @@ class Consumers:
 
     def suspend(self, consumer: Consumer) -> None:
         """Note that a consumer has no credit, so that those of lower priorities get what comes. Does not wait for the reply."""
-        self._wire.post(script("suspend"), self._keys.queue(consumer.queue).crew, consumer.id)
+        self._commands.post(script("suspend"), self._keys.queue(consumer.queue).crew, consumer.id)
 
     def leave(self, queue: str, consumer: str) -> None:
         """Take a consumer off the list. Raises as `CommandConnection.run` does."""
-        self._wire.run(script("leave"), self._keys.queue(queue).crew, consumer)
+        self._commands.run(script("leave"), self._keys.queue(queue).crew, consumer)
 
     def list(self, queue: str) -> list[ConsumerRecord]:
         """Return the queue's live consumers, the longest there first. Raises as `CommandConnection.run` does."""
         keys = self._keys.queue(queue)
         call = (script("list_consumers"), [keys.consumers, keys.consumer, keys.meta, keys.index, keys.message])
-        looked_at, active, holders, *entries = self._wire.run(*call, 0, PAGE)
+        looked_at, active, holders, *entries = self._commands.run(*call, 0, PAGE)
         held = Counter(holders)
         first = 0
         while looked_at == PAGE:
             first += PAGE
-            looked_at, _, holders = self._wire.run(*call, first, PAGE)[:3]
+            looked_at, _, holders = self._commands.run(*call, first, PAGE)[:3]
             held.update(holders)
         found = [
             _record(queue, name, dict(zip(record[::2], record[1::2], strict=True)), held, active)

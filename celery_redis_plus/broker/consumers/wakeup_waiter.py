@@ -24,9 +24,11 @@ PASSED_ON_MS = 60_000
 class WakeupWaiter:
     """One client's blocked call."""
 
-    def __init__(self, wire: BlockingConnection, commands: CommandConnection, *, wake: bytes, polling_interval_s: float) -> None:
-        """Block over `wire`, wake ourselves over `commands` through the key `wake`, at the latest after `polling_interval_s`."""
-        self._wire = wire
+    def __init__(
+        self, blocking: BlockingConnection, commands: CommandConnection, *, wake: bytes, polling_interval_s: float
+    ) -> None:
+        """Block over `blocking`, wake ourselves over `commands` by the key `wake`, at the latest after `polling_interval_s`."""
+        self._blocking = blocking
         self._commands = commands
         self._wake = wake
         self._interval_s = polling_interval_s
@@ -40,7 +42,7 @@ class WakeupWaiter:
     def arm(self, bells: Sequence[bytes]) -> None:
         """Send the blocking call. Raises as `BlockingConnection.start` does."""
         bells = tuple(bells)
-        self._wire.start("BZMPOP", self._interval_s, len(bells) + 1, self._wake, *bells, "MIN", lasts_s=self._interval_s)
+        self._blocking.start("BZMPOP", self._interval_s, len(bells) + 1, self._wake, *bells, "MIN", lasts_s=self._interval_s)
         self._bells = bells
 
     def arrived(self) -> bool:
@@ -48,7 +50,7 @@ class WakeupWaiter:
         if not self._bells:
             return False
         try:
-            return self._wire.arrived()
+            return self._blocking.arrived()
         except ServerTimeout:
             self._bells = ()
             raise
@@ -59,7 +61,7 @@ class WakeupWaiter:
         Raises as `BlockingConnection.finish`.
         """
         self._bells = ()
-        reply = self._wire.finish()
+        reply = self._blocking.finish()
         if reply is None or reply[0] == self._wake:
             return None
         return bytes(reply[0])

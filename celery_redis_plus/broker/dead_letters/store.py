@@ -94,14 +94,14 @@ class Forward:
 class DeadLetters:
     """The dead letters of all queues, over one wire."""
 
-    def __init__(self, wire: CommandConnection, keys: Keys) -> None:
-        """Use `wire`."""
-        self._wire = wire
+    def __init__(self, commands: CommandConnection, keys: Keys) -> None:
+        """Use `commands`."""
+        self._commands = commands
         self._keys = keys
 
     def count(self, queue: str) -> int:
         """Return how many dead letters the queue keeps."""
-        return int(self._wire.command("ZCARD", self._keys.queue(queue).dead))
+        return int(self._commands.command("ZCARD", self._keys.queue(queue).dead))
 
     def page(self, queue: str, first: int = 0, limit: int = PAGE) -> list[DeadLetter]:
         """Return up to `limit` dead letters from rank `first` on, the longest dead first."""
@@ -116,7 +116,7 @@ class DeadLetters:
 
     def get(self, queue: str, tag: str) -> DeadLetter | None:
         """Return one dead letter; None where there is none of that tag."""
-        rank = self._wire.command("ZRANK", self._keys.queue(queue).dead, tag)
+        rank = self._commands.command("ZRANK", self._keys.queue(queue).dead, tag)
         found = [] if rank is None else self.page(queue, int(rank), 1)
         return found[0] if found and found[0].tag == tag else None
 
@@ -125,7 +125,7 @@ class DeadLetters:
         if letter.body is not None:
             return letter.body
         key = self._keys.queue(letter.queue).message + letter.tag.encode()
-        body: bytes | None = self._wire.command("HGET", key, "body")
+        body: bytes | None = self._commands.command("HGET", key, "body")
         return body
 
     def replay(self, letter: DeadLetter, to: str | Sequence[str] | None = None) -> bool:
@@ -155,14 +155,14 @@ class DeadLetters:
         deleted = 0
         for at in range(0, len(tags), PAGE):
             page = tags[at : at + PAGE]
-            deleted += int(self._wire.run(script("delete_dead"), [of.dead, of.trash, of.message, of.meta], *page))
+            deleted += int(self._commands.run(script("delete_dead"), [of.dead, of.trash, of.message, of.meta], *page))
         return deleted
 
     def purge(self, queue: str) -> int:
         """Delete all dead letters of the queue for good; return how many there were."""
         of = self._keys.queue(queue)
-        purged = int(self._wire.run(script("delete_dead"), [of.dead, of.trash, of.message, of.meta]))
-        while self._wire.run(script("empty_trash"), [of.trash, of.message, of.meta], PAGE, ""):
+        purged = int(self._commands.run(script("delete_dead"), [of.dead, of.trash, of.message, of.meta]))
+        while self._commands.run(script("empty_trash"), [of.trash, of.message, of.meta], PAGE, ""):
             pass
         return purged
 
@@ -194,8 +194,8 @@ class DeadLetters:
         for one in forwards:
             dying = self._keys.queue(one.letter.queue).dying
             keys, arguments = self._move(one.letter, one.targets, dying, "forwarded", routing=one.routing)
-            self._wire.post(script("move"), keys, *arguments, done=done, hold=True)
-        self._wire.catch_up()
+            self._commands.post(script("move"), keys, *arguments, done=done, hold=True)
+        self._commands.catch_up()
         if errors:
             raise errors[0]
         return taken
@@ -203,7 +203,7 @@ class DeadLetters:
     def keep(self, queue: str, tags: Iterable[str]) -> tuple[int, int]:
         """Put dying messages into the queue's own store; return how many are kept, and how many a transient queue dropped."""
         of = self._keys.queue(queue)
-        kept, dropped = self._wire.run(script("keep"), [of.dying, of.dead, of.message, of.meta], *tags)
+        kept, dropped = self._commands.run(script("keep"), [of.dying, of.dead, of.message, of.meta], *tags)
         return int(kept), int(dropped)
 
     def move(
@@ -212,7 +212,7 @@ class DeadLetters:
     ) -> int:  # fmt: skip
         """Move a message from the set `source` into `targets`, in one step; return as `forward` does."""
         keys, arguments = self._move(letter, targets, source, counter, keep_tag=keep_tag, routing=routing)
-        return int(self._wire.run(script("move"), keys, *arguments))
+        return int(self._commands.run(script("move"), keys, *arguments))
 
     def _move(
         self, letter: DeadLetter, targets: Sequence[str], source: bytes, counter: str, *, keep_tag: bool = False,
@@ -232,7 +232,9 @@ class DeadLetters:
         rank = first
         while rank - first < limit:
             page = rank, min(PAGE, first + limit - rank), PAGE_BYTES
-            _, looked_at, *found = self._wire.run(script("list_messages"), [key, self._keys.queue(queue).message], *page, *LISTED)
+            _, looked_at, *found = self._commands.run(
+                script("list_messages"), [key, self._keys.queue(queue).message], *page, *LISTED
+            )
             width = 3 + len(LISTED)
             letters += [_letter(queue, found[at : at + width]) for at in range(0, len(found), width)]
             rank += looked_at

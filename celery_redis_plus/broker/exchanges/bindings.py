@@ -40,9 +40,9 @@ class _Cached:
 class Bindings:
     """The shared topology over one wire."""
 
-    def __init__(self, wire: CommandConnection, keys: Keys, knowledge: DeclaredTopology | None = None) -> None:
-        """Read and write over `wire`. What is declared goes into `knowledge`, and is declared again should it vanish."""
-        self._wire = wire
+    def __init__(self, commands: CommandConnection, keys: Keys, knowledge: DeclaredTopology | None = None) -> None:
+        """Read and write over `commands`. What is declared goes into `knowledge`, and is declared again should it vanish."""
+        self._commands = commands
         self._keys = keys
         self._knowledge = DeclaredTopology() if knowledge is None else knowledge
         self._first_flush = self._knowledge.flushes
@@ -64,7 +64,7 @@ class Bindings:
         if current is None:
             record.check(exchange)
             text = encode_exchange(record, exchange)
-            stands = self._wire.run(script("declare_exchange"), [self._keys.exchanges], encode_name(exchange), text)
+            stands = self._commands.run(script("declare_exchange"), [self._keys.exchanges], encode_name(exchange), text)
             current = self._records[exchange] = decode_exchange(stands)
         # Most are the same: kombu declares an exchange that does not last again with every publish.
         difference = None if record.is_same(current) else record.difference(current, exchange)
@@ -76,7 +76,7 @@ class Bindings:
         """Return the exchange's record, None where nobody declared it."""
         known = self._records.get(exchange)
         if known is None:
-            stored = self._wire.command("HGET", self._keys.exchanges, encode_name(exchange))
+            stored = self._commands.command("HGET", self._keys.exchanges, encode_name(exchange))
             if stored is None:
                 return None
             known = self._records[exchange] = decode_exchange(stored)
@@ -109,11 +109,11 @@ class Bindings:
 
     def names(self) -> list[str]:
         """Return the names of all exchanges."""
-        return [decode_name(name) for name in self._wire.command("HKEYS", self._keys.exchanges)]
+        return [decode_name(name) for name in self._commands.command("HKEYS", self._keys.exchanges)]
 
     def names_of_type(self, kind: str) -> list[str]:
         """Return the names of the exchanges of a type."""
-        flat = self._wire.command("HGETALL", self._keys.exchanges)
+        flat = self._commands.command("HGETALL", self._keys.exchanges)
         return [
             decode_name(name) for name, record in zip(flat[::2], flat[1::2], strict=True) if decode_exchange(record).type == kind
         ]
@@ -121,8 +121,8 @@ class Bindings:
     def delete(self, exchange: str) -> None:
         """Remove the exchange and its bindings; its queues stay."""
         self._knowledge.deleted_exchange(exchange)
-        self._wire.command("HDEL", self._keys.exchanges, encode_name(exchange))
-        self._wire.run(script("bind"), [self._keys.binding(exchange)], "clear")
+        self._commands.command("HDEL", self._keys.exchanges, encode_name(exchange))
+        self._commands.run(script("bind"), [self._keys.binding(exchange)], "clear")
         self._records.pop(exchange, None)
         self._tables.pop(exchange, None)
 
@@ -137,14 +137,14 @@ class Bindings:
         record = self.record(exchange)
         if record is not None:
             check_binding(record.routing_type, binding)
-        self._wire.run(script("bind"), [self._keys.binding(exchange)], "bind", encode_binding(binding))
+        self._commands.run(script("bind"), [self._keys.binding(exchange)], "bind", encode_binding(binding))
         self._knowledge.bound(exchange, binding)
         self._tables.pop(exchange, None)
 
     def unbind(self, exchange: str, *bindings: Binding) -> None:
         """Remove bindings; those that do not exist are passed over."""
         self._knowledge.unbound(exchange, bindings)
-        self._wire.run(script("bind"), [self._keys.binding(exchange)], "unbind", *map(encode_binding, bindings))
+        self._commands.run(script("bind"), [self._keys.binding(exchange)], "unbind", *map(encode_binding, bindings))
         self._tables.pop(exchange, None)
 
     def all(self, exchange: str) -> list[Binding]:
@@ -172,7 +172,7 @@ class Bindings:
 
     def check(self, exchange: str) -> Check:
         """Ask for the exchange's version beside the next call; the answer tells whether `route` used old bindings."""
-        return Check(self._wire, self._keys.binding(exchange), self._tables[exchange])
+        return Check(self._commands, self._keys.binding(exchange), self._tables[exchange])
 
     def refresh(self, exchange: str) -> RoutingTable:
         """Read the exchange's bindings anew. Where the server has lost them, declare again those that are known here."""
@@ -193,11 +193,11 @@ class Bindings:
 
     def look(self) -> None:
         """Notice a flush. Raises as `CommandConnection.run` does."""
-        self._knowledge.look(self._wire, self._keys)
+        self._knowledge.look(self._commands, self._keys)
 
     def look_after(self, exchange: str) -> None:
         """Declare again what this process has bound to the exchange, where the server has lost it."""
-        version = int(self._wire.command("HGET", self._keys.binding(exchange), VERSION) or 0)
+        version = int(self._commands.command("HGET", self._keys.binding(exchange), VERSION) or 0)
         if not version or self._flushes.get(exchange, self._first_flush) != self._knowledge.flushes:
             self.refresh(exchange)
 
@@ -218,14 +218,14 @@ class Bindings:
         record = self._knowledge.exchange(exchange) or self._records.get(exchange)
         if record is not None and known:
             text = encode_exchange(record, exchange)
-            self._wire.run(script("declare_exchange"), [self._keys.exchanges], encode_name(exchange), text)
+            self._commands.run(script("declare_exchange"), [self._keys.exchanges], encode_name(exchange), text)
         if not missing:
             return False
         logger.warning(
             "bindings of exchange %r have vanished from the server (flushed or evicted): the %d known here are declared again",
             exchange, len(missing),
         )  # fmt: skip
-        self._wire.run(script("bind"), [self._keys.binding(exchange)], "bind", *map(encode_binding, missing))
+        self._commands.run(script("bind"), [self._keys.binding(exchange)], "bind", *map(encode_binding, missing))
         return True
 
     def _has_left(self, queue: str) -> bool:
@@ -233,10 +233,10 @@ class Bindings:
         arguments = self._knowledge.queue(queue)
         if arguments is None or not arguments.transient:
             return False
-        return not self._wire.command("HEXISTS", self._keys.queue(queue).meta, "id")
+        return not self._commands.command("HEXISTS", self._keys.queue(queue).meta, "id")
 
     def _read(self, exchange: str) -> tuple[int, list[Binding]]:
-        flat = self._wire.command("HGETALL", self._keys.binding(exchange))
+        flat = self._commands.command("HGETALL", self._keys.binding(exchange))
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
         version = int(fields.pop(VERSION, 0))
         return version, [decode_binding(field) for field in fields]
@@ -245,11 +245,11 @@ class Bindings:
 class Check:
     """The question whether an exchange's bindings have moved on, sent along with a publish."""
 
-    def __init__(self, wire: CommandConnection, key: bytes, known: _Cached) -> None:
-        """Post the question over `wire`."""
+    def __init__(self, commands: CommandConnection, key: bytes, known: _Cached) -> None:
+        """Post the question over `commands`."""
         self._known = known
         self.moved = False
-        wire.ask("HGET", key, VERSION, done=self._answered)
+        commands.ask("HGET", key, VERSION, done=self._answered)
 
     def _answered(self, reply: bytes | None, error: Exception | None) -> None:
         self.moved = error is None and int(reply or 0) != self._known.version

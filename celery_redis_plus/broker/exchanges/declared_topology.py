@@ -61,12 +61,12 @@ class DeclaredTopology:
         """Whether nobody has looked at the database's mark yet."""
         return not self._epoch
 
-    def look(self, wire: CommandConnection, keys: Keys) -> None:
+    def look(self, commands: CommandConnection, keys: Keys) -> None:
         """Look at the database's mark: where it is another one than before, the database was flushed.
 
         Raises as `CommandConnection.run`.
         """
-        epoch = bytes(wire.run(script("epoch"), [keys.epoch], secrets.token_hex(8)))
+        epoch = bytes(commands.run(script("epoch"), [keys.epoch], secrets.token_hex(8)))
         with self._lock:
             if self._epoch not in {b"", epoch}:
                 self.flushes += 1

@@ -161,9 +161,9 @@ class Subscription:
 class FanoutReader:
     """Reads all streams of one connection with one blocked XREAD."""
 
-    def __init__(self, wire: BlockingConnection, *, patterns: bool, polling_interval_s: float) -> None:
-        """Block over `wire`; `patterns` filters by routing key."""
-        self._wire = wire
+    def __init__(self, commands: BlockingConnection, *, patterns: bool, polling_interval_s: float) -> None:
+        """Block over `commands`; `patterns` filters by routing key."""
+        self._commands = commands
         self._patterns = patterns
         self._interval_s = polling_interval_s
         self._by_stream: dict[bytes, list[Subscription]] = {}
@@ -211,7 +211,7 @@ class FanoutReader:
         """End a blocked read whose streams have changed. XREAD takes nothing away, so the connection may just go."""
         if self._armed:
             self._armed = False
-            self._wire.close()
+            self._commands.close()
 
     def _all(self) -> Iterator[Subscription]:
         for subscriptions in self._by_stream.values():
@@ -259,7 +259,7 @@ class FanoutReader:
         ids = [min((one.fetched for one in asked), key=lambda mark: mark.id).entry for asked in self._asked.values()]
         block_ms = int(self._interval_s * 1000)
         streams = (*self._asked, *ids)
-        self._wire.start("XREAD", "COUNT", self._page, "BLOCK", block_ms, "STREAMS", *streams, lasts_s=self._interval_s)
+        self._commands.start("XREAD", "COUNT", self._page, "BLOCK", block_ms, "STREAMS", *streams, lasts_s=self._interval_s)
         self._armed = True
         self._armed_at = time.monotonic()
 
@@ -267,8 +267,8 @@ class FanoutReader:
         """Return how many entries a read may bring, by the largest of those that it is about to read. Raises as `arm` does."""
         page = PAGE
         for asked in self._asked.values():
-            self._wire.start("HMGET", asked[0].position.keys.meta, "large", "largest")
-            last_large, largest = self._wire.finish()
+            self._commands.start("HMGET", asked[0].position.keys.meta, "large", "largest")
+            last_large, largest = self._commands.finish()
             if last_large and int(last_large) > min(one.fetched.number for one in asked):
                 page = min(page, max(1, PAGE_BYTES // int(largest) // len(self._asked)))
         return page
@@ -278,7 +278,7 @@ class FanoutReader:
         if not self._armed:
             return False
         try:
-            return self._wire.arrived()
+            return self._commands.arrived()
         except ServerTimeout:
             self._armed = False
             raise
@@ -287,7 +287,7 @@ class FanoutReader:
         """Put what the ended read brought into the buffers. Raises as `BlockingConnection.finish`."""
         self._armed = False
         most = 0
-        for stream, entries in self._wire.finish() or ():
+        for stream, entries in self._commands.finish() or ():
             most = max(most, len(entries))
             for subscription in self._asked.get(bytes(stream), ()):
                 subscription.fill(entries, filtered=self._patterns)

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 class PublisherWaitQueue:
     """The waiting publishers of one session: several threads may wait at a time, each over a connection of its own."""
 
-    def __init__(self, commands: CommandConnection, keys: Keys, new_wire: Callable[[], BlockingConnection]) -> None:
-        """Leave the line over `commands`; `new_wire` makes a connection for each thread that waits at the same time."""
+    def __init__(self, commands: CommandConnection, keys: Keys, new_connection: Callable[[], BlockingConnection]) -> None:
+        """Leave the line over `commands`; `new_connection` makes a connection for each thread that waits at the same time."""
         self._commands = commands
         self._keys = keys
-        self._new_wire = new_wire
+        self._new_connection = new_connection
         self._idle: list[BlockingConnection] = []
         self._lock = lock_of(self)
         self._prefix = secrets.token_hex(6)
@@ -48,18 +48,18 @@ class PublisherWaitQueue:
             redis.exceptions.RedisError: as `translation.translate` names it.
         """
         with self._lock:
-            wire = self._idle.pop() if self._idle else self._new_wire()
+            blocking = self._idle.pop() if self._idle else self._new_connection()
         bell = self._keys.queue(queue).room + b":" + waiter.encode()
         try:
-            wire.start("BZMPOP", max(seconds, 0.001), 1, bell, "MIN")
-            wire.finish()
+            blocking.start("BZMPOP", max(seconds, 0.001), 1, bell, "MIN")
+            blocking.finish()
         except BaseException:
             # A call that was interrupted would answer to the next one who waits.
-            wire.abandon()
+            blocking.abandon()
             raise
         finally:
             with self._lock:
-                self._idle.append(wire)
+                self._idle.append(blocking)
 
     def leave(self, queue: str, waiter: str, *, refused: bool) -> None:
         """Take `waiter` out of the queue's line, and count it among the `refused`.
@@ -74,5 +74,5 @@ class PublisherWaitQueue:
         """Close the connections."""
         with self._lock:
             idle, self._idle = self._idle, []
-        for wire in idle:
-            wire.close()
+        for blocking in idle:
+            blocking.close()

@@ -39,13 +39,13 @@ class Checker:
     """Checks one database over one wire."""
 
     def __init__(
-        self, wire: CommandConnection, keys: Keys, queues: Queues, *,
+        self, commands: CommandConnection, keys: Keys, queues: Queues, *,
         repair: bool = False, batch: int = BATCH, low_first: bool = False, settle_s: float = SETTLE_S,
     ) -> None:  # fmt: skip
-        """Check over `wire`.
+        """Check over `commands`.
 
         Args:
-            wire: a connection for this alone.
+            commands: a connection for this alone.
             keys: spells the keys, under the application's prefix.
             queues: the queues over the same wire.
             repair: mend what can be mended.
@@ -53,9 +53,9 @@ class Checker:
             low_first: the option `priority_order` is `low-first`; counts only for messages whose score is lost.
             settle_s: seconds between two looks at what is no matter of one moment.
         """
-        self._wire = wire
+        self._commands = commands
         self._keys = keys
-        self._lists = RegistryChecks(wire, keys, queues)
+        self._lists = RegistryChecks(commands, keys, queues)
         self._repair = repair
         self._batch = batch
         self._low_first = low_first
@@ -79,7 +79,7 @@ class Checker:
                 yield violation
 
     def _run(self, only: str | None) -> Iterator[Violation]:
-        found = survey(self._wire, self._keys)
+        found = survey(self._commands, self._keys)
         yield from self._check_lists(found, only)
         names = self._lists.sound([name for name in found.queues if only in {None, name}])
         self.account.queues = len(names)
@@ -113,24 +113,24 @@ class Checker:
         keys = self._keys.queue(name)
         sets = (keys.delayed, keys.index, keys.expiry, keys.dying, keys.dead, keys.trash)
         own = (keys.meta, keys.bell, keys.timer, keys.ready, keys.consumers, *sets)
-        reply = self._wire.run(script("check_queue"), own, int(self._repair), UNSWEPT_MS)
+        reply = self._commands.run(script("check_queue"), own, int(self._repair), UNSWEPT_MS)
         for number, rule, detail in _threes(reply):
             yield self._violation(rule, name, own[number - 1], detail)
 
     def _check_undelivered(self, name: str) -> Iterator[Violation]:
         keys = self._keys.queue(name)
-        if self._wire.command("ZCARD", keys.consumers):
+        if self._commands.command("ZCARD", keys.consumers):
             return
-        for tag in self._wire.command("ZRANGE", keys.ready, 0, -1):
+        for tag in self._commands.command("ZRANGE", keys.ready, 0, -1):
             if self._repair:
-                self._wire.run(script("kill"), keys.places, tag, UNROUTABLE, KEPT)
+                self._commands.run(script("kill"), keys.places, tag, UNROUTABLE, KEPT)
             yield self._violation(b"never-delivered", name, tag, b"ready")
 
     # -- messages ---------------------------------------------------------------------------------------------------------
 
     def _check_hashes(self, names: set[str]) -> Iterator[Violation]:
         """Look at every message that there is."""
-        for page in scan(self._wire, self._keys):
+        for page in scan(self._commands, self._keys):
             tags: dict[str, list[bytes]] = {}
             for _, parts in page:
                 if parts.kind == "message" and parts.name in names and not parts.rest.startswith(STAGED):
@@ -145,9 +145,9 @@ class Checker:
         for place in (keys.ready, keys.delayed, keys.index, keys.dying, keys.dead):
             cursor = b"0"
             while True:
-                cursor, flat = self._wire.command("ZSCAN", place, cursor, "COUNT", self._batch)
+                cursor, flat = self._commands.command("ZSCAN", place, cursor, "COUNT", self._batch)
                 tags = flat[::2]
-                there = self._wire.pipeline([("EXISTS", keys.message + tag) for tag in tags]) if tags else []
+                there = self._commands.pipeline([("EXISTS", keys.message + tag) for tag in tags]) if tags else []
                 missing = [tag for tag, exists in zip(tags, there, strict=True) if exists == 0]
                 yield from self._check_messages(name, missing)
                 if cursor == b"0":
@@ -159,7 +159,7 @@ class Checker:
         for at in range(0, len(tags), self._batch):
             page = tags[at : at + self._batch]
             settings = (int(self._repair), int(self._low_first), CLAIMED_ANEW_MS)
-            reply = self._wire.run(script("check_messages"), places, *settings, *page)
+            reply = self._commands.run(script("check_messages"), places, *settings, *page)
             for tag, rule, detail in _threes(reply):
                 yield self._violation(rule, name, tag, detail)
 

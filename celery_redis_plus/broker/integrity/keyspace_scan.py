@@ -45,23 +45,23 @@ class KeyspaceScan:
             self.exchanges.add(parts.name)
 
 
-def survey(wire: CommandConnection, keys: Keys) -> KeyspaceScan:
+def survey(commands: CommandConnection, keys: Keys) -> KeyspaceScan:
     """Look through all keys, and through the lists of queues and exchanges."""
     found = KeyspaceScan()
-    for page in scan(wire, keys):
+    for page in scan(commands, keys):
         for key, parts in page:
             found.note(key, parts)
-    for name in wire.command("ZRANGE", keys.queues, 0, -1):
+    for name in commands.command("ZRANGE", keys.queues, 0, -1):
         found.queues.setdefault(decode_name(name), [])
-    found.exchanges.update(decode_name(name) for name in wire.command("HKEYS", keys.exchanges))
+    found.exchanges.update(decode_name(name) for name in commands.command("HKEYS", keys.exchanges))
     return found
 
 
-def scan(wire: CommandConnection, keys: Keys) -> Iterator[list[tuple[bytes, KeyParts]]]:
+def scan(commands: CommandConnection, keys: Keys) -> Iterator[list[tuple[bytes, KeyParts]]]:
     """Yield the keys that are ours, a page at a time; some may come twice."""
     cursor = b"0"
     while True:
-        cursor, page = wire.command("SCAN", cursor, "MATCH", keys.pattern, "COUNT", COUNT)
+        cursor, page = commands.command("SCAN", cursor, "MATCH", keys.pattern, "COUNT", COUNT)
         yield [(key, parts) for key in page if (parts := keys.parts(key)) is not None]
         if cursor == b"0":
             return

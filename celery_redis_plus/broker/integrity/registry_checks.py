@@ -61,9 +61,9 @@ class _Queue:
 class RegistryChecks:
     """Looks at what is no matter of one queue's slot."""
 
-    def __init__(self, wire: CommandConnection, keys: Keys, queues: Queues) -> None:
-        """Look over `wire`; `queues` declares and buries."""
-        self._wire = wire
+    def __init__(self, commands: CommandConnection, keys: Keys, queues: Queues) -> None:
+        """Look over `commands`; `queues` declares and buries."""
+        self._commands = commands
         self._keys = keys
         self._queues = queues
 
@@ -167,26 +167,26 @@ class RegistryChecks:
                 detail = f"{queue.id.decode(errors='replace')!r} is the id of {first!r} as well"
                 yield Suspect(Violation("duplicate-id", queue.name, "", detail), partial(self._queues.renumber, queue.name))
         highest = max((_number(queue_id) for queue_id in owners), default=0)
-        drawn = int(self._wire.command("GET", self._keys.queue_ids) or 0)
+        drawn = int(self._commands.command("GET", self._keys.queue_ids) or 0)
         if drawn < highest:
             detail = f"at {drawn}, and a queue has {highest}"
             yield Suspect(
                 Violation("id-counter-behind", "", "", detail),
                 # Whoever draws meanwhile only moves it further.
-                partial(self._wire.command, "INCRBY", self._keys.queue_ids, highest - drawn),
+                partial(self._commands.command, "INCRBY", self._keys.queue_ids, highest - drawn),
             )
 
     # -- bindings ---------------------------------------------------------------------------------------------------------
 
     def _bindings(self, exchange: str, queues: dict[str, _Queue], now_ms: int) -> Iterator[Suspect]:
         key = self._keys.binding(exchange)
-        flat = self._wire.command("HGETALL", key)
+        flat = self._commands.command("HGETALL", key)
         texts = dict(zip(flat[::2], flat[1::2], strict=True))
         if texts and VERSION not in texts:
             yield Suspect(
                 Violation("no-version", exchange, "", "publishers do not notice changes"),
                 # Versions start from the clock (`lua/bind.lua`), so that none comes twice.
-                partial(self._wire.command, "HSETNX", key, VERSION, now_ms),
+                partial(self._commands.command, "HSETNX", key, VERSION, now_ms),
             )
         for text in texts.keys() - {VERSION}:
             try:
@@ -202,7 +202,7 @@ class RegistryChecks:
                 continue
             yield Suspect(
                 Violation("dead-binding", exchange, text.decode(errors="replace"), f"there is no queue {name!r}"),
-                partial(self._wire.run, script("bind"), [key], "unbind", text),
+                partial(self._commands.run, script("bind"), [key], "unbind", text),
             )
 
     # -- keys that have to expire -----------------------------------------------------------------------------------------
@@ -216,17 +216,17 @@ class RegistryChecks:
                     subject = key.decode(errors="replace")
                     yield Suspect(
                         Violation("never-expires", keys[key], subject, "a key that should vanish by itself"),
-                        partial(self._wire.command, "PEXPIRE", key, MORTAL_MS),
+                        partial(self._commands.command, "PEXPIRE", key, MORTAL_MS),
                     )
 
     # -- helpers ----------------------------------------------------------------------------------------------------------
 
     def _now_ms(self) -> int:
-        seconds, microseconds = self._wire.command("TIME")
+        seconds, microseconds = self._commands.command("TIME")
         return int(seconds) * 1000 + int(microseconds) // 1000
 
     def _ask(self, commands: list[tuple[bytes | str | int, ...]]) -> list[Any]:
-        replies = self._wire.pipeline(commands) if commands else []
+        replies = self._commands.pipeline(commands) if commands else []
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply

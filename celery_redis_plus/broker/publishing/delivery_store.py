@@ -79,9 +79,9 @@ class Overdue:
 class DeliveryStore:
     """Tracked deliveries over one wire. All methods raise as `CommandConnection.run` does."""
 
-    def __init__(self, wire: CommandConnection, keys: Keys) -> None:
-        """Use `wire`."""
-        self._wire = wire
+    def __init__(self, commands: CommandConnection, keys: Keys) -> None:
+        """Use `commands`."""
+        self._commands = commands
         self._keys = keys
 
     def begin(self, track: str, about: About, recipients: Sequence[str], ack_timeout_s: float, payload: bytes = b"") -> None:
@@ -89,18 +89,18 @@ class DeliveryStore:
         timeout_ms = int(ack_timeout_s * 1000)
         text = json.dumps([about.exchange, about.routing_key, about.broadcast])
         call = (script("track"), self._keys.track(track))
-        deadline = self._wire.run(*call, timeout_ms, int(KEPT_S * 1000), text, payload, *map(encode_name, recipients))
+        deadline = self._commands.run(*call, timeout_ms, int(KEPT_S * 1000), text, payload, *map(encode_name, recipients))
         # For the case that we die before it is resolved: the duties of any process then see to it.
-        self._wire.command("ZADD", self._keys.tracks, deadline, track)
+        self._commands.command("ZADD", self._keys.tracks, deadline, track)
 
     def report(self, track: str, recipient: str, outcome: str, tag: str = "", *, wait: bool = False) -> None:
         """Note an answer; without `wait` the reply is read with the next call."""
-        call = self._wire.run if wait else self._wire.post
+        call = self._commands.run if wait else self._commands.post
         call(script("track_report"), self._keys.track(track), encode_name(recipient), outcome, tag)
 
     def state(self, track: str) -> Tracked | None:
         """Return what is known; None where nothing is, or is any more."""
-        flat: list[bytes] = self._wire.command("HGETALL", self._keys.track(track)[0])
+        flat: list[bytes] = self._commands.command("HGETALL", self._keys.track(track)[0])
         fields = {decode_name(name): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
         if "about" not in fields:
             return None
@@ -113,7 +113,7 @@ class DeliveryStore:
 
         Who gets an answer puts the messages to the dead letters, and then reports TIMED_OUT.
         """
-        wait_ms, *rest = self._wire.run(script("track_overdue"), self._keys.track(track)[:1], asker, ASKER_MS)
+        wait_ms, *rest = self._commands.run(script("track_overdue"), self._keys.track(track)[:1], asker, ASKER_MS)
         if wait_ms:
             return None if wait_ms < 0 else wait_ms / 1000
         about, payload, *pairs = rest
@@ -122,17 +122,17 @@ class DeliveryStore:
 
     def forgotten(self, limit: int = 100) -> list[str]:
         """Return deliveries that nobody has resolved although their time is over."""
-        now = self._wire.command("TIME")
-        found = self._wire.command("ZRANGE", self._keys.tracks, 0, int(now[0]) * 1000, "BYSCORE", "LIMIT", 0, limit)
+        now = self._commands.command("TIME")
+        found = self._commands.command("ZRANGE", self._keys.tracks, 0, int(now[0]) * 1000, "BYSCORE", "LIMIT", 0, limit)
         return [name.decode() for name in found]
 
     def settle(self, track: str) -> None:
         """Note that nobody has to look after a delivery any more."""
-        self._wire.command("ZREM", self._keys.tracks, track)
+        self._commands.command("ZREM", self._keys.tracks, track)
 
     def kill(self, queue: str, tag: str, reason: str, dead_letter_max: int) -> str:
         """Make a dead letter of a message, wherever it is; return `died`, `dead` (it was one) or `gone`."""
-        reply: bytes = self._wire.run(script("kill"), self._keys.queue(queue).places, tag, reason, dead_letter_max)
+        reply: bytes = self._commands.run(script("kill"), self._keys.queue(queue).places, tag, reason, dead_letter_max)
         return reply.decode()
 
 

@@ -84,7 +84,7 @@ class Publisher:
 
     def __init__(
         self,
-        wire: CommandConnection,
+        commands: CommandConnection,
         keys: Keys,
         *,
         dedup_window_s: float,
@@ -92,17 +92,17 @@ class Publisher:
         replication: Replication = Replication(),
         bounded: Bounded | None = None,
     ) -> None:
-        """Publish over `wire`.
+        """Publish over `commands`.
 
         Args:
-            wire: the connection; its lock orders the messages.
+            commands: the connection; its lock orders the messages.
             keys: spells the keys.
             dedup_window_s: how long the server remembers a producer, in seconds.
             on_missing: called with a queue's name when the queue has no record; returns whether it has one now.
             replication: what the replicas must confirm; the wire's timeout has to leave time for it.
             bounded: publishes into queues that have limits; without it they are refused.
         """
-        self._wire = wire
+        self._commands = commands
         self._keys = keys
         self._window_s = dedup_window_s
         self._window = b"%d" % int(dedup_window_s * 1000)
@@ -181,7 +181,7 @@ class Publisher:
         last: tuple[bytes, ...] = (_description(message),) if queue in self.archived else UNDESCRIBED
         if message.unique is not None and publish is not self._publish_dead:
             last = (*last, message.unique)
-        with self._wire.exclusive():
+        with self._commands.exclusive():
             producer, number, retry = self._number(queue, attempt)
             staged: tuple[bytes, ...] = ()
             if len(message.body) > LARGE_BODY:
@@ -192,7 +192,7 @@ class Publisher:
                 rank = b"%b %b" % (rank, message.queue_id)
             arguments = (message.payload, rank, message.eta or 0, number, retry, self._window, message.life, *more, *last)
             packed = publish.pack(queue, producer, staged, arguments)
-            run = self._run_and_wait if self._replication.replicas else self._wire.run_packed
+            run = self._run_and_wait if self._replication.replicas else self._commands.run_packed
             try:
                 reply = run(publish.script, packed)
             except BaseException:
@@ -216,23 +216,23 @@ class Publisher:
         """Note what a retry has to know of a try that failed."""
         if self._confirmed is not None:
             attempt.stored(target, producer, number, self._confirmed)
-        elif self._wire.in_doubt:
+        elif self._commands.in_doubt:
             # A retry that is refused leaves the doubt about the first try; so does one that is lost.
             attempt.doubt(target, producer, number)
 
     def _run_and_wait(self, script: Script, packed: bytes) -> Any:
         """Run a publishing script and, in the same write, WAIT: for all that this connection has written up to then."""
-        wire, wanted = self._wire, self._replication.replicas
+        commands, wanted = self._commands, self._replication.replicas
         wait = ("WAIT", wanted, int(self._replication.timeout_s * 1000))
         outcome: list[tuple[Any, Exception | None]] = []
         self._confirmed = None
         confirmed = 0
         try:
-            wire.post_packed(script, packed, done=lambda reply, error: outcome.append((reply, error)), hold=True)
-            confirmed = int(wire.command(*wait))
+            commands.post_packed(script, packed, done=lambda reply, error: outcome.append((reply, error)), hold=True)
+            confirmed = int(commands.command(*wait))
             while not outcome:
                 # The server's scripts had been flushed, and this one was sent again, behind that WAIT.
-                confirmed = int(wire.command(*wait))
+                confirmed = int(commands.command(*wait))
         finally:
             reply, error = outcome[0] if outcome else (NO_QUEUE, None)
             if error is None and _is_stored(reply) and confirmed < wanted:
@@ -259,7 +259,7 @@ class Publisher:
 
         Raises as `CommandConnection.run` does.
         """
-        self._wire.run(script("count"), [self._keys.queue(queue).meta], counter, int(existing))
+        self._commands.run(script("count"), [self._keys.queue(queue).meta], counter, int(existing))
 
     def to_stream(
         self, target: Target, payload: bytes, routing_key: str, attempt: PublishAttempt, *, mandatory: bool = False
@@ -274,14 +274,14 @@ class Publisher:
             return True
         if len(payload) > MAX_BODY:
             raise MessageTooLarge(f"broadcast of {len(payload)} bytes to {exchange!r}: at most {MAX_BODY} bytes")
-        with self._wire.exclusive():
+        with self._commands.exclusive():
             producer, number, retry = self._number(exchange, attempt)
             identity = b"%b.%d" % (producer, number)
             arguments = (
                 payload, routing_key, identity, target.maxlen, number, retry, self._window, target.max_age_ms,
                 MANDATORY if mandatory else int(target.may_be_unheard),
             )  # fmt: skip
-            run = self._run_and_wait if self._replication.replicas else self._wire.run_packed
+            run = self._run_and_wait if self._replication.replicas else self._commands.run_packed
             packed = pack_call(
                 self._publish_fanout.sha, (keys.stream, keys.meta, keys.producer + producer, keys.cursors), arguments
             )
@@ -301,7 +301,7 @@ class Publisher:
         """Return the producer and the number to send under, and 1 where they went out before."""
         pending = attempt.pending.get(target)
         if pending is None:
-            return (*self._wire.next_number(), 0)
+            return (*self._commands.next_number(), 0)
         age_s = clock.now_s() - pending.born
         if age_s > self._window_s:
             raise OutcomeUnknown(
@@ -314,7 +314,7 @@ class Publisher:
     def _stage(self, queue: str, message: Outgoing, producer: bytes, number: int) -> bytes:
         """Put a large body beside the scripts; the key expires by itself if we die before the script takes it over."""
         key = self._keys.queue(queue).message + b"staged." + producer + b"." + str(number).encode()
-        for reply in self._wire.pipeline([("HSET", key, "body", message.body), ("PEXPIRE", key, STAGED_TTL_MS)]):
+        for reply in self._commands.pipeline([("HSET", key, "body", message.body), ("PEXPIRE", key, STAGED_TTL_MS)]):
             if isinstance(reply, Exception):
                 raise reply
         return key

@@ -37,36 +37,36 @@ class ExpiredTask:
 class ExpiredTasks:
     """The tasks that expired, over one wire. All methods raise as `CommandConnection.run` does."""
 
-    def __init__(self, wire: CommandConnection, keys: Keys) -> None:
-        """Use `wire`."""
-        self._wire = wire
+    def __init__(self, commands: CommandConnection, keys: Keys) -> None:
+        """Use `commands`."""
+        self._commands = commands
         self._keys = keys.expired
         self._names, self._bell = keys.expired[2], keys.expired[-1]
 
     def waiting(self) -> bool:
         """Return whether there are any, also such that another worker has taken."""
-        return bool(self._wire.command("EXISTS", self._names))
+        return bool(self._commands.command("EXISTS", self._names))
 
     def names(self) -> dict[str, int]:
         """Return the names of the tasks of which some wait, each with the milliseconds since the latest of them expired."""
-        reply = self._wire.run(script("name_expired"), [self._names])
+        reply = self._commands.run(script("name_expired"), [self._names])
         return {reply[at].decode(errors="replace"): int(reply[at + 1]) for at in range(0, len(reply), 2)}
 
     def take(self, names: Collection[str]) -> list[ExpiredTask]:
         """Take some of the tasks `names`; they come back after `RETRY_MS`, unless `done` is called."""
         if not names:
             return []
-        fields = self._wire.run(script("take_expired"), self._keys, BATCH, RETRY_MS, BATCH_BYTES, *names)
+        fields = self._commands.run(script("take_expired"), self._keys, BATCH, RETRY_MS, BATCH_BYTES, *names)
         return [_task(*fields[at : at + 4]) for at in range(0, len(fields), 4)]
 
     def done(self, tasks: Sequence[ExpiredTask]) -> None:
         """Forget tasks that are revoked."""
         if tasks:
-            self._wire.run(script("forget_expired"), self._keys, *(task.tag for task in tasks))
+            self._commands.run(script("forget_expired"), self._keys, *(task.tag for task in tasks))
 
     def ring(self) -> None:
         """Wake another worker: this one does not have all of the tasks."""
-        self._wire.run(script("ring"), [self._bell], "")
+        self._commands.run(script("ring"), [self._bell], "")
 
 
 def _task(tag: bytes, died: bytes, payload: bytes, large: bytes) -> ExpiredTask:

@@ -87,9 +87,9 @@ class MessageInfo:
 class Messages:
     """Single messages over one wire. All methods raise as `CommandConnection.run` does."""
 
-    def __init__(self, wire: CommandConnection, keys: Keys, *, dead_letter_max: int) -> None:
-        """Use `wire`; a queue keeps `dead_letter_max` dead letters."""
-        self._wire = wire
+    def __init__(self, commands: CommandConnection, keys: Keys, *, dead_letter_max: int) -> None:
+        """Use `commands`; a queue keeps `dead_letter_max` dead letters."""
+        self._commands = commands
         self._keys = keys
         self._dead_letter_max = dead_letter_max
 
@@ -100,7 +100,7 @@ class Messages:
         """
         of = self._keys.queue(queue)
         keys = [of.ready, of.delayed, of.index, of.message, of.dying, of.dead]
-        place, *found = self._wire.run(script("locate"), keys, tag)
+        place, *found = self._commands.run(script("locate"), keys, tag)
         events = self._trail(queue, tag)
         if place:
             return _standing(queue, tag, place.decode(), [value.decode("utf-8", "surrogateescape") for value in found], events)
@@ -109,13 +109,13 @@ class Messages:
 
     def of_task(self, queue: str, task_id: str) -> list[str]:
         """Return the ids of a Celery task's messages in a queue with `archive_index`, the last published last."""
-        found: bytes | None = self._wire.command("GET", self._keys.queue(queue).task + encode_name(task_id))
+        found: bytes | None = self._commands.command("GET", self._keys.queue(queue).task + encode_name(task_id))
         return [] if found is None else found.decode().split()
 
     def delayed_of_task(self, queue: str, task_id: str) -> list[str]:
         """Return the ids of a Celery task's delayed messages, looking through up to `MOST_DELAYED`."""
         wanted = json.dumps(task_id).encode()
-        listing = list_delayed(self._wire, self._keys, queue, MOST_DELAYED)
+        listing = list_delayed(self._commands, self._keys, queue, MOST_DELAYED)
         return [
             message.tag
             for message in listing.messages
@@ -134,7 +134,7 @@ class Messages:
         for at in range(0, len(tags), BATCH):
             page = tags[at : at + BATCH]
             places = self._keys.queue(queue).places
-            removed = self._wire.run(script("cancel"), places, int(dead_letter), self._dead_letter_max, *page)
+            removed = self._commands.run(script("cancel"), places, int(dead_letter), self._dead_letter_max, *page)
             cancelled += [tag.decode() for tag in removed]
         return cancelled
 
@@ -146,7 +146,7 @@ class Messages:
             tag: the message's id.
             eta: ms since the epoch, `+ms` from the server's now; what is over is now.
         """
-        return bool(self._wire.run(script("reschedule"), self._keys.queue(queue).places, tag, eta))
+        return bool(self._commands.run(script("reschedule"), self._keys.queue(queue).places, tag, eta))
 
     def move(self, queue: str, tag: str, target: str) -> str | None:
         """Move a message that nobody has yet into another queue, with its priority and its time; return its id there.
@@ -158,7 +158,7 @@ class Messages:
             QueueNotFound: there is no queue `target`; the message stays where it is.
         """
         of = self._keys.queue(queue)
-        payload: bytes = self._wire.command("HGET", of.message + tag.encode(), "payload") or b""
+        payload: bytes = self._commands.command("HGET", of.message + tag.encode(), "payload") or b""
         envelope, body = split_payload(payload)
         data: dict[str, Any] = json.loads(envelope) if envelope else {}
         description = describe(
@@ -166,7 +166,7 @@ class Messages:
         )  # fmt: skip
         there = self._keys.queue(target)
         stands_for = standing_of_moved(data.get("headers") or {}, of, there)
-        moved: bytes = self._wire.run(
+        moved: bytes = self._commands.run(
             script("transfer"), [*of.places, *there.publish], tag, description, pack_text(target), *stands_for
         )
         if moved == b"NOQUEUE":
@@ -175,16 +175,16 @@ class Messages:
 
     def _trail(self, queue: str, tag: str) -> list[Event]:
         of = self._keys.queue(queue)
-        trail: bytes | None = self._wire.command("GET", of.trail + tag.encode())
+        trail: bytes | None = self._commands.command("GET", of.trail + tag.encode())
         ids = [] if trail is None else trail.split()
-        found = self._wire.pipeline([("XRANGE", of.events, entry, entry) for entry in ids]) if ids else []
+        found = self._commands.pipeline([("XRANGE", of.events, entry, entry) for entry in ids]) if ids else []
         return [decode(entry[1][1]) for entries in found if not isinstance(entries, Exception) for entry in entries]
 
     def _tail(self, queue: str, tag: str) -> list[Event]:
         stream, last = self._keys.queue(queue).events, b"+"
         events: list[Event] = []
         for _ in range(TAIL // PAGE):
-            entries = self._wire.command("XREVRANGE", stream, last, "-", "COUNT", PAGE)
+            entries = self._commands.command("XREVRANGE", stream, last, "-", "COUNT", PAGE)
             mine = [decode(fields[fields.index(FIELD) + 1]) for _, fields in entries if tag.encode() in fields[1]]
             events = [event for event in reversed(mine) if event.id == tag] + events
             if len(entries) < PAGE or (events and events[0].event == "published"):

@@ -30,18 +30,18 @@ class Ownership:
     """Exclusive queues, as one session sees them."""
 
     def __init__(
-        self, wire: CommandConnection, keys: Keys, session: str, *, gone: Container[str], remove: Callable[[str], object]
+        self, commands: CommandConnection, keys: Keys, session: str, *, gone: Container[str], remove: Callable[[str], object]
     ) -> None:
-        """Use `wire`.
+        """Use `commands`.
 
         Args:
-            wire: the session's connection.
+            commands: the session's connection.
             keys: spells the keys.
             session: the session's id.
             gone: ids of sessions of this process that are over.
             remove: deletes a queue and its bindings.
         """
-        self._wire = wire
+        self._commands = commands
         self._keys = keys
         self._session = session
         self._gone = gone
@@ -52,7 +52,7 @@ class Ownership:
     def me(self) -> bytes:
         """What the record of a queue of this session says. Raises as `CommandConnection.command` does."""
         if not self._me:
-            self._me = b"%b %b" % (self._session.encode(), _number_and_address(self._wire.command("CLIENT", "INFO")))
+            self._me = b"%b %b" % (self._session.encode(), _number_and_address(self._commands.command("CLIENT", "INFO")))
         return self._me
 
     def check(self, queue: str, *, declares: bool = False) -> None:
@@ -69,7 +69,7 @@ class Ownership:
             redis.exceptions.RedisError: as `translation.translate` names it.
         """
         meta = self._keys.queue(check_queue_name(queue)).meta
-        owner: bytes | None = self._wire.command("HGET", meta, "owner")
+        owner: bytes | None = self._commands.command("HGET", meta, "owner")
         if owner is None:
             return
         session, _, client = owner.partition(b" ")
@@ -96,16 +96,16 @@ class Ownership:
 
     def owns(self, queue: str) -> bool:
         """Return whether the queue is this session's. Raises as `CommandConnection.command` does."""
-        return bool(self._wire.command("HGET", self._keys.queue(queue).meta, "owner") == self.me)
+        return bool(self._commands.command("HGET", self._keys.queue(queue).meta, "owner") == self.me)
 
     def _own(self, queue: str, before: bytes) -> bool:
         """Take a queue from its owner before, or one without an owner; return False where another connection was first."""
         keys = self._keys.queue(queue)
-        return bool(self._wire.run(script("own"), [keys.meta, keys.interested], before, self.me))
+        return bool(self._commands.run(script("own"), [keys.meta, keys.interested], before, self.me))
 
     def _is_connected(self, client: bytes) -> bool:
         try:
-            found: bytes = self._wire.command("CLIENT", "LIST", "ID", client.split()[0])
+            found: bytes = self._commands.command("CLIENT", "LIST", "ID", client.split()[0])
             return bool(found) and _number_and_address(found) == client
         except RedisError as error:
             # The user may not ask: the queue goes when its owner's signs of life end.

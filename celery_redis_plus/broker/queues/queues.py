@@ -49,7 +49,7 @@ class Queues:
 
     def __init__(
         self,
-        wire: CommandConnection,
+        commands: CommandConnection,
         keys: Keys,
         *,
         transient_ttl_s: float,
@@ -57,14 +57,14 @@ class Queues:
         archive: EventLogSettings | None = None,
         knowledge: DeclaredTopology | None = None,
     ) -> None:
-        """Use `wire`.
+        """Use `commands`.
 
         Without `x-expires` an unused auto-delete queue vanishes after `transient_ttl_s` seconds, and an exclusive one after
         `owner_timeout_s` without a sign of life of its owner. `archive` says how
         the events of the queues that are declared here are written. What is declared goes into `knowledge`.
         """
         self._archive = archive or EventLogSettings()
-        self._wire = wire
+        self._commands = commands
         self._knowledge = DeclaredTopology() if knowledge is None else knowledge
         self._keys = keys
         self._transient_ttl_ms = int(transient_ttl_s * 1000)
@@ -90,7 +90,7 @@ class Queues:
         """
         name = check_queue_name(name)
         if self._knowledge.blank:
-            self._knowledge.look(self._wire, self._keys)
+            self._knowledge.look(self._commands, self._keys)
         ttl_ms = self.ttl_ms(arguments)
         fields: list[tuple[str, Argument]] = [*arguments.rules()]
         owner = self._knowledge.owners.get(name) if arguments.exclusive else None
@@ -122,8 +122,8 @@ class Queues:
             keys = self._keys.queue(name)
             if wanted:
                 # Readers find the queue there, before its first event.
-                self._wire.run(script("enter"), [self._keys.archives], encode_name(name))
-            self._wire.run(script("set_archive"), [keys.meta], self._archive.record(keys) if wanted else "")
+                self._commands.run(script("enter"), [self._keys.archives], encode_name(name))
+            self._commands.run(script("set_archive"), [keys.meta], self._archive.record(keys) if wanted else "")
         return wanted
 
     def _write(
@@ -142,13 +142,13 @@ class Queues:
         ttl = "" if ttl_ms is None else ttl_ms
         call = (script("declare"), [keys.meta, keys.ready, keys.delayed, keys.index, keys.interested], arguments.encode(), ttl)
         rules = [item for field in fields for item in field]
-        status, queue_id, stands, *sizes = self._wire.run(*call, known_id, FORMAT_VERSION, *rules)
+        status, queue_id, stands, *sizes = self._commands.run(*call, known_id, FORMAT_VERSION, *rules)
         if status == b"id":
-            status, queue_id, stands, *sizes = self._wire.run(*call, self._draw_id(), FORMAT_VERSION, *rules)
+            status, queue_id, stands, *sizes = self._commands.run(*call, self._draw_id(), FORMAT_VERSION, *rules)
         return status, queue_id, stands, Sizes(*sizes)
 
     def _draw_id(self) -> str:
-        return base36(int(self._wire.run(script("draw_id"), [self._keys.queue_ids])))
+        return base36(int(self._commands.run(script("draw_id"), [self._keys.queue_ids])))
 
     def restore(self, name: str, queue_id: bytes = b"") -> None:
         """Give a lasting queue a record whose arguments nobody here knows: those who do replace it with their declaration."""
@@ -159,24 +159,24 @@ class Queues:
 
     def renumber(self, name: str) -> None:
         """Give a queue a new id, which goes into the tags of its messages from now on."""
-        self._wire.command("HSET", self._keys.queue(name).meta, "id", self._draw_id())
+        self._commands.command("HSET", self._keys.queue(name).meta, "id", self._draw_id())
 
     def enlist(self, name: str, ttl: int | str) -> None:
         """Enter a queue into the list of queues; `ttl` is its life while unused, in ms, '' for a lasting one."""
-        self._wire.run(script("register"), [self._keys.queues], encode_name(name), ttl)
+        self._commands.run(script("register"), [self._keys.queues], encode_name(name), ttl)
 
     def tend(self, name: str) -> None:
         """Have the queue swept even while nobody consumes it: messages expire there, or go on to a dead-letter exchange."""
-        self._wire.run(script("enter"), [self._keys.tended], encode_name(name))
-        self._wire.run(script("ring"), [self._keys.tended_bell], "")
+        self._commands.run(script("enter"), [self._keys.tended], encode_name(name))
+        self._commands.run(script("ring"), [self._keys.tended_bell], "")
 
     def tended(self) -> list[str]:
         """Return the queues that are swept although nobody may consume them."""
-        return [decode_name(name) for name in self._wire.command("SMEMBERS", self._keys.tended)]
+        return [decode_name(name) for name in self._commands.command("SMEMBERS", self._keys.tended)]
 
     def untend(self, names: Iterable[str]) -> None:
         """Sweep these queues no longer on that ground."""
-        self._wire.command("SREM", self._keys.tended, *[encode_name(name) for name in names])
+        self._commands.command("SREM", self._keys.tended, *[encode_name(name) for name in names])
 
     def arguments(self, name: str) -> QueueArguments | None:
         """Return what the queue was declared with, here or elsewhere, as `known` does."""
@@ -195,7 +195,7 @@ class Queues:
     def read(self, name: str) -> KnownQueue | None:
         """Return the queue's record as it stands on the server now. Raises as `known` does."""
         keys = self._keys.queue(check_queue_name(name))
-        queue_id, stands = self._wire.command("HMGET", keys.meta, "id", "arguments")
+        queue_id, stands = self._commands.command("HMGET", keys.meta, "id", "arguments")
         if stands is None:
             return None
         before = self._known.get(name)
@@ -215,12 +215,12 @@ class Queues:
 
     def without_record(self, names: Sequence[str]) -> list[str]:
         """Return those of the queues that have no record, in one round trip."""
-        there = self._wire.pipeline([("HEXISTS", self._keys.queue(name).meta, "id") for name in names])
+        there = self._commands.pipeline([("HEXISTS", self._keys.queue(name).meta, "id") for name in names])
         return [name for name, exists in zip(names, there, strict=True) if exists == 0]
 
     def exists(self, name: str) -> bool:
         """Tell whether the queue has a record."""
-        return bool(self._wire.command("HEXISTS", self._keys.queue(name).meta, "id"))
+        return bool(self._commands.command("HEXISTS", self._keys.queue(name).meta, "id"))
 
     def revive(self, name: str) -> bool:
         """Give a queue without a record one, unless it was transient and is gone; return whether it has one.
@@ -230,7 +230,7 @@ class Queues:
         A publisher that never declared its queue must not lose messages; a reply to a client that has left must not make a
         queue that nobody will ever read.
         """
-        deadline = self._wire.command("ZSCORE", self._keys.queues, encode_name(name))
+        deadline = self._commands.command("ZSCORE", self._keys.queues, encode_name(name))
         if deadline is not None and float(deadline) != float("inf"):
             logger.debug("a message for %r is unroutable: the queue was transient and is gone", name)
             return False
@@ -251,12 +251,12 @@ class Queues:
 
         Queues that were deleted are left out, where they left a tombstone.
         """
-        there = self._wire.pipeline([("HEXISTS", self._keys.queue(name).meta, "id") for name in names])
+        there = self._commands.pipeline([("HEXISTS", self._keys.queue(name).meta, "id") for name in names])
         gone = [name for name, exists in zip(names, there, strict=True) if not exists]
         if not gone:
             return {}
         found: dict[str, float | None] = {}
-        listed = self._wire.pipeline([("ZSCORE", self._keys.queues, encode_name(name)) for name in gone])
+        listed = self._commands.pipeline([("ZSCORE", self._keys.queues, encode_name(name)) for name in gone])
         for name, score in zip(gone, listed, strict=True):
             place = None if score is None else float(score)
             if place is None or place >= 0:
@@ -266,7 +266,7 @@ class Queues:
     def sizes(self, name: str) -> Sizes:
         """Return how many messages the queue has: ready, delayed, unacked."""
         keys = self._keys.queue(name)
-        replies = self._wire.pipeline([("ZCARD", keys.ready), ("ZCARD", keys.delayed), ("ZCARD", keys.index)])
+        replies = self._commands.pipeline([("ZCARD", keys.ready), ("ZCARD", keys.delayed), ("ZCARD", keys.index)])
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
@@ -274,13 +274,13 @@ class Queues:
 
     def consumer_count(self, name: str) -> int:
         """Return how many consumers have been heard of lately."""
-        return int(self._wire.run(script("count_consumers"), [self._keys.queue(name).consumers]))
+        return int(self._commands.run(script("count_consumers"), [self._keys.queue(name).consumers]))
 
     def purge(self, name: str) -> int:
         """Remove all waiting messages, ready and delayed; return how many. Memory is freed in batches."""
         keys = self._keys.queue(name)
         places = [keys.trash, keys.meta, keys.bell, keys.expiry, keys.ready, keys.delayed]
-        purged = int(self._wire.run(script("purge"), places))
+        purged = int(self._commands.run(script("purge"), places))
         self.empty_trash(name)
         return purged
 
@@ -299,13 +299,13 @@ class Queues:
         if transient:
             self._remember([name])
         else:
-            self._wire.command("ZREM", self._keys.queues, encode_name(name))
+            self._commands.command("ZREM", self._keys.queues, encode_name(name))
         return int(ready)
 
     def _remember(self, names: Iterable[str]) -> None:
         """Leave tombstones for `TOMBSTONE_S`, `MOST_TOMBSTONES` in all."""
         encoded = [encode_name(name) for name in names]
-        self._wire.run(script("bury"), [self._keys.queues], TOMBSTONE_S * 1000, MOST_TOMBSTONES, *encoded)
+        self._commands.run(script("bury"), [self._keys.queues], TOMBSTONE_S * 1000, MOST_TOMBSTONES, *encoded)
 
     def empty_trash(self, name: str, archive: bytes | str = "") -> None:
         """Free the messages of a queue that was purged or deleted; `archive` is the record of the events of a deleted one."""
@@ -315,7 +315,7 @@ class Queues:
     def free_page(self, name: str, archive: bytes | str = "") -> int:
         """Do a part of `empty_trash`; return how many messages are freed, 0 at the end."""
         keys = self._keys.queue(name)
-        return int(self._wire.run(script("empty_trash"), [keys.trash, keys.message, keys.meta], PAGE, archive))
+        return int(self._commands.run(script("empty_trash"), [keys.trash, keys.message, keys.meta], PAGE, archive))
 
     def touch(self, name: str) -> bool:
         """Keep a transient queue alive with its messages, a lasting one as it is; return False where the queue is gone."""
@@ -328,7 +328,7 @@ class Queues:
         """Do a part of `touch`, from 0 on; return where the next one begins, 0 at the end, -1 where the queue is gone."""
         keys = self._keys.queue(name)
         others = [key for key in keys.structure() if key != keys.meta]
-        return int(self._wire.run(script("touch"), [keys.meta, keys.message, *others], page, PAGE))
+        return int(self._commands.run(script("touch"), [keys.meta, keys.message, *others], page, PAGE))
 
     def overdue(self, limit: int = 100) -> list[str]:
         """Return transient queues that were not used in time, on the server's clock, and have no record any more.
@@ -336,7 +336,7 @@ class Queues:
         A queue that is used keeps its record without moving its place in the list, which would cost a command more each time:
         so one that turns out to be alive is only looked at again after a while.
         """
-        names = self._wire.run(script("list_overdue"), [self._keys.queues], limit)
+        names = self._commands.run(script("list_overdue"), [self._keys.queues], limit)
         gone = []
         for raw in names:
             name = decode_name(raw)
@@ -370,7 +370,7 @@ class Queues:
         sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
         others = [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, keys.interested, keys.consumer]
         conditions = (int(if_unused), int(if_empty), int(if_gone), if_id)
-        reply: tuple[int, int, int, bytes] = self._wire.run(script("delete"), [*others, *sets], *conditions)
+        reply: tuple[int, int, int, bytes] = self._commands.run(script("delete"), [*others, *sets], *conditions)
         return reply
 
 

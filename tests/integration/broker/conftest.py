@@ -37,7 +37,7 @@ class Broker:
     """The rooms of one session over one wire."""
 
     client: redis.Redis
-    wire: CommandConnection
+    commands: CommandConnection
     keys: Keys
     queues: Queues
     register: UnackedMessages
@@ -70,19 +70,19 @@ class Broker:
 def make_broker(client: redis.Redis) -> Broker:
     place = client.connection_pool.connection_kwargs
     address = Address.from_parts(hostname=place["host"], port=place["port"], virtual_host=str(place.get("db") or 0))
-    wire = CommandConnection(Connector(address, Options()), "test", timeout=5)
+    commands = CommandConnection(Connector(address, Options()), "test", timeout=5)
     keys, register = Keys(), UnackedMessages()
-    queues = Queues(wire, keys, transient_ttl_s=300)
+    queues = Queues(commands, keys, transient_ttl_s=300)
     return Broker(
         client=client,
-        wire=wire,
+        commands=commands,
         keys=keys,
         queues=queues,
         register=register,
-        publisher=Publisher(wire, keys, dedup_window_s=900, on_missing=queues.revive),
-        claimer=ClaimCommands(wire, keys, holder="holder", visibility_timeout_s=30),
-        settler=Acknowledger(wire, keys, register, dead_letter_max=DEAD_MAX, delivery_limit=None),
-        consumers=Consumers(wire, keys, timeout_s=60),
+        publisher=Publisher(commands, keys, dedup_window_s=900, on_missing=queues.revive),
+        claimer=ClaimCommands(commands, keys, holder="holder", visibility_timeout_s=30),
+        settler=Acknowledger(commands, keys, register, dead_letter_max=DEAD_MAX, delivery_limit=None),
+        consumers=Consumers(commands, keys, timeout_s=60),
     )
 
 
@@ -96,7 +96,7 @@ def brokers() -> Iterator[Callable[[redis.Redis], Broker]]:
 
     yield make
     for broker in made:
-        broker.wire.close()
+        broker.commands.close()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def archived(broker):
 
 
 def with_archive(broker, **settings):
-    broker.queues = Queues(broker.wire, broker.keys, transient_ttl_s=300, archive=EventLogSettings(wanted=True, **settings))
+    broker.queues = Queues(broker.commands, broker.keys, transient_ttl_s=300, archive=EventLogSettings(wanted=True, **settings))
     return broker
 
 
@@ -37,7 +37,7 @@ def names(broker, queue="q"):
 
 def sweep(broker, *queues, visibility_timeout_s=30.0, see_off=lambda queue: None):
     limits = Limits(visibility_timeout_s, 3, 5, 1000.0)
-    sweeper = Sweeper(broker.wire, broker.keys, name="s", limits=limits, see_off=see_off)
+    sweeper = Sweeper(broker.commands, broker.keys, name="s", limits=limits, see_off=see_off)
     sweeper.watch(queues)
     for queue in queues:
         sweeper.hurry(queue)
@@ -147,7 +147,7 @@ def test_a_lost_claim_that_is_handed_back_is_told_as_recovered(archived):
     archived.claim("q")
     of = archived.keys.queue("q")
     keys = [of.ready, of.index, of.message, of.bell, of.expiry, of.timer, of.meta]
-    archived.wire.run(script("hand_back_session"), keys, "holder", "-inf", 100)
+    archived.commands.run(script("hand_back_session"), keys, "holder", "-inf", 100)
     last = events_of(archived.client, archived.keys, "q")[-1]
     assert (last.event, last.reason) == ("recovered", "connection_lost")
 

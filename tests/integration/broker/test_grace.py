@@ -20,7 +20,7 @@ def persistent(start_server, brokers):
 
 def sweep(broker):
     limits = Limits(VISIBILITY_TIMEOUT_S, None, 5, 1000.0)
-    sweeper = Sweeper(broker.wire, broker.keys, name="s", limits=limits, see_off=lambda _: None)
+    sweeper = Sweeper(broker.commands, broker.keys, name="s", limits=limits, see_off=lambda _: None)
     sweeper.watch(["q"])
     sweeper.run()
 
@@ -45,7 +45,7 @@ def test_what_was_due_during_a_short_restart_stays_with_its_holder_for_a_while(p
     hold_until_now(broker)
     getattr(server, how)()
     server.start()
-    broker.wire.abandon()
+    broker.commands.abandon()
     for _ in range(2):
         sweep(broker)
         assert places(broker) == (0, 1)

@@ -11,7 +11,7 @@ TIMEOUT_S = 30.0
 
 @pytest.fixture
 def leases(broker):
-    return Leases(broker.wire, broker.keys, broker.register, visibility_timeout_s=TIMEOUT_S)
+    return Leases(broker.commands, broker.keys, broker.register, visibility_timeout_s=TIMEOUT_S)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ LIMIT = 3
 def lose(broker):
     """Have the sweep recover what is claimed; returns how many failures each message has then, by body."""
     limits = Limits(visibility_timeout_s=30, delivery_limit=LIMIT, dead_letter_max=100, dead_letter_ttl_s=1000)
-    sweeper = Sweeper(broker.wire, broker.keys, name="test", limits=limits, see_off=lambda _: None)
+    sweeper = Sweeper(broker.commands, broker.keys, name="test", limits=limits, see_off=lambda _: None)
 
     def run():
         claimed = broker.client.zrange("messages_index:{q}", 0, -1)
@@ -41,7 +41,7 @@ def begin(broker):
         broker.settler.begin(held)
         broker.register.confirm(held)
         # The call is on its way, and this one behind it.
-        broker.wire.command("PING")
+        broker.commands.command("PING")
 
     return run
 
@@ -105,7 +105,7 @@ def test_a_message_that_never_failed_begins_without_a_word_to_the_server(broker)
     (message,) = broker.register.admit(broker.claim("q"), "session", clock.now_s())
     broker.client.config_resetstat()
     broker.settler.begin(broker.register.find(message.tag))
-    broker.wire.command("PING")
+    broker.commands.command("PING")
     assert "cmdstat_evalsha" not in broker.client.info("commandstats")
 
 
@@ -115,8 +115,8 @@ def test_to_begin_over_a_lost_connection_is_no_error_and_opens_none(broker, lose
     broker.claim("q")
     lose()
     (message,) = broker.register.admit(broker.claim("q"), "session", clock.now_s())
-    broker.wire.abandon()
+    broker.commands.abandon()
     held = broker.register.find(message.tag)
     assert isinstance(held, UnackedMessage)
     broker.settler.begin(held)
-    assert not broker.wire.connected
+    assert not broker.commands.connected

@@ -33,8 +33,8 @@ def test_posted_settlements_are_sent_again(broker, settlement):
     for message in rest:
         broker.settler.post(broker.register.settle(message.tag, settlement), settlement)
     assert broker.queues.sizes("q").unacked in (0, 2)
-    broker.wire.command("PING")
-    broker.wire.command("PING")
+    broker.commands.command("PING")
+    broker.commands.command("PING")
     assert broker.queues.sizes("q").unacked == 0
     assert len(broker.register) == 0
 
@@ -47,8 +47,8 @@ def test_scripts_flushed_between_many_posts_lose_none(broker):
         if number % 7 == 0:
             broker.client.script_flush()
         broker.settler.post(broker.register.settle(message.tag, Settlement.ACK), Settlement.ACK)
-    while broker.wire.owes:
-        broker.wire.command("PING")
+    while broker.commands.owes:
+        broker.commands.command("PING")
     assert broker.queues.sizes("q").unacked == 0
     assert len(broker.register) == 0
     assert not broker.register.waiting

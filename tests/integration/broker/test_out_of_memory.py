@@ -49,17 +49,17 @@ def test_everything_else_works(full):
     messages = full.claim("q", credit=10)
     assert len(messages) == 10
     keys = full.keys.queue("q")
-    assert full.wire.run(script("heartbeat"), [keys.index, keys.message], 30_000, 1, messages[0].tag, messages[0].claim) == []
+    assert full.commands.run(script("heartbeat"), [keys.index, keys.message], 30_000, 1, messages[0].tag, messages[0].claim) == []
     full.settle(Settlement.ACK, *messages[:4])
     full.settle(Settlement.REQUEUE, *messages[4:6])
     full.settle(Settlement.REJECT, *messages[6:8])
     full.settle(Settlement.HAND_BACK, *messages[8:])
-    full.wire.run(script("sweep"), keys.places, "s", 6000, 4000, 500, 1, 1000, 12_000, -1, 10, 60_000)
-    assert full.wire.command("HGET", keys.meta, "sweeper") == b"s"
+    full.commands.run(script("sweep"), keys.places, "s", 6000, 4000, 500, 1, 1000, 12_000, -1, 10, 60_000)
+    assert full.commands.command("HGET", keys.meta, "sweeper") == b"s"
     full.queues.declare("new", QueueArguments.parse("new", durable=True))
     full.consumers.join(Consumer("me.1", "q", "tag"))
-    Bindings(full.wire, full.keys).declare("e", ExchangeRecord("topic"))
-    Bindings(full.wire, full.keys).bind("e", Binding("new", "k"))
+    Bindings(full.commands, full.keys).declare("e", ExchangeRecord("topic"))
+    Bindings(full.commands, full.keys).bind("e", Binding("new", "k"))
     full.check(swept=True)
     assert full.queues.purge("q") == 13
     assert full.queues.delete("q") == 0
@@ -77,7 +77,7 @@ def test_a_worker_may_declare_its_queues_and_they_are_tended_and_archived(full):
 def test_a_posted_ack_is_executed(full):
     (message,) = full.register.admit(full.claim("q", credit=1), "session", clock.now_s())
     full.settler.post(full.register.settle(message.tag, Settlement.ACK), Settlement.ACK)
-    full.wire.command("PING")
+    full.commands.command("PING")
     assert len(full.register) == 0
 
 

@@ -100,7 +100,7 @@ def test_posted_settlements_of_a_lost_connection_are_left_to_the_duties(broker):
     broker.client.client_pause(1000, all=True)
     for message in claimed:
         broker.settler.post(broker.register.settle(message.tag, Settlement.ACK), Settlement.ACK)
-    broker.wire.abandon()
+    broker.commands.abandon()
     broker.client.client_unpause()
     orders = broker.register.orders()
     assert [order.held.tag for order in orders] == [message.tag for message in claimed]
@@ -114,15 +114,15 @@ def test_a_settlement_never_opens_a_lost_connection_anew(broker, monkeypatch):
     broker.publish("q", b"x")
     (message,) = broker.register.admit(broker.claim("q"), "session", clock.now_s())
     held = broker.register.settle(message.tag, Settlement.ACK)
-    with broker.wire.lock:
+    with broker.commands.lock:
         # It waits for the connection, which breaks meanwhile.
         thread = threading.Thread(target=broker.settler.post, args=(held, Settlement.ACK))
         thread.start()
         thread.join(0.1)
         assert thread.is_alive()
-        broker.wire.abandon()
+        broker.commands.abandon()
     thread.join(10)
-    assert not broker.wire.connected
+    assert not broker.commands.connected
     assert [order.held for order in broker.register.orders()] == [held]
 
 
@@ -139,7 +139,7 @@ def test_a_settlement_whose_connection_is_busy_for_long_is_left_to_the_duties(br
     told = []
     broker.register.on_work = lambda: told.append(True)
     thread = threading.Thread(target=broker.settler.post, args=(settling_message, Settlement.ACK))
-    with broker.wire.lock:
+    with broker.commands.lock:
         thread.start()
         thread.join(10)
         assert not thread.is_alive()
@@ -149,7 +149,7 @@ def test_a_settlement_whose_connection_is_busy_for_long_is_left_to_the_duties(br
 
 def hand_back_page(broker, page, *known):
     keys = broker.keys.queue("q")
-    return broker.wire.run(
+    return broker.commands.run(
         script("hand_back_session"),
         [keys.ready, keys.index, keys.message, keys.bell, keys.expiry, keys.timer, keys.meta],
         "holder",

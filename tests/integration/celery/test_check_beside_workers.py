@@ -61,8 +61,8 @@ def test_a_check_beside_a_worker_under_load_finds_nothing(celery_app, celery_wor
     stop = threading.Event()
     threads = [threading.Thread(target=traffic, args=(broker_url, stop)) for _ in range(2)]
     sent = 0
-    wire = CommandConnection(Connector(Address.from_url(broker_url), Options()), "check", timeout=5)
-    queues = Queues(wire, Keys(), transient_ttl_s=300)
+    commands = CommandConnection(Connector(Address.from_url(broker_url), Options()), "check", timeout=5)
+    queues = Queues(commands, Keys(), transient_ttl_s=300)
 
     def tasks():
         nonlocal sent
@@ -78,7 +78,7 @@ def test_a_check_beside_a_worker_under_load_finds_nothing(celery_app, celery_wor
         began = time.monotonic()
         found, checks, looked_at = [], 0, 0
         while checks < CHECKS or time.monotonic() - began < SECONDS:
-            checker = Checker(wire, Keys(), queues, repair=True, settle_s=0.5)
+            checker = Checker(commands, Keys(), queues, repair=True, settle_s=0.5)
             found += checker.run()
             checks += 1
             looked_at += checker.account.messages
@@ -86,7 +86,7 @@ def test_a_check_beside_a_worker_under_load_finds_nothing(celery_app, celery_wor
         stop.set()
         for thread in threads:
             thread.join()
-        wire.close()
+        commands.close()
     assert [violation.line() for violation in found] == []
     # The load was there: messages stood in the queues while they were checked.
     assert looked_at > 100

@@ -32,7 +32,7 @@ def publish(broker_url):
 
 def listed(transport, limit=1000):
     session = transport.session
-    return list_delayed(session.wire, session.keys, "q", limit)
+    return list_delayed(session.commands, session.keys, "q", limit)
 
 
 def test_listing_has_the_next_due_first_and_the_total(transport, publish):

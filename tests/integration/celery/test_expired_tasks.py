@@ -62,7 +62,7 @@ def test_whoever_waits_for_an_expired_task_hears_of_it_within_a_second(pool, app
     assert not worker.log().count("Received task: c.add")
     with app.connection_for_read() as connection:
         session = connection.default_channel.session
-        letters = DeadLetters(session.wire, session.keys)
+        letters = DeadLetters(session.commands, session.keys)
         assert [letter.reason for letter in letters.all("celery")] == ["expired"] * 3
         assert [letter.reason for letter in letters.all("unattended")] == ["expired"]
 
@@ -103,7 +103,7 @@ def test_a_replayed_expired_task_runs_in_the_worker_that_revoked_it(app, config,
     revoked_after(result, time.time())
     with app.connection_for_read() as connection:
         session = connection.default_channel.session
-        letters = DeadLetters(session.wire, session.keys)
+        letters = DeadLetters(session.commands, session.keys)
         [letter] = wait_until(lambda: letters.page("celery"))
         assert letters.replay(letter)
     notes.wait_for("again", 1, 10, worker.tail)

@@ -26,7 +26,7 @@ def test_a_task_that_kills_its_worker_dies_alone(pool, celery_app, celery_worker
         app.send_task("c.note", ["innocent", str(number)])
     with app.connection_for_read() as connection:
         session = connection.default_channel.session
-        letters = DeadLetters(session.wire, session.keys)
+        letters = DeadLetters(session.commands, session.keys)
         keys = session.keys.queue("celery")
 
         def come_back_at_once():

@@ -19,7 +19,7 @@ CONFIG = {
 def letters(celery_app):
     with celery_app(**CONFIG).connection_for_read() as connection:
         session = connection.default_channel.session
-        yield DeadLetters(session.wire, session.keys)
+        yield DeadLetters(session.commands, session.keys)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "solo"])

@@ -14,7 +14,7 @@ MINUTE_S, DAY_S = 60, 86_400
 
 def sweeper_of(broker, name):
     limits = Limits(VISIBILITY_S, None, 5, 1000.0)
-    sweeper = Sweeper(broker.wire, broker.keys, name=name, limits=limits, see_off=lambda _: None)
+    sweeper = Sweeper(broker.commands, broker.keys, name=name, limits=limits, see_off=lambda _: None)
     sweeper.watch(["q"])
     return sweeper
 
@@ -22,7 +22,7 @@ def sweeper_of(broker, name):
 @pytest.mark.parametrize("step_s", [MINUTE_S, DAY_S])
 def test_what_a_dead_consumer_held_comes_back_within_the_visibility_timeout(clock, redis_client, step_s):
     broker = make_broker(redis_client)
-    broker.claimer = type(broker.claimer)(broker.wire, broker.keys, holder="dead", visibility_timeout_s=VISIBILITY_S)
+    broker.claimer = type(broker.claimer)(broker.commands, broker.keys, holder="dead", visibility_timeout_s=VISIBILITY_S)
     broker.declare("q")
     broker.publish("q", b"x")
     assert broker.bodies("q") == [b"x"]
@@ -37,7 +37,7 @@ def test_what_a_dead_consumer_held_comes_back_within_the_visibility_timeout(cloc
 
     wait_until(recovered, timeout_s=VISIBILITY_S + 3)
     assert int(redis_client.hget("meta:{q}", "swept")) <= clock.now_ms
-    broker.wire.close()
+    broker.commands.close()
 
 
 def test_a_pause_does_not_grow_by_the_step(clock, redis_client):
@@ -46,11 +46,11 @@ def test_a_pause_does_not_grow_by_the_step(clock, redis_client):
     broker = make_broker(redis_client)
     broker.declare("q")
     broker.publish("q", b"x")
-    Pausing(broker.wire, broker.keys).pause("q", "why", for_s=20)
+    Pausing(broker.commands, broker.keys).pause("q", "why", for_s=20)
     sweeper = sweeper_of(broker, "s")
     sweeper.run()
     clock.step(-DAY_S)
     sweeper.hurry()
     sweeper.run()
     assert 0 < int(redis_client.hget("meta:{q}", "paused_until")) - clock.now_ms <= 20_000
-    broker.wire.close()
+    broker.commands.close()

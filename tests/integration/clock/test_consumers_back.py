@@ -26,11 +26,11 @@ SINGLE = {"x-single-active-consumer": True}
 def broker(clock, redis_client):
     broker = make_broker(redis_client)
     yield broker
-    broker.wire.close()
+    broker.commands.close()
 
 
 def crew_of(broker):
-    return Consumers(broker.wire, broker.keys, timeout_s=TIMEOUT_S)
+    return Consumers(broker.commands, broker.keys, timeout_s=TIMEOUT_S)
 
 
 def listed(client):
@@ -82,7 +82,7 @@ def test_an_exclusive_consumer_that_died_does_not_keep_the_queue(clock, broker):
 def test_a_living_consumer_with_a_longer_timeout_keeps_its_deadline(clock, broker, redis_client):
     broker.declare("q")
     patient, hasty = Consumer("patient.1", "q", "1"), Consumer("hasty.1", "q", "2")
-    Consumers(broker.wire, broker.keys, timeout_s=60).join(patient)
+    Consumers(broker.commands, broker.keys, timeout_s=60).join(patient)
     crew = crew_of(broker)
     crew.join(hasty)
     crew.beat([hasty])
@@ -92,7 +92,7 @@ def test_a_living_consumer_with_a_longer_timeout_keeps_its_deadline(clock, broke
 def test_the_end_of_a_pause_is_told_as_it_was_meant(clock, broker):
     broker.declare("q")
     crew = crew_of(broker)
-    Pausing(broker.wire, broker.keys).pause("q", "why", for_s=20)
+    Pausing(broker.commands, broker.keys).pause("q", "why", for_s=20)
     crew.join(Consumer("living.1", "q", "1"))
     clock.step(-DAY_S)
     assert broker.claimer.claim_managed("q", 1, "living.1", credit=1, epoch=b"").wait_s <= 20
@@ -144,7 +144,7 @@ def test_a_waiting_publisher_that_died_keeps_no_place_from_others(clock, connect
 
 def test_a_dead_fanout_subscriber_is_found_within_its_timeout(clock, broker, redis_client):
     keys = broker.keys.fanout("news", "/0.")
-    registry = SubscriberRegistry(broker.wire, timeout_s=TIMEOUT_S, max_age_s=None)
+    registry = SubscriberRegistry(broker.commands, timeout_s=TIMEOUT_S, max_age_s=None)
     position = registry.subscribe(keys, "q", durable=False)
     registry.heartbeat(keys, [position])
     clock.step(-DAY_S)
@@ -155,7 +155,7 @@ def test_a_dead_fanout_subscriber_is_found_within_its_timeout(clock, broker, red
 
 def test_a_death_of_a_fanout_subscriber_is_told_to_who_looked_before_the_step(clock, broker, redis_client):
     keys = broker.keys.fanout("news", "/0.")
-    registry = SubscriberRegistry(broker.wire, timeout_s=0, max_age_s=None)
+    registry = SubscriberRegistry(broker.commands, timeout_s=0, max_age_s=None)
     since_ms, _ = registry.reap(keys)
     clock.step(-DAY_S)
     registry.heartbeat(keys, [registry.subscribe(keys, "q", durable=False)])
@@ -166,14 +166,14 @@ def test_a_death_of_a_fanout_subscriber_is_told_to_who_looked_before_the_step(cl
 
 
 def test_a_tracked_delivery_is_overdue_in_the_time_that_it_was_given(clock, broker):
-    tracks = DeliveryStore(broker.wire, broker.keys)
+    tracks = DeliveryStore(broker.commands, broker.keys)
     tracks.begin("t", About("", "q", False), ["q"], 5.0)
     clock.step(-DAY_S)
     assert 0 < tracks.overdue("t", "asker") <= 5
 
 
 def test_one_who_asked_for_the_overdue_and_died_is_followed_by_another(clock, broker):
-    tracks = DeliveryStore(broker.wire, broker.keys)
+    tracks = DeliveryStore(broker.commands, broker.keys)
     tracks.begin("t", About("", "q", False), ["q"], 0.0)
     assert tracks.overdue("t", "dead").recipients
     clock.step(-DAY_S)

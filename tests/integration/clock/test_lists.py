@@ -17,7 +17,7 @@ HOUR_S = 3600
 def broker(clock, redis_client):
     broker = make_broker(redis_client)
     yield broker
-    broker.wire.close()
+    broker.commands.close()
 
 
 def expired_task(broker, clock):
@@ -26,7 +26,7 @@ def expired_task(broker, clock):
     envelope = b'{"headers": {"task": "t", "expires": "2000-01-01T00:00:00+00:00"}}'
     broker.publisher.to_queue("q", Outgoing(envelope, b"x", 255, 0, life=str(clock.now_ms - 1)), PublishAttempt())
     sweeper_of(broker, "s").run()
-    return ExpiredTasks(broker.wire, broker.keys)
+    return ExpiredTasks(broker.commands, broker.keys)
 
 
 def test_an_expired_task_is_taken_at_once_after_a_step_back(clock, broker):

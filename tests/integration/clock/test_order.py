@@ -18,7 +18,7 @@ HOUR_S = 3600
 def broker(clock, redis_client):
     broker = make_broker(redis_client)
     yield broker
-    broker.wire.close()
+    broker.commands.close()
 
 
 @pytest.mark.parametrize("step_s", [-0.005, -HOUR_S, HOUR_S])
@@ -109,7 +109,7 @@ def test_what_is_rescheduled_for_now_stays_before_what_is_published_after_a_step
     broker.publish("q", b"1", eta="+60000")
     (tag,) = redis_client.zrange("delayed:{q}", 0, -1)
     clock.step(10)
-    assert Messages(broker.wire, broker.keys, dead_letter_max=5).reschedule("q", tag.decode(), 0)
+    assert Messages(broker.commands, broker.keys, dead_letter_max=5).reschedule("q", tag.decode(), 0)
     clock.step(-HOUR_S)
     broker.publish("q", b"2")
     assert broker.bodies("q") == [b"1", b"2"]

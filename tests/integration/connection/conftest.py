@@ -68,7 +68,7 @@ def proxy(redis_client):
 
 
 @pytest.fixture
-def open_wire(redis_client):
+def open_commands(redis_client):
     opened = []
 
     def make(kind=CommandConnection, *, timeout=5.0, purpose="tested", port=None, **options):
@@ -79,13 +79,13 @@ def open_wire(redis_client):
         return opened[-1]
 
     yield make
-    for wire in opened:
-        wire.close()
+    for commands in opened:
+        commands.close()
 
 
 @pytest.fixture
-def wire(open_wire):
-    return open_wire()
+def commands(open_commands):
+    return open_commands()
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from celery_redis_plus.errors import ServerTimeout, ServerUnreachable
 from tests.support.waiting import wait_until
 
 
-def test_a_blocking_call_ends_with_what_came(open_wire, redis_client):
-    blocking = open_wire(BlockingConnection, purpose="blocking")
+def test_a_blocking_call_ends_with_what_came(open_commands, redis_client):
+    blocking = open_commands(BlockingConnection, purpose="blocking")
     blocking.start("BZPOPMIN", "bell", 5)
     assert not blocking.arrived()
     redis_client.zadd("bell", {"x": 1})
@@ -20,17 +20,17 @@ def test_a_blocking_call_ends_with_what_came(open_wire, redis_client):
     assert blocking.finish()[0] == b"bell"
 
 
-def test_a_blocking_call_outlives_the_timeout_of_ordinary_ones(open_wire, redis_client):
+def test_a_blocking_call_outlives_the_timeout_of_ordinary_ones(open_commands, redis_client):
     """Whoever waits asks `arrived`; only a read has a limit."""
-    blocking = open_wire(BlockingConnection, purpose="blocking", timeout=0.1)
+    blocking = open_commands(BlockingConnection, purpose="blocking", timeout=0.1)
     blocking.start("BZPOPMIN", "bell", 0.4)
     wait_until(blocking.arrived)
     assert blocking.finish() is None
 
 
-def test_a_blocking_call_that_the_server_does_not_end_in_time_is_given_up(open_wire, monkeypatch):
+def test_a_blocking_call_that_the_server_does_not_end_in_time_is_given_up(open_commands, monkeypatch):
     monkeypatch.setattr(blocking_connection, "OVERDUE_S", 0.1)
-    blocking = open_wire(BlockingConnection, purpose="blocking")
+    blocking = open_commands(BlockingConnection, purpose="blocking")
     blocking.start("BZPOPMIN", "bell", 60, lasts_s=0.1)
     assert not blocking.arrived()
     with pytest.raises(ServerTimeout, match="blocking: no answer"):
@@ -38,8 +38,8 @@ def test_a_blocking_call_that_the_server_does_not_end_in_time_is_given_up(open_w
     assert not blocking.connected
 
 
-def test_a_blocking_call_whose_connection_is_cut_says_so(open_wire, cut):
-    blocking = open_wire(BlockingConnection, purpose="blocking")
+def test_a_blocking_call_whose_connection_is_cut_says_so(open_commands, cut):
+    blocking = open_commands(BlockingConnection, purpose="blocking")
     blocking.start("BZPOPMIN", "bell", 5)
     cut("blocking")
     wait_until(blocking.arrived)
@@ -49,16 +49,16 @@ def test_a_blocking_call_whose_connection_is_cut_says_so(open_wire, cut):
         blocking.finish()
 
 
-def test_a_refused_blocking_call_keeps_the_connection(open_wire):
-    blocking = open_wire(BlockingConnection, purpose="blocking")
+def test_a_refused_blocking_call_keeps_the_connection(open_commands):
+    blocking = open_commands(BlockingConnection, purpose="blocking")
     blocking.start("BZPOPMIN", "bell", "soon")
     with pytest.raises(redis.ResponseError):
         blocking.finish()
     assert blocking.connected
 
 
-def test_a_blocking_call_whose_connection_is_reset_says_so_and_connects_only_for_the_next_one(open_wire, proxy):
-    blocking = open_wire(BlockingConnection, purpose="blocking", port=proxy.port)
+def test_a_blocking_call_whose_connection_is_reset_says_so_and_connects_only_for_the_next_one(open_commands, proxy):
+    blocking = open_commands(BlockingConnection, purpose="blocking", port=proxy.port)
     blocking.start("BZPOPMIN", "bell", 5)
     failures = []
     blocking.on_failure = lambda: failures.append(1)

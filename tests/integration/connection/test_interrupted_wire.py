@@ -26,54 +26,54 @@ def interrupting(handler):
         signal.signal(signal.SIGALRM, before)
 
 
-def numbered(wire, number):
-    return wire.command("ECHO", number)
+def numbered(commands, number):
+    return commands.command("ECHO", number)
 
 
-def test_a_call_within_a_call_gets_its_own_reply_and_leaves_the_other_one_its_own(wire):
-    with interrupting(lambda: numbered(wire, "inner")) as results:
-        assert wire.command(*SLOW) is None
+def test_a_call_within_a_call_gets_its_own_reply_and_leaves_the_other_one_its_own(commands):
+    with interrupting(lambda: numbered(commands, "inner")) as results:
+        assert commands.command(*SLOW) is None
     assert results == [b"inner"]
-    assert numbered(wire, "after") == b"after"
+    assert numbered(commands, "after") == b"after"
 
 
-def test_a_pipeline_within_a_pipeline_gets_its_own_replies(wire):
-    with interrupting(lambda: wire.pipeline([("ECHO", "a"), ("ECHO", "b")])) as results:
-        assert wire.pipeline([("ECHO", "c"), SLOW, ("ECHO", "d")]) == [b"c", None, b"d"]
+def test_a_pipeline_within_a_pipeline_gets_its_own_replies(commands):
+    with interrupting(lambda: commands.pipeline([("ECHO", "a"), ("ECHO", "b")])) as results:
+        assert commands.pipeline([("ECHO", "c"), SLOW, ("ECHO", "d")]) == [b"c", None, b"d"]
     assert results == [[b"a", b"b"]]
 
 
-def test_a_call_while_an_owed_reply_is_awaited_gets_its_own(wire):
+def test_a_call_while_an_owed_reply_is_awaited_gets_its_own(commands):
     owed = []
-    wire.ask(*SLOW, done=lambda *outcome: owed.append(outcome))
-    with interrupting(lambda: numbered(wire, "inner")) as results:
-        wire.catch_up()
+    commands.ask(*SLOW, done=lambda *outcome: owed.append(outcome))
+    with interrupting(lambda: numbered(commands, "inner")) as results:
+        commands.catch_up()
     assert results == [b"inner"]
     assert owed == [(None, None)]
-    assert numbered(wire, "after") == b"after"
+    assert numbered(commands, "after") == b"after"
 
 
-def test_what_is_posted_within_a_call_is_answered_before_the_handler_ends(wire, redis_client):
+def test_what_is_posted_within_a_call_is_answered_before_the_handler_ends(commands, redis_client):
     asked = []
 
     def post():
-        wire.ask("SET", "posted", "1", done=lambda *outcome: asked.append(outcome), hold=True)
-        wire.push()
-        wire.collect()
-        wire.catch_up()
+        commands.ask("SET", "posted", "1", done=lambda *outcome: asked.append(outcome), hold=True)
+        commands.push()
+        commands.collect()
+        commands.catch_up()
         return list(asked)
 
     with interrupting(post) as results:
-        assert wire.command(*SLOW) is None
+        assert commands.command(*SLOW) is None
     assert results == [[(b"OK", None)]]
     assert redis_client.get("posted") == b"1"
 
 
-def test_a_publish_within_a_call_has_a_number_of_its_own(wire):
-    wire.connect()
-    with interrupting(wire.next_number) as results:
-        assert wire.command(*SLOW) is None
+def test_a_publish_within_a_call_has_a_number_of_its_own(commands):
+    commands.connect()
+    with interrupting(commands.next_number) as results:
+        assert commands.command(*SLOW) is None
     ((producer, number),) = results
     assert number == 1
-    assert producer != wire.producer
-    assert wire.next_number() == (wire.producer, 1)
+    assert producer != commands.producer
+    assert commands.next_number() == (commands.producer, 1)

@@ -11,24 +11,24 @@ from celery_redis_plus.scripts import Script, script
 ZADD_TWO = Script("zadd_two", "redis.call('ZADD', KEYS[1], 1, 'a') redis.call('ZADD', KEYS[2], 1, 'a')")
 
 
-def test_a_command_on_a_key_of_another_type_names_the_key(wire):
-    wire.command("SET", "queue:{q}", "x")
+def test_a_command_on_a_key_of_another_type_names_the_key(commands):
+    commands.command("SET", "queue:{q}", "x")
     with pytest.raises(WrongKeyType, match=r"WRONGTYPE.*\(command ZCARD, key queue:\{q\} \(a string, not a zset\)\)\. What"):
-        wire.command("ZCARD", "queue:{q}")
+        commands.command("ZCARD", "queue:{q}")
 
 
-def test_every_way_to_send_a_command_names_the_key(wire, open_wire):
-    wire.command("SET", "bell:{q}", "x")
-    errors = [wire.pipeline([("PING",), ("ZCARD", "bell:{q}")])[1]]
-    wire.ask("ZCARD", "bell:{q}", done=lambda _, error: errors.append(error))
-    wire.post(ZADD_TWO, [b"timer:{q}", b"bell:{q}"], done=lambda _, error: errors.append(error))
-    wire.catch_up()
-    blocking = open_wire(BlockingConnection)
+def test_every_way_to_send_a_command_names_the_key(commands, open_commands):
+    commands.command("SET", "bell:{q}", "x")
+    errors = [commands.pipeline([("PING",), ("ZCARD", "bell:{q}")])[1]]
+    commands.ask("ZCARD", "bell:{q}", done=lambda _, error: errors.append(error))
+    commands.post(ZADD_TWO, [b"timer:{q}", b"bell:{q}"], done=lambda _, error: errors.append(error))
+    commands.catch_up()
+    blocking = open_commands(BlockingConnection)
     for command in (
         ("BZMPOP", 1, 2, "timer:{q}", "bell:{q}", "MIN"),
         ("XREAD", "BLOCK", 9, "STREAMS", "a", "bell:{q}", "$", "$"),
     ):
-        wire.command("DEL", "timer:{q}")
+        commands.command("DEL", "timer:{q}")
         blocking.start(*command)
         with pytest.raises(WrongKeyType) as caught:
             blocking.finish()
@@ -39,22 +39,22 @@ def test_every_way_to_send_a_command_names_the_key(wire, open_wire):
         assert "timer" not in str(error)
 
 
-def test_an_owed_reply_after_a_refusal_is_still_its_own(wire):
-    wire.command("SET", "bell:{q}", "x")
+def test_an_owed_reply_after_a_refusal_is_still_its_own(commands):
+    commands.command("SET", "bell:{q}", "x")
     answers = []
-    wire.post(ZADD_TWO, [b"timer:{q}", b"bell:{q}"], done=lambda _, error: answers.append(error), hold=True)
-    wire.post(script("draw_id"), [b"queue_ids"], done=lambda reply, _: answers.append(reply), hold=True)
+    commands.post(ZADD_TWO, [b"timer:{q}", b"bell:{q}"], done=lambda _, error: answers.append(error), hold=True)
+    commands.post(script("draw_id"), [b"queue_ids"], done=lambda reply, _: answers.append(reply), hold=True)
     with pytest.raises(WrongKeyType):
-        wire.run(ZADD_TWO, [b"timer:{q}", b"bell:{q}"])
-    wire.catch_up()
+        commands.run(ZADD_TWO, [b"timer:{q}", b"bell:{q}"])
+    commands.catch_up()
     assert isinstance(answers[0], WrongKeyType)
     assert answers[1] == 1
-    assert wire.command("PING") == b"PONG"
+    assert commands.command("PING") == b"PONG"
 
 
-def test_publishers_that_fail_at_once_ask_for_the_types_once(wire):
-    wire.command("SET", "bell:{q}", "x")
+def test_publishers_that_fail_at_once_ask_for_the_types_once(commands):
+    commands.command("SET", "bell:{q}", "x")
     for _ in range(20):
         with pytest.raises(WrongKeyType, match=r"bell:\{q\}"):
-            wire.run(ZADD_TWO, [b"timer:{q}", b"bell:{q}"])
-    assert wire.connector.connections_opened <= 3
+            commands.run(ZADD_TWO, [b"timer:{q}", b"bell:{q}"])
+    assert commands.connector.connections_opened <= 3

@@ -113,7 +113,7 @@ def test_an_orphan_that_nobody_adopts_is_given_up_and_logged(connect, redis_clie
     inbox = Inbox(connection.channel(), news())
     send(keeper.default_channel, 1)
     inbox.drain(1)
-    redis_client.client_kill_filter(_id=connection.transport.session.wire.command("CLIENT", "ID"))
+    redis_client.client_kill_filter(_id=connection.transport.session.commands.command("CLIENT", "ID"))
     with pytest.raises(connection.connection_errors):
         connection.default_channel.queue_declare("other")
     connection.collect()

@@ -26,7 +26,7 @@ def fill(channel, queue, *bodies, **properties):
 
 
 def dead(channel, queue):
-    return list(DeadLetters(channel.session.wire, channel.session.keys).all(queue))
+    return list(DeadLetters(channel.session.commands, channel.session.keys).all(queue))
 
 
 def test_max_length_counts_ready_and_delayed_messages(bounded, channel):

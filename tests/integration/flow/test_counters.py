@@ -53,11 +53,11 @@ def test_everything_that_happens_to_messages_is_counted_once(connection, channel
 
 
 def test_what_is_cancelled_or_moved_was_not_acked(channel):
-    messages = Messages(channel.session.wire, channel.session.keys, dead_letter_max=10)
+    messages = Messages(channel.session.commands, channel.session.keys, dead_letter_max=10)
     for queue in ("q", "other"):
         declare(channel, queue)
     publish(channel, "q", *range(4))
-    tags = [tag.decode() for tag in channel.session.wire.command("ZRANGE", "queue:{q}", 0, -1)]
+    tags = [tag.decode() for tag in channel.session.commands.command("ZRANGE", "queue:{q}", 0, -1)]
     assert messages.cancel("q", tags[:1])
     assert messages.cancel("q", tags[1:2], dead_letter=True)
     assert messages.move("q", tags[2], "other")

@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 
 @pytest.fixture
 def undelivered(channel):
-    return lambda: list(DeadLetters(channel.session.wire, channel.session.keys).all(UNDELIVERED))
+    return lambda: list(DeadLetters(channel.session.commands, channel.session.keys).all(UNDELIVERED))
 
 
 def send(channel, body, exchange="news", **options):

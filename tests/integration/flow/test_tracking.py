@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 def dead(connection):
     """Return a queue's dead letters."""
     session = connection.default_channel.session
-    return lambda queue: list(DeadLetters(session.wire, session.keys).all(queue))
+    return lambda queue: list(DeadLetters(session.commands, session.keys).all(queue))
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def app(life_app):
 def letters(app):
     with app.connection_for_read() as connection:
         session = connection.default_channel.session
-        yield DeadLetters(session.wire, session.keys)
+        yield DeadLetters(session.commands, session.keys)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from tests.integration.broker.conftest import make_broker
 
 def sweep(broker, *queues):
     limits = Limits(30, None, 5, 1000.0)
-    sweeper = Sweeper(broker.wire, broker.keys, name="s", limits=limits, see_off=lambda _: None)
+    sweeper = Sweeper(broker.commands, broker.keys, name="s", limits=limits, see_off=lambda _: None)
     sweeper.watch(queues)
     sweeper.run()
 
@@ -30,7 +30,7 @@ def test_a_claim_sets_a_damaged_message_aside_and_takes_its_neighbours(redis_cli
     assert redis_client.hget("meta:{q}", "damaged") == b"1"
     sweep(broker, "q")
     assert "1 message(s) of queue 'q' are set aside" in caplog.text
-    broker.wire.close()
+    broker.commands.close()
 
 
 def test_heartbeats_and_settlements_of_its_neighbours_go_on(redis_client):
@@ -44,10 +44,10 @@ def test_heartbeats_and_settlements_of_its_neighbours_go_on(redis_client):
     tag = damage(redis_client, "messages_index:{q}", 1)
     of = broker.keys.queue("q")
     pairs = [value for message in messages for value in (message.tag, message.claim)]
-    assert broker.wire.run(script("heartbeat"), [of.index, of.message], 30_000, 3, *pairs) == [tag]
+    assert broker.commands.run(script("heartbeat"), [of.index, of.message], 30_000, 3, *pairs) == [tag]
     broker.settle(Settlement.REJECT, *messages)
     assert redis_client.zcard("dead:{q}") == 2
-    broker.wire.close()
+    broker.commands.close()
 
 
 def test_a_claim_that_cannot_write_the_index_leaves_all_messages_ready(redis_client):
@@ -62,7 +62,7 @@ def test_a_claim_that_cannot_write_the_index_leaves_all_messages_ready(redis_cli
         broker.claim("q")
     redis_client.delete("messages_index:{q}")
     assert broker.bodies("q") == [b"a", b"b"]
-    broker.wire.close()
+    broker.commands.close()
 
 
 def test_a_queue_that_cannot_be_swept_does_not_keep_others_from_it(redis_client, caplog):
@@ -75,4 +75,4 @@ def test_a_queue_that_cannot_be_swept_does_not_keep_others_from_it(redis_client,
     sweep(broker, "bad", "q")
     assert redis_client.zcard("queue:{q}") == 1
     assert "queue 'bad' cannot be swept (WRONGTYPE" in caplog.text
-    broker.wire.close()
+    broker.commands.close()

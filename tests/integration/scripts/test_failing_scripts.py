@@ -206,18 +206,18 @@ def shop(redis_client, monkeypatch) -> Iterator[Callable[[], Workshop]]:
     with scripts_read_a_key():
         yield make
     for one in opened:
-        one.wire.close()
+        one.commands.close()
 
 
 def attempt(shop: Workshop, name: str, scenario: Scenario, at: int) -> bool:
     """Run the scenario with a failure at the `at`-th write; return whether it failed."""
-    shop.wire.fails = (name, at)
+    shop.commands.fails = (name, at)
     try:
         scenario.act(shop)
     except RedisError as error:
         assert MESSAGE.partition(" ")[2] in str(error), f"{name} at {at}"  # noqa: PT017 - it may fail, or swallow the error
     finally:
-        shop.wire.fails = None
+        shop.commands.fails = None
     return bool(shop.client.exists(FAILED_KEY))
 
 

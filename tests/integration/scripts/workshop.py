@@ -65,22 +65,22 @@ class Workshop:
         self.clock = ServerClock(client, START_MS)
         place = client.connection_pool.connection_kwargs
         address = Address.from_parts(hostname=place["host"], port=place["port"], virtual_host=str(place.get("db") or 0))
-        self.wire = FailingConnection(Connector(address, Options()), "test", timeout=5)
+        self.commands = FailingConnection(Connector(address, Options()), "test", timeout=5)
         self.keys = Keys()
         self.q = self.keys.queue("q")
         self.register = UnackedMessages()
         knowledge = DeclaredTopology()
-        self.queues = Queues(self.wire, self.keys, transient_ttl_s=3600, knowledge=knowledge)
-        self.bindings = Bindings(self.wire, self.keys, knowledge)
-        self.publisher = Publisher(self.wire, self.keys, dedup_window_s=900, on_missing=self.queues.revive)
-        self.claimer = ClaimCommands(self.wire, self.keys, holder="holder", visibility_timeout_s=VISIBILITY_S)
-        self.settler = Acknowledger(self.wire, self.keys, self.register, dead_letter_max=DEAD_MAX, delivery_limit=5)
-        self.dead = DeadLetters(self.wire, self.keys)
-        self.messages = Messages(self.wire, self.keys, dead_letter_max=DEAD_MAX)
-        self.consumers = Consumers(self.wire, self.keys, timeout_s=60)
-        self.pausing = Pausing(self.wire, self.keys)
+        self.queues = Queues(self.commands, self.keys, transient_ttl_s=3600, knowledge=knowledge)
+        self.bindings = Bindings(self.commands, self.keys, knowledge)
+        self.publisher = Publisher(self.commands, self.keys, dedup_window_s=900, on_missing=self.queues.revive)
+        self.claimer = ClaimCommands(self.commands, self.keys, holder="holder", visibility_timeout_s=VISIBILITY_S)
+        self.settler = Acknowledger(self.commands, self.keys, self.register, dead_letter_max=DEAD_MAX, delivery_limit=5)
+        self.dead = DeadLetters(self.commands, self.keys)
+        self.messages = Messages(self.commands, self.keys, dead_letter_max=DEAD_MAX)
+        self.consumers = Consumers(self.commands, self.keys, timeout_s=60)
+        self.pausing = Pausing(self.commands, self.keys)
         limits = Limits(VISIBILITY_S, 5, DEAD_MAX, 1e6)
-        self.sweeper = Sweeper(self.wire, self.keys, name="s", limits=limits, see_off=self.see_off)
+        self.sweeper = Sweeper(self.commands, self.keys, name="s", limits=limits, see_off=self.see_off)
         self.numbers = itertools.count(1)
         #: The claims of the message(s) that are held.
         self.held: list[Claimed] = []
@@ -123,7 +123,7 @@ class Workshop:
         self.settler.settle(self.holding(self.held), Settlement[name])
 
     def run(self, name: str, keys: Any, *arguments: Any) -> Any:
-        return self.wire.run_packed(script(name), pack_call(script(name).sha, keys, arguments))
+        return self.commands.run_packed(script(name), pack_call(script(name).sha, keys, arguments))
 
     def tag(self, place: str, number: int = 0) -> str:
         tags: list[bytes] = self.client.zrange(getattr(self.q, place), number, number)

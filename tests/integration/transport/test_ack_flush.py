@@ -15,15 +15,15 @@ from tests.support.waiting import wait_until
 
 def ack_calls(channel, monkeypatch):
     """Return a list of the tags of each ack call that leaves from now on."""
-    wire, calls = channel.session.wire, []
-    post = wire.post
+    commands, calls = channel.session.commands, []
+    post = commands.post
 
     def note(script, keys, *tags, **options):
         if script.name == "ack":
             calls.append(tags)
         post(script, keys, *tags, **options)
 
-    monkeypatch.setattr(wire, "post", note)
+    monkeypatch.setattr(commands, "post", note)
     return calls
 
 
@@ -90,7 +90,7 @@ def test_nothing_is_claimed_while_the_loop_works(worked, early):
 
 def test_an_ack_that_meets_a_lost_connection_leaves_over_another_one(worked):
     def work(message):
-        with socket.socket(fileno=os.dup(inbox.connection.transport.session.wire.fileno())) as same:
+        with socket.socket(fileno=os.dup(inbox.connection.transport.session.commands.fileno())) as same:
             same.shutdown(socket.SHUT_RDWR)
         message.ack()
 

@@ -160,7 +160,7 @@ def test_the_failures_of_one_that_died_at_the_limit_stay_known_when_it_is_gone(c
     for _ in range(2):
         wait_until(lambda: channel.basic_get("q")).requeue()
     [letter] = wait_until(lambda: letters(channel, "q"))
-    messages = Messages(channel.session.wire, channel.session.keys, dead_letter_max=10)
+    messages = Messages(channel.session.commands, channel.session.keys, dead_letter_max=10)
     assert messages.find("q", letter.tag).failures == letter.failures == 2
     assert channel.session.dead_letters.delete("q", [letter.tag]) == 1
     gone = messages.find("q", letter.tag)

@@ -125,7 +125,7 @@ def test_a_consumer_that_comes_later_finds_what_became_due_before(connect):
     publisher = connect().channel()
     declare(publisher, "q")
     publish(publisher, "q", "early bird", headers={"x-delay": 50})
-    wait_until(lambda: time.time() * 1000 > float(publisher.session.wire.command(
+    wait_until(lambda: time.time() * 1000 > float(publisher.session.commands.command(
         "ZRANGE", publisher.session.keys.queue("q").delayed, 0, 0, "WITHSCORES")[1]))  # fmt: skip
     assert Inbox(connect().channel(), "q").drain(1) == ["early bird"]
 

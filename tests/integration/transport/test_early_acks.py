@@ -34,10 +34,10 @@ def test_a_single_one_leaves_while_the_consumer_has_nothing_else_to_do(connect, 
 
 def test_several_leave_in_one_call(connect, loop, monkeypatch):
     running, inbox, publisher = deliver(connect, loop, 20)
-    wire, calls = inbox.channel.session.wire, []
-    post = wire.post
+    commands, calls = inbox.channel.session.commands, []
+    post = commands.post
     monkeypatch.setattr(
-        wire, "post", lambda script, keys, *tags, **options: (calls.append(tags), post(script, keys, *tags, **options))
+        commands, "post", lambda script, keys, *tags, **options: (calls.append(tags), post(script, keys, *tags, **options))
     )
     ack_in_a_thread(inbox.messages)
     running.run(lambda: publisher.queue_sizes("q").unacked == 0)
@@ -52,7 +52,7 @@ def test_those_given_while_the_loop_ends_leave_as_well(connect, loop, monkeypatc
     # A thread that asked just before the end was told that the loop would see to it.
     monkeypatch.setattr(transport.poller, "turns_when_woken", lambda keeper: True)
     ack_in_a_thread(inbox.messages)
-    transport.session.wire.command("PING")
+    transport.session.commands.command("PING")
     assert publisher.queue_sizes("q").unacked == 0
 
 

@@ -44,7 +44,7 @@ def test_a_connection_fails_as_long_as_the_server_loads_its_data(loading):
         except transport.connection_errors as error:
             errors.append(error)
             return False
-        size = connection.session.wire.command("DBSIZE")
+        size = connection.session.commands.command("DBSIZE")
         transport.close_connection(connection)
         return size == KEYS
 

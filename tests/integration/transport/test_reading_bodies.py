@@ -18,7 +18,7 @@ def begun_when_read(channel, redis_client, monkeypatch):
 
     def note(*_):
         # What was posted before has arrived.
-        channel.session.wire.command("PING")
+        channel.session.commands.command("PING")
         (key,) = redis_client.keys("message:{q}:*")
         begun, claim = redis_client.hmget(key, "begun", "claim")
         known.append(begun == claim)

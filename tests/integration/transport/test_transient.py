@@ -23,7 +23,7 @@ LASTING = {b"queues", b"queue_ids", b"exchanges", b"epoch", b"meta:{celery_redis
 def janitor(channel):
     session = channel.session
     return Janitor(
-        Queues(session.wire, session.keys, transient_ttl_s=300), Bindings(session.wire, session.keys), ConsumedQueues()
+        Queues(session.commands, session.keys, transient_ttl_s=300), Bindings(session.commands, session.keys), ConsumedQueues()
     )
 
 
@@ -179,7 +179,7 @@ def test_a_queue_that_comes_back_while_a_janitor_clears_keeps_its_messages_and_b
     queue = expiring(exchange=exchange, routing_key="k", ms=200)
     queue(owner).declare()
     wait_until(lambda: not redis_client.exists("meta:{q}"), timeout_s=3)
-    queues, bindings = Queues(cleaner.session.wire, cleaner.session.keys, transient_ttl_s=300), cleaner.session.bindings
+    queues, bindings = Queues(cleaner.session.commands, cleaner.session.keys, transient_ttl_s=300), cleaner.session.bindings
     wait_until(lambda: queues.overdue() == ["q"])
     unbind_queues = bindings.unbind_queues
 

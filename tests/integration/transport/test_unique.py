@@ -21,7 +21,7 @@ def send(channel, body, queue="q", *, name="one", **headers):
 
 def move(channel, tag, queue, target):
     session = channel.session
-    return Messages(session.wire, session.keys, dead_letter_max=10).move(queue, tag, target)
+    return Messages(session.commands, session.keys, dead_letter_max=10).move(queue, tag, target)
 
 
 def test_a_second_message_with_the_same_id_is_not_stored_and_the_first_is_named(connect, redis_client):

@@ -39,7 +39,7 @@ def unrevoked(connection, queue):
 
 def waiting(channel, redis_client):
     """Return the tasks that still wait for a worker."""
-    tasks = ExpiredTasks(channel.session.wire, channel.session.keys)
+    tasks = ExpiredTasks(channel.session.commands, channel.session.keys)
     return sorted(task.body.decode() for task in tasks.take(tasks.names()))
 
 
@@ -96,7 +96,7 @@ def test_what_is_revoked_makes_room_in_bytes(connect, redis_client):
     Inbox(channel, "elsewhere")
     expire(channel, "q", "a" * 300, "b" * 300)
     wait_until(lambda: channel.queue_counters("q").expired == 2)
-    tasks = ExpiredTasks(channel.session.wire, channel.session.keys)
+    tasks = ExpiredTasks(channel.session.commands, channel.session.keys)
     tasks.done(tasks.take(tasks.names()))
     assert redis_client.keys("expired*") == []
 

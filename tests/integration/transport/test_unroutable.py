@@ -11,7 +11,7 @@ from tests.support.inbox import Inbox, declare
 
 @pytest.fixture
 def letters(channel):
-    return DeadLetters(channel.session.wire, channel.session.keys)
+    return DeadLetters(channel.session.commands, channel.session.keys)
 
 
 @pytest.fixture

@@ -145,7 +145,7 @@ def test_waiting_is_part_of_the_publish_s_own_round_trip(careful, monkeypatch):
     producer = kombu.Producer(channel)
     producer.publish("x", routing_key="q")
     sent = []
-    connection = channel.session.wire.connection
+    connection = channel.session.commands.connection
     send = connection.send_packed_command
     monkeypatch.setattr(connection, "send_packed_command", lambda *args, **kw: (sent.append(args), send(*args, **kw)))
 
@@ -175,5 +175,5 @@ def test_scripts_that_the_server_forgot_are_sent_again(careful, primary):
 
 def test_reading_leaves_time_for_the_replicas(careful):
     connection = careful(socket_timeout=2, wait_replicas_timeout=3)
-    assert connection.connection.session.wire.timeout == 5
-    assert isinstance(connection.connection.session.wire, PersistentConnection)
+    assert connection.connection.session.commands.timeout == 5
+    assert isinstance(connection.connection.session.commands, PersistentConnection)

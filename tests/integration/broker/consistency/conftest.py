@@ -42,7 +42,7 @@ class State:
         publish(self.broker, queue, body, priority, **more)
 
     def check(self, *, repair=False, queue=None, **options):
-        checker = Checker(self.broker.wire, self.broker.keys, self.broker.queues, repair=repair, settle_s=0, **options)
+        checker = Checker(self.broker.commands, self.broker.keys, self.broker.queues, repair=repair, settle_s=0, **options)
         return list(checker.run(queue))
 
     def rules(self, **options):

@@ -6,7 +6,7 @@ from celery_redis_plus.broker.integrity import RULES, Checker
 
 
 def test_a_sound_server_has_no_violation_and_is_counted(state):
-    checker = Checker(state.broker.wire, state.broker.keys, state.broker.queues, settle_s=0)
+    checker = Checker(state.broker.commands, state.broker.keys, state.broker.queues, settle_s=0)
     assert list(checker.run()) == []
     assert (checker.account.queues, checker.account.messages) == (1, 5)
 

@@ -80,7 +80,7 @@ def test_keys_of_no_queue_are_removed_without_making_one(state, kind):
 
 
 def test_dead_bindings_are_removed_and_live_ones_stay(state, broker):
-    bindings = Bindings(broker.wire, broker.keys)
+    bindings = Bindings(broker.commands, broker.keys)
     bindings.declare("e", ExchangeRecord("topic"))
     for queue in ("q", "gone"):
         bindings.bind("e", Binding(queue, "k"))
