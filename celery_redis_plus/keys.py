@@ -132,13 +132,13 @@ class QueueKeys:
     producer: bytes
     #: What the publish script takes, before the producer's record.
     publish: tuple[bytes, ...]
-    #: What a script takes that may move a message to any of its places; `lua/include/places.lua` has the same order.
+    #: What a script takes that may move a message to any of its places; `lua/include/state_keys.lua` has the same order.
     places: tuple[bytes, ...]
     #: What the claim script takes of each queue.
     claim: tuple[bytes, ...]
     #: What the ack script takes.
     ack: tuple[bytes, ...]
-    #: What the scripts take that deal with consumers; `lua/include/crew.lua` has the same order.
+    #: What the scripts take that deal with consumers; `lua/include/consumers.lua` has the same order.
     crew: tuple[bytes, ...]
 
     def bell_of(self, own: str) -> bytes:
@@ -210,8 +210,8 @@ class Keys:
         self.tended = self._key("tended")
         self.tended_bell = self._key("bell_tended")
         #: Tasks that expired and that no worker has revoked yet: all of them, the prefix of their copies, their tasks' names, the
-        #: prefix of a list for each name, their sizes, and the bell that tells of a new one. `lua/include/expired.lua` has them
-        #: in this order.
+        #: prefix of a list for each name, their sizes, and the bell that tells of a new one. In the order of
+        #: `lua/include/expired_tasks.lua`.
         self.expired = (
             self._key("expired"),
             self._key("expired_task:"),

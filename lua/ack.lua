@@ -4,7 +4,7 @@
 --       7 meta (hash)
 -- ARGV  tags; one whose events are written may be followed by TAB, the reason of its event, TAB, the error's class name
 -- Returns how many were still there.
--- @include marks
+-- @include tag_flags
 
 -- Removes a message that is there; returns the number of its place, false where it is gone.
 local function remove(tag)
@@ -26,8 +26,8 @@ end
 if #others == 0 then return removed end
 
 -- Only here, because each call makes the functions anew that it comes by.
--- @include room
--- @include event
+-- @include release_capacity
+-- @include log_event
 local DEAD = 4
 local room, bytes = 0, 0
 for _, tag in ipairs(others) do

@@ -5,9 +5,9 @@
 -- ARGV  1 to the dead letters (0/1)  2 how many dead letters the queue keeps at most, then tags
 -- Returns the tags that were there.
 -- @include now
--- @include places
--- @include die
--- @include waiting
+-- @include state_keys
+-- @include dead_letter
+-- @include remove_waiting
 local queue = places(0)
 local now = now_ms()
 local record = redis.call('HMGET', queue.meta, 'ttl', 'dlx')

@@ -7,7 +7,7 @@
 -- Returns per violation: tag, rule, what was found.
 -- @include now
 -- @include tag
--- @include places
+-- @include state_keys
 
 local NAMES = { 'ready', 'delayed', 'index', 'dying', 'dead', 'trash' }
 local queue = places(0)

@@ -6,9 +6,9 @@
 --       5 share (1 = split the credit among the queues, 0 = the first queue first)  6 the worker's name, packed for events,
 --       then per queue: how many of its messages the consumer has in work (none = it may take as many as it likes)
 -- Returns { more, header, payload, header, payload, ... }: `more` lists, space-separated, the numbers (from 1) of the queues
--- that still have ready messages, and with a minus sign those that only `claim_managed` may take from; a header is
+-- that still have ready messages, and with a minus sign those that only `claim_restricted` may take from; a header is
 -- 'queue-number tag claim failures seen'.
--- @include take
+-- @include claim_messages
 
 local WIDTH = 9
 local queues = #KEYS / WIDTH

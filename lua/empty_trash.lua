@@ -4,5 +4,5 @@
 -- ARGV  1 how many at most  2 record of the events of a queue that was deleted ('' = it stands)
 -- Returns how many were freed.
 -- @include now
--- @include trash
+-- @include trash_messages
 return empty_trash(KEYS[1], KEYS[2], KEYS[3], ARGV[1], now_ms(), ARGV[2])

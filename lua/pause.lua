@@ -6,7 +6,7 @@
 -- ARGV  1 reason ('' = resume)  2 for how long (ms, 0 = for good)
 -- Returns 1; 0 where the queue has no record, or was not paused and shall go on.
 -- @include now
--- @include crew
+-- @include consumers
 local crew = crew_of(0)
 if ARGV[1] == '' then
   if redis.call('HDEL', crew.meta, 'paused', 'paused_at', 'paused_until', 'quiet') == 0 then return 0 end

@@ -7,7 +7,7 @@
 --       7 life of the message: '' = its queue's, else 'ms since the epoch', '+ms from when it becomes deliverable', or both
 --       8 its description, for queues whose events are written ('' = not made)  [9 its deduplication, see include/unique]
 -- Returns the tag; '' for a duplicate; 'NOQUEUE' where the queue has no record, 'REDECLARED' where it has another one than
--- the message depends on, 'MANAGED' where it has limits, which only `publish_managed` heeds, 'DESCRIBE' where it wants a
+-- the message depends on, 'MANAGED' where it has limits, which only `publish_bounded` heeds, 'DESCRIBE' where it wants a
 -- description, 'UNIQUE ', the tag of the message that stands for it and its task's id
 -- already (nothing is written then).
 -- No allow-oom: a full server refuses it before it writes anything.
@@ -68,7 +68,7 @@ if simple and not record[6] then return put() end
 -- A retry may just have staged the body anew: it is left to expire.
 if record[6] and ARGV[8] == '' then return 'DESCRIBE' end
 
--- @include event
+-- @include log_event
 if simple then
   local tag = put(log_of(KEYS[1], record[6]))
   if tag ~= '' then tell_published(KEYS[1], tag, ARGV[8], ARGV[1], 0) end
@@ -77,8 +77,8 @@ end
 record.description = ARGV[8]
 
 -- @include enqueue
--- @include once
--- @include unique
+-- @include idempotent_publish
+-- @include deduplication
 
 local standing = ARGV[9] and standing_for(ARGV[9], KEYS[4])
 if standing then return 'UNIQUE ' .. standing end

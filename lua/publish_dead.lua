@@ -9,9 +9,9 @@
 -- Returns the tag; '' for a duplicate; 'NOQUEUE' where the queue has no record, 'DESCRIBE' where its events are written and there
 -- is no description (nothing is written then).
 -- @include enqueue
--- @include once
--- @include places
--- @include die
+-- @include idempotent_publish
+-- @include state_keys
+-- @include dead_letter
 local queue, producer, staged = places(0), KEYS[12], KEYS[13]
 local record = redis.call('HMGET', queue.meta, unpack(RECORD))
 if not record[1] then return 'NOQUEUE' end

@@ -7,7 +7,7 @@
 -- Returns the entry's id, or '' for a duplicate; 'NOBODY' where nobody subscribes. It is appended all the same: the register of
 -- subscribers may have been lost, and a reader that goes on then misses nothing.
 -- The entry's head starts with its number in the stream: a reader that misses one knows how many it missed.
--- @include once
+-- @include idempotent_publish
 -- @include now
 -- @include text
 -- Bytes; readers ask for the number of the last larger one (`broker/fanout/reader.py`), and how large they get, before they read many.

@@ -4,7 +4,7 @@
 -- ARGV  none
 -- Returns how many messages went.
 -- @include now
--- @include room
+-- @include release_capacity
 -- @include to_trash
 local purged = to_trash(KEYS[1], { unpack(KEYS, 5) })
 redis.call('DEL', KEYS[3], KEYS[4])

@@ -6,8 +6,8 @@
 -- ARGV  1 reason  2 how many dead letters the queue keeps at most, then pairs: tag, claim number (a stale one changes nothing)
 -- Returns { how many were moved or removed, how many old dead letters had to go }.
 -- @include now
--- @include places
--- @include die
+-- @include state_keys
+-- @include dead_letter
 local queue = places(0)
 local now = now_ms()
 local record = redis.call('HMGET', queue.meta, 'ttl', 'dlx')

@@ -6,12 +6,12 @@
 -- ARGV  1 delivery limit of queues without their own (-1 = none)  2 how many dead letters the queue keeps at most
 --       3 how: 'failed', 'asked' (see put_back_failed)
 --       then pairs: tag, claim number; a pair with an old claim number changes nothing
--- Returns { how many left the consumer, how many of them died, how many old dead letters had to go, deaths as put_back.lua has them,
+-- Returns { how many left the consumer, how many of them died, how many old dead letters had to go, deaths as return_to_queue.lua has them,
 -- { tag, headers and properties of one that pauses for the first time } }.
 -- @include now
--- @include places
--- @include put_back
--- @include ring
+-- @include state_keys
+-- @include return_to_queue
+-- @include notify
 local queue = places(0)
 local now = now_ms()
 local rules = redis.call('HMGET', queue.meta, unpack(FAILURE_RULES))

@@ -5,12 +5,12 @@
 -- ARGV  1 tag  2 eta (ms since the epoch, '+ms' from now, 0 = now)
 -- Returns 1, or 0 where it does not wait.
 -- @include now
--- @include places
--- @include put_back
--- @include lifetime
--- @include waiting
+-- @include state_keys
+-- @include return_to_queue
+-- @include expiry
+-- @include remove_waiting
 -- @include enqueue
--- @include ring
+-- @include notify
 local queue, tag = places(0), ARGV[1]
 local hash = queue.message .. tag
 local score, due = find_waiting(queue, tag)

@@ -16,16 +16,16 @@
 -- messages that claims have set aside since the last pass because their key holds no hash, expired tasks that were given up since
 -- then because no worker revoked them, why the pass failed ('' = it did not; the other queues are swept all the same), id of the
 -- queue's record ('' = it has none);
--- then the first messages that died at the delivery limit, as put_back.lua has them
+-- then the first messages that died at the delivery limit, as return_to_queue.lua has them
 -- @include now
 -- @include uptime
 -- @include message
--- @include places
--- @include put_back
--- @include lifetime
--- @include trash
+-- @include state_keys
+-- @include return_to_queue
+-- @include expiry
+-- @include trash_messages
 -- @include trim_events
--- @include expired
+-- @include expired_tasks
 
 local now = now_ms()
 local lease, interval, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])

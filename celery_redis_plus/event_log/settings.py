@@ -1,6 +1,6 @@
 """Whether and how the lifecycle events of a queue's messages are written: the field `archive` of the queue's record.
 
-The scripts read it (`lua/include/event.lua`), so what one process sets holds for all of them.
+The scripts read it (`lua/include/log_event.lua`), so what one process sets holds for all of them.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class ReconnectRecovery:
     def _hand_back_page(self, session: str, queue: str, page: bytes, total: int) -> None:
         of = self._keys.queue(queue)
         returned, page = self._commands.run(
-            script("hand_back_session"),
+            script("release_session"),
             [of.ready, of.index, of.message, of.bell, of.expiry, of.timer, of.meta],
             session,
             page,

@@ -129,7 +129,7 @@ class RestrictedQueues:
         consumer = channel.consumers[queue]
         asked_at = clock.now_s()
         known = self._epochs.get(consumer.id, b"")
-        reply = self._session.claimer.claim_managed(queue, count, consumer.id, credit=credit, epoch=known)
+        reply = self._session.claimer.claim_restricted(queue, count, consumer.id, credit=credit, epoch=known)
         if reply.epoch != known or reply.state is State.STANDBY:
             # What it claimed as the active consumer belongs to another by now.
             self._epochs[consumer.id] = reply.epoch
@@ -197,7 +197,7 @@ class RestrictedQueues:
         batch = claimer.claim([queue], 1, share=False)
         if not batch.managed:
             return batch.messages
-        reply = claimer.claim_managed(queue, 1, "", credit=1, epoch=b"")
+        reply = claimer.claim_restricted(queue, 1, "", credit=1, epoch=b"")
         if reply.state is State.LOCKED:
             raise ResourceLocked(f"queue {queue!r} belongs to another connection, which declared it with exclusive=True")
         if reply.state is State.STANDBY:

@@ -1,8 +1,8 @@
 -- @include now
 -- @include tag
--- @include lifetime
--- @include room
--- @include event
+-- @include expiry
+-- @include release_capacity
+-- @include log_event
 
 -- KEYS of its own  task (prefix of a string)
 -- What of a queue's record whoever enqueues reads.

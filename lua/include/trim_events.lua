@@ -1,4 +1,4 @@
--- @include event
+-- @include log_event
 
 -- Entries that one pass trims at most.
 local MOST_TRIMMED = 5000

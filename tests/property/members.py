@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys
     from celery_redis_plus.stored_message import Claimed
 
-#: `consumer_heartbeat_timeout`, and what a consumer has to answer a probe (`lua/include/crew.lua`).
+#: `consumer_heartbeat_timeout`, and what a consumer has to answer a probe (`lua/include/consumers.lua`).
 LIFE_MS, ANSWER_MS = 3_000, 1_200
 VISIBILITY_MS = 60_000
 LEASE_MS = 5_000
@@ -135,7 +135,7 @@ class Process:
             if member.held:
                 keys = self.keys.queue(member.consumer.queue)
                 pairs = [text for claimed in member.held for text in (claimed.tag, claimed.claim)]
-                self.commands.run(script("heartbeat"), [keys.index, keys.message], VISIBILITY_MS, len(member.held), *pairs)
+                self.commands.run(script("extend_leases"), [keys.index, keys.message], VISIBILITY_MS, len(member.held), *pairs)
 
     def claim(self, member: Member, now: int) -> list[Claimed]:
         """`RestrictedQueues.claim`, of one queue; the messages are delivered at once."""
@@ -147,7 +147,9 @@ class Process:
             taken, member.hot = batch.messages, bool(batch.more or batch.managed)
             member.managed = bool(batch.managed)
         else:
-            reply = self.claimer.claim_managed(queue, member.credit, member.consumer.id, credit=member.credit, epoch=member.epoch)
+            reply = self.claimer.claim_restricted(
+                queue, member.credit, member.consumer.id, credit=member.credit, epoch=member.epoch
+            )
             taken, member.epoch, member.hot = reply.messages, reply.epoch, reply.more
             member.believes = reply.state is State.OK
             if reply.state is State.PLAIN:

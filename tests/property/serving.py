@@ -328,7 +328,7 @@ class Serving(RuleBasedStateMachine):
         self.settler.settle([UnackedMessage(claimed.tag, claimed.queue, claimed.claim, member.process.session)], Settlement.ACK)
         keys = self.keys.queue(claimed.queue)
         if claimed.queue == "limited":
-            self.commands.run(script("wake"), [keys.ready, keys.bell, keys.meta])
+            self.commands.run(script("notify_if_ready"), [keys.ready, keys.bell, keys.meta])
         self.come_to_rest()
 
     @precondition(lambda self: self.members())

@@ -13,7 +13,7 @@ from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.errors import QueueFull
 from tests.support.inbox import declare, publish
 
-#: More than what the scripts need to take the short way (`CLEAR_OF` in publish_managed.lua), so that both ways are taken.
+#: More than what the scripts need to take the short way (`CLEAR_OF` in publish_bounded.lua), so that both ways are taken.
 LIMIT = 20
 #: Publishes come in runs, so that the limit is met and the short way, too.
 STEPS = st.one_of(

@@ -93,7 +93,7 @@ def test_the_counters_that_a_queue_tells_are_described():
 
 def test_the_counters_of_exchanges_and_processes_exist():
     for name in FANOUT_COUNTERS:
-        assert f"'{name}'" in lua("publish_fanout.lua") + lua("reap_subscribers.lua")
+        assert f"'{name}'" in lua("publish_fanout.lua") + lua("remove_expired_subscribers.lua")
     source = inspect.getsource(service)
     for name in PROCESS_COUNTERS:
         assert re.search(rf"self\.{name}\b.* = 0$", source, re.MULTILINE), name

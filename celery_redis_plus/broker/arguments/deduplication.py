@@ -1,6 +1,6 @@
 """Unique messages: of those with the same `x-deduplication-id` a queue keeps one.
 
-The header's name is that of RabbitMQ's deduplication plugins. What is checked, and when, stands in `lua/include/unique.lua`.
+The header's name is that of RabbitMQ's deduplication plugins. What is checked, and when: `lua/include/deduplication.lua`.
 """
 
 from __future__ import annotations

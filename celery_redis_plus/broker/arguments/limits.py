@@ -1,6 +1,6 @@
 """What a queue's arguments limit: how much it holds, what becomes of more, which types of message it accepts.
 
-What counts, per limit, is decided by the scripts (`lua/include/room.lua`):
+What counts, per limit, is decided by the scripts (`lua/include/release_capacity.lua`):
 
 * `x-max-length`: ready and delayed messages (RabbitMQ has no delayed ones; there the ready ones count);
 * `x-max-pending`: these and the unacked ones;

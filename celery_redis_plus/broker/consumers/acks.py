@@ -73,13 +73,13 @@ class Acknowledger:
         self._urgent = False
         self._on_gathered = on_gathered
         self._ack = script("ack")
-        self._begin = script("begin")
+        self._begin = script("mark_begun")
         self._requeue = script("requeue")
-        self._hand_back = script("hand_back")
+        self._hand_back = script("release")
         self._reject = script("reject")
-        self._wake = script("wake")
-        self._note_error = script("note_error")
-        self._tell_failed = script("tell_failed")
+        self._wake = script("notify_if_ready")
+        self._note_error = script("record_error")
+        self._tell_failed = script("log_failed")
 
     def post(self, held: UnackedMessage, settlement: Settlement) -> None:
         """Send a settlement without waiting for the reply. Never raises.

@@ -32,7 +32,7 @@ class Batch:
     messages: list[Claimed]
     #: Queues that still had ready messages afterwards.
     more: list[str]
-    #: Queues with rules for their consumers, which only the script `claim_managed` may take from; none was looked at.
+    #: Queues with rules for their consumers, which only the script `claim_restricted` may take from; none was looked at.
     managed: list[str] = field(default_factory=list)
 
 
@@ -99,7 +99,7 @@ class ClaimCommands:
         self._delivery_limit = -1 if delivery_limit is None else delivery_limit
         self._dead_letter_max = dead_letter_max
         self._claim = script("claim")
-        self._claim_managed = script("claim_managed")
+        self._claim_managed = script("claim_restricted")
         self._worker = ""
 
     @property
@@ -155,7 +155,7 @@ class ClaimCommands:
         shares = int(share and len(names) > 1)
         return keys, (credit, self._visibility_timeout_ms, self._holder, MAX_BATCH_BYTES, shares, self._worker, *held)
 
-    def claim_managed(self, queue: str, count: int, consumer: str, *, credit: int, epoch: bytes) -> ManagedBatch:
+    def claim_restricted(self, queue: str, count: int, consumer: str, *, credit: int, epoch: bytes) -> ManagedBatch:
         """Take up to `count` messages of a queue that has rules for its consumers.
 
         Args:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
 
-#: Entries of a script's reply for one message (`note_death` in `lua/include/put_back.lua`).
+#: Entries of a script's reply for one message (`note_death` in `lua/include/return_to_queue.lua`).
 PARTS = 5
 #: Place as the scripts call it -> how the line ends.
 PLACES = {

@@ -79,7 +79,7 @@ class Leases:
                 asked[held.tag] = (held, held.claim)
                 arguments += (held.tag, held.claim)
         asked_at = clock.now_s()
-        for tag in self._commands.run(script("heartbeat"), keys, *arguments):
+        for tag in self._commands.run(script("extend_leases"), keys, *arguments):
             held, claim = asked.pop(tag.decode())
             if self._register.lose(held.tag, claim) is not None:
                 logger.warning(

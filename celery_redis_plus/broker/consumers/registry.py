@@ -29,7 +29,7 @@ INTERESTED, NOTIFIED, NOT_INTERESTED = "interested", "notified", "not interested
 #: Stands between a session and the number of its consumer in a consumer's id.
 SEPARATOR = "."
 #: Seconds between two tries of a consumer in whose way there are others that may be dead, and how long it tries in all: a
-#: probed consumer has `ANSWER_MS` of lua/include/crew.lua.
+#: probed consumer has `ANSWER_MS` of lua/include/consumers.lua.
 PROBING_S, PROBED_WITHIN_S = 0.1, 5.0
 #: What the join script answers -> what that means.
 REFUSALS = {
@@ -121,7 +121,7 @@ class Consumers:
         deadline = time.monotonic() + PROBED_WITHIN_S
         while True:
             answer: bytes = self._commands.run(
-                script("join"), self._keys.queue(consumer.queue).crew,
+                script("register_consumer"), self._keys.queue(consumer.queue).crew,
                 consumer.id, self._timeout_ms, consumer.priority, int(consumer.exclusive), *fields,
             )  # fmt: skip
             if answer != b"probing" or not patient or time.monotonic() > deadline:
@@ -140,7 +140,7 @@ class Consumers:
         for consumer in consumers:
             keys += self._keys.queue(consumer.queue).crew
             arguments += (consumer.id, consumer.state())
-        reply: list[Any] = self._commands.run(script("beat"), keys, *arguments) if consumers else []
+        reply: list[Any] = self._commands.run(script("heartbeat_consumers"), keys, *arguments) if consumers else []
         return [
             Sign(
                 consumer,
@@ -160,11 +160,11 @@ class Consumers:
 
     def suspend(self, consumer: Consumer) -> None:
         """Note that a consumer has no credit, so that those of lower priorities get what comes. Does not wait for the reply."""
-        self._commands.post(script("suspend"), self._keys.queue(consumer.queue).crew, consumer.id)
+        self._commands.post(script("report_no_credit"), self._keys.queue(consumer.queue).crew, consumer.id)
 
     def leave(self, queue: str, consumer: str) -> None:
         """Take a consumer off the list. Raises as `CommandConnection.run` does."""
-        self._commands.run(script("leave"), self._keys.queue(queue).crew, consumer)
+        self._commands.run(script("deregister_consumer"), self._keys.queue(queue).crew, consumer)
 
     def list(self, queue: str) -> list[ConsumerRecord]:
         """Return the queue's live consumers, the longest there first. Raises as `CommandConnection.run` does."""

@@ -194,7 +194,7 @@ class DeadLetters:
         for one in forwards:
             dying = self._keys.queue(one.letter.queue).dying
             keys, arguments = self._move(one.letter, one.targets, dying, "forwarded", routing=one.routing)
-            self._commands.post(script("move"), keys, *arguments, done=done, hold=True)
+            self._commands.post(script("move_dead_letter"), keys, *arguments, done=done, hold=True)
         self._commands.catch_up()
         if errors:
             raise errors[0]
@@ -203,7 +203,7 @@ class DeadLetters:
     def keep(self, queue: str, tags: Iterable[str]) -> tuple[int, int]:
         """Put dying messages into the queue's own store; return how many are kept, and how many a transient queue dropped."""
         of = self._keys.queue(queue)
-        kept, dropped = self._commands.run(script("keep"), [of.dying, of.dead, of.message, of.meta], *tags)
+        kept, dropped = self._commands.run(script("store_dead_letters"), [of.dying, of.dead, of.message, of.meta], *tags)
         return int(kept), int(dropped)
 
     def move(
@@ -212,7 +212,7 @@ class DeadLetters:
     ) -> int:  # fmt: skip
         """Move a message from the set `source` into `targets`, in one step; return as `forward` does."""
         keys, arguments = self._move(letter, targets, source, counter, keep_tag=keep_tag, routing=routing)
-        return int(self._commands.run(script("move"), keys, *arguments))
+        return int(self._commands.run(script("move_dead_letter"), keys, *arguments))
 
     def _move(
         self, letter: DeadLetter, targets: Sequence[str], source: bytes, counter: str, *, keep_tag: bool = False,

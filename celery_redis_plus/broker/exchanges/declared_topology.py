@@ -2,7 +2,7 @@
 
 Whoever declared a queue or a binding meant it to be there. What somebody deleted on purpose is not brought back: a deleted
 queue leaves the list of queues or a tombstone there, an exchange's last binding a version (`lua/bind.lua`). Only a flush takes
-these marks, too; it is known by the database's own mark (`lua/epoch.lua`), which goes with it.
+these marks, too; it is known by the database's own mark (`lua/database_id.lua`), which goes with it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class DeclaredTopology:
 
         Raises as `CommandConnection.run`.
         """
-        epoch = bytes(commands.run(script("epoch"), [keys.epoch], secrets.token_hex(8)))
+        epoch = bytes(commands.run(script("database_id"), [keys.epoch], secrets.token_hex(8)))
         with self._lock:
             if self._epoch not in {b"", epoch}:
                 self.flushes += 1

@@ -142,7 +142,7 @@ class SubscriberRegistry:
         None reports only what this call has found.
         """
         now, _, *deaths = self._commands.run(
-            script("reap_subscribers"), (*keys.registry(), keys.dead),
+            script("remove_expired_subscribers"), (*keys.registry(), keys.dead),
             self._max_age_ms, int(SECOND_CHANCE_S * 1000), int(DEATH_KEPT_S * 1000),
             "" if since_ms is None else since_ms,
         )  # fmt: skip

@@ -1,6 +1,6 @@
 """Publishes into queues with limits: typed, bounded, throttled. The order of the checks is type, throttle, capacity.
 
-The script decides everything that counts, in one step (`lua/publish_managed.lua`); this is what a publisher does about it:
+The script decides everything that counts, in one step (`lua/publish_bounded.lua`); this is what a publisher does about it:
 sleep, wait for room, or raise. See docs/design/0009-flow-control.md.
 """
 

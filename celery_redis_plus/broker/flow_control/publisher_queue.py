@@ -2,7 +2,7 @@
 
 The line of waiting publishers is `room:{Q}` (waiter -> ticket), so that the first that came is served first; each has a bell of
 its own beside it. A publisher comes back by itself every second: one that does not is taken for dead, so that nobody waits
-behind it (`lua/include/room.lua`).
+behind it (`lua/include/release_capacity.lua`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class PublisherWaitQueue:
         """
         keys = self._keys.queue(queue)
         with suppress(RedisError, OSError):
-            self._commands.run(script("leave_room"), [keys.room, keys.meta], waiter, int(refused))
+            self._commands.run(script("leave_wait_queue"), [keys.room, keys.meta], waiter, int(refused))
 
     def close(self) -> None:
         """Close the connections."""

@@ -123,7 +123,7 @@ class Checker:
             return
         for tag in self._commands.command("ZRANGE", keys.ready, 0, -1):
             if self._repair:
-                self._commands.run(script("kill"), keys.places, tag, UNROUTABLE, KEPT)
+                self._commands.run(script("dead_letter_one"), keys.places, tag, UNROUTABLE, KEPT)
             yield self._violation(b"never-delivered", name, tag, b"ready")
 
     # -- messages ---------------------------------------------------------------------------------------------------------

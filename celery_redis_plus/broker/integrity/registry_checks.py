@@ -31,7 +31,7 @@ MORTAL_MS = 900_000
 #: Commands in one write.
 PAGE = 500
 VERSION = b"version"
-#: What may stand in a tag before its queue's id (`lua/include/marks.lua`).
+#: What may stand in a tag before its queue's id (`lua/include/tag_flags.lua`).
 MARKS = {b".", b"~", b"-", b"="}
 LASTING = float("inf")
 

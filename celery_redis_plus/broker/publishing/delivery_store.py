@@ -132,7 +132,7 @@ class DeliveryStore:
 
     def kill(self, queue: str, tag: str, reason: str, dead_letter_max: int) -> str:
         """Make a dead letter of a message, wherever it is; return `died`, `dead` (it was one) or `gone`."""
-        reply: bytes = self._commands.run(script("kill"), self._keys.queue(queue).places, tag, reason, dead_letter_max)
+        reply: bytes = self._commands.run(script("dead_letter_one"), self._keys.queue(queue).places, tag, reason, dead_letter_max)
         return reply.decode()
 
 

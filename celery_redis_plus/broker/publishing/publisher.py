@@ -114,7 +114,7 @@ class Publisher:
         #: Queues whose events are written, as far as this publisher knows.
         self.archived: set[str] = set()
         self._publish = PublishCall("publish", keys, lambda of: of.publish)
-        self._publish_managed = PublishCall("publish_managed", keys, lambda of: (*of.places, of.room, of.consumers))
+        self._publish_managed = PublishCall("publish_bounded", keys, lambda of: (*of.places, of.room, of.consumers))
         self._publish_dead = PublishCall("publish_dead", keys, lambda of: of.places)
         self._publish_fanout = script("publish_fanout")
 
@@ -259,7 +259,7 @@ class Publisher:
 
         Raises as `CommandConnection.run` does.
         """
-        self._commands.run(script("count"), [self._keys.queue(queue).meta], counter, int(existing))
+        self._commands.run(script("increment_counters"), [self._keys.queue(queue).meta], counter, int(existing))
 
     def to_stream(
         self, target: Target, payload: bytes, routing_key: str, attempt: PublishAttempt, *, mandatory: bool = False

@@ -100,7 +100,7 @@ class Messages:
         """
         of = self._keys.queue(queue)
         keys = [of.ready, of.delayed, of.index, of.message, of.dying, of.dead]
-        place, *found = self._commands.run(script("locate"), keys, tag)
+        place, *found = self._commands.run(script("find_message"), keys, tag)
         events = self._trail(queue, tag)
         if place:
             return _standing(queue, tag, place.decode(), [value.decode("utf-8", "surrogateescape") for value in found], events)
@@ -167,7 +167,7 @@ class Messages:
         there = self._keys.queue(target)
         stands_for = standing_of_moved(data.get("headers") or {}, of, there)
         moved: bytes = self._commands.run(
-            script("transfer"), [*of.places, *there.publish], tag, description, pack_text(target), *stands_for
+            script("move_message"), [*of.places, *there.publish], tag, description, pack_text(target), *stands_for
         )
         if moved == b"NOQUEUE":
             raise QueueNotFound(f"queue {target!r} does not exist: the message {tag} stays in {queue!r}")

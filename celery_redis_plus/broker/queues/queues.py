@@ -95,7 +95,7 @@ class Queues:
         fields: list[tuple[str, Argument]] = [*arguments.rules()]
         owner = self._knowledge.owners.get(name) if arguments.exclusive else None
         if owner is not None:
-            # Only `claim_managed` looks who claims.
+            # Only `claim_restricted` looks who claims.
             fields += (("owner", owner), ("managed", "declared"))
         limited = Limits.of(arguments).encode()
         if limited:
@@ -122,8 +122,8 @@ class Queues:
             keys = self._keys.queue(name)
             if wanted:
                 # Readers find the queue there, before its first event.
-                self._commands.run(script("enter"), [self._keys.archives], encode_name(name))
-            self._commands.run(script("set_archive"), [keys.meta], self._archive.record(keys) if wanted else "")
+                self._commands.run(script("add_to_queue_set"), [self._keys.archives], encode_name(name))
+            self._commands.run(script("set_event_log"), [keys.meta], self._archive.record(keys) if wanted else "")
         return wanted
 
     def _write(
@@ -148,7 +148,7 @@ class Queues:
         return status, queue_id, stands, Sizes(*sizes)
 
     def _draw_id(self) -> str:
-        return base36(int(self._commands.run(script("draw_id"), [self._keys.queue_ids])))
+        return base36(int(self._commands.run(script("next_queue_id"), [self._keys.queue_ids])))
 
     def restore(self, name: str, queue_id: bytes = b"") -> None:
         """Give a lasting queue a record whose arguments nobody here knows: those who do replace it with their declaration."""
@@ -163,12 +163,12 @@ class Queues:
 
     def enlist(self, name: str, ttl: int | str) -> None:
         """Enter a queue into the list of queues; `ttl` is its life while unused, in ms, '' for a lasting one."""
-        self._commands.run(script("register"), [self._keys.queues], encode_name(name), ttl)
+        self._commands.run(script("list_queue"), [self._keys.queues], encode_name(name), ttl)
 
     def tend(self, name: str) -> None:
         """Have the queue swept even while nobody consumes it: messages expire there, or go on to a dead-letter exchange."""
-        self._commands.run(script("enter"), [self._keys.tended], encode_name(name))
-        self._commands.run(script("ring"), [self._keys.tended_bell], "")
+        self._commands.run(script("add_to_queue_set"), [self._keys.tended], encode_name(name))
+        self._commands.run(script("notify"), [self._keys.tended_bell], "")
 
     def tended(self) -> list[str]:
         """Return the queues that are swept although nobody may consume them."""
@@ -305,7 +305,7 @@ class Queues:
     def _remember(self, names: Iterable[str]) -> None:
         """Leave tombstones for `TOMBSTONE_S`, `MOST_TOMBSTONES` in all."""
         encoded = [encode_name(name) for name in names]
-        self._commands.run(script("bury"), [self._keys.queues], TOMBSTONE_S * 1000, MOST_TOMBSTONES, *encoded)
+        self._commands.run(script("tombstone_queues"), [self._keys.queues], TOMBSTONE_S * 1000, MOST_TOMBSTONES, *encoded)
 
     def empty_trash(self, name: str, archive: bytes | str = "") -> None:
         """Free the messages of a queue that was purged or deleted; `archive` is the record of the events of a deleted one."""
@@ -328,7 +328,7 @@ class Queues:
         """Do a part of `touch`, from 0 on; return where the next one begins, 0 at the end, -1 where the queue is gone."""
         keys = self._keys.queue(name)
         others = [key for key in keys.structure() if key != keys.meta]
-        return int(self._commands.run(script("touch"), [keys.meta, keys.message, *others], page, PAGE))
+        return int(self._commands.run(script("extend_queue_ttl"), [keys.meta, keys.message, *others], page, PAGE))
 
     def overdue(self, limit: int = 100) -> list[str]:
         """Return transient queues that were not used in time, on the server's clock, and have no record any more.

@@ -49,7 +49,10 @@ def test_everything_else_works(full):
     messages = full.claim("q", credit=10)
     assert len(messages) == 10
     keys = full.keys.queue("q")
-    assert full.commands.run(script("heartbeat"), [keys.index, keys.message], 30_000, 1, messages[0].tag, messages[0].claim) == []
+    assert (
+        full.commands.run(script("extend_leases"), [keys.index, keys.message], 30_000, 1, messages[0].tag, messages[0].claim)
+        == []
+    )
     full.settle(Settlement.ACK, *messages[:4])
     full.settle(Settlement.REQUEUE, *messages[4:6])
     full.settle(Settlement.REJECT, *messages[6:8])

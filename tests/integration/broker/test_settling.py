@@ -150,7 +150,7 @@ def test_a_settlement_whose_connection_is_busy_for_long_is_left_to_the_duties(br
 def hand_back_page(broker, page, *known):
     keys = broker.keys.queue("q")
     return broker.commands.run(
-        script("hand_back_session"),
+        script("release_session"),
         [keys.ready, keys.index, keys.message, keys.bell, keys.expiry, keys.timer, keys.meta],
         "holder",
         page,

@@ -43,7 +43,7 @@ def test_an_owed_reply_after_a_refusal_is_still_its_own(commands):
     commands.command("SET", "bell:{q}", "x")
     answers = []
     commands.post(ZADD_TWO, [b"timer:{q}", b"bell:{q}"], done=lambda _, error: answers.append(error), hold=True)
-    commands.post(script("draw_id"), [b"queue_ids"], done=lambda reply, _: answers.append(reply), hold=True)
+    commands.post(script("next_queue_id"), [b"queue_ids"], done=lambda reply, _: answers.append(reply), hold=True)
     with pytest.raises(WrongKeyType):
         commands.run(ZADD_TWO, [b"timer:{q}", b"bell:{q}"])
     commands.catch_up()

@@ -13,10 +13,10 @@ from tests.support.inbox import Inbox, publish
 LUA = resources.files("celery_redis_plus.lua")
 NAMES = sorted(path.name.removesuffix(".lua") for path in LUA.iterdir() if path.name.endswith(".lua"))
 #: These may be refused when the server's memory is full: they add.
-MAY_BE_REFUSED = {"publish", "publish_dead", "publish_managed", "track", "publish_fanout"}
+MAY_BE_REFUSED = {"publish", "publish_dead", "publish_bounded", "track", "publish_fanout"}
 READ_ONLY = {
-    "count_consumers", "counters", "list_consumers", "list_messages", "list_overdue", "list_subscribers", "locate",
-    "name_expired",
+    "count_consumers", "counters", "list_consumers", "list_messages", "list_overdue", "list_subscribers", "find_message",
+    "list_expired_names",
 }  # fmt: skip
 
 
@@ -106,14 +106,14 @@ def test_what_is_passed_agrees_with_the_headers(connect, redis_client, monkeypat
         "heartbeat_fanout",
         "unsubscribe_fanout",
         "list_subscribers",
-        "reap_subscribers",
+        "remove_expired_subscribers",
         "claim",
         "ack",
         "requeue",
         "reject",
         "sweep",
         "declare",
-        "register",
+        "list_queue",
         "bind",
         "purge",
         "delete",

@@ -126,7 +126,7 @@ def test_scripts_write_only_what_their_headers_say(connect, redis_client):
     with watching(redis_client) as writes:
         for _ in mixed_run(connect):
             pass
-    assert {"publish", "claim", "declare", "join"} <= {name for name, _, _ in writes}
+    assert {"publish", "claim", "declare", "register_consumer"} <= {name for name, _, _ in writes}
     for name, command, key in writes:
         one = describe(key.encode("latin-1"))
         assert one is not None, (name, command, key)

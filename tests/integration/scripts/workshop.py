@@ -110,7 +110,7 @@ class Workshop:
             else:
                 keys = [*self.q.places, self.q.room, self.q.consumers, self.q.producer + b"p"]
                 number = next(self.numbers)
-                self.run("publish_managed", keys, b"{}\n" + body, 255, eta, number, 0, 900_000, life, limits, "0 0 me ", "")
+                self.run("publish_bounded", keys, b"{}\n" + body, 255, eta, number, 0, 900_000, life, limits, "0 0 me ", "")
 
     def claim(self, *queues: str, credit: int = 100) -> list[Claimed]:
         return self.claimer.claim(queues or ("q",), credit, share=False).messages
@@ -150,7 +150,7 @@ class Workshop:
             self.sweep()
         self.claim("q", "d")
         if self.client.hexists(self.q.meta, "managed"):
-            self.run("claim_managed", self.q.crew, 10, 30_000, "other", 10**6, "", 10, 0, 5, 5, "w")
+            self.run("claim_restricted", self.q.crew, 10, 30_000, "other", 10**6, "", 10, 0, 5, 5, "w")
         self.sweep()
 
     def found(self) -> Counter[bytes]:

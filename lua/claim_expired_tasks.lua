@@ -7,7 +7,7 @@
 -- Returns { tag, time of death (ms), payload, body, ... }, '' for a body that stands in its payload.
 -- @include now
 -- @include text
--- @include expired
+-- @include expired_tasks
 local now, bytes = now_ms(), tonumber(ARGV[3])
 local outbox = outbox_of(0)
 local until_now, beyond = text(now), '(' .. text(now + ARGV[2])

@@ -6,7 +6,7 @@
 -- ARGV  1 consumer
 -- Returns how many consumers are left.
 -- @include now
--- @include crew
+-- @include consumers
 local crew = crew_of(0)
 -- It is not dead: what it holds is its own, and nothing is taken over.
 if redis.call('HGET', crew.meta, 'active') == ARGV[1] then redis.call('HDEL', crew.meta, 'active') end

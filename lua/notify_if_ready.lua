@@ -3,7 +3,7 @@
 -- KEYS  1 queue (zset, read)  2 bell (zset)  3 meta (hash, read)
 -- ARGV  none
 -- Returns 1 where it rang.
--- @include ring
+-- @include notify
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 ring(KEYS[2], KEYS[3])
 return 1

@@ -4,7 +4,7 @@
 -- ARGV  1 waiter  2 its message was refused, and counts as such (0/1)
 -- Returns 1 where it stood in the line, else 0.
 -- @include now
--- @include room
+-- @include release_capacity
 local stood = redis.call('ZSCORE', KEYS[1], ARGV[1]) and 1 or 0
 leave_line(KEYS[1], ARGV[1])
 ring_room(KEYS[1], 1, now_ms())

@@ -4,7 +4,7 @@
 -- ARGV  tags
 -- Returns how many were named.
 -- @include text
--- @include expired
+-- @include expired_tasks
 local outbox = outbox_of(0)
 for _, tag in ipairs(ARGV) do forget_expired(outbox, tag) end
 return #ARGV

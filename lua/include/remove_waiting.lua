@@ -1,5 +1,5 @@
--- @include room
--- @include event
+-- @include release_capacity
+-- @include log_event
 
 -- Finds a message that nobody has, ready or delayed. Returns the score of its place in the queue, and when it will be due (text;
 -- false for a ready one); false where it does not wait.

@@ -8,16 +8,16 @@
 --       one, as far as it knows  8 delivery limit of queues without their own (-1 = none)  9 how many dead letters the queue
 --       keeps at most  10 the worker's name, packed for events
 -- Returns { 'state wait epoch more ranked deaths', header, payload, ..., death, ... }: the last `deaths` entries are about messages that
--- died in a takeover, as put_back.lua has them. wait: ms after which the consumer has to claim again (-1 = it is
+-- died in a takeover, as return_to_queue.lua has them. wait: ms after which the consumer has to claim again (-1 = it is
 -- woken); more: 1 = there is work left, or the consumer has to claim when it has credit again;
 -- ranked: 1 = consumers have priorities. States:
 --   ok; plain (it has no rules any more); paused; standby (another consumer is the active one, or has the queue alone);
 --   outranked (one of a higher priority has credit); again (a takeover takes more calls);
 --   unknown (it is not on the list and has to join again); locked (the queue belongs to another connection: the consumer is off
 --   the list)
--- @include crew
--- @include put_back
--- @include take
+-- @include consumers
+-- @include return_to_queue
+-- @include claim_messages
 
 local crew = crew_of(0)
 local count, me, credit = math.min(tonumber(ARGV[1]), 500), ARGV[5], tonumber(ARGV[6])

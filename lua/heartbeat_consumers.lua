@@ -8,7 +8,7 @@
 -- with rules counts as dead if it is not heard of, or one was probed (-1 = nobody has to look), why the queue is paused ('' = it
 -- is not), until when (ms since the epoch, 0 = for good).
 -- @include now
--- @include crew
+-- @include consumers
 local now = now_ms()
 local life = tonumber(ARGV[1])
 local reply = {}

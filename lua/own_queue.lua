@@ -4,7 +4,7 @@
 -- ARGV  1 the owner that was found gone ('' = it had none)  2 the new owner
 -- Returns 1; 0 where the queue has another owner by now, or none.
 if (redis.call('HGET', KEYS[1], 'owner') or '') ~= ARGV[1] then return 0 end
--- As declare.lua has it: only `claim_managed` takes from an owned queue, since it looks who claims.
+-- As declare.lua has it: only `claim_restricted` takes from an owned queue, since it looks who claims.
 redis.call('ZADD', KEYS[2], '-inf', '')
 local ttl_ms = redis.call('HGET', KEYS[1], 'ttl')
 if ttl_ms then redis.call('PEXPIRE', KEYS[2], ttl_ms) end

@@ -5,8 +5,8 @@
 -- ARGV  1 tag  2 reason  3 how many dead letters the queue keeps at most
 -- Returns 'died'; 'dead' where it is a dead letter already; 'gone' where the queue does not have it any more.
 -- @include now
--- @include places
--- @include die
+-- @include state_keys
+-- @include dead_letter
 local queue, tag = places(0), ARGV[1]
 if redis.call('ZSCORE', queue.dead, tag) or redis.call('ZSCORE', queue.dying, tag) then return 'dead' end
 local score = redis.call('ZSCORE', queue.ready, tag) or redis.call('HGET', queue.message .. tag, 'score')

@@ -1,5 +1,5 @@
 -- @include text
--- @include die
+-- @include dead_letter
 -- @include retry_delay
 -- @include keep_ttl
 
@@ -79,7 +79,7 @@ local function put_back_failed(queue, rules, limit, tag, score, expires, now, ho
 end
 
 -- Puts back a message whose consumer was lost. A message's first failure counts in any case: its consumer does not tell how far it
--- had come. From then on the consumer says when it begins (`begin.lua`), and a loss before that is no failure of the message, unless
+-- had come. From then on the consumer says when it begins (`mark_begun.lua`), and a loss before that is no failure of the message, unless
 -- there were more than `most_unbegun` of them: a message may kill its consumers before they can say so. Returns as `put_back_failed`.
 local function most_unbegun(limit)
   return limit < 0 and math.huge or 5 * limit + 10

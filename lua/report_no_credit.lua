@@ -5,7 +5,7 @@
 --       11 trash (zset, read)  12 consumers (zset)  13 consumer (prefix of a hash)  14 interested (zset)
 -- ARGV  1 consumer
 -- Returns 1 where that changed something.
--- @include crew
+-- @include consumers
 local crew = crew_of(0)
 local changed = redis.call('ZREM', crew.interested, ARGV[1])
 if changed == 1 then wake(crew) end

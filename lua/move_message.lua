@@ -8,10 +8,10 @@
 --       [4 its deduplication, see include/unique  5 the key of its id in the target]
 -- Returns its tag in the target; '' where it does not wait; 'NOQUEUE' where the target has no record, and nothing has changed.
 -- @include now
--- @include places
--- @include waiting
+-- @include state_keys
+-- @include remove_waiting
 -- @include enqueue
--- @include unique
+-- @include deduplication
 local queue, tag = places(0), ARGV[1]
 local record = redis.call('HMGET', KEYS[12], unpack(RECORD))
 if not record[1] then return 'NOQUEUE' end

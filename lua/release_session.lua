@@ -7,9 +7,9 @@
 -- ARGV  1 holder  2 lowest deadline of the page, as ZRANGEBYSCORE takes it ('-inf' first)  3 entries a page, and those with the
 --       deadline of its last one, then the tags that the process does hold
 -- Returns { how many went back, ARGV 2 of the next page ('' = done) }.
--- @include put_back
--- @include event
--- @include ring
+-- @include return_to_queue
+-- @include log_event
+-- @include notify
 local queue = { ready = KEYS[1], expiry = KEYS[5], timer = KEYS[6] }
 local ttl = redis.call('HGET', KEYS[7], 'ttl')
 local known = {}

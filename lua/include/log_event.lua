@@ -1,6 +1,6 @@
 -- @include now
 -- @include text
--- @include marks
+-- @include tag_flags
 
 -- KEYS of its own  events (stream)  events_meta (hash)  events_readers (hash, read)  trail (prefix of a string)
 -- Lifecycle events: what an entry holds stands in celery_redis_plus/events.py. A script that changes a message's state tells of

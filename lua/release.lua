@@ -5,9 +5,9 @@
 -- ARGV  1 was seen by the consumer, so it is redelivered next time (0/1)
 --       then pairs: tag, claim number; a pair with an old claim number changes nothing
 -- Returns how many went back.
--- @include put_back
--- @include event
--- @include ring
+-- @include return_to_queue
+-- @include log_event
+-- @include notify
 local queue = { ready = KEYS[1], expiry = KEYS[5], timer = KEYS[6] }
 local ttl = redis.call('HGET', KEYS[7], 'ttl')
 local returned = 0

@@ -9,7 +9,7 @@
 -- alone, 'locked' where the queue belongs to another connection, 'in use' where it cannot be had alone; 'probing' where those in the way may be dead: ask again soon. (No consumer is
 -- listed then.)
 -- @include now
--- @include crew
+-- @include consumers
 local crew = crew_of(0)
 local now = now_ms()
 local me = ARGV[1]

@@ -1,5 +1,5 @@
 -- @include text
--- @include places
+-- @include state_keys
 -- @include keep_ttl
 
 -- The zset `consumers` is the only source of which consumers a queue has: consumer -> alive until (ms). What the record says
@@ -52,7 +52,7 @@ local function first_in_line(crew)
   end
 end
 
--- Says in the queue's record whether it has rules for its consumers, so that only `claim_managed` may take from it, and which
+-- Says in the queue's record whether it has rules for its consumers, so that only `claim_restricted` may take from it, and which
 -- bell wakes who is to be woken next: the active consumer's, or that of the highest priority with credit. Returns that bell.
 local function direct(crew)
   local record = redis.call('HMGET', crew.meta, 'managed', 'sac', 'active', 'prioritised', 'paused', 'exclusive')

@@ -15,10 +15,10 @@
 -- { 'CHANGED', limits, arguments of the queue }; { 'THROTTLE', us to sleep first }; { 'WAIT', ticket, live consumers... };
 -- { 'FULL', limit, its size, what it has, dead-lettered (0/1) }; { 'DROPPED', tag, how many died for it, were they kept (0/1) }.
 -- @include enqueue
--- @include once
--- @include places
--- @include die
--- @include unique
+-- @include idempotent_publish
+-- @include state_keys
+-- @include dead_letter
+-- @include deduplication
 
 local queue, room, producer, staged = places(0), KEYS[12], KEYS[14], KEYS[15]
 

@@ -1,5 +1,5 @@
 -- @include text
--- @include marks
+-- @include tag_flags
 
 -- KEYS of its own  room (zset)
 -- A tag has this character in place of the dot before its queue's id where the queue has limits: whoever settles or claims a

@@ -1,7 +1,7 @@
 -- @include message
--- @include room
+-- @include release_capacity
 -- @include text
--- @include event
+-- @include log_event
 
 -- Ends a message's life in its queue; the caller then takes it out of its place. It goes on to the dead-letter exchange (`dying`,
 -- which the sweeper's process empties), or into the queue's own store (`dead`), or away: a transient queue has no store.

@@ -1,6 +1,6 @@
 -- @include message
--- @include room
--- @include event
+-- @include release_capacity
+-- @include log_event
 
 -- Frees up to `limit` messages that a purge or a delete put into the trash. Returns how many. `archive` is the record of the
 -- events of a queue that was deleted, '' where `meta` has it. `places`: where a purge or a delete that failed has left their tags.

@@ -1,6 +1,6 @@
 -- @include now
 -- @include text
--- @include marks
+-- @include tag_flags
 
 -- What a claim script sets first: who claims, for how long (ms), how many bytes of payload at most, and what events call him.
 local holder, visibility, bytes, worker
@@ -13,8 +13,8 @@ local _for_marked
 -- that it comes by, and these are many.
 local function for_marked()
   if not _for_marked then
--- @include room
--- @include event
+-- @include release_capacity
+-- @include log_event
     _for_marked = { is_limited = is_limited, size_of = size_of, make_room = make_room, tell = tell }
   end
   return _for_marked
