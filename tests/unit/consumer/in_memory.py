@@ -1,0 +1,266 @@
+"""A broker in memory: the commands that a consumer claims with, and the connection that a delivery loop serves.
+
+No server and no thread. `InMemoryClaims` has the interface of `ClaimCommands`; what a test sets up stands in its fields.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import kombu
+
+from celery_redis_plus.broker.consumers.claims import MAX_QUEUES, Batch, ManagedBatch, State
+from celery_redis_plus.broker.consumers.unacked import Settlement, UnackedMessages
+from celery_redis_plus.connection.waker import Waker
+from celery_redis_plus.keys import Keys
+from celery_redis_plus.maintenance.delivering import Delivering
+from celery_redis_plus.options import Options
+from celery_redis_plus.stored_message import Claimed
+from celery_redis_plus.transport.channel import Channel
+from celery_redis_plus.transport.delivery_loop import DeliveryLoop
+from celery_redis_plus.transport.restricted_queues import RestrictedQueues
+
+ENVELOPE = b'{"content-type":"text/plain","content-encoding":"utf-8","headers":{},"properties":{"delivery_info":{}}}'
+
+
+class InMemoryClaims:
+    """Queues of messages, and claims from them."""
+
+    def __init__(self) -> None:
+        self.ready: dict[str, deque[str]] = defaultdict(deque)
+        #: Queues with rules for their consumers -> the state that a claim is told.
+        self.restricted: dict[str, State] = {}
+        #: What restricted claims are told else: `wait_s`, `epoch`, `ranked`.
+        self.told: dict[str, Any] = {}
+        #: The claims made: (queues, credit).
+        self.made: list[tuple[list[str], int]] = []
+        #: Claims whose replies wait for `answer`.
+        self.posted: deque[tuple[Sequence[str], int, bool, Any]] = deque()
+        #: Settled messages: (settlement, tag).
+        self.settled: list[tuple[Settlement, str]] = []
+
+    def publish(self, queue: str, *tags: str) -> None:
+        self.ready[queue] += tags
+
+    def claim(self, queues: Sequence[str], credit: int, *, share: bool, held: Sequence[int] = ()) -> Batch:
+        names = queues[:MAX_QUEUES]
+        self.made.append((list(names), credit))
+        managed = [name for name in names if name in self.restricted]
+        found: list[Claimed] = []
+        for number, name in enumerate(names):
+            if name not in managed:
+                left = credit - len(found)
+                found += self._take(name, -(-left // (len(names) - number)) if share else left)
+        return Batch(found, [name for name in names if self.ready[name] and name not in managed], managed)
+
+    def post(self, queues: Sequence[str], credit: int, *, share: bool, held: Sequence[int] = (), done: Any) -> Sequence[str]:
+        self.posted.append((queues, credit, share, done))
+        return queues
+
+    def answer(self) -> None:
+        """Reply to the oldest posted claim, in the form of the script's reply."""
+        queues, credit, share, done = self.posted.popleft()
+        batch = self.claim(queues, credit, share=share)
+        reply = [b" ".join(b"%d" % (queues.index(name) + 1) for name in batch.more)]
+        for message in batch.messages:
+            reply += [b"%d %b 1 0 0" % (queues.index(message.queue) + 1, message.tag.encode()), message.envelope + b"\n"]
+        done(reply, None)
+
+    def claim_restricted(self, queue: str, count: int, consumer: str, *, credit: int, epoch: bytes) -> ManagedBatch:
+        self.made.append(([queue], count))
+        state = self.restricted.get(queue, State.PLAIN)
+        found = self._take(queue, count) if state in (State.OK, State.PLAIN) else []
+        told = {"wait_s": None, "epoch": b"1", "ranked": False, **self.told}
+        return ManagedBatch(found, state, more=bool(found and self.ready[queue]), **told)
+
+    def fetch_body(self, message: Claimed) -> bytes | None:
+        return None
+
+    def _take(self, queue: str, count: int) -> list[Claimed]:
+        tags = [self.ready[queue].popleft() for _ in range(min(count, len(self.ready[queue])))]
+        return [Claimed(tag, queue, 1, failures=0, redelivered=False, envelope=ENVELOPE, body=b"") for tag in tags]
+
+
+class InMemoryAcks:
+    """Settles at once, and gives released messages back in place."""
+
+    def __init__(self, claims: InMemoryClaims, unacked: UnackedMessages) -> None:
+        self._claims = claims
+        self._unacked = unacked
+        self.waiting: list[Any] = []
+
+    def post(self, message: Any, settlement: Settlement) -> None:
+        self._claims.settled.append((settlement, message.tag))
+        self._unacked.confirm(message)
+
+    def gather(self, message: Any) -> None:
+        self.waiting.append(message)
+
+    def release(self, *, hold: bool = False) -> None:
+        while self.waiting:
+            self.post(self.waiting.pop(0), Settlement.ACK)
+
+    def release_due(self) -> None:
+        self.release()
+
+    def begin(self, message: Any) -> None:
+        pass
+
+    def settle_or_order(self, messages: Sequence[Any], settlement: Settlement) -> None:
+        for message in sorted(messages, key=lambda message: message.tag, reverse=True):
+            self.post(message, settlement)
+            self._claims.ready[message.queue].appendleft(message.tag)
+
+
+class InMemoryWaiter:
+    """The wait for wake-ups: a test ends it with `rings`."""
+
+    def __init__(self, waker: Waker) -> None:
+        self.armed: tuple[bytes, ...] = ()
+        #: Wake-ups that were passed on.
+        self.rung: list[bytes] = []
+        self._waker = waker
+        self._came: bytes | None = None
+        self._over = False
+
+    def arm(self, bells: Sequence[bytes]) -> None:
+        self.armed = tuple(bells)
+
+    def rings(self, bell: bytes | None) -> None:
+        self._came, self._over = bell, True
+        self._waker.wake()
+
+    def arrived(self) -> bool:
+        return self._over
+
+    def take(self) -> bytes | None:
+        self.armed, self._over = (), False
+        self._waker.clear()
+        return self._came
+
+    def wake(self) -> None:
+        self._came, self._over = None, True
+
+    def ring(self, bell: bytes) -> None:
+        self.rung.append(bell)
+
+
+class InMemoryConnection:
+    """What a delivery loop and its channels use of a connection."""
+
+    def __init__(self, **options: Any) -> None:
+        self.id = "me"
+        self.options = Options.from_mapping(options)
+        self.keys = Keys("")
+        self.broken, self.loop_thread = False, None
+        self.waker, ringer = Waker(), Waker()
+        self.claimer = InMemoryClaims()
+        self.commands = _Commands(self.claimer)
+        self.waiter = InMemoryWaiter(ringer)
+        self.wakeup_connection = SimpleNamespace(fileno=ringer.fileno, generation=1)
+        self.stream_connection = None
+        self.reader = SimpleNamespace(
+            ready=(), wants=False, armed=False, arrived=bool, look_around=bool, rest_s=float, next=lambda: None,
+            unsubscribe=lambda queue: None,
+        )  # fmt: skip
+        unacked = UnackedMessages()
+        self.service = SimpleNamespace(
+            register=unacked, keeper=None, delivering=Delivering(), start=lambda: None, check=lambda: None, wake=lambda: None,
+            watched=SimpleNamespace(add=lambda *_: None, remove=lambda *_: None),
+            roster=SimpleNamespace(hurry=lambda: None, strike_off=lambda *_: None),
+            positions=SimpleNamespace(owned=lambda *_: []),
+        )  # fmt: skip
+        self.settler = InMemoryAcks(self.claimer, unacked)
+        self.leases = SimpleNamespace(still_holds=lambda message: not message.lost)
+        self.queues = SimpleNamespace(read=lambda queue: None, arguments=lambda queue: None)
+        self.consumers = SimpleNamespace(
+            join=lambda consumer, **_: consumer.queue in self.claimer.restricted, leave=lambda *_: None,
+            suspend=lambda consumer: self.suspended.append(consumer.queue),
+        )  # fmt: skip
+        #: Queues that were told that their consumer has no credit any more.
+        self.suspended: list[str] = []
+        self.ownership = SimpleNamespace(check=lambda queue: None)
+        self.tracking = SimpleNamespace(open={}, delivered=lambda *_: None, settled=lambda *_: None)
+        self.bound: dict[str, Any] = {}
+        self.bindings = SimpleNamespace()
+        self.claims = RestrictedQueues(self)
+
+    def check(self) -> None:
+        pass
+
+    check_process = check
+
+    def new_consumer_id(self) -> str:
+        return "me.1"
+
+
+class _Commands:
+    """The connection for commands, of which no reply is owed but that of a posted claim."""
+
+    connected, owes, generation = True, False, 1
+
+    def __init__(self, claims: InMemoryClaims) -> None:
+        self._claims = claims
+        self.lock = threading.RLock()
+        self._waker = Waker()
+        #: Queues that were asked whether they have messages, for channels that do not claim.
+        self.asked: list[Sequence[bytes]] = []
+
+    def fileno(self) -> int:
+        return self._waker.fileno()
+
+    def push(self) -> None:
+        pass
+
+    def collect(self) -> None:
+        pass
+
+    def catch_up(self, until: Any) -> None:
+        while not until():
+            self._claims.answer()
+
+    def ask(self, *arguments: Any, done: Any, **_: Any) -> None:
+        self.asked.append(arguments[1:])
+        done(sum(bool(self._claims.ready[key.decode().partition("{")[2].partition("}")[0]]) for key in arguments[1:]), None)
+
+
+class Consuming:
+    """A delivery loop on a broker in memory, and what its channels were given."""
+
+    def __init__(self, **options: Any) -> None:
+        self.connection = InMemoryConnection(**options)
+        self.broker = self.connection.claimer
+        self.unacked = self.connection.service.register
+        self.loop = DeliveryLoop(self.connection)
+        self._transport = kombu.Connection("redisplus://").transport
+        self._transport.session, self._transport.poller = self.connection, self.loop
+        #: The delivered messages, in their order.
+        self.messages: list[Any] = []
+
+    def channel(self, *queues: str, prefetch: int = 0, no_ack: bool = False) -> Channel:
+        """Return a channel that consumes `queues`."""
+        channel = Channel(self._transport)
+        channel.basic_qos(prefetch_count=prefetch)
+        for queue in queues:
+            channel.basic_consume(queue, no_ack=no_ack, callback=self.messages.append, consumer_tag=queue)
+        return channel
+
+    def drain(self, count: int | None = None) -> list[str]:
+        """Deliver until nothing comes, or up to `count` messages more; return the tags of these."""
+        before = len(self.messages)
+        while (count is None or len(self.messages) < before + count) and self.loop.drain(0):
+            pass
+        return [message.delivery_tag for message in self.messages[before:]]
+
+    def ack(self, *tags: str) -> None:
+        for message in self.messages:
+            if message.delivery_tag in tags and not message.acknowledged:
+                message.ack()
+
+    def waiting(self, queue: str) -> list[str]:
+        """Return what stands in the queue, unclaimed."""
+        return list(self.broker.ready[queue])

@@ -1,0 +1,99 @@
+"""Messages that a consumer will not settle go back: unseen ones from the buffer, seen ones from its deliveries."""
+
+from __future__ import annotations
+
+from celery_redis_plus.broker.consumers.unacked import Settlement
+
+
+def test_a_close_releases_what_was_claimed(consuming):
+    world = consuming()
+    world.broker.publish("q", *"abcd")
+    channel = world.channel("q", prefetch=3)
+    assert world.drain(1) == ["a"]
+    channel.close()
+    assert dict(map(reversed, world.broker.settled)) == {
+        "a": Settlement.RETURN, "b": Settlement.HAND_BACK, "c": Settlement.HAND_BACK,
+    }  # fmt: skip
+    assert sorted(world.waiting("q")) == [*"abcd"]
+    assert len(world.unacked) == 0
+
+
+def test_a_cancel_releases_what_was_claimed_from_its_queue(consuming):
+    world = consuming()
+    world.broker.publish("q", "q1", "q2")
+    world.broker.publish("r", "r1", "r2")
+    channel = world.channel("q", "r", prefetch=10)
+    world.drain(1)
+    channel.basic_cancel("q")
+    assert world.waiting("q") == ["q2"]
+    assert world.waiting("r") == []
+    assert world.drain() == ["r1", "r2"]
+
+
+def test_another_channel_keeps_its_messages_when_one_closes(consuming):
+    world = consuming()
+    world.broker.publish("q", "q1", "q2")
+    world.broker.publish("r", "r1", "r2")
+    first = world.channel("q", prefetch=2)
+    world.channel("r", prefetch=2)
+    assert world.drain(1) == ["q1"]
+    world.loop.claiming.claim()
+    first.close()
+    assert world.drain() == ["r1", "r2"]
+    assert sorted(world.unacked.tags()) == ["r1", "r2"]
+
+
+def test_a_recover_releases_what_was_delivered(consuming):
+    world = consuming()
+    world.broker.publish("q", *"ab")
+    channel = world.channel("q", prefetch=2)
+    world.drain()
+    channel.basic_recover(requeue=True)
+    assert [settlement for settlement, _ in world.broker.settled] == [Settlement.RETURN] * 2
+    assert sorted(world.waiting("q")) == ["a", "b"]
+
+
+def test_a_message_is_settled_once(consuming):
+    world = consuming()
+    world.broker.publish("q", "a")
+    channel = world.channel("q", prefetch=1)
+    world.drain()
+    channel.basic_ack("a")
+    channel.basic_reject("a", requeue=True)
+    channel.close()
+    assert world.broker.settled == [(Settlement.ACK, "a")]
+
+
+def test_an_ack_of_several_covers_what_was_delivered_before(consuming):
+    world = consuming()
+    world.broker.publish("q", *"abcd")
+    channel = world.channel("q", prefetch=4)
+    world.drain()
+    channel.basic_ack("c", multiple=True)
+    assert [tag for _, tag in world.broker.settled] == ["a", "b", "c"]
+    assert world.unacked.tags() == ["d"]
+
+
+def test_a_broken_connection_leaves_its_messages_to_maintenance(consuming):
+    world = consuming()
+    world.broker.publish("q", *"abc")
+    channel = world.channel("q", prefetch=3)
+    world.drain(1)
+    world.connection.broken = True
+    channel.close()
+    assert world.broker.settled == []
+    assert {one.held.tag: one.settlement for one in world.unacked.orders()} == {
+        "b": Settlement.HAND_BACK, "c": Settlement.HAND_BACK,
+    }  # fmt: skip
+    assert [one.tag for one in world.unacked.adrift()] == ["a"]
+    assert list(world.unacked.broken_sessions().values()) == [frozenset({"q"})]
+
+
+def test_an_ack_over_a_broken_connection_is_deferred(consuming):
+    world = consuming()
+    world.broker.publish("q", "a")
+    world.channel("q", prefetch=1)
+    world.drain()
+    world.connection.broken = True
+    world.ack("a")
+    assert [(one.held.tag, one.settlement) for one in world.unacked.orders()] == [("a", Settlement.ACK)]

@@ -1,0 +1,100 @@
+"""Queues with rules for their consumers are claimed from one by one, as the server answers for each."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redis_plus.broker.consumers.claims import State
+from celery_redis_plus.broker.consumers.unacked import Settlement
+
+
+def test_a_queue_that_a_plain_claim_leaves_alone_is_claimed_by_its_rules(consuming):
+    world = consuming()
+    world.channel("q", prefetch=2)
+    world.broker.restricted["q"] = State.OK
+    world.broker.publish("q", *"abc")
+    assert world.drain() == ["a", "b"]
+
+
+def test_plain_and_restricted_queues_share_the_credit(consuming):
+    world = consuming()
+    world.broker.restricted["r"] = State.OK
+    world.channel("q", "r", prefetch=4)
+    world.broker.publish("q", "q1", "q2", "q3", "q4")
+    world.broker.publish("r", "r1", "r2", "r3", "r4")
+    assert sorted(world.drain()) == ["q1", "q2", "r1", "r2"]
+
+
+def test_a_queue_without_rules_any_more_is_plain_again(consuming):
+    world = consuming()
+    world.broker.restricted["q"] = State.OK
+    world.channel("q", prefetch=1)
+    world.broker.publish("q", *"ab")
+    assert world.drain() == ["a"]
+    world.broker.restricted["q"] = State.PLAIN
+    world.ack("a")
+    assert world.drain() == ["b"]
+    del world.broker.restricted["q"]
+    world.broker.made.clear()
+    world.broker.publish("q", "c")
+    world.ack("b")
+    world.connection.waiter.rings(None)
+    assert world.drain() == ["c"]
+
+
+@pytest.mark.parametrize("state", [State.PAUSED, State.STANDBY, State.OUTRANKED])
+def test_a_consumer_that_may_not_take_messages_gets_none(consuming, state):
+    world = consuming()
+    world.broker.restricted["q"] = state
+    world.channel("q", prefetch=1)
+    world.broker.publish("q", "a")
+    assert world.drain() == []
+    assert world.waiting("q") == ["a"]
+
+
+def test_a_consumer_that_is_not_active_any_more_releases_its_buffer(consuming):
+    world = consuming(overfetch_factor=3.0)
+    world.broker.restricted["q"] = State.OK
+    world.channel("q", prefetch=1)
+    world.broker.publish("q", *"ab")
+    assert world.drain() == ["a"]
+    world.broker.restricted["q"] = State.STANDBY
+    world.connection.waiter.rings(None)
+    assert world.drain() == []
+    assert world.broker.settled == [(Settlement.HAND_BACK, "b")]
+    assert world.waiting("q") == ["b"]
+
+
+def test_a_queue_is_claimed_from_again_after_the_time_that_the_server_says(consuming):
+    world = consuming()
+    world.broker.restricted["q"] = State.OUTRANKED
+    world.broker.told["wait_s"] = 0.05
+    world.channel("q", prefetch=1)
+    assert world.drain() == []
+    world.broker.restricted["q"] = State.OK
+    world.broker.publish("q", "a")
+    world.loop.drain(5)
+    assert [message.delivery_tag for message in world.messages] == ["a"]
+
+
+def test_a_consumer_of_a_queue_that_another_connection_owns_ends(consuming):
+    world = consuming()
+    world.broker.restricted["q"] = State.LOCKED
+    channel = world.channel("q", "r", prefetch=2)
+    world.broker.publish("q", "a")
+    world.broker.publish("r", "b")
+    assert world.drain() == ["b"]
+    channel.close()
+    assert world.waiting("q") == ["a"]
+
+
+def test_queues_with_priorities_hear_that_the_credit_is_gone(consuming):
+    world = consuming()
+    world.broker.restricted["q"] = State.OK
+    world.broker.told["ranked"] = True
+    world.channel("q", "r", prefetch=1)
+    world.drain()
+    world.broker.publish("r", "b")
+    world.connection.waiter.rings(world.connection.keys.queue("r").bell)
+    assert world.drain() == ["b"]
+    assert world.connection.suspended == ["q"]
