@@ -17,7 +17,7 @@ from benchmarks.contenders import ORDER, Contender, discover, register_transport
 from benchmarks.machine import describe
 from benchmarks.measurements import MEASUREMENTS, Measurement
 from benchmarks.runner import Plan, run_all
-from celery_redis_plus.demo.server import EmbeddedServer
+from celery_redis_plus.testing.server import EmbeddedServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

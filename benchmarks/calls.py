@@ -20,7 +20,7 @@ from celery import Celery
 from celery.worker import state
 
 import celery_redis_plus
-from celery_redis_plus.demo.server import EmbeddedServer
+from celery_redis_plus.testing.server import EmbeddedServer
 
 PACKAGE = str(Path(celery_redis_plus.__file__).parent)
 TASKS = 60

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.machine import describe
 from celery_redis_plus import events
-from celery_redis_plus.demo.server import EmbeddedServer
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.spark import ingest, tables
@@ -23,6 +22,7 @@ from celery_redis_plus.spark.planning import Planner
 from celery_redis_plus.spark.reading import read_slice
 from celery_redis_plus.spark.session import session
 from celery_redis_plus.spark.source_options import SourceOptions
+from celery_redis_plus.testing.server import EmbeddedServer
 from tests.support.event_streams import add_events, lives
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from tests.support.workers import Worker
 if TYPE_CHECKING:
     import redis
 
-    from celery_redis_plus.demo.server import EmbeddedServer
+    from celery_redis_plus.testing.server import EmbeddedServer
 
 
 @pytest.fixture(autouse=True)

@@ -19,11 +19,11 @@ from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.demo import journal as journals
 from celery_redis_plus.demo.app import BROKER_VARIABLE, PREFIX_VARIABLE, journal_of, make_app
 from celery_redis_plus.demo.guard import Guard
-from celery_redis_plus.demo.server import EmbeddedServer
 from celery_redis_plus.demo.worker import WorkerProcess
 from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.maintenance.process_services import services
 from celery_redis_plus.options import Options
+from celery_redis_plus.testing.server import EmbeddedServer
 from celery_redis_plus.transport.url_schemes import OWN_SCHEMES
 
 if TYPE_CHECKING:

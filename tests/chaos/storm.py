@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import redis
 
 if TYPE_CHECKING:
-    from celery_redis_plus.demo.server import EmbeddedServer
+    from celery_redis_plus.testing.server import EmbeddedServer
     from tests.chaos.crew import Crew, Member
     from tests.support.proxy import Proxy
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from celery import Celery
 
 import celery_redis_plus
-from celery_redis_plus.demo.server import EmbeddedServer
+from celery_redis_plus.testing.server import EmbeddedServer
 
 APP = """
 import os

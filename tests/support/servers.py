@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 import redis
 
-from celery_redis_plus.demo.server import EmbeddedServer, ServerStartError, embedded_binary
+from celery_redis_plus.testing.server import EmbeddedServer, ServerStartError, embedded_binary
 
 URL_VARIABLE = "CRP_TEST_URL"
 PROGRAM_VARIABLE = "CRP_TEST_SERVER"

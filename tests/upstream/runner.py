@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.demo.server import HOST, EmbeddedServer
+from celery_redis_plus.testing.server import HOST, EmbeddedServer
 from tests.upstream.processes import run_group
 from tests.upstream.results import Results
 from tests.upstream.skips import skips_for

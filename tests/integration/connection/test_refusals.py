@@ -11,8 +11,8 @@ import pytest
 import redis.exceptions as redis_errors
 
 from celery_redis_plus import errors
-from celery_redis_plus.demo.server import EmbeddedServer
 from celery_redis_plus.error_translation import translate
+from celery_redis_plus.testing.server import EmbeddedServer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.server

@@ -6,8 +6,8 @@ import threading
 import pytest
 from kombu import Connection
 
-from celery_redis_plus.demo.server import HOST
 from celery_redis_plus.errors import ServerLoading
+from celery_redis_plus.testing.server import HOST
 from tests.support.servers import new_server
 from tests.support.waiting import wait_until
 

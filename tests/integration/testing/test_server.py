@@ -1,7 +1,7 @@
 import pytest
 import redis
 
-from celery_redis_plus.demo.server import EmbeddedServer, ServerStartError
+from celery_redis_plus.testing.server import EmbeddedServer, ServerStartError
 from tests.support.servers import new_server, old_server_program
 from tests.support.waiting import wait_until
 

