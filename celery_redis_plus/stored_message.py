@@ -43,12 +43,6 @@ class Outgoing:
     queue_id: bytes = b""
     prepare_again: Callable[[], Outgoing] | None = None
 
-    @property
-    def payload(self) -> bytes:
-        """What the field `payload` holds: without a line feed if the body is large and stands in a field of its own."""
-        body = self.body
-        return self.envelope if len(body) > LARGE_BODY else b"%b\n%b" % (self.envelope, body)
-
 
 @dataclass(slots=True)
 class Claimed:

@@ -21,8 +21,6 @@ from celery_redis_plus.connection.reply_parser import send
 from celery_redis_plus.errors import ServerUnavailable
 
 if TYPE_CHECKING:
-    from redis.connection import Connection
-
     from celery_redis_plus.scripts import Script
 
 logger = logging.getLogger(__name__)
@@ -156,9 +154,9 @@ class CommandConnection(PersistentConnection):
             self.in_doubt = False
             try:
                 self._busy = True
-                packed = b"".join(map(pack_command, commands))
+                packed = self._behind_outbox(b"".join(map(pack_command, commands)))
                 self.in_doubt = True
-                self._write(connection, packed)
+                send(connection, packed)
                 self._read_owed()
                 replies: list[Any] = []
                 for command in commands:
@@ -197,12 +195,13 @@ class CommandConnection(PersistentConnection):
             try:
                 connection = self._open()
                 self._busy = True
-                packed = self._with_source(script, packed)
+                if script.sha not in self._loaded:
+                    packed = self._with_source(script, packed)
                 self._owed.append(owed)
                 if hold:
                     self._outbox.append(packed)
                 else:
-                    self._write(connection, packed)
+                    send(connection, self._behind_outbox(packed))
             except BaseException as error:
                 if not self._owed:
                     owed.settle(None, error if isinstance(error, Exception) else ConnectionError(repr(error)))
@@ -219,7 +218,7 @@ class CommandConnection(PersistentConnection):
                 connection = self._open()
                 try:
                     self._busy = True
-                    self._write(connection, b"")
+                    send(connection, self._behind_outbox(b""))
                 except BaseException as error:
                     self._break(error)
                 finally:
@@ -244,7 +243,7 @@ class CommandConnection(PersistentConnection):
                 if hold:
                     self._outbox.append(packed)
                 else:
-                    self._write(connection, packed)
+                    send(connection, self._behind_outbox(packed))
             except BaseException as error:
                 self._break(error)
             finally:
@@ -302,9 +301,12 @@ class CommandConnection(PersistentConnection):
         self.in_doubt = False
         try:
             self._busy = True
-            written = packed if script is None else self._with_source(script, packed)
+            if script is not None and script.sha not in self._loaded:
+                packed = self._with_source(script, packed)
+            if self._outbox:
+                packed = self._behind_outbox(packed)
             self.in_doubt = True
-            self._write(connection, written)
+            send(connection, packed)
             if self._owed:
                 self._read_owed()
             reply = self._read()
@@ -322,12 +324,10 @@ class CommandConnection(PersistentConnection):
         return reply
 
     def _with_source(self, script: Script, packed: bytes) -> bytes:
-        """Return the call of a script with its source before it, where this connection has not brought that yet.
+        """Return the call of a script with its source before it.
 
         Scripts are not replicated and a fresh server has none: each connection brings the ones it uses, in the same write.
         """
-        if script.sha in self._loaded:
-            return packed
         self._loaded.add(script.sha)
         self._source_error = None
         self._owed.append(_PendingReply(None, b"", self._source_answered))
@@ -337,11 +337,11 @@ class CommandConnection(PersistentConnection):
         if error is not None:
             self._source_error = error
 
-    def _write(self, connection: Connection, packed: bytes) -> None:
-        if self._outbox:
-            packed = b"".join((*self._outbox, packed))
-            self._outbox.clear()
-        send(connection, packed)
+    def _behind_outbox(self, packed: bytes) -> bytes:
+        """Return packed commands behind those that wait for the next write."""
+        packed = b"".join((*self._outbox, packed))
+        self._outbox.clear()
+        return packed
 
     def _read_owed(self) -> None:
         """Read what is owed now; a script that is sent again meanwhile is answered after the caller's own command."""
@@ -365,7 +365,7 @@ class CommandConnection(PersistentConnection):
                 if owed.script is not None:
                     packed = self._with_source(owed.script, owed.packed)
                     self._owed.append(owed)
-                    self._write(self._open(), packed)
+                    send(self._open(), self._behind_outbox(packed))
                 self._busy = within
                 return
         except ResponseError as error:

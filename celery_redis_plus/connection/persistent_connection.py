@@ -99,7 +99,8 @@ class PersistentConnection:
 
     def exclusive(self) -> AbstractContextManager[Any]:
         """Return this process's lock, for calls that belong together: a parent's may have been held at the fork."""
-        self._check_process()
+        if self._pid != this_process.pid:
+            self._after_fork()
         return self.lock
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ OPTIONS_OF_CELERY = frozenset(
 )
 #: Arguments of `celery_redis_plus.publish` that do nothing as options of a task.
 OF_OUR_PUBLISH = ("track", "ack_timeout")
-_PASSED_ON = PROPERTIES | OPTIONS_OF_CELERY
+PASSED_ON = PROPERTIES | OPTIONS_OF_CELERY
 
 #: Consumer arguments of RabbitMQ that change nothing about which messages are delivered.
 HARMLESS_CONSUMER_ARGUMENTS = frozenset({"x-cancel-on-ha-failover", "x-consumer-timeout"})
@@ -63,15 +63,13 @@ _reported: set[tuple[Hashable, ...]] = set()
 
 
 def check_properties(properties: Mapping[str, Any], headers: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Look at a message's properties; those in `known` are the transport's own. On the path of every publish.
+    """Look at a message's properties; those in `known` are the transport's own.
 
     Raises:
         InvalidArgument: `track` or `ack_timeout`, which only `celery_redis_plus.publish` understands.
     """
-    if _PASSED_ON.issuperset(properties):
-        return
     # Celery passes the value of each stamp as an option of the stamp's name.
-    unknown = set(properties).difference(_PASSED_ON, known, headers.get("stamped_headers") or ())
+    unknown = set(properties).difference(PASSED_ON, known, headers.get("stamped_headers") or ())
     for name in sorted(unknown):
         if name in OF_OUR_PUBLISH:
             raise InvalidArgument(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kombu.utils import json as kombu_json
@@ -14,8 +14,8 @@ CONVERTED = b'"__type__"'
 _decode = json.JSONDecoder().decode
 
 
-def _encoder() -> Callable[[Any], str]:
-    """Return an encoder that is made once.
+def _encoder() -> Callable[[Any, int], Iterable[str]]:
+    """Return an encoder that is made once: it takes an object and its depth, and returns the parts of its JSON.
 
     The standard library's makes its inner C encoder anew for every call, which costs as much as encoding our few fields; where
     there is none (PyPy) its own way is taken.
@@ -24,13 +24,11 @@ def _encoder() -> Callable[[Any], str]:
     slow = json.JSONEncoder(separators=(",", ":"), default=default)
     make = json.encoder.c_make_encoder  # type: ignore[attr-defined]  # not in typeshed
     if make is None:
-        return slow.encode
-    fast = make(None, default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True)
-
-    def encode(data: Any) -> str:
-        return "".join(fast(data, 0))
-
-    return encode
+        return lambda data, _: slow.iterencode(data)
+    fast: Callable[[Any, int], Iterable[str]] = make(
+        None, default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True
+    )
+    return fast
 
 
 _encode = _encoder()
@@ -42,7 +40,7 @@ def dump(data: dict[str, Any]) -> bytes:
     Raises:
         TypeError: a value of a type that kombu has no conversion for.
     """
-    return _encode(data).encode("ascii")
+    return "".join(_encode(data, 0)).encode("ascii")
 
 
 def load(line: bytes) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from celery_redis_plus.broker.arguments.deduplication import unique
 from celery_redis_plus.broker.arguments.eta import delay_to_ms, eta_to_ms
 from celery_redis_plus.broker.arguments.expiry import lifetime
-from celery_redis_plus.broker.arguments.priority import check_priority, rank
+from celery_redis_plus.broker.arguments.priority import RANKS, check_priority
 from celery_redis_plus.broker.dead_letters.unroutable import NO_SUBSCRIBERS, UNDELIVERED, UNROUTABLE
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.errors import BrokerError, InvalidArgument, MessageNotAccepted, PublishRefused, Unroutable
@@ -19,7 +19,7 @@ from celery_redis_plus.event_log.metadata import describe
 from celery_redis_plus.stored_message import SEPARATOR, Outgoing
 from celery_redis_plus.transport import codec
 from celery_redis_plus.transport.amqp_errors import as_channel_error, channel_error
-from celery_redis_plus.transport.arguments import check_properties
+from celery_redis_plus.transport.arguments import PASSED_ON, check_properties
 from celery_redis_plus.transport.delivery_tracking import TRACK
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Publishing:
     """Publishes messages to queues and broadcasts to fanout exchanges."""
 
     session: BrokerConnection
+    closed: bool
     default_priority = 0
 
     def _check_open(self) -> None:
@@ -86,9 +87,11 @@ class Publishing:
                 it to have it all the same.
             redis.exceptions.RedisError: as `translation.translate` names it. kombu's retry may repeat the publish: it stays one.
         """
-        self._check_open()
+        if self.closed:
+            self._check_open()
         properties = message["properties"]
-        check_properties(properties, message["headers"], LOCAL_PROPERTIES)
+        if not PASSED_ON.issuperset(properties):
+            check_properties(properties, message["headers"], LOCAL_PROPERTIES)
         if kwargs.get("immediate"):
             raise channel_error(
                 "NOT_IMPLEMENTED - immediate=True is not supported, as in RabbitMQ; allowed is mandatory=True",
@@ -98,19 +101,8 @@ class Publishing:
         # Taken out at once: when the outcome is known, the same dict may carry another message.
         attempt: PublishAttempt = properties.pop(ATTEMPT, None) or PublishAttempt()
         properties["delivery_info"] = {**properties.get("delivery_info", {}), "exchange": exchange, "routing_key": routing_key}
-        publisher = self.session.publisher
         try:
-            record = self.session.bindings.record(exchange) if exchange else None
-            if TRACK in properties:
-                broadcast = bool(exchange) and self.session.bindings.is_fanout(exchange)
-                recipients = self._recipients(exchange, routing_key, message["headers"], broadcast=broadcast)
-                payload = self._stream_payload(message) if broadcast else b""
-                self.session.tracking.begin(message, attempt, recipients, payload)
-            alternate = record is not None and record.alternate_exchange is not None
-            routed = self._take(message, exchange, routing_key, attempt, mandatory=mandatory or alternate)
-            if not routed and not self._take_alternately(message, exchange, routing_key, attempt):
-                self._unrouted(message, exchange, routing_key, attempt, mandatory=mandatory)
-            publisher.check_replicas(attempt)
+            self._publish(message, exchange, routing_key, attempt, mandatory=mandatory)
         except PublishRefused:
             # The outcome is known, too.
             if not exchange:
@@ -128,6 +120,35 @@ class Publishing:
             asked[message["headers"].get("id")] = attempt.standing_task
         return attempt.standing
 
+    def _publish(
+        self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
+    ) -> None:  # fmt: skip
+        """Route a message, and return when its queues and replicas have it."""
+        must_route = mandatory or (exchange != "" and self._has_alternate(exchange))
+        if TRACK in message["properties"]:
+            self._track(message, exchange, routing_key, attempt)
+        publisher = self.session.publisher
+        if exchange:
+            routed = self._take(message, exchange, routing_key, attempt, mandatory=must_route)
+        else:
+            routed = publisher.to_queue(routing_key, self._outgoing(message, routing_key), attempt)
+        if not routed and not self._take_alternately(message, exchange, routing_key, attempt):
+            self._unrouted(message, exchange, routing_key, attempt, mandatory=mandatory)
+        if publisher.waits_for_replicas:
+            publisher.check_replicas(attempt)
+
+    def _has_alternate(self, exchange: str) -> bool:
+        """Return whether the exchange has an alternate exchange, for messages that it cannot route."""
+        record = self.session.bindings.record(exchange)
+        return record is not None and record.alternate_exchange is not None
+
+    def _track(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt) -> None:
+        """Begin to track the deliveries of a message."""
+        broadcast = bool(exchange) and self.session.bindings.is_fanout(exchange)
+        recipients = self._recipients(exchange, routing_key, message["headers"], broadcast=broadcast)
+        payload = self._stream_payload(message) if broadcast else b""
+        self.session.tracking.begin(message, attempt, recipients, payload)
+
     def _recipients(
         self, exchange: str, routing_key: str, headers: Mapping[str, Any], *, broadcast: bool
     ) -> Sequence[str]:  # fmt: skip
@@ -141,10 +162,8 @@ class Publishing:
     def _take(
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
     ) -> bool:  # fmt: skip
-        """Give a message to one exchange; return False where nobody gets it there, and it is not kept."""
+        """Give a message to an exchange that has a name; return False where nobody gets it there, and it is not kept."""
         session = self.session
-        if not exchange:
-            return session.publisher.to_queue(routing_key, self._outgoing(message, routing_key), attempt)
         if not session.bindings.is_fanout(exchange):
             return self._route(message, exchange, routing_key, attempt)
         payload = self._stream_payload(message)
@@ -230,14 +249,16 @@ class Publishing:
             properties["priority"] = check_priority(priority)
             limit = None if known is None else known.arguments.max_priority
             priority = check_priority(priority, limit)
-        order = self.session.options.priority_order or "high-first"
+        ranks = RANKS[self.session.options.priority_order or "high-first"]
         headers, body = message["headers"], _body(message["body"])
         eta = _eta(properties, headers)
-        life = self._life(queue, properties, headers)
+        life = ""
+        if "expiration" in properties or headers.get("expires") is not None:
+            life = self._life(queue, properties, headers)
         outgoing = Outgoing(
             envelope=self._envelope(message, priority),
             body=body,
-            rank=rank(priority, order),
+            rank=ranks[priority],
             eta=eta,
             life=life,
             origin=message,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from celery_redis_plus.errors import InvalidArgument, InvalidPriority
+from celery_redis_plus.errors import InvalidPriority
 
 #: AMQP's priority is one octet.
 MAX_PRIORITY: Final = 255
 
-PRIORITY_ORDERS: Final = ("high-first", "low-first")
+#: Option `priority_order` -> the rank of each checked priority: the score is rank * 10^13 + ms, the lowest is taken first.
+#: `high-first` is AMQP's meaning, 255 first; `low-first` is that of kombu's redis transport, 0 first.
+RANKS: Final = {"high-first": range(MAX_PRIORITY, -1, -1), "low-first": range(MAX_PRIORITY + 1)}
 
 
 def check_priority(value: object, max_priority: int | None = None) -> int:
@@ -27,25 +29,6 @@ def check_priority(value: object, max_priority: int | None = None) -> int:
     if not 0 <= priority <= MAX_PRIORITY:
         raise InvalidPriority(f"priority {value!r:.100} is out of range; {_ALLOWED}")
     return priority if max_priority is None or priority <= max_priority else max_priority
-
-
-def rank(priority: int, order: str = "high-first") -> int:
-    """Return the rank of a checked priority: the score is rank * 10^13 + ms, the lowest is taken first.
-
-    Args:
-        priority: 0-255, from `check_priority`.
-        order: the option `priority_order`. `high-first` is AMQP's meaning: 255 first, rank 255 - priority.
-            `low-first` is that of kombu's redis transport: 0 first, rank = priority.
-
-    Raises:
-        InvalidArgument: another order.
-    """
-    if order == "high-first":
-        return MAX_PRIORITY - priority
-    if order == "low-first":
-        return priority
-    allowed = ", ".join(map(repr, PRIORITY_ORDERS))
-    raise InvalidArgument(f"priority_order {order!r} is unknown; allowed are {allowed}")
 
 
 _ALLOWED = f"allowed are whole numbers from 0 to {MAX_PRIORITY}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -87,12 +87,10 @@ class FlowController:
         self._threshold = b"%.4f" % patience.threshold
         self._throttle_us = int(patience.timeout_s * 1e6)
         self._known: dict[str, _Known] = {}
+        #: Names of queues that have limits, as far as this publisher has heard.
+        self.queues: Container[str] = self._known.keys()
         #: Queue -> (when its losses were logged last, how many since).
         self._dropped: dict[str, tuple[float, int]] = {}
-
-    def knows(self, queue: str) -> bool:
-        """Tell whether the queue has limits, as far as this publisher has heard."""
-        return queue in self._known
 
     def put(self, queue: str, message: Outgoing, send: Send) -> bytes | None:
         """Publish; return the script's answer as for a queue without limits, None where the queue has none any more.

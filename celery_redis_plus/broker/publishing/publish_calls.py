@@ -1,13 +1,12 @@
-"""The calls of the scripts that publish to queues."""
+"""The scripts that publish to queues, and their keys."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
-from celery_redis_plus.connection.command_encoding import pack_call
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -23,18 +22,11 @@ class PublishCall:
     def __init__(self, name: str, keys: Keys, of_queue: Callable[[QueueKeys], tuple[bytes, ...]]) -> None:
         """Call the script `name`; `of_queue` returns its keys before the producer's record, and `keys` spells them."""
         self.script = script(name)
-        self._keys = keys
+        self._spelled = keys
         self._of_queue = of_queue
-        self._known = lru_cache(maxsize=KNOWN_QUEUES)(self._keys_of)
+        #: Returns the script's keys for a queue's name and a producer's id. Raises InvalidQueueName where none can be called so.
+        self.keys = lru_cache(maxsize=KNOWN_QUEUES)(self._keys_of)
 
     def _keys_of(self, queue: str, producer: bytes) -> tuple[bytes, ...]:
-        keys = self._keys.queue(check_queue_name(queue))
+        keys = self._spelled.queue(check_queue_name(queue))
         return (*self._of_queue(keys), keys.producer + producer)
-
-    def pack(self, queue: str, producer: bytes, staged: tuple[bytes, ...], arguments: tuple[Any, ...]) -> bytes:
-        """Return the packed call; `staged` has the key of a body that was sent before the script.
-
-        Raises:
-            InvalidQueueName: no queue can be called so.
-        """
-        return pack_call(self.script.sha, (*self._known(queue, producer), *staged), arguments)

@@ -5,7 +5,7 @@ How, and why remembering only the last sequence loses messages: docs/design/0003
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,7 +16,7 @@ from celery_redis_plus.connection.command_encoding import pack_call
 from celery_redis_plus.errors import MessageTooLarge, NotReplicated, OutcomeUnknown, PublishRefused, QueueNotFound
 from celery_redis_plus.events import pack_description
 from celery_redis_plus.scripts import script
-from celery_redis_plus.stored_message import LARGE_BODY, MAX_BODY, Outgoing
+from celery_redis_plus.stored_message import LARGE_BODY, MAX_BODY, SEPARATOR, Outgoing
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.publishing.attempt import PublishAttempt
@@ -72,8 +72,8 @@ class Replication:
 class Bounded(Protocol):
     """What publishes into queues that have limits: `broker.bounded`."""
 
-    def knows(self, queue: str) -> bool:
-        """Tell whether the queue has limits, as far as is known."""
+    #: Names of queues that have limits, as far as is known.
+    queues: Container[str]
 
     def put(self, queue: str, message: Outgoing, send: Callable[..., Any]) -> bytes | None:
         """Publish by `send(*more)`, the script's further arguments; return its answer, None where the queue has no limits."""
@@ -108,6 +108,8 @@ class Publisher:
         self._window = b"%d" % int(dedup_window_s * 1000)
         self._on_missing = on_missing
         self._replication = replication
+        #: Whether a publish has to be confirmed by replicas: see `check_replicas`.
+        self.waits_for_replicas = replication.replicas > 0
         #: How many replicas confirmed the last call's message, which is stored; None: enough, or it is not stored.
         self._confirmed: int | None = None
         self._bounded = bounded
@@ -145,7 +147,7 @@ class Publisher:
             reply = self._put(queue, message, attempt)
         if reply == NO_QUEUE:
             raise QueueNotFound(f"queue {queue!r} vanished while a message was published to it; nothing was stored")
-        attempt.confirm(queue)
+        attempt.done = (*attempt.done, queue)
         if message.unique is not None and reply.startswith(UNIQUE):
             attempt.standing, attempt.standing_task = standing_of(reply.removeprefix(UNIQUE))
             reply = attempt.standing.encode()
@@ -165,10 +167,10 @@ class Publisher:
 
     def _put(self, queue: str, message: Outgoing, attempt: PublishAttempt) -> bytes:
         bounded = self._bounded
-        if bounded is None or not bounded.knows(queue):
-            reply = self._send(queue, message, attempt, self._publish)
+        if bounded is None or queue not in bounded.queues:
+            reply: bytes = self._send(queue, message, attempt, self._publish)
             if reply != MANAGED:
-                return bytes(reply)
+                return reply
         if bounded is None:
             raise PublishRefused(f"queue {queue!r} has limits, which this publisher was not made for; nothing is stored")
         managed = bounded.put(queue, message, lambda *more: self._send(queue, message, attempt, self._publish_managed, more))
@@ -182,16 +184,21 @@ class Publisher:
         if message.unique is not None and publish is not self._publish_dead:
             last = (*last, message.unique)
         with self._commands.exclusive():
-            producer, number, retry = self._number(queue, attempt)
-            staged: tuple[bytes, ...] = ()
+            if queue in attempt.pending:
+                producer, number, retry = self._number_of_retry(queue, attempt)
+            else:
+                (producer, number), retry = self._commands.next_number(), 0
+            keys = publish.keys(queue, producer)
             if len(message.body) > LARGE_BODY:
                 check_size(message)
-                staged = (self._stage(queue, message, producer, number),)
+                keys, payload = (*keys, self._stage(queue, message, producer, number)), message.envelope
+            else:
+                payload = b"%b%b%b" % (message.envelope, SEPARATOR, message.body)
             rank = b"%d" % message.rank
             if message.queue_id and publish is not self._publish_dead:
                 rank = b"%b %b" % (rank, message.queue_id)
-            arguments = (message.payload, rank, message.eta or 0, number, retry, self._window, message.life, *more, *last)
-            packed = publish.pack(queue, producer, staged, arguments)
+            arguments = (payload, rank, message.eta or 0, number, retry, self._window, message.life, *more, *last)
+            packed = pack_call(publish.script.sha, keys, arguments)
             run = self._run_and_wait if self._replication.replicas else self._commands.run_packed
             try:
                 reply = run(publish.script, packed)
@@ -244,7 +251,7 @@ class Publisher:
     def check_replicas(self, attempt: PublishAttempt) -> None:
         """Raise NotReplicated where a target of this attempt has the message on too few replicas."""
         wanted, timeout_s = self._replication.replicas, self._replication.timeout_s
-        confirmed = attempt.short_of_replicas() if wanted else None
+        confirmed = attempt.short_of_replicas()
         if confirmed is None:
             return
         raise NotReplicated(
@@ -275,7 +282,10 @@ class Publisher:
         if len(payload) > MAX_BODY:
             raise MessageTooLarge(f"broadcast of {len(payload)} bytes to {exchange!r}: at most {MAX_BODY} bytes")
         with self._commands.exclusive():
-            producer, number, retry = self._number(exchange, attempt)
+            if exchange in attempt.pending:
+                producer, number, retry = self._number_of_retry(exchange, attempt)
+            else:
+                (producer, number), retry = self._commands.next_number(), 0
             identity = b"%b.%d" % (producer, number)
             arguments = (
                 payload, routing_key, identity, target.maxlen, number, retry, self._window, target.max_age_ms,
@@ -297,11 +307,9 @@ class Publisher:
         attempt.confirm(exchange)
         return True
 
-    def _number(self, target: str, attempt: PublishAttempt) -> tuple[bytes, int, int]:
-        """Return the producer and the number to send under, and 1 where they went out before."""
-        pending = attempt.pending.get(target)
-        if pending is None:
-            return (*self._commands.next_number(), 0)
+    def _number_of_retry(self, target: str, attempt: PublishAttempt) -> tuple[bytes, int, int]:
+        """Return the producer and the number that an earlier try went out under, and 1 where nobody knows its outcome."""
+        pending = attempt.pending[target]
         age_s = clock.now_s() - pending.born
         if age_s > self._window_s:
             raise OutcomeUnknown(

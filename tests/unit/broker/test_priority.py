@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.arguments.priority import check_priority, rank
-from celery_redis_plus.errors import InvalidArgument, InvalidPriority
+from celery_redis_plus.broker.arguments.priority import RANKS, check_priority
+from celery_redis_plus.errors import InvalidPriority, OptionError
+from celery_redis_plus.options import Options
 
 
 @pytest.mark.parametrize(
@@ -74,12 +75,15 @@ def test_priority_over_255_is_refused_even_where_a_cap_would_hide_it():
 
 
 def test_lowest_rank_is_taken_first():
-    assert (rank(255), rank(0)) == (0, 255)
-    assert (rank(0, "low-first"), rank(255, "low-first")) == (0, 255)
-    assert rank(9, "high-first") < rank(3, "high-first")
-    assert rank(3, "low-first") < rank(9, "low-first")
+    high, low = RANKS["high-first"], RANKS["low-first"]
+    assert (high[255], high[0]) == (0, 255)
+    assert (low[0], low[255]) == (0, 255)
+    assert high[9] < high[3]
+    assert low[3] < low[9]
 
 
-def test_unknown_order_is_refused_with_the_allowed_ones():
-    with pytest.raises(InvalidArgument, match=r"'random'.*'high-first', 'low-first'"):
-        rank(0, "random")
+def test_the_option_knows_the_orders_that_have_ranks():
+    for order in RANKS:
+        assert Options(priority_order=order).priority_order == order
+    with pytest.raises(OptionError, match=r"'random'.*'high-first' or 'low-first'"):
+        Options.from_mapping({"priority_order": "random"})
