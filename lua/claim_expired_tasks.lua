@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Takes tasks that expired for a worker, which revokes them; one that does not say that it has leaves them to others. A time that is
 -- further ahead than any worker leaves them alone for was noted before the clock went back: such a task is free as well.
--- KEYS  1.. the outbox (include/expired.lua)
+-- KEYS  1.. the outbox (include/expired_tasks.lua)
 -- ARGV  1 how many at most  2 for how long others leave them alone (ms)  3 bytes after which no further one is taken
 --       4.. names of the tasks that the worker has
 -- Returns { tag, time of death (ms), payload, body, ... }, '' for a body that stands in its payload.

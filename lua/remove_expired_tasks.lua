@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Forgets expired tasks that a worker has revoked.
--- KEYS  1.. the outbox (include/expired.lua)
+-- KEYS  1.. the outbox (include/expired_tasks.lua)
 -- ARGV  tags
 -- Returns how many were named.
 -- @include text

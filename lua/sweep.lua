@@ -3,7 +3,7 @@
 -- the dead letters, empties the trash, rings again.
 -- KEYS  per queue: queue (zset), delayed (zset), messages_index (zset), message (prefix of a hash), bell (zset), meta (hash),
 --       timer (zset), expiry (zset), dying (zset), dead (zset), trash (zset)
---       then, unless expired tasks shall only die: the outbox (include/expired.lua)
+--       then, unless expired tasks shall only die: the outbox (include/expired_tasks.lua)
 -- ARGV  1 sweeper  2 lease (ms)  3 interval to the next pass at the latest (ms)  4 entries a queue at most
 --       5 take over (0/1): sweep even where another sweeper holds the lease  6 grace (ms): a gap since the last pass longer
 --       than ARGV 7, or one in which the server was started, is an outage, and recovery waits this long after it

@@ -13,7 +13,7 @@ from celery_redis_plus.errors import MessageNotAccepted, OptionError
 from tests.support.inbox import declare, publish
 
 
-class DeferredSettlement(pydantic.BaseModel):
+class Order(pydantic.BaseModel):
     number: int
     lines: list[str] = []
 
@@ -110,14 +110,14 @@ def test_of_several_queues_the_one_that_accepts_has_the_message_and_the_publishe
 @pytest.mark.parametrize(
     ("model", "good", "bad", "said"),
     [
-        (DeferredSettlement, {"number": 1}, {"number": "x"}, "valid integer"),
+        (Order, {"number": 1}, {"number": "x"}, "valid integer"),
         (Parcel, {"weight": 1.5}, {"weight": "heavy"}, "Expected `float`"),
         (Letter, {"to": "Ada"}, {"to": 1}, "to is 1; expected str"),
         (Letter, {"to": "Ada", "pages": 2}, {"to": "Ada", "pages": 0}, "a letter has a page"),
         (Letter, {"to": "Ada"}, {"from": "Bob"}, "unexpected keyword argument 'from'"),
         (Letter, {"to": "Ada"}, [1], "expected a mapping"),
         (small, {"a": 1}, {"a": "x" * 30}, "refused"),
-        ([DeferredSettlement, Parcel], {"weight": 1}, {"size": 1}, "Parcel"),
+        ([Order, Parcel], {"weight": 1}, {"size": 1}, "Parcel"),
     ],
 )
 def test_a_model_or_a_callable_is_asked_at_publish(connect, redis_client, model, good, bad, said):
@@ -134,7 +134,7 @@ def test_a_model_or_a_callable_is_asked_at_publish(connect, redis_client, model,
 
 
 def test_a_model_reads_a_tasks_arguments(connect):
-    channel = connect(accept={"q": DeferredSettlement}).channel()
+    channel = connect(accept={"q": Order}).channel()
     declare(channel, "q")
     headers = {"task": "shop.pay"}
     for body in ([[], {"number": 1}, {}], [[{"number": 1}], {}, {}]):
@@ -145,7 +145,7 @@ def test_a_model_reads_a_tasks_arguments(connect):
     assert channel.queue_sizes("q").ready == 2
 
 
-@pytest.mark.parametrize("wrong", [3, "Order", int, [DeferredSettlement, None]])
+@pytest.mark.parametrize("wrong", [3, "Order", int, [Order, None]])
 def test_what_is_neither_callable_nor_model_is_refused_at_connect(connect, wrong):
     with pytest.raises(OptionError, match="'q'"):
         connect(accept={"q": wrong})

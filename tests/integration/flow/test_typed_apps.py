@@ -15,13 +15,13 @@ from celery_redis_plus import configure_app
 from celery_redis_plus.errors import MessageNotAccepted
 
 
-class DeferredSettlement(pydantic.BaseModel):
+class Order(pydantic.BaseModel):
     number: int
 
 
 @pytest.fixture
 def shop(broker_url):
-    app = configure_app(Celery("shop", broker=broker_url, set_as_current=False), accept={"orders": DeferredSettlement})
+    app = configure_app(Celery("shop", broker=broker_url, set_as_current=False), accept={"orders": Order})
     yield app
     app.close()
     pools.reset()
@@ -56,7 +56,7 @@ def test_a_later_call_replaces_what_is_accepted(shop):
 
 def test_what_is_accepted_can_be_sent_around_as_text(shop):
     """`inspect stats` and Flower do so."""
-    configure_app(shop, accept={"orders": [DeferredSettlement, print], "mails": len})
+    configure_app(shop, accept={"orders": [Order, print], "mails": len})
     with shop.connection_for_write() as connection:
         connection.connect()
         shown = json.loads(dumps(connection.info(), "json")[2])["transport_options"]["accept"]

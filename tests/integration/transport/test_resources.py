@@ -191,11 +191,11 @@ def test_a_child_forked_amid_another_threads_publish_is_not_locked_out(broker_ur
         connection = kombu.Connection(sys.argv[1])
         producer = kombu.Producer(connection)
         producer.publish("before", routing_key="q")
-        wire = connection.default_channel.session.wire
+        commands = connection.default_channel.session.commands
         amid, done = threading.Event(), threading.Event()
 
         def publishes():
-            with wire.exclusive():
+            with commands.exclusive():
                 amid.set()
                 done.wait(30)
 

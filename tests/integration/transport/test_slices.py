@@ -113,7 +113,7 @@ def left_of(client, queue):
 
 def test_late_heartbeats_are_counted_and_logged_with_what_took_the_time(held, monkeypatch, caplog):
     service = held[0].session.service
-    monkeypatch.setattr(service._janitor, "clear", lambda: time.sleep(3 * INTERVAL_S))  # noqa: SLF001
+    monkeypatch.setattr(service._janitor, "_clear", lambda: time.sleep(3 * INTERVAL_S))  # noqa: SLF001
     service._janitor._clear_at = 0.0  # noqa: SLF001
     with caplog.at_level(logging.WARNING, "celery_redis_plus.maintenance"):
         service.wake()
@@ -124,7 +124,7 @@ def test_late_heartbeats_are_counted_and_logged_with_what_took_the_time(held, mo
 def test_a_thread_that_stands_still_is_noticed_by_the_consumer(held, monkeypatch, caplog):
     channel, inbox = held
     service = channel.session.service
-    monkeypatch.setattr(service._janitor, "clear", lambda: time.sleep(5 * INTERVAL_S))  # noqa: SLF001
+    monkeypatch.setattr(service._janitor, "_clear", lambda: time.sleep(5 * INTERVAL_S))  # noqa: SLF001
     service._janitor._clear_at = 0.0  # noqa: SLF001
     service.wake()
     with caplog.at_level(logging.WARNING, "celery_redis_plus.maintenance"):
@@ -142,7 +142,7 @@ def test_a_dead_thread_is_started_again_by_the_consumer(held, monkeypatch, caplo
         monkeypatch.undo()
         raise SystemExit
 
-    monkeypatch.setattr(service._janitor, "clear", die)  # noqa: SLF001
+    monkeypatch.setattr(service._janitor, "_clear", die)  # noqa: SLF001
     service._janitor._clear_at = 0.0  # noqa: SLF001
     service.wake()
     wait_until(lambda: not thread.is_alive())

@@ -19,10 +19,10 @@ DAY_S = 86_400
 @pytest.fixture
 def clock(redis_client):
     """A server clock that can be stepped, and an outbox of three."""
-    outbox = scripts._read("include/expired.lua")  # noqa: SLF001 - as tests.support.clock has it
+    outbox = scripts._read("include/expired_tasks.lua")  # noqa: SLF001 - as tests.support.clock has it
     small = outbox.replace("= 10000, ", "= 3, ")
     assert small != outbox
-    with composed_with({**OFFSET_INCLUDES, "include/expired.lua": small}):
+    with composed_with({**OFFSET_INCLUDES, "include/expired_tasks.lua": small}):
         yield SteppingClock(redis_client)
 
 
@@ -60,10 +60,10 @@ def test_tasks_beyond_the_bound_are_the_oldest_and_are_counted_and_logged(clock,
 @pytest.fixture
 def small_outbox(redis_client):
     """An outbox of 2,000 bytes."""
-    outbox = scripts._read("include/expired.lua")  # noqa: SLF001 - as above
+    outbox = scripts._read("include/expired_tasks.lua")  # noqa: SLF001 - as above
     small = outbox.replace("OUTBOX_BYTES = 67108864", "OUTBOX_BYTES = 2000")
     assert small != outbox
-    with composed_with({"include/expired.lua": small}):
+    with composed_with({"include/expired_tasks.lua": small}):
         yield
 
 
