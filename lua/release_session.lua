@@ -22,7 +22,7 @@ for _, tag in ipairs(tags) do
   local fields = fields_of(hash, 'by', 'score', 'expires')
   if fields[1] == ARGV[1] and fields[2] and not known[tag] then
     put_back(queue, tag, fields[2], fields[3], ttl)
-    redis.call('HDEL', hash, 'score', 'by')
+    redis.call('HDEL', hash, 'score', 'delay', 'by')
     redis.call('ZREM', KEYS[2], tag)
     returned = returned + 1
     tell(KEYS[7], tag, 'recovered', { reason = 'connection_lost' })

@@ -18,8 +18,8 @@ if not score then return 0 end
 local now = now_ms()
 local record = redis.call('HMGET', queue.meta, 'ttl', 'ageing', 'newest')
 local ttl = record[1]
-local eta = tonumber(ARGV[2])
-if string.sub(ARGV[2], 1, 1) == '+' then eta = now + eta end
+local delay = string.sub(ARGV[2], 1, 1) == '+' and tonumber(ARGV[2])
+local eta = delay and now + delay or tonumber(ARGV[2])
 -- Among its priority it stands as one that was published for that time.
 local fields = redis.call('HMGET', hash, 'lives', 'expires', 'rank')
 local rank = tonumber(fields[3]) or math.floor(score / LEVEL)
@@ -27,7 +27,12 @@ local time = newest_of(record[3], now)
 score = text(rank * level_of(record[2]) + math.max(eta, time))
 if eta <= now then redis.call('HSET', queue.meta, 'newest', time) end
 if eta > now then
-  redis.call('HSET', hash, 'score', score)
+  if delay then
+    redis.call('HSET', hash, 'score', score, 'delay', text(delay))
+  else
+    redis.call('HSET', hash, 'score', score)
+    redis.call('HDEL', hash, 'delay')
+  end
   redis.call('ZADD', queue.delayed, text(eta), tag)
   redis.call('ZADD', queue.timer, 0, 'due')
   if not due then leave_waiting(queue, tag, due) end
@@ -38,7 +43,7 @@ else
   local expires = expiry_of(tonumber(fields[1]), tonumber(fields[2]), now)
   put_back(queue, tag, score, expires and text(expires), ttl)
   if expires then redis.call('HSET', hash, 'expires', text(expires)) end
-  redis.call('HDEL', hash, 'score', 'lives')
+  redis.call('HDEL', hash, 'score', 'delay', 'lives')
   leave_waiting(queue, tag, due)
   if redis.call('HEXISTS', queue.meta, 'quiet') == 0 then ring(queue.bell, queue.meta) end
   tell(queue.meta, tag, 'promoted', { reason = 'rescheduled' })

@@ -26,6 +26,7 @@
 -- @include trash_messages
 -- @include trim_events
 -- @include expired_tasks
+-- @include rebase
 
 local now = now_ms()
 local lease, interval, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -55,27 +56,6 @@ local function end_expired(queue, rules, tag, score)
   die(queue, rules, tag, score, 'expired', now)
 end
 
--- The clock went back: what was noted of the time before must not last longer than it was meant to. Claims by processes with a longer
--- visibility timeout get theirs again by their next heartbeat. Returns whether all is done: `limit` claims a pass.
-local function rebase(queue)
-  local record = redis.call('HMGET', queue.meta, 'paused_at', 'paused_until')
-  local paused_at, paused_until = tonumber(record[1] or 0), tonumber(record[2] or 0)
-  if paused_at > now and paused_until > 0 then
-    redis.call('HSET', queue.meta, 'paused_at', text(now), 'paused_until', text(now + paused_until - paused_at))
-  end
-  redis.call('HDEL', queue.meta, 'stalled', 'pacer', 'pacer_until')
-  local latest = ARGV[11] and text(now + ARGV[11])
-  if not latest then return true end
-  local beyond = redis.call('ZRANGEBYSCORE', queue.index, '(' .. latest, '+inf', 'LIMIT', 0, limit)
-  local entries = {}
-  for _, tag in ipairs(beyond) do
-    entries[#entries + 1] = latest
-    entries[#entries + 1] = tag
-  end
-  if #entries > 0 then redis.call('ZADD', queue.index, unpack(entries)) end
-  return #beyond < limit
-end
-
 local function due_in(key)
   return redis.call('ZRANGEBYSCORE', key, '-inf', text(now), 'LIMIT', 0, limit)
 end
@@ -85,7 +65,7 @@ end
 
 -- Finishes a death: the dying go on from there to where the dead of the queue are.
 local function finish_death(queue, tag, died)
-  redis.call('HDEL', queue.message .. tag, 'by', 'expires', 'lives')
+  redis.call('HDEL', queue.message .. tag, 'by', 'expires', 'lives', 'delay')
   if not redis.call('ZSCORE', queue.dead, tag) then redis.call('ZADD', queue.dying, died, tag) end
   redis.call('ZREM', queue.expiry, tag)
 end
@@ -140,7 +120,7 @@ local function promote(queue, rules)
   for _, message in ipairs(promoted) do
     local tag, expires = message[1], message[2]
     if expires then redis.call('HSET', queue.message .. tag, 'expires', text(expires)) end
-    redis.call('HDEL', queue.message .. tag, 'score', 'lives', 'by')
+    redis.call('HDEL', queue.message .. tag, 'score', 'delay', 'lives', 'by')
     tell(queue.meta, tag, 'promoted', {})
   end
   if #due > 0 then redis.call('ZREM', queue.delayed, unpack(due)) end
@@ -178,7 +158,7 @@ local function recover(queue, rules)
     if fields[3] then
       finish_death(queue, tag, fields[3])
     elseif redis.call('ZSCORE', queue.ready, tag) then
-      redis.call('HDEL', queue.message .. tag, 'score', 'by')
+      redis.call('HDEL', queue.message .. tag, 'score', 'delay', 'by')
       stale = stale + 1
     elseif not fields[4] and redis.call('ZSCORE', queue.delayed, tag) then
       stale = stale + 1
@@ -249,7 +229,7 @@ local function sweep(queue)
   local pass = now
   if swept > now then
     grace_until = now + grace
-    if not rebase(queue) then pass = swept end
+    if not rebase(queue, now, swept, tonumber(ARGV[11]), limit) then pass = swept end
   end
   -- Living workers get the time to send a heartbeat first. Of a queue that was never swept the time before is unknown.
   if redis.call('EXISTS', queue.index) == 1 and (swept == 0 or was_away(swept)) then

@@ -1,5 +1,6 @@
 -- @include now
 -- @include tag
+-- @include ageing
 -- @include expiry
 -- @include release_capacity
 -- @include log_event
@@ -7,11 +8,6 @@
 -- KEYS of its own  task (prefix of a string)
 -- What of a queue's record whoever enqueues reads.
 local RECORD = { 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing', 'published', 'newest' }
-
--- How many ms of waiting weigh as much as one level of priority: with `ageing` a message gains a level in so many.
-local function level_of(ageing)
-  return tonumber(ageing) or LEVEL
-end
 
 -- Rings the timer for a sweeper that does not know of what is due at `due`: a `next` in the past belongs to one that is gone.
 local function announce(timer, ttl, next_due, due, now)
@@ -29,7 +25,8 @@ end
 -- `life` is as publishers send it. `tag` is false, or a tag that the message has already: its event is left to the caller.
 local function enqueue(meta, ready, delayed, message, bell, timer, record, payload, rank, eta, staged, expiry, life, tag)
   local now = now_ms()
-  eta = string.sub(eta, 1, 1) == '+' and now + tonumber(eta) or tonumber(eta)
+  local delay = string.sub(eta, 1, 1) == '+' and tonumber(eta)
+  eta = delay and now + delay or tonumber(eta)
   local published, time = tonumber(record[10] or 0) + 1, newest_of(record[11], now)
   redis.call('HSET', meta, 'published', published, 'newest', time)
   local log = not tag and record[6] and log_of(meta, record[6])
@@ -57,11 +54,16 @@ local function enqueue(meta, ready, delayed, message, bell, timer, record, paylo
     if moved then
       redis.call('HDEL', hash, 'claim', 'by', 'failed', 'begun', 'unbegun', 'requeues', 'seen', 'expires', 'lives', 'reason', 'died',
         'error', 'rank')
-      if not delayed_until then redis.call('HDEL', hash, 'score') end
+      if not delayed_until then redis.call('HDEL', hash, 'score', 'delay') end
     end
   end
   if delayed_until then
-    redis.call('HSET', hash, 'payload', payload, 'score', text(rank * level + math.max(eta, time)))
+    local score = text(rank * level + math.max(eta, time))
+    if delay then
+      redis.call('HSET', hash, 'payload', payload, 'score', score, 'delay', text(delay))
+    else
+      redis.call('HSET', hash, 'payload', payload, 'score', score)
+    end
     if lives then redis.call('HSET', hash, 'lives', text(lives)) end
     if expires then redis.call('HSET', hash, 'expires', text(expires)) end
     if ttl then redis.call('PEXPIRE', delayed, ttl) end

@@ -65,11 +65,11 @@ local function put_back_failed(queue, rules, limit, tag, score, expires, now, ho
   local err = error_of(hash, tag)
   if delay == 0 then
     put_back(queue, tag, score, expires, rules[1])
-    redis.call('HDEL', hash, 'score', 'by')
+    redis.call('HDEL', hash, 'score', 'delay', 'by')
     tell(queue.meta, tag, how == 'lost' and 'recovered' or 'requeued', { reason = reason, error = err })
     return 'ready'
   end
-  redis.call('HSET', hash, 'score', score)
+  redis.call('HSET', hash, 'score', score, 'delay', text(delay))
   redis.call('ZADD', queue.delayed, text(now + delay), tag)
   redis.call('ZADD', queue.timer, 0, 'due')
   keep_ttl(rules[1], queue.delayed, queue.timer)
@@ -93,7 +93,7 @@ local function put_back_lost(queue, rules, limit, tag, score, expires, now)
     return put_back_failed(queue, rules, limit, tag, score, expires, now, 'lost')
   end
   put_back(queue, tag, score, expires, rules[1])
-  redis.call('HDEL', hash, 'by', 'score')
+  redis.call('HDEL', hash, 'by', 'score', 'delay')
   tell(queue.meta, tag, 'recovered', { reason = 'not_begun' })
   return 'ready'
 end

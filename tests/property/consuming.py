@@ -57,7 +57,7 @@ class Consuming(World):
     def found_expired(self, queue: str, late: list[Message]) -> None:
         """A claim that comes upon expired messages leaves them to the sweep."""
         for message in self.gone_from(self.keys.queue(queue).ready, late):
-            message.place, message.eta, message.lives = "delayed", self.clock.now_ms, None
+            message.place, message.eta, message.lives, message.delay = "delayed", self.clock.now_ms, None, None
 
     def first_queues_first(self, before: dict[str, list[Message]], tags: list[str]) -> None:
         assert tags == [m.tag for messages in before.values() for m in messages][: len(tags)]

@@ -21,6 +21,7 @@ from tests.property.world import (
     VISIBILITY_MS,
     World,
 )
+from tests.support.invariants import LEVEL
 
 
 class Maintenance(World):
@@ -52,9 +53,12 @@ class Maintenance(World):
 
     def sweep(self, wanted: list[str], limit: int, sweeper: str, take_over: bool) -> list[int]:
         now = self.clock.now_ms
+        newest = {queue: int(self.client.hget(self.keys.queue(queue).meta, "newest") or 0) for queue in wanted}
         reply = self.run_sweep(wanted, limit, sweeper, take_over=take_over)
         for number, queue in enumerate(wanted):
             wait_ms, mine, promoted, recovered, *_ = reply[COLUMNS * number : COLUMNS * (number + 1)]
+            if mine:
+                self.rebase(queue, newest[queue])
             due = sorted((m for m in self.live(queue, "delayed") if m.eta <= now), key=lambda m: (m.eta, m.tag))
             overdue = sorted((m for m in self.live(queue, "claimed") if m.deadline <= now), key=lambda m: (m.deadline, m.tag))
             if not mine:
@@ -64,7 +68,7 @@ class Maintenance(World):
             assert promoted == min(limit, len(due))
             assert recovered == (0 if self.in_grace(queue) else min(limit, len(overdue)))
             for message in due[:promoted]:
-                message.place = "ready"
+                message.place, message.delay = "ready", None
                 if message.lives is not None and message.expires is None:
                     message.expires = now + message.lives
             for message in overdue[:recovered]:
@@ -77,6 +81,16 @@ class Maintenance(World):
             if later:
                 assert wait_ms <= max(0, min(later) - now), "the sweeper sleeps past the next due time"
         return reply
+
+    def rebase(self, queue: str, newest: int) -> None:
+        """After a step of the clock back nothing waits longer than its own delay, nor stands behind what is published now."""
+        now = self.clock.now_ms
+        if self.swept_at.get(queue, 0) <= now:
+            return
+        for message in self.live(queue, "delayed"):
+            if message.delay is not None and message.eta > now + message.delay:
+                message.eta = now + message.delay
+                message.score = min(message.score, message.score // LEVEL * LEVEL + max(message.eta, newest))
 
     def end_expired(self, queue: str, *, all_of_them: bool) -> None:
         late = self.expired(queue)

@@ -164,6 +164,7 @@ class Publishing(World):
             eta,
             "delayed" if delayed else "ready",
             lives=int(outgoing.life) if outgoing.life else None,
+            delay=int(outgoing.eta) if isinstance(outgoing.eta, str) else None,
         )
         if outgoing.life and not delayed:
             self.messages[tag].expires = now + int(outgoing.life)

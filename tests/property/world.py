@@ -92,6 +92,8 @@ class Message:
     #: The last claim whose work began.
     begun: int = 0
     seen: bool = False
+    #: Milliseconds that it waits, where it waits for a time of its own and not for a moment.
+    delay: int | None = None
     #: Milliseconds that it lives once it is ready.
     lives: int | None = None
     #: When it expires; None before it is ready for the first time.
@@ -201,7 +203,7 @@ class World(RuleBasedStateMachine):
         self.end_claim(message)
         message.seen = message.seen or seen
         if pause_ms:
-            message.place, message.eta = "delayed", self.clock.now_ms + pause_ms
+            message.place, message.eta, message.delay = "delayed", self.clock.now_ms + pause_ms, pause_ms
         else:
             message.place = "ready"
             self.rings(message.queue)

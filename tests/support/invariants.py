@@ -20,7 +20,7 @@ PLACES = ("ready", "delayed", "index", "dying", "dead", "trash")
 LEVEL = 10**13
 STAGED = b"staged."
 PAGE = 500
-FIELDS = ("score", "claim", "by", "expires")
+FIELDS = ("score", "claim", "by", "expires", "delay")
 
 Places = dict[str, dict[bytes, float]]
 
@@ -36,6 +36,7 @@ class _Hash:
     claim: bytes | None
     by: bytes | None
     expires: bytes | None
+    delay: bytes | None
 
 
 def violations(client: redis.Redis, keys: Keys, *, swept: bool = False) -> list[str]:
@@ -101,6 +102,8 @@ def _message(item: _Hash, place: str, places: Places) -> Iterator[str]:
         yield "has lost its place (score)"
     if place == "ready" and item.score is not None:
         yield "still has the score of a message that is delayed or claimed"
+    if place == "ready" and item.delay is not None:
+        yield "still has the delay of a message that waits"
     if place == "index" and (item.by is None or item.claim is None):
         yield "has no holder or no claim number"
     if place in ("ready", "delayed", "dead") and item.by is not None:

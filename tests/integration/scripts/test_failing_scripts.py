@@ -111,6 +111,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
         Scenario(lambda shop: shop.sweep(), before=after(31_000)),
         Scenario(lambda shop: shop.sweep(), before=after(31_000), arguments={"x-delivery-limit": 1}),
         Scenario(lambda shop: shop.sweep(), before=after(700_000)),
+        Scenario(lambda shop: shop.sweep(), before=after(-3_600_000)),
         Scenario(
             lambda shop: shop.sweep(),
             before=lambda shop: shop.run(

@@ -134,10 +134,12 @@ class Workshop:
             self.dead.forward(letter, ["d"], ("", "d"))
 
     def sweep(self) -> None:
+        """Sweep both queues, as if they had been swept just now; a clock that has gone back since then is still noticed."""
         for name in ("q", "d"):
             meta = self.keys.queue(name).meta
             if self.client.hexists(meta, "id"):
-                self.client.hset(meta, mapping={"swept": self.clock.now_ms, "grace": 0})
+                swept = max(int(self.client.hget(meta, "swept") or 0), self.clock.now_ms)
+                self.client.hset(meta, mapping={"swept": swept, "grace": 0})
         self.sweeper.watch(["q", "d"])
         self.sweeper.hurry("q")
         self.sweeper.hurry("d")
