@@ -1,4 +1,4 @@
-"""A held connection for blocking commands: one goes out, and ends whenever the server says so."""
+"""A connection for blocking commands: one at a time; the server decides when it ends."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class BlockingConnection(PersistentConnection):
             try:
                 send(connection, pack_command(arguments))
             except BaseException as error:
-                self._break(error)
+                self._fail_and_raise(error)
 
     def arrived(self) -> bool:
         """Tell, without waiting, whether `finish` has something to read: a reply, or the end of the connection.
@@ -59,7 +59,7 @@ class BlockingConnection(PersistentConnection):
             error = ServerTimeout(
                 f"{self.purpose}: no answer to a blocking call for {self._patience_s:.0f} s; the connection is dead"
             )
-            self.abandon(error)
+            self.abort(error)
             raise error
         return False
 
@@ -74,9 +74,9 @@ class BlockingConnection(PersistentConnection):
             except ResponseError as error:
                 raise self._translated(error, self._command) from error
             except BaseException as error:
-                self._break(error)
+                self._fail_and_raise(error)
 
-    def _expects(self) -> bool:
+    def _awaits_reply(self) -> bool:
         return self._waiting
 
     def _opened(self) -> None:

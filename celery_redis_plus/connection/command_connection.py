@@ -1,7 +1,7 @@
-"""One held server connection: commands go out at once, replies come back in order.
+"""The connection for commands: commands go out at once, replies come back in order.
 
-Peers pay 81 µs for a `redis.Redis` object a call and 54 µs for MULTI/EXEC; a command on a held connection costs 11 µs, and a
-posted one, whose reply is read later, less than half of that (measured, see DESIGN "Speed").
+Peers pay 81 µs for a `redis.Redis` object a call and 54 µs for MULTI/EXEC; a command on a persistent connection costs 11 µs, and
+one sent without waiting, whose reply is read later, less than half of that (measured, see DESIGN "Speed").
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Done = Callable[[Any, Exception | None], None]
 
 
 class _PendingReply:
-    """A reply that the server owes for a posted script."""
+    """A reply that the server has yet to send, for a script sent without waiting."""
 
     __slots__ = ("done", "packed", "script")
 
@@ -42,7 +42,7 @@ class _PendingReply:
         self.packed = packed
         self.done = done
 
-    def settle(self, reply: Any, error: Exception | None) -> None:
+    def resolve(self, reply: Any, error: Exception | None) -> None:
         if self.done is not None:
             self.done(reply, error)
 
@@ -57,11 +57,11 @@ class CommandConnection(PersistentConnection):
     def _reset(self) -> None:
         super()._reset()
         #: Whether the last failed call may have reached the server: written, no reply.
-        self.in_doubt = False
+        self.outcome_unknown = False
         #: Whether a call is under way. Whatever is called then runs in a signal handler that has interrupted it, since others
         #: wait for the lock: it must neither write into that call's command nor read that call's reply.
         self._busy = False
-        self._owed: deque[_PendingReply] = deque()
+        self._pending: deque[_PendingReply] = deque()
         #: Packed commands that wait for the next write.
         self._outbox: list[bytes] = []
         self._loaded: set[bytes] = set()
@@ -71,27 +71,27 @@ class CommandConnection(PersistentConnection):
         self.sequence = 0
 
     def _opened(self) -> None:
-        self.in_doubt = False
+        self.outcome_unknown = False
         self._loaded.clear()
         self.producer = secrets.token_hex(6).encode()
         self.sequence = 0
 
-    def _expects(self) -> bool:
-        return bool(self._owed)
+    def _awaits_reply(self) -> bool:
+        return bool(self._pending)
 
-    def _finish_up(self) -> None:
+    def _drain(self) -> None:
         try:
-            self.push()
-            self._read_owed()
+            self.flush()
+            self._read_pending()
         except Exception as error:
             logger.debug("closing %s: %s", self.purpose, error)
 
-    def _gave_up(self, error: Exception) -> None:
+    def _fail_pending(self, error: Exception) -> None:
         self._busy = False
-        owed, self._owed = self._owed, deque()
+        pending, self._pending = self._pending, deque()
         self._outbox.clear()
-        for item in owed:
-            item.settle(None, error)
+        for item in pending:
+            item.resolve(None, error)
 
     def next_number(self) -> tuple[bytes, int]:
         """Return the connection's producer id and the next message's number; connects if need be. For `exclusive` use.
@@ -107,18 +107,19 @@ class CommandConnection(PersistentConnection):
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    def run(self, script: Script, keys: Sequence[bytes], *arguments: Argument) -> Any:
+    def call(self, script: Script, keys: Sequence[bytes], *arguments: Argument) -> Any:
         """Run a script and return its reply; NOSCRIPT is mended here.
 
         Raises:
-            redis.exceptions.RedisError: as `translation.translate` names it. `in_doubt` tells whether the script may have run.
+            redis.exceptions.RedisError: as `error_translation.translate` names it. `outcome_unknown` tells whether the
+                script may have run.
         """
         packed = pack_call(script.sha, keys, arguments)
         with self.exclusive():
-            return self.run_packed(script, packed)
+            return self.call_packed(script, packed)
 
-    def run_packed(self, script: Script, packed: bytes) -> Any:
-        """Run a script whose call is packed already. For `exclusive` use; raises as `run` does."""
+    def call_packed(self, script: Script, packed: bytes) -> Any:
+        """Run a script whose call is packed already. For `exclusive` use; raises as `call` does."""
         for _ in range(TRIES):
             try:
                 return self._exchange(script, packed)
@@ -133,7 +134,7 @@ class CommandConnection(PersistentConnection):
         )
 
     def command(self, *arguments: Argument) -> Any:
-        """Run one plain command and return its reply, bytes undecoded. Raises as `run` does."""
+        """Run one plain command and return its reply, bytes undecoded. Raises as `call` does."""
         self._check_process()
         packed = pack_command(arguments)
         with self.lock:
@@ -151,13 +152,13 @@ class CommandConnection(PersistentConnection):
                 with self._aside() as aside:
                     return aside.pipeline(commands)
             connection = self._open()
-            self.in_doubt = False
+            self.outcome_unknown = False
             try:
                 self._busy = True
                 packed = self._behind_outbox(b"".join(map(pack_command, commands)))
-                self.in_doubt = True
+                self.outcome_unknown = True
                 send(connection, packed)
-                self._read_owed()
+                self._read_pending()
                 replies: list[Any] = []
                 for command in commands:
                     try:
@@ -165,52 +166,52 @@ class CommandConnection(PersistentConnection):
                     except ResponseError as error:
                         replies.append(self._translated(error, command))
             except BaseException as error:
-                self._break(error)
+                self._fail_and_raise(error)
             finally:
                 self._busy = False
-            self.in_doubt = False
+            self.outcome_unknown = False
             return replies
 
-    def post(
-        self, script: Script, keys: Sequence[bytes], *arguments: Argument, done: Done | None = None, hold: bool = False
+    def send_nowait(
+        self, script: Script, keys: Sequence[bytes], *arguments: Argument, done: Done | None = None, buffered: bool = False
     ) -> None:
-        """Send a script without waiting; its reply is read before the next call's, or by `collect`.
+        """Send a script without waiting; its reply is read before the next call's, or by `read_ready`.
 
-        With `hold` it is kept for the next write, or for `push`: one system call for several.
+        With `buffered` it is kept for the next write, or for `flush`: one system call for several.
 
         Raises:
             redis.exceptions.ConnectionError: the connection failed; `done` has been told, too.
         """
-        self.post_packed(script, pack_call(script.sha, keys, arguments), done=done, hold=hold)
+        self.send_packed_nowait(script, pack_call(script.sha, keys, arguments), done=done, buffered=buffered)
 
-    def post_packed(self, script: Script, packed: bytes, *, done: Done | None = None, hold: bool = False) -> None:
-        """Send a script whose call is packed already. As `post`."""
+    def send_packed_nowait(self, script: Script, packed: bytes, *, done: Done | None = None, buffered: bool = False) -> None:
+        """Send a script whose call is packed already. As `send_nowait`."""
         self._check_process()
-        owed = _PendingReply(script, packed, done)
+        pending = _PendingReply(script, packed, done)
         with self.lock:
             if self._busy:
                 with self._aside() as aside:
-                    aside.post_packed(script, packed, done=done)
+                    aside.send_packed_nowait(script, packed, done=done)
                 return
             try:
                 connection = self._open()
                 self._busy = True
                 if script.sha not in self._loaded:
                     packed = self._with_source(script, packed)
-                self._owed.append(owed)
-                if hold:
+                self._pending.append(pending)
+                if buffered:
                     self._outbox.append(packed)
                 else:
                     send(connection, self._behind_outbox(packed))
             except BaseException as error:
-                if not self._owed:
-                    owed.settle(None, error if isinstance(error, Exception) else ConnectionError(repr(error)))
-                self._break(error)
+                if not self._pending:
+                    pending.resolve(None, error if isinstance(error, Exception) else ConnectionError(repr(error)))
+                self._fail_and_raise(error)
             finally:
                 self._busy = False
 
-    def push(self) -> None:
-        """Send what was held. Raises as `run` does."""
+    def flush(self) -> None:
+        """Send what was buffered. Raises as `call` does."""
         if self._outbox:
             with self.lock:
                 if self._busy:
@@ -220,66 +221,66 @@ class CommandConnection(PersistentConnection):
                     self._busy = True
                     send(connection, self._behind_outbox(b""))
                 except BaseException as error:
-                    self._break(error)
+                    self._fail_and_raise(error)
                 finally:
                     self._busy = False
 
-    def ask(self, *arguments: Argument, done: Done, hold: bool = False) -> None:
-        """Send one plain command without waiting; `done` gets its reply before the next call returns. Raises as `post` does.
+    def command_nowait(self, *arguments: Argument, done: Done, buffered: bool = False) -> None:
+        """Send one plain command without waiting; `done` gets its reply before the next call returns.
 
-        With `hold` it is kept for the next write, or for `push`.
+        With `buffered` it is kept for the next write, or for `flush`. Raises as `send_nowait` does.
         """
         self._check_process()
         with self.lock:
             if self._busy:
                 with self._aside() as aside:
-                    aside.ask(*arguments, done=done)
+                    aside.command_nowait(*arguments, done=done)
                 return
             try:
                 connection = self._open()
                 self._busy = True
                 packed = pack_command(arguments)
-                self._owed.append(_PendingReply(None, packed, done))
-                if hold:
+                self._pending.append(_PendingReply(None, packed, done))
+                if buffered:
                     self._outbox.append(packed)
                 else:
                     send(connection, self._behind_outbox(packed))
             except BaseException as error:
-                self._break(error)
+                self._fail_and_raise(error)
             finally:
                 self._busy = False
 
     @property
-    def owes(self) -> bool:
-        """Whether replies to posted scripts are outstanding."""
-        return bool(self._owed)
+    def has_pending(self) -> bool:
+        """Whether replies are outstanding."""
+        return bool(self._pending)
 
-    def collect(self) -> None:
-        """Read the owed replies that have arrived; never waits for one. Raises as `run` does when the connection failed."""
+    def read_ready(self) -> None:
+        """Read the pending replies that have arrived; never waits for one. Raises as `call` does when the connection failed."""
         self._check_process()
         with self.lock:
             if self._connection is None or self._busy:
                 return
             try:
-                self.push()
-                while self._owed and self._arrived():
+                self.flush()
+                while self._pending and self._arrived():
                     self._read_one()
-                if not self._owed and self._arrived():
-                    # Nothing is owed: only an end of file can be there.
+                if not self._pending and self._arrived():
+                    # No reply is pending: only an end of file can be there.
                     self._read()
             except BaseException as error:
-                self._break(error)
+                self._fail_and_raise(error)
 
-    def catch_up(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Read owed replies, waiting for them: all, or `until` it is enough. Raises as `run` does when the connection failed."""
+    def read_until(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Wait for pending replies: for all, or `until` it is enough. Raises as `call` does when the connection failed."""
         self._check_process()
         with self.lock:
             try:
-                self.push()
-                while self._owed and not self._busy and not until():
+                self.flush()
+                while self._pending and not self._busy and not until():
                     self._read_one()
             except BaseException as error:
-                self._break(error)
+                self._fail_and_raise(error)
 
     # -- inside the lock ----------------------------------------------------------------------------------------------
 
@@ -290,7 +291,7 @@ class CommandConnection(PersistentConnection):
         try:
             yield aside
         finally:
-            # Reads what is owed.
+            # Reads the pending replies.
             aside.close()
 
     def _exchange(self, script: Script | None, packed: bytes) -> Any:
@@ -298,29 +299,29 @@ class CommandConnection(PersistentConnection):
             with self._aside() as aside:
                 return aside._exchange(script, packed)  # noqa: SLF001 - of the same class
         connection = self._open()
-        self.in_doubt = False
+        self.outcome_unknown = False
         try:
             self._busy = True
             if script is not None and script.sha not in self._loaded:
                 packed = self._with_source(script, packed)
             if self._outbox:
                 packed = self._behind_outbox(packed)
-            self.in_doubt = True
+            self.outcome_unknown = True
             send(connection, packed)
-            if self._owed:
-                self._read_owed()
+            if self._pending:
+                self._read_pending()
             reply = self._read()
         except NoScriptError:
-            self.in_doubt = False
+            self.outcome_unknown = False
             raise
         except ResponseError as error:
-            self.in_doubt = False
+            self.outcome_unknown = False
             raise self._translated(error, packed) from error
         except BaseException as error:
-            self._break(error)
+            self._fail_and_raise(error)
         finally:
             self._busy = False
-        self.in_doubt = False
+        self.outcome_unknown = False
         return reply
 
     def _with_source(self, script: Script, packed: bytes) -> bytes:
@@ -330,7 +331,7 @@ class CommandConnection(PersistentConnection):
         """
         self._loaded.add(script.sha)
         self._source_error = None
-        self._owed.append(_PendingReply(None, b"", self._source_answered))
+        self._pending.append(_PendingReply(None, b"", self._source_answered))
         return pack_command(("SCRIPT", "LOAD", script.source)) + packed
 
     def _source_answered(self, _: Any, error: Exception | None) -> None:
@@ -343,39 +344,39 @@ class CommandConnection(PersistentConnection):
         self._outbox.clear()
         return packed
 
-    def _read_owed(self) -> None:
-        """Read what is owed now; a script that is sent again meanwhile is answered after the caller's own command."""
-        for _ in range(len(self._owed)):
+    def _read_pending(self) -> None:
+        """Read what is pending now; a script that is sent again meanwhile is answered after the caller's own command."""
+        for _ in range(len(self._pending)):
             self._read_one()
 
     def _read_one(self) -> None:
-        """Read one owed reply; an error reply is its callback's business, not the caller's."""
+        """Read one pending reply; an error reply is its callback's business, not the caller's."""
         within, self._busy = self._busy, True
         reply: Any = None
         failure: Exception | None = None
         try:
             reply = self._read()
         except NoScriptError:
-            owed = self._owed.popleft()
-            if owed.script is not None:
-                # Not executed: the scripts were flushed. The order among posted scripts does not matter, they are settlements.
-                self._loaded.discard(owed.script.sha)
+            pending = self._pending.popleft()
+            if pending.script is not None:
+                # Not executed: the scripts were flushed. Their order does not matter: they are settlements.
+                self._loaded.discard(pending.script.sha)
                 failure = self._source_error
             if failure is None:
-                if owed.script is not None:
-                    packed = self._with_source(owed.script, owed.packed)
-                    self._owed.append(owed)
+                if pending.script is not None:
+                    packed = self._with_source(pending.script, pending.packed)
+                    self._pending.append(pending)
                     send(self._open(), self._behind_outbox(packed))
                 self._busy = within
                 return
         except ResponseError as error:
-            owed = self._owed.popleft()
-            failure = self._translated(error, owed.packed)
+            pending = self._pending.popleft()
+            failure = self._translated(error, pending.packed)
         else:
-            owed = self._owed.popleft()
+            pending = self._pending.popleft()
         # What it calls may post, behind the call that is under way.
         self._busy = False
         try:
-            owed.settle(reply, failure)
+            pending.resolve(reply, failure)
         finally:
             self._busy = within

@@ -12,7 +12,21 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from celery_redis_plus.connection.this_process import this_process
+
+class _ThisProcess:
+    """Keeps the id of this process: each delivery and publish compares it a few times, and `os.getpid` is a system call."""
+
+    __slots__ = ("pid",)
+
+    def __init__(self) -> None:
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Ask for the id anew, as the first thing in a forked child."""
+        self.pid = os.getpid()
+
+
+this_process = _ThisProcess()
 
 
 class Forkable(Protocol):
@@ -46,14 +60,14 @@ def lock_of(owner: object, name: str = "_lock") -> threading.Lock:
 _watched: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
-def watch(item: Forkable) -> None:
+def on_fork_in_child(item: Forkable) -> None:
     """Call `item.forked()` in every child that this process forks while `item` lives."""
     _watched.add(item)
 
 
 def _in_child() -> None:
     # Hooks run in the order of their registration, and those who are called here ask whether they are in another process.
-    this_process.look()
+    this_process.refresh()
     for owner, attributes in list(_renewed.items()):
         for name, make in attributes.items():
             setattr(owner, name, make())

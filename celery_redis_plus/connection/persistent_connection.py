@@ -1,4 +1,4 @@
-"""The life of one held server connection: opened at first use, looked at after a rest, given up at the first failure."""
+"""One persistent server connection: opened at first use, checked after idle time, closed at the first failure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from celery_redis_plus import clock
 from celery_redis_plus.connection import forks
 from celery_redis_plus.connection.command_encoding import pack_command
+from celery_redis_plus.connection.forks import this_process
 from celery_redis_plus.connection.refused_keys import RefusedKeys
 from celery_redis_plus.connection.reply_parser import replies_of, send
-from celery_redis_plus.connection.this_process import this_process
 from celery_redis_plus.connection.unpatched import identity
 from celery_redis_plus.error_translation import translate
 from celery_redis_plus.errors import ServerUnreachable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from celery_redis_plus.connection.connector import Connector
 
-#: Seconds of rest after which a connection is looked at before it is used again.
+#: Seconds of idle time after which a connection is checked before it is used again.
 IDLE_CHECK_S = 2.0
 
 PING = pack_command((b"PING",))
@@ -48,7 +48,7 @@ class PersistentConnection:
         #: Called when an open connection failed; a close in order, or of an idle connection, does not count.
         self.on_failure: Callable[[], None] = lambda: None
         self._reset()
-        forks.watch(self)
+        forks.on_fork_in_child(self)
 
     def _reset(self) -> None:
         self.lock = threading.RLock()
@@ -104,31 +104,31 @@ class PersistentConnection:
         return self.lock
 
     def close(self) -> None:
-        """Finish in order, then close. Never raises."""
+        """Read the pending replies, then close. Never raises."""
         if self._pid != this_process.pid:
             self._after_fork()
             return
         with self.lock:
             if self._connection is None:
                 return
-            self._finish_up()
+            self._drain()
             # Finishing may have met a failure, which closes as well.
             self._disconnect()
 
-    def abandon(self, error: Exception | None = None) -> None:
+    def abort(self, error: Exception | None = None) -> None:
         """Drop the connection without reading anything, as after a failure."""
         if self._pid != this_process.pid:
             self._after_fork()
             return
         with self.lock:
-            self._fail(error or ConnectionError(f"{self.purpose} was abandoned"))
+            self._fail(error or ConnectionError(f"{self.purpose} was aborted"))
 
     # -- inside the lock ----------------------------------------------------------------------------------------------
 
     def _open(self) -> Connection:
         now = clock.now_s()
         idle_s = now - self._used
-        if self._connection is not None and idle_s > IDLE_CHECK_S and not self._expects():
+        if self._connection is not None and idle_s > IDLE_CHECK_S and not self._awaits_reply():
             self._drop_if_dead(self._connection, idle_s)
         self._used = now
         if self._connection is None:
@@ -142,7 +142,7 @@ class PersistentConnection:
         return self._connection
 
     def _drop_if_dead(self, connection: Connection, idle_s: float) -> None:
-        """Notice that an idle connection is gone before a command is written to it: then nobody has to doubt its outcome.
+        """Notice that an idle connection is gone before a command is written to it: then its outcome is never unknown.
 
         An end of file tells of a server or a firewall that closed it; after `health_check_interval` a PING finds those that
         said nothing.
@@ -192,7 +192,7 @@ class PersistentConnection:
     def _fail(self, error: Exception) -> None:
         failed = self._connection is not None
         self._disconnect()
-        self._gave_up(error)
+        self._fail_pending(error)
         if failed:
             self.on_failure()
 
@@ -200,8 +200,8 @@ class PersistentConnection:
         """Return our error for `error`, the reply to `call`: a command and its arguments, or the same packed."""
         return translate(error, self.connector.address, self.refused_keys.describe(error, call))
 
-    def _break(self, error: BaseException) -> NoReturn:
-        """Give the connection up after `error`, which may be a timeout, an interrupt or a task's time limit; raise it."""
+    def _fail_and_raise(self, error: BaseException) -> NoReturn:
+        """Close the connection after `error`, which may be a timeout, an interrupt or a task's time limit; raise it."""
         if not isinstance(error, Exception):
             self._fail(ConnectionError(f"{self.purpose} was interrupted by {type(error).__name__}"))
             raise error
@@ -211,18 +211,18 @@ class PersistentConnection:
 
     # -- for subclasses -----------------------------------------------------------------------------------------------
 
-    def _expects(self) -> bool:
+    def _awaits_reply(self) -> bool:
         """Return whether a reply is outstanding, so that something readable is no end of file."""
         return False
 
     def _opened(self) -> None:
         """Start the state that belongs to one physical connection."""
 
-    def _finish_up(self) -> None:
-        """Read what is owed before a close in order; must not raise."""
+    def _drain(self) -> None:
+        """Read the pending replies before an orderly close; must not raise."""
 
-    def _gave_up(self, error: Exception) -> None:
-        """Tell those who wait for a reply that none will come."""
+    def _fail_pending(self, error: Exception) -> None:
+        """Report to the callbacks of pending replies that none will come."""
 
 
 def _close(connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Reads replies from a held connection, with the parser of redis-py that is in use: hiredis, or the one in Python.
+"""Reads replies from a persistent connection, with the parser of redis-py that is in use: hiredis, or the one in Python.
 
 redis-py's own way to a reply leads through three functions that look after protocols, encodings and timeouts which we do not
 use; the short way costs a publish 2.2 of 49 µs less (docs/design/0002-claim-and-wait.md).

@@ -39,7 +39,7 @@ class Waker:
         self._pipe: _Pipe | None = None
         self._awake = False
         self._closed = False
-        forks.watch(self)
+        forks.on_fork_in_child(self)
 
     def forked(self) -> None:
         """Let go of the parent's pipe, in a child: a shared one would wake the parent, and eat the parent's wake-ups."""

@@ -66,7 +66,7 @@ class Overdue:
     def see_to(self, track: str) -> float | None:
         """End the wait for those who are too late; return in how many seconds to look again, None: it is resolved.
 
-        Raises as `CommandConnection.run` does.
+        Raises as `CommandConnection.call` does.
         """
         overdue = self.tracks.overdue(track, self._name)
         if overdue is None or isinstance(overdue, float):
@@ -98,7 +98,7 @@ class AbandonedDeliveries:
         return self._due_at
 
     def run(self) -> None:
-        """Look for some. Raises as `CommandConnection.run` does."""
+        """Look for some. Raises as `CommandConnection.call` does."""
         self._due_at = clock.now_s() + LOOK_S
         tracks = self._overdue.tracks
         slice_ = Slice()
@@ -190,7 +190,7 @@ class AckTimeouts:
 
     def _drop(self) -> None:
         self._armed = ()
-        self._answers.abandon()
+        self._answers.abort()
 
     def _look(self) -> None:
         """Look at each delivery whose time has come, or that is new; call back for those that are resolved."""
@@ -224,7 +224,7 @@ class AckTimeouts:
         if tracks != self._armed:
             # XREAD takes nothing away: the connection may go with it.
             if self._armed:
-                self._answers.abandon()
+                self._answers.abort()
             streams = [self._keys.track(track)[1] for track in tracks]
             ids = [self._watched[track].last for track in tracks]
             self._answers.start("XREAD", "BLOCK", int(BLOCK_S * 1000), "STREAMS", *streams, *ids)

@@ -59,7 +59,7 @@ class ConsumerHeartbeats:
         self._due_at = 0.0
 
     def run(self) -> None:
-        """Give the signs of life. Raises as `CommandConnection.run` does; nothing is forgotten then."""
+        """Give the signs of life. Raises as `CommandConnection.call` does; nothing is forgotten then."""
         self._due_at = clock.now_s() + self._interval_s
         while self._left_behind:
             self._consumers.leave(*self._left_behind[0])

@@ -42,7 +42,7 @@ class DeadLetterForwarder:
         self._waiting[queue] = None
 
     def run(self) -> None:
-        """Forward pages of one queue after the other until the slice is over. Raises as `CommandConnection.run` does."""
+        """Forward pages of one queue after the other until the slice is over. Raises as `CommandConnection.call` does."""
         slice_ = Slice()
         while self._waiting and not slice_.over:
             queue = next(iter(self._waiting))

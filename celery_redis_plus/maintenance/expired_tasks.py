@@ -44,7 +44,7 @@ class ExpiredTaskRevocation:
         self._look_at = 0.0
 
     def run(self) -> None:
-        """Look, and tell. Raises as `CommandConnection.run` does."""
+        """Look, and tell. Raises as `CommandConnection.call` does."""
         self._look_at = clock.now_s() + random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
         callback = self._on_expired
         if callback is not None and self._tasks.waiting():

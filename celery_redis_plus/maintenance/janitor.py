@@ -53,7 +53,7 @@ class Janitor:
         self._touch_at = dict.fromkeys(self._touch_at, 0.0)
 
     def run(self) -> None:
-        """Do what is due. Raises as `CommandConnection.run` does."""
+        """Do what is due. Raises as `CommandConnection.call` does."""
         now = clock.now_s()
         if now >= self._list_at:
             self._list(now)

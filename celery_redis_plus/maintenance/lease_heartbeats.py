@@ -54,7 +54,7 @@ class LeaseHeartbeats:
         self._due_at = 0.0
 
     def run(self) -> None:
-        """Send one heartbeat for everything held. Raises as `CommandConnection.run` does."""
+        """Send one heartbeat for everything held. Raises as `CommandConnection.call` does."""
         now = clock.now_s()
         late_s = now - self._due_at if self._due_at else 0.0
         self._due_at = now + self._interval_s

@@ -68,7 +68,7 @@ class ProcessEnd:
                 len(self._register), error,
             )  # fmt: skip
         finally:
-            commands.abandon()
+            commands.abort()
 
     def _give_back(self, commands: CommandConnection, until: float) -> None:
         options = self._options

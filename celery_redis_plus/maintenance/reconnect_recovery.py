@@ -63,7 +63,7 @@ class ReconnectRecovery:
         return min(due, default=float("inf"))
 
     def run(self) -> None:
-        """Do what is open. Raises as `CommandConnection.run` does; nothing is forgotten then."""
+        """Do what is open. Raises as `CommandConnection.call` does; nothing is forgotten then."""
         self._carry_out()
         now = clock.now_s()
         if now >= self._look_at:
@@ -113,7 +113,7 @@ class ReconnectRecovery:
 
     def _hand_back_page(self, session: str, queue: str, page: bytes, total: int) -> None:
         of = self._keys.queue(queue)
-        returned, page = self._commands.run(
+        returned, page = self._commands.call(
             script("release_session"),
             [of.ready, of.index, of.message, of.bell, of.expiry, of.timer, of.meta],
             session,

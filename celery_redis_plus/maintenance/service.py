@@ -294,7 +294,7 @@ class MaintenanceService:
                 with self._lock:
                     if self._thread in {None, threading.current_thread()}:
                         # Else one that was started meanwhile waits there by now.
-                        self._wakeup_connection.abandon()
+                        self._wakeup_connection.abort()
                         self._timers.forget()
 
     def _retire(self) -> bool:
@@ -369,8 +369,8 @@ class MaintenanceService:
         if self._reachable and error is not None and not self._stopping:
             self._reachable = False
             logger.warning("heartbeats and timers: the broker is away (%s); trying again", error)
-        self._commands.abandon()
-        self._wakeup_connection.abandon()
+        self._commands.abort()
+        self._wakeup_connection.abort()
         self._timers.forget()
         self._heartbeat.hurry()
         self._sweeper.hurry()

@@ -64,7 +64,7 @@ class SubscriberHeartbeats:
         self._look_at = 0.0
 
     def run(self) -> None:
-        """Do what is due. Raises as `CommandConnection.run` does."""
+        """Do what is due. Raises as `CommandConnection.call` does."""
         now = clock.now_s()
         undecided = [position for position in self._positions.all() if position.undecided and position.owner is not None]
         for position in undecided:
@@ -124,7 +124,7 @@ class SubscriberHeartbeats:
                 _tell(exchange, death, ours=death.at_ms == now_ms)
 
     def forget(self, exchange: str, queue: str) -> None:
-        """Forget the durable subscriber of a queue that vanished. Raises as `CommandConnection.run` does."""
+        """Forget the durable subscriber of a queue that vanished. Raises as `CommandConnection.call` does."""
         self._registry.forget_durable(self._fanout_keys(exchange), queue)
 
 

@@ -114,7 +114,7 @@ class Sweeper:
             self._take_over.add(queue)
 
     def run(self) -> None:
-        """Sweep the queues that are due. Raises as `CommandConnection.run` does."""
+        """Sweep the queues that are due. Raises as `CommandConnection.call` does."""
         slice_ = Slice()
         soon = clock.now_s() + TOGETHER_S
         due = [queue for queue, at in self._due_at.items() if at <= soon]
@@ -134,7 +134,7 @@ class Sweeper:
         for queue in queues:
             keys += self._keys.queue(queue).places
         keys += self._keys.expired
-        reply = self._commands.run(
+        reply = self._commands.call(
             script("sweep"), keys, self._name, _ms(self._lease_s), _ms(self._interval_s), LIMIT, int(take_over),
             _ms(self._grace_s), _ms(self._longest_gap_s), *self._bounds, self._visibility_ms,
         )  # fmt: skip

@@ -53,7 +53,7 @@ class TopologyRecovery:
         self._look_at = self._closely_at = 0.0
 
     def run(self) -> None:
-        """Look, and declare again what is missing. Raises as `CommandConnection.run` does."""
+        """Look, and declare again what is missing. Raises as `CommandConnection.call` does."""
         now = clock.now_s()
         rest_s = random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
         self._look_at = now + rest_s

@@ -37,7 +37,7 @@ class UnconsumedQueues:
         self._look_at = 0.0
 
     def run(self) -> None:
-        """Read the list, and strike off queues that are gone. Raises as `CommandConnection.run` does."""
+        """Read the list, and strike off queues that are gone. Raises as `CommandConnection.call` does."""
         self._look_at = clock.now_s() + random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
         found = self._queues.tended()
         gone = set(self._queues.without_record(found))

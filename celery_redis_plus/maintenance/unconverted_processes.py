@@ -46,7 +46,7 @@ class UnconvertedProcesses:
         return self._look_at if self._version == self._watched.version or self._look_at == math.inf else 0.0
 
     def run(self) -> None:
-        """Look at the queues that are due. Raises as `CommandConnection.run` does where the server is away."""
+        """Look at the queues that are due. Raises as `CommandConnection.call` does where the server is away."""
         version = self._watched.version
         now = clock.now_s()
         if self._look_at <= now:

@@ -36,7 +36,7 @@ from celery_redis_plus.connection import forks
 from celery_redis_plus.connection.blocking_connection import OVERDUE_S, BlockingConnection
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
-from celery_redis_plus.connection.this_process import this_process
+from celery_redis_plus.connection.forks import this_process
 from celery_redis_plus.connection.waker import Waker
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.event_log.settings import EventLogSettings
@@ -153,7 +153,7 @@ class BrokerConnection:
         self._on_drop.atexit = False
         #: This process is a child of the one that opened it. It may publish; what was claimed and consumed is the parent's.
         self.inherited = False
-        forks.watch(self)
+        forks.on_fork_in_child(self)
         for commands in (self.commands, self.wakeup_connection, self.stream_connection):
             commands.on_failure = self._failed
         try:
@@ -318,7 +318,7 @@ class BrokerConnection:
         """Drop the wires after a failure: nothing is read, and nothing waits for a server that may not answer."""
         self.broken = True
         for commands in (self.wakeup_connection, self.stream_connection, self.commands):
-            commands.abandon()
+            commands.abort()
 
 
 def _owner(session: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu import Producer
 
-from celery_redis_plus.connection.forks import lock_of, watch
+from celery_redis_plus.connection.forks import lock_of, on_fork_in_child
 from celery_redis_plus.errors import DeliveryNotFound, InvalidArgument
 from celery_redis_plus.transport.amqp_errors import as_channel_errors
 from celery_redis_plus.transport.channel_lookup import channel_of
@@ -47,7 +47,7 @@ class Delivery:
         self._watching = False
         self._complete: list[Callback] = []
         self._resolved: list[Callback] = []
-        watch(self)
+        on_fork_in_child(self)
 
     def forked(self) -> None:
         """Wait anew in a child, which has none of its parent's threads; the callbacks are the parent's."""

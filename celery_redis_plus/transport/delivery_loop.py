@@ -58,7 +58,7 @@ class DeliveryLoop:
         self._in_turn = False
         self._broadcasts_in_a_row = 0
         self._messages_in_a_row = 0
-        forks.watch(self)
+        forks.on_fork_in_child(self)
 
     def forked(self) -> None:
         """Leave the loop, and all that was delivered or claimed, to the parent, in a child."""
@@ -235,8 +235,8 @@ class DeliveryLoop:
             return False
         if descriptors["waker"] in readable:
             session.waker.clear()
-        if descriptors.get("commands") in readable or (session.commands.owes and not several_may_wait()):
-            session.commands.collect()
+        if descriptors.get("commands") in readable or (session.commands.has_pending and not several_may_wait()):
+            session.commands.read_ready()
         # Asking each wire again whether it has something would cost two more system calls.
         if descriptors.get("bells") in readable:
             self._bells.take(wait=True)
@@ -309,11 +309,14 @@ class DeliveryLoop:
             session.settler.release()
         else:
             session.settler.release_due()
-        session.commands.push()
+        session.commands.flush()
         self._seat.listen("bells", session.wakeup_connection, self._on_bells, wanted=bool(session.waiter.armed))
         self._seat.listen("streams", session.stream_connection, self._on_streams, wanted=session.reader.armed)
         self._seat.listen(
-            "commands", session.commands, session.commands.collect, wanted=self.claiming.ahead.out and session.commands.connected
+            "commands",
+            session.commands,
+            session.commands.read_ready,
+            wanted=self.claiming.ahead.out and session.commands.connected,
         )
 
     def _turn(self) -> bool:
@@ -353,7 +356,7 @@ class DeliveryLoop:
                 try:
                     self._session.settler.release()
                     with suppress(RedisError, OSError):
-                        self._session.commands.collect()
+                        self._session.commands.read_ready()
                 finally:
                     self._session.commands.lock.release()
             return
@@ -361,5 +364,5 @@ class DeliveryLoop:
         self._bells.take()
         self._take_broadcasts()
         # Replies to acks are read with the next claim; where none comes, here. So is the end of the connection.
-        self._session.commands.collect()
+        self._session.commands.read_ready()
         self.claiming.ahead.check()

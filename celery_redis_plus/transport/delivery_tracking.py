@@ -51,7 +51,7 @@ class Tracking:
 
     def begin(self, message: Mapping[str, Any], attempt: PublishAttempt, recipients: Sequence[str], payload: bytes) -> None:
         """Track a delivery, before any recipient can answer; a retry goes on with what was begun.
-        Raises as `CommandConnection.run` does.
+        Raises as `CommandConnection.call` does.
 
         Args:
             message: its header gets the delivery's id.
@@ -69,12 +69,12 @@ class Tracking:
         attempt.tags = {}
 
     def queued(self, properties: Mapping[str, Any], tags: Mapping[str, str]) -> None:
-        """Note under which tags the queues have the message. Raises as `CommandConnection.run` does."""
+        """Note under which tags the queues have the message. Raises as `CommandConnection.call` does."""
         for queue, tag in tags.items():
             self.tracks.report(properties[TRACK].id, queue, QUEUED, tag, wait=True)
 
     def refused(self, properties: Mapping[str, Any], queue: str) -> None:
-        """Note that a queue did not take the message, if that is tracked. Raises as `CommandConnection.run` does."""
+        """Note that a queue did not take the message, if that is tracked. Raises as `CommandConnection.call` does."""
         if TRACK in properties:
             self.tracks.report(properties[TRACK].id, queue, REFUSED, wait=True)
 

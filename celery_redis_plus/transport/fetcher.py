@@ -63,7 +63,7 @@ class Fetcher:
         self.rotation.claims(channel)
         queues = self._queues(channel)
         # In the claim's write, and before it: the room that they make may be what it looks for.
-        self._session.settler.release(hold=True)
+        self._session.settler.release(buffered=True)
         if self.works_beside and self._seat.taken and channel.qos.busy and self.ahead.send(channel, queues, credit):
             return False
         asked_at = clock.now_s()

@@ -72,11 +72,11 @@ class PendingClaim:
     def finish(self) -> None:
         """Wait for the reply of a claim that is out, and hand it over. Raises as `take` does, or as the connection fails."""
         if self._channel is not None and not self._session.broken:
-            self._session.commands.catch_up(until=lambda: self._answer is not None)
+            self._session.commands.read_until(until=lambda: self._answer is not None)
             self.take()
 
     def check(self) -> None:
         """Give the connection up where the server has been silent for as long as it may be."""
         timeout_s = self._session.options.socket_timeout
         if self.out and self._answer is None and timeout_s is not None and clock.now_s() - self._asked_at > timeout_s:
-            self._session.commands.abandon(RedisTimeoutError("the server did not answer a claim"))
+            self._session.commands.abort(RedisTimeoutError("the server did not answer a claim"))

@@ -145,7 +145,7 @@ class QoS(virtual.QoS):
         return []
 
     def give_back(self, tags: list[str]) -> None:
-        """Give some delivered messages back, waiting for the server's answer. Raises as `CommandConnection.run` does."""
+        """Give some delivered messages back, waiting for the server's answer. Raises as `CommandConnection.call` does."""
         register = self._session.service.register
         held = []
         for tag in tags:

@@ -61,7 +61,9 @@ class Rotation:
         ]
         if names:
             ready = [self._session.keys.queue(name).ready for name in names]
-            self._session.commands.ask("EXISTS", *ready, done=lambda reply, _: self._looked(names, reply), hold=True)
+            self._session.commands.command_nowait(
+                "EXISTS", *ready, done=lambda reply, _: self._looked(names, reply), buffered=True
+            )
 
     def _looked(self, names: Sequence[str], reply: Any) -> None:
         # In whatever thread reads the reply.

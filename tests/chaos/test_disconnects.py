@@ -112,7 +112,7 @@ def test_a_connection_that_breaks_before_it_consumes_is_given_up(*, own_server):
         client.client_kill_filter(_type="normal", skipme=True)
     poller = transport.poller
     with pytest.raises(connection.connection_errors):
-        transport.session.commands.collect()
+        transport.session.commands.read_ready()
     Queue("q")(connection.default_channel).declare()
     assert transport.poller is poller, "kombu has replaced what the loop waits for"
     with pytest.raises(connection.connection_errors):

@@ -111,7 +111,7 @@ class Consuming(World):
         """On some that are held, or no longer are."""
         current = [(m.tag, m.claim, m.queue) for m in self.claimed_by()]
         for tag, claim, queue in data.draw(st.lists(st.sampled_from(current + self.telling()), max_size=3), label="begun"):
-            self.commands.run(script("mark_begun"), [self.keys.queue(queue).message], tag, claim)
+            self.commands.call(script("mark_begun"), [self.keys.queue(queue).message], tag, claim)
             message = self.messages.get(tag)
             if message is not None and message.claim == claim:
                 message.begun = claim
@@ -186,7 +186,7 @@ class Consuming(World):
         for queue, pairs in by_queue.items():
             keys += (self.keys.queue(queue).index, self.keys.queue(queue).message)
             arguments += (len(pairs), *itertools.chain(*pairs))
-        lost = {tag.decode() for tag in self.commands.run(script("extend_leases"), keys, *arguments)}
+        lost = {tag.decode() for tag in self.commands.call(script("extend_leases"), keys, *arguments)}
         held = set(chosen) & set(current)
         # A stale pair and the present one of the same message may stand side by side; what is in the trash is as good as gone.
         assert lost | self.trashed >= {tag for tag, claim, queue in chosen if (tag, claim, queue) not in held}
@@ -200,7 +200,7 @@ class Consuming(World):
         known = [m.tag for m in self.claimed_by(holder)]
         first, total = "-inf", 0
         while first:
-            returned, first = self.commands.run(
+            returned, first = self.commands.call(
                 script("release_session"),
                 [keys.ready, keys.index, keys.message, keys.bell, keys.expiry, keys.timer, keys.meta],
                 holder,

@@ -115,7 +115,7 @@ class Maintenance(World):
         keys: list[bytes] = []
         for queue in wanted:
             keys += self.keys.queue(queue).places
-        reply: list[int] = self.commands.run(
+        reply: list[int] = self.commands.call(
             script("sweep"), keys, sweeper, LEASE_MS, INTERVAL_MS, limit, int(take_over), GRACE_MS, LONGEST_GAP_MS,
             DELIVERY_LIMIT, DEAD_MAX, DEAD_TTL_MS,
         )  # fmt: skip
@@ -127,7 +127,9 @@ class Maintenance(World):
         waiting = self.live(queue, "ready") + self.live(queue, "delayed")
         if dies:
             keys = self.keys.queue(queue)
-            purged = self.commands.run(script("purge"), [keys.trash, keys.meta, keys.bell, keys.expiry, keys.ready, keys.delayed])
+            purged = self.commands.call(
+                script("purge"), [keys.trash, keys.meta, keys.bell, keys.expiry, keys.ready, keys.delayed]
+            )
         else:
             purged = self.queues.purge(queue)
         assert purged == len(waiting)
@@ -141,7 +143,7 @@ class Maintenance(World):
             keys = self.keys.queue(queue)
             others = [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, keys.interested, keys.consumer]
             sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
-            self.commands.run(script("delete"), [*others, *sets], 0, 0, 0, "")
+            self.commands.call(script("delete"), [*others, *sets], 0, 0, 0, "")
         else:
             assert self.queues.delete(queue) == ready
         for message in [m for m in self.messages.values() if m.queue == queue]:

@@ -135,7 +135,7 @@ class Process:
             if member.held:
                 keys = self.keys.queue(member.consumer.queue)
                 pairs = [text for claimed in member.held for text in (claimed.tag, claimed.claim)]
-                self.commands.run(script("extend_leases"), [keys.index, keys.message], VISIBILITY_MS, len(member.held), *pairs)
+                self.commands.call(script("extend_leases"), [keys.index, keys.message], VISIBILITY_MS, len(member.held), *pairs)
 
     def claim(self, member: Member, now: int) -> list[Claimed]:
         """`RestrictedQueues.claim`, of one queue; the messages are delivered at once."""

@@ -54,7 +54,7 @@ class Publishing(World):
             arriving = arriving and accident != "never arrives"
             late = bool(self.commands.under_way.get(self.commands.producer))
             self.attempt(logical, accident=("delayed" if late else accident) if arriving else "never arrives")
-        self.commands.abandon()
+        self.commands.abort()
 
     @precondition(lambda self: self.unconfirmed())
     @rule(
@@ -73,7 +73,7 @@ class Publishing(World):
         producer = data.draw(st.sampled_from(self.late()), label="producer")
         what, packed = self.commands.under_way[producer].popleft()
         try:
-            reply = self.commands.run_packed(what, packed)
+            reply = self.commands.call_packed(what, packed)
         except redis.ResponseError as error:
             # Its body has been taken over by the retry, or has expired.
             assert "staged" in str(error)  # noqa: PT017 - the error is the answer that nobody reads

@@ -180,7 +180,7 @@ class Serving(RuleBasedStateMachine):
     def sweep(self) -> None:
         self.swept_at = self.now
         keys = [key for queue in QUEUES for key in self.keys.queue(queue).places]
-        self.commands.run(
+        self.commands.call(
             script("sweep"), [*keys, *self.keys.expired], "sweeper", 6_000, SWEEP_MS, 500, 1, GRACE_MS, LONGEST_GAP_MS, -1, 1000,
             10**12,
         )[:COLUMNS]  # fmt: skip
@@ -328,7 +328,7 @@ class Serving(RuleBasedStateMachine):
         self.settler.settle([UnackedMessage(claimed.tag, claimed.queue, claimed.claim, member.process.session)], Settlement.ACK)
         keys = self.keys.queue(claimed.queue)
         if claimed.queue == "limited":
-            self.commands.run(script("notify_if_ready"), [keys.ready, keys.bell, keys.meta])
+            self.commands.call(script("notify_if_ready"), [keys.ready, keys.bell, keys.meta])
         self.come_to_rest()
 
     @precondition(lambda self: self.members())

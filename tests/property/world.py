@@ -116,19 +116,19 @@ class LossyConnection(CommandConnection):
         #: The reply that nobody read.
         self.lost_reply: Any = None
 
-    def run_packed(self, script: Script, packed: bytes) -> Any:
+    def call_packed(self, script: Script, packed: bytes) -> Any:
         accident, self.accident = self.accident, None
         if accident is None:
-            return super().run_packed(script, packed)
+            return super().call_packed(script, packed)
         if accident == "refused":
-            self.in_doubt = False
+            self.outcome_unknown = False
             raise ServerUnreachable("refused")
         if accident == "delayed":
             self.under_way.setdefault(self.producer, deque()).append((script, packed))
         elif accident == "lost reply":
-            self.lost_reply = super().run_packed(script, packed)
+            self.lost_reply = super().call_packed(script, packed)
         # "never arrives": written to a connection that was dead already.
-        self.in_doubt = True
+        self.outcome_unknown = True
         raise ServerUnreachable(accident)
 
 

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from celery_redis_plus import events
@@ -18,11 +18,13 @@ def any_events(draw):
     return Event(event=draw(st.sampled_from(sorted(TRANSITIONS))), ts=1, id=TAG, root_id=values["task_id"], **values)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(any_events())
 def test_what_is_encoded_is_decoded_unchanged(event):
     assert events.decode(events.encode(event)) == event
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(any_events())
 def test_every_value_has_nineteen_tabs_and_one_line(event):
     value = events.encode(event)

@@ -114,7 +114,7 @@ class Acknowledger:
             return
         try:
             if self._commands.connected:
-                self._commands.post(told, keys, *arguments)
+                self._commands.send_nowait(told, keys, *arguments)
         except (RedisError, OSError) as error:
             # The session's owner meets it with its next call.
             logger.debug("%s of message %s is not sent: %s", told.name, arguments[0], error)
@@ -150,8 +150,8 @@ class Acknowledger:
         """Drop the acks that were gathered, in a forked child: the parent sends them."""
         self._gathered.clear()
 
-    def release(self, *, hold: bool = False) -> None:
-        """Send the gathered acks, with `hold` in the wire's next write. Never raises, as `post`."""
+    def release(self, *, buffered: bool = False) -> None:
+        """Send the gathered acks, with `buffered` in the wire's next write. Never raises, as `post`."""
         if not self._gathered:
             return
         self._urgent = False
@@ -161,9 +161,9 @@ class Acknowledger:
                 held = self._gathered.popleft()
                 queues.setdefault(held.queue, []).append(held)
         batches = [messages[at : at + MAX_BATCH] for messages in queues.values() for at in range(0, len(messages), MAX_BATCH)]
-        self._send(batches, Settlement.ACK, hold=hold)
+        self._send(batches, Settlement.ACK, buffered=buffered)
 
-    def _send(self, batches: Iterable[list[UnackedMessage]], settlement: Settlement, *, hold: bool = False) -> None:
+    def _send(self, batches: Iterable[list[UnackedMessage]], settlement: Settlement, *, buffered: bool = False) -> None:
         """Post a call for each batch, of messages of one queue; defer what the connection does not take."""
         commands = self._commands
         if not commands.lock.acquire(timeout=LOCK_WAIT_S):
@@ -173,7 +173,7 @@ class Acknowledger:
             for messages in batches:
                 # Asked under the lock: a settlement never opens a lost connection anew, because nobody would read its reply.
                 if commands.connected:
-                    self._post(messages, settlement, hold=hold)
+                    self._post(messages, settlement, buffered=buffered)
                 else:
                     self._defer([messages], settlement)
         finally:
@@ -184,7 +184,7 @@ class Acknowledger:
             for held in messages:
                 self._register.order(held, settlement)
 
-    def _post(self, messages: list[UnackedMessage], settlement: Settlement, *, hold: bool) -> None:
+    def _post(self, messages: list[UnackedMessage], settlement: Settlement, *, buffered: bool) -> None:
         commands = self._commands
         keys, arguments = self._call(messages, settlement)
 
@@ -201,14 +201,14 @@ class Acknowledger:
         if errors := _errors(messages, settlement):
             # With which exceptions the work ended: before the settlement, and in its write.
             try:
-                commands.post(self._note_error, [self._keys.queue(messages[0].queue).message], *errors, hold=True)
+                commands.send_nowait(self._note_error, [self._keys.queue(messages[0].queue).message], *errors, buffered=True)
             except (RedisError, OSError) as error:
                 done(None, error)
                 return
         try:
-            commands.post(self._script(settlement), keys, *arguments, done=done, hold=hold)
+            commands.send_nowait(self._script(settlement), keys, *arguments, done=done, buffered=buffered)
             if messages[0].queue in self._register.limited:
-                commands.post(self._wake, self._wake_keys(messages[0].queue), hold=hold)
+                commands.send_nowait(self._wake, self._wake_keys(messages[0].queue), buffered=buffered)
         except (RedisError, OSError) as error:
             # `done` has been told of the failure, and the session's owner meets it with its next call.
             logger.debug("settling %d message(s): %s", len(messages), error)
@@ -219,11 +219,11 @@ class Acknowledger:
             logger.warning("the server refuses to %s messages of queue %r: %s", settlement.value, queue, error)
 
     def ack_now(self, queue: str, tags: Iterable[str]) -> int:
-        """Remove messages and wait for the reply; return how many were there. Raises as `CommandConnection.run` does."""
-        return int(self._commands.run(self._ack, self._keys.queue(queue).ack, *tags))
+        """Remove messages and wait for the reply; return how many were there. Raises as `CommandConnection.call` does."""
+        return int(self._commands.call(self._ack, self._keys.queue(queue).ack, *tags))
 
     def settle_or_order(self, messages: Sequence[UnackedMessage], settlement: Settlement) -> None:
-        """Settle messages and wait for the replies. Raises as `CommandConnection.run` does; the duties settle them then."""
+        """Settle messages and wait for the replies. Raises as `CommandConnection.call` does; the duties settle them then."""
         try:
             self.settle(messages, settlement)
         except Exception:
@@ -232,7 +232,7 @@ class Acknowledger:
             raise
 
     def settle(self, messages: Iterable[UnackedMessage], settlement: Settlement) -> None:
-        """Settle messages and wait for the replies. Raises as `CommandConnection.run` does; the messages then stay held."""
+        """Settle messages and wait for the replies. Raises as `CommandConnection.call` does; the messages then stay held."""
         queues: dict[str, list[UnackedMessage]] = {}
         for held in messages:
             queues.setdefault(held.queue, []).append(held)
@@ -241,14 +241,14 @@ class Acknowledger:
                 part = batch[at : at + MAX_BATCH]
                 keys, arguments = self._call(part, settlement)
                 if errors := _errors(part, settlement):
-                    self._commands.run(self._note_error, [self._keys.queue(part[0].queue).message], *errors)
-                reply = self._commands.run(self._script(settlement), keys, *arguments)
+                    self._commands.call(self._note_error, [self._keys.queue(part[0].queue).message], *errors)
+                reply = self._commands.call(self._script(settlement), keys, *arguments)
                 if settlement in REQUEUES:
                     self._log_requeue(batch[0].queue, reply)
                 for held in part:
                     self._register.confirm(held)
             if batch[0].queue in self._register.limited:
-                self._commands.run(self._wake, self._wake_keys(batch[0].queue))
+                self._commands.call(self._wake, self._wake_keys(batch[0].queue))
 
     def _log_requeue(self, queue: str, reply: Any) -> None:
         _, died, _, deaths, paused = reply

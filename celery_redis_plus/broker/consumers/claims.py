@@ -127,7 +127,7 @@ class ClaimCommands:
         """
         names = queues[:MAX_QUEUES]
         keys, arguments = self._call(names, credit, held, share=share)
-        return batch_of(self._commands.run(self._claim, keys, *arguments), names)
+        return batch_of(self._commands.call(self._claim, keys, *arguments), names)
 
     def post(
         self, queues: Sequence[str], credit: int, *, share: bool, held: Sequence[int] = (), done: Done
@@ -141,7 +141,7 @@ class ClaimCommands:
         """
         names = queues[:MAX_QUEUES]
         keys, arguments = self._call(names, credit, held, share=share)
-        self._commands.post(self._claim, keys, *arguments, done=done)
+        self._commands.send_nowait(self._claim, keys, *arguments, done=done)
         return names
 
     def _call(
@@ -168,7 +168,7 @@ class ClaimCommands:
         Raises:
             redis.exceptions.RedisError: as `translation.translate` names it.
         """
-        reply: list[bytes] = self._commands.run(
+        reply: list[bytes] = self._commands.call(
             self._claim_managed, self._keys.queue(queue).crew,
             count, self._visibility_timeout_ms, self._holder, MAX_BATCH_BYTES, consumer, credit, epoch,
             self._delivery_limit, self._dead_letter_max, self._worker,

@@ -36,7 +36,7 @@ class Leases:
     def extend(self, messages: Iterable[UnackedMessage]) -> None:
         """Extend the claims of `messages`; those that others hold by now are marked as lost, and logged.
 
-        Raises as `CommandConnection.run`.
+        Raises as `CommandConnection.call`.
         """
         batch: dict[str, list[UnackedMessage]] = {}
         size = 0
@@ -79,7 +79,7 @@ class Leases:
                 asked[held.tag] = (held, held.claim)
                 arguments += (held.tag, held.claim)
         asked_at = clock.now_s()
-        for tag in self._commands.run(script("extend_leases"), keys, *arguments):
+        for tag in self._commands.call(script("extend_leases"), keys, *arguments):
             held, claim = asked.pop(tag.decode())
             if self._register.lose(held.tag, claim) is not None:
                 logger.warning(

@@ -120,7 +120,7 @@ class Consumers:
         )
         deadline = time.monotonic() + PROBED_WITHIN_S
         while True:
-            answer: bytes = self._commands.run(
+            answer: bytes = self._commands.call(
                 script("register_consumer"), self._keys.queue(consumer.queue).crew,
                 consumer.id, self._timeout_ms, consumer.priority, int(consumer.exclusive), *fields,
             )  # fmt: skip
@@ -134,13 +134,13 @@ class Consumers:
         return answer == b"managed"
 
     def beat(self, consumers: Sequence[Consumer]) -> list[Sign]:
-        """Give a sign of life of each. Also probes others that gave none in time. Raises as `CommandConnection.run` does."""
+        """Give a sign of life of each. Also probes others that gave none in time. Raises as `CommandConnection.call` does."""
         keys: list[bytes] = []
         arguments: list[Argument] = [self._timeout_ms]
         for consumer in consumers:
             keys += self._keys.queue(consumer.queue).crew
             arguments += (consumer.id, consumer.state())
-        reply: list[Any] = self._commands.run(script("heartbeat_consumers"), keys, *arguments) if consumers else []
+        reply: list[Any] = self._commands.call(script("heartbeat_consumers"), keys, *arguments) if consumers else []
         return [
             Sign(
                 consumer,
@@ -160,22 +160,22 @@ class Consumers:
 
     def suspend(self, consumer: Consumer) -> None:
         """Note that a consumer has no credit, so that those of lower priorities get what comes. Does not wait for the reply."""
-        self._commands.post(script("report_no_credit"), self._keys.queue(consumer.queue).crew, consumer.id)
+        self._commands.send_nowait(script("report_no_credit"), self._keys.queue(consumer.queue).crew, consumer.id)
 
     def leave(self, queue: str, consumer: str) -> None:
-        """Take a consumer off the list. Raises as `CommandConnection.run` does."""
-        self._commands.run(script("deregister_consumer"), self._keys.queue(queue).crew, consumer)
+        """Take a consumer off the list. Raises as `CommandConnection.call` does."""
+        self._commands.call(script("deregister_consumer"), self._keys.queue(queue).crew, consumer)
 
     def list(self, queue: str) -> list[ConsumerRecord]:
-        """Return the queue's live consumers, the longest there first. Raises as `CommandConnection.run` does."""
+        """Return the queue's live consumers, the longest there first. Raises as `CommandConnection.call` does."""
         keys = self._keys.queue(queue)
         call = (script("list_consumers"), [keys.consumers, keys.consumer, keys.meta, keys.index, keys.message])
-        looked_at, active, holders, *entries = self._commands.run(*call, 0, PAGE)
+        looked_at, active, holders, *entries = self._commands.call(*call, 0, PAGE)
         held = Counter(holders)
         first = 0
         while looked_at == PAGE:
             first += PAGE
-            looked_at, _, holders = self._commands.run(*call, first, PAGE)[:3]
+            looked_at, _, holders = self._commands.call(*call, first, PAGE)[:3]
             held.update(holders)
         found = [
             _record(queue, name, dict(zip(record[::2], record[1::2], strict=True)), held, active)

@@ -70,7 +70,7 @@ class WakeupWaiter:
         """End the outstanding call soon, without waiting for its end: `arrived` will tell."""
         if self._bells:
             # The expiry is for the case that we die before the call takes the key away.
-            self._commands.run(script("notify"), [self._wake], WAKE_TTL_MS)
+            self._commands.call(script("notify"), [self._wake], WAKE_TTL_MS)
 
     def disarm(self) -> bytes | None:
         """End the outstanding call in order: no bell is lost. Returns the bell that rang instead, which the caller rings on."""
@@ -87,4 +87,4 @@ class WakeupWaiter:
 
     def ring(self, bell: bytes) -> None:
         """Pass a bell on to the next client that waits."""
-        self._commands.run(script("notify"), [bell], PASSED_ON_MS)
+        self._commands.call(script("notify"), [bell], PASSED_ON_MS)

@@ -155,14 +155,14 @@ class DeadLetters:
         deleted = 0
         for at in range(0, len(tags), PAGE):
             page = tags[at : at + PAGE]
-            deleted += int(self._commands.run(script("delete_dead"), [of.dead, of.trash, of.message, of.meta], *page))
+            deleted += int(self._commands.call(script("delete_dead"), [of.dead, of.trash, of.message, of.meta], *page))
         return deleted
 
     def purge(self, queue: str) -> int:
         """Delete all dead letters of the queue for good; return how many there were."""
         of = self._keys.queue(queue)
-        purged = int(self._commands.run(script("delete_dead"), [of.dead, of.trash, of.message, of.meta]))
-        while self._commands.run(script("empty_trash"), [of.trash, of.message, of.meta], PAGE, ""):
+        purged = int(self._commands.call(script("delete_dead"), [of.dead, of.trash, of.message, of.meta]))
+        while self._commands.call(script("empty_trash"), [of.trash, of.message, of.meta], PAGE, ""):
             pass
         return purged
 
@@ -181,7 +181,7 @@ class DeadLetters:
         return self.move(letter, targets, self._keys.queue(letter.queue).dying, "forwarded", routing=routing)
 
     def forward_all(self, forwards: Sequence[Forward]) -> list[int]:
-        """Forward messages in one write; return for each what `forward` returns. Raises as `CommandConnection.run` does."""
+        """Forward messages in one write; return for each what `forward` returns. Raises as `CommandConnection.call` does."""
         taken: list[int] = []
         errors: list[Exception] = []
 
@@ -194,8 +194,8 @@ class DeadLetters:
         for one in forwards:
             dying = self._keys.queue(one.letter.queue).dying
             keys, arguments = self._move(one.letter, one.targets, dying, "forwarded", routing=one.routing)
-            self._commands.post(script("move_dead_letter"), keys, *arguments, done=done, hold=True)
-        self._commands.catch_up()
+            self._commands.send_nowait(script("move_dead_letter"), keys, *arguments, done=done, buffered=True)
+        self._commands.read_until()
         if errors:
             raise errors[0]
         return taken
@@ -203,7 +203,7 @@ class DeadLetters:
     def keep(self, queue: str, tags: Iterable[str]) -> tuple[int, int]:
         """Put dying messages into the queue's own store; return how many are kept, and how many a transient queue dropped."""
         of = self._keys.queue(queue)
-        kept, dropped = self._commands.run(script("store_dead_letters"), [of.dying, of.dead, of.message, of.meta], *tags)
+        kept, dropped = self._commands.call(script("store_dead_letters"), [of.dying, of.dead, of.message, of.meta], *tags)
         return int(kept), int(dropped)
 
     def move(
@@ -212,7 +212,7 @@ class DeadLetters:
     ) -> int:  # fmt: skip
         """Move a message from the set `source` into `targets`, in one step; return as `forward` does."""
         keys, arguments = self._move(letter, targets, source, counter, keep_tag=keep_tag, routing=routing)
-        return int(self._commands.run(script("move_dead_letter"), keys, *arguments))
+        return int(self._commands.call(script("move_dead_letter"), keys, *arguments))
 
     def _move(
         self, letter: DeadLetter, targets: Sequence[str], source: bytes, counter: str, *, keep_tag: bool = False,
@@ -232,7 +232,7 @@ class DeadLetters:
         rank = first
         while rank - first < limit:
             page = rank, min(PAGE, first + limit - rank), PAGE_BYTES
-            _, looked_at, *found = self._commands.run(
+            _, looked_at, *found = self._commands.call(
                 script("list_messages"), [key, self._keys.queue(queue).message], *page, *LISTED
             )
             width = 3 + len(LISTED)

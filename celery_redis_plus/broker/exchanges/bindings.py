@@ -64,7 +64,7 @@ class Bindings:
         if current is None:
             record.check(exchange)
             text = encode_exchange(record, exchange)
-            stands = self._commands.run(script("declare_exchange"), [self._keys.exchanges], encode_name(exchange), text)
+            stands = self._commands.call(script("declare_exchange"), [self._keys.exchanges], encode_name(exchange), text)
             current = self._records[exchange] = decode_exchange(stands)
         # Most are the same: kombu declares an exchange that does not last again with every publish.
         difference = None if record.is_same(current) else record.difference(current, exchange)
@@ -122,7 +122,7 @@ class Bindings:
         """Remove the exchange and its bindings; its queues stay."""
         self._knowledge.deleted_exchange(exchange)
         self._commands.command("HDEL", self._keys.exchanges, encode_name(exchange))
-        self._commands.run(script("bind"), [self._keys.binding(exchange)], "clear")
+        self._commands.call(script("bind"), [self._keys.binding(exchange)], "clear")
         self._records.pop(exchange, None)
         self._tables.pop(exchange, None)
 
@@ -137,14 +137,14 @@ class Bindings:
         record = self.record(exchange)
         if record is not None:
             check_binding(record.routing_type, binding)
-        self._commands.run(script("bind"), [self._keys.binding(exchange)], "bind", encode_binding(binding))
+        self._commands.call(script("bind"), [self._keys.binding(exchange)], "bind", encode_binding(binding))
         self._knowledge.bound(exchange, binding)
         self._tables.pop(exchange, None)
 
     def unbind(self, exchange: str, *bindings: Binding) -> None:
         """Remove bindings; those that do not exist are passed over."""
         self._knowledge.unbound(exchange, bindings)
-        self._commands.run(script("bind"), [self._keys.binding(exchange)], "unbind", *map(encode_binding, bindings))
+        self._commands.call(script("bind"), [self._keys.binding(exchange)], "unbind", *map(encode_binding, bindings))
         self._tables.pop(exchange, None)
 
     def all(self, exchange: str) -> list[Binding]:
@@ -192,7 +192,7 @@ class Bindings:
     # -- what the server has lost -----------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Notice a flush. Raises as `CommandConnection.run` does."""
+        """Notice a flush. Raises as `CommandConnection.call` does."""
         self._knowledge.look(self._commands, self._keys)
 
     def look_after(self, exchange: str) -> None:
@@ -218,14 +218,14 @@ class Bindings:
         record = self._knowledge.exchange(exchange) or self._records.get(exchange)
         if record is not None and known:
             text = encode_exchange(record, exchange)
-            self._commands.run(script("declare_exchange"), [self._keys.exchanges], encode_name(exchange), text)
+            self._commands.call(script("declare_exchange"), [self._keys.exchanges], encode_name(exchange), text)
         if not missing:
             return False
         logger.warning(
             "bindings of exchange %r have vanished from the server (flushed or evicted): the %d known here are declared again",
             exchange, len(missing),
         )  # fmt: skip
-        self._commands.run(script("bind"), [self._keys.binding(exchange)], "bind", *map(encode_binding, missing))
+        self._commands.call(script("bind"), [self._keys.binding(exchange)], "bind", *map(encode_binding, missing))
         return True
 
     def _has_left(self, queue: str) -> bool:
@@ -249,7 +249,7 @@ class Check:
         """Post the question over `commands`."""
         self._known = known
         self.moved = False
-        commands.ask("HGET", key, VERSION, done=self._answered)
+        commands.command_nowait("HGET", key, VERSION, done=self._answered)
 
     def _answered(self, reply: bytes | None, error: Exception | None) -> None:
         self.moved = error is None and int(reply or 0) != self._known.version

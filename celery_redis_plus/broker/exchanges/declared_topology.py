@@ -64,9 +64,9 @@ class DeclaredTopology:
     def look(self, commands: CommandConnection, keys: Keys) -> None:
         """Look at the database's mark: where it is another one than before, the database was flushed.
 
-        Raises as `CommandConnection.run`.
+        Raises as `CommandConnection.call`.
         """
-        epoch = bytes(commands.run(script("database_id"), [keys.epoch], secrets.token_hex(8)))
+        epoch = bytes(commands.call(script("database_id"), [keys.epoch], secrets.token_hex(8)))
         with self._lock:
             if self._epoch not in {b"", epoch}:
                 self.flushes += 1

@@ -235,7 +235,7 @@ class SubscriberCursors:
         return [one for one in list(self._all) if one.owner is owner and queue in {None, one.queue}]
 
     def end(self, position: SubscriberCursor, registry: SubscriberRegistry) -> None:
-        """Say goodbye for a position, and forget it. Raises as `CommandConnection.run` does, and forgets it only after that."""
+        """Say goodbye for a position, and forget it. Raises as `CommandConnection.call` does, and forgets it only after that."""
         registry.unsubscribe(position)
         with self._lock:
             if position in self._all:

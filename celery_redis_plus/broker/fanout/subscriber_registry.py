@@ -90,7 +90,7 @@ class StreamEnd:
 
 
 class SubscriberRegistry:
-    """The registers of all fanout exchanges, over one wire. All methods raise as `CommandConnection.run` does."""
+    """The registers of all fanout exchanges, over one wire. All methods raise as `CommandConnection.call` does."""
 
     def __init__(self, commands: CommandConnection, *, timeout_s: float, max_age_s: float | None) -> None:
         """Keep subscribers for `timeout_s` without a sign of life, and entries for `max_age_s`; both in seconds."""
@@ -103,7 +103,7 @@ class SubscriberRegistry:
         """Register a subscriber from the stream's end on; a durable one from where it was."""
         position = SubscriberCursor(queue, keys, durable=durable)
         timeout_ms = min(int(BOUND_S * 1000), self._timeout_ms)
-        cursor, number, doubt = self._commands.run(
+        cursor, number, doubt = self._commands.call(
             script("subscribe_fanout"), keys.registry(), position.id, timeout_ms, self._label, position.durable_id
         )
         position.start(Mark(cursor, int(number)), doubt)
@@ -114,14 +114,14 @@ class SubscriberRegistry:
         position.ended = True
         cursor = position.cursor
         keys = position.keys
-        self._commands.post(
+        self._commands.send_nowait(
             script("unsubscribe_fanout"), (keys.subscribers, keys.cursors, keys.records),
             position.id, cursor.entry, cursor.number, position.durable_id, 0,
         )  # fmt: skip
 
     def forget_durable(self, keys: FanoutKeys, queue: str) -> None:
         """Forget a queue's durable subscriber, if it has one: the queue was deleted or unbound."""
-        self._commands.post(
+        self._commands.send_nowait(
             script("unsubscribe_fanout"), (keys.subscribers, keys.cursors, keys.records), "", "0-0", 0, f"{DURABLE}.{queue}", 1
         )
 
@@ -133,7 +133,7 @@ class SubscriberRegistry:
             arguments += (
                 position.id, self._timeout_ms, cursor.entry, cursor.number, self._label, position.durable_id,
             )  # fmt: skip
-        entry, count = self._commands.run(script("heartbeat_fanout"), keys.registry(), *arguments)
+        entry, count = self._commands.call(script("heartbeat_fanout"), keys.registry(), *arguments)
         return StreamEnd(entry, int(count))
 
     def reap(self, keys: FanoutKeys, since_ms: int | None = None) -> tuple[int, list[Death]]:
@@ -141,7 +141,7 @@ class SubscriberRegistry:
 
         None reports only what this call has found.
         """
-        now, _, *deaths = self._commands.run(
+        now, _, *deaths = self._commands.call(
             script("remove_expired_subscribers"), (*keys.registry(), keys.dead),
             self._max_age_ms, int(SECOND_CHANCE_S * 1000), int(DEATH_KEPT_S * 1000),
             "" if since_ms is None else since_ms,
@@ -150,7 +150,7 @@ class SubscriberRegistry:
 
     def subscribers(self, keys: FanoutKeys) -> list[Subscriber]:
         """Return the subscribers of a stream, the one that lags most first."""
-        now, _, count, *flat = self._commands.run(
+        now, _, count, *flat = self._commands.call(
             script("list_subscribers"), (keys.stream, keys.meta, keys.subscribers, keys.records)
         )
         found = []

@@ -55,7 +55,7 @@ class PublisherWaitQueue:
             blocking.finish()
         except BaseException:
             # A call that was interrupted would answer to the next one who waits.
-            blocking.abandon()
+            blocking.abort()
             raise
         finally:
             with self._lock:
@@ -68,7 +68,7 @@ class PublisherWaitQueue:
         """
         keys = self._keys.queue(queue)
         with suppress(RedisError, OSError):
-            self._commands.run(script("leave_wait_queue"), [keys.room, keys.meta], waiter, int(refused))
+            self._commands.call(script("leave_wait_queue"), [keys.room, keys.meta], waiter, int(refused))
 
     def close(self) -> None:
         """Close the connections."""

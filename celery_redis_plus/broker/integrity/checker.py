@@ -113,7 +113,7 @@ class Checker:
         keys = self._keys.queue(name)
         sets = (keys.delayed, keys.index, keys.expiry, keys.dying, keys.dead, keys.trash)
         own = (keys.meta, keys.bell, keys.timer, keys.ready, keys.consumers, *sets)
-        reply = self._commands.run(script("check_queue"), own, int(self._repair), UNSWEPT_MS)
+        reply = self._commands.call(script("check_queue"), own, int(self._repair), UNSWEPT_MS)
         for number, rule, detail in _threes(reply):
             yield self._violation(rule, name, own[number - 1], detail)
 
@@ -123,7 +123,7 @@ class Checker:
             return
         for tag in self._commands.command("ZRANGE", keys.ready, 0, -1):
             if self._repair:
-                self._commands.run(script("dead_letter_one"), keys.places, tag, UNROUTABLE, KEPT)
+                self._commands.call(script("dead_letter_one"), keys.places, tag, UNROUTABLE, KEPT)
             yield self._violation(b"never-delivered", name, tag, b"ready")
 
     # -- messages ---------------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class Checker:
         for at in range(0, len(tags), self._batch):
             page = tags[at : at + self._batch]
             settings = (int(self._repair), int(self._low_first), CLAIMED_ANEW_MS)
-            reply = self._commands.run(script("check_messages"), places, *settings, *page)
+            reply = self._commands.call(script("check_messages"), places, *settings, *page)
             for tag, rule, detail in _threes(reply):
                 yield self._violation(rule, name, tag, detail)
 

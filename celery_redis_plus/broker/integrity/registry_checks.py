@@ -202,7 +202,7 @@ class RegistryChecks:
                 continue
             yield Suspect(
                 Violation("dead-binding", exchange, text.decode(errors="replace"), f"there is no queue {name!r}"),
-                partial(self._commands.run, script("bind"), [key], "unbind", text),
+                partial(self._commands.call, script("bind"), [key], "unbind", text),
             )
 
     # -- keys that have to expire -----------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class Overdue:
 
 
 class DeliveryStore:
-    """Tracked deliveries over one wire. All methods raise as `CommandConnection.run` does."""
+    """Tracked deliveries over one wire. All methods raise as `CommandConnection.call` does."""
 
     def __init__(self, commands: CommandConnection, keys: Keys) -> None:
         """Use `commands`."""
@@ -89,13 +89,13 @@ class DeliveryStore:
         timeout_ms = int(ack_timeout_s * 1000)
         text = json.dumps([about.exchange, about.routing_key, about.broadcast])
         call = (script("track"), self._keys.track(track))
-        deadline = self._commands.run(*call, timeout_ms, int(KEPT_S * 1000), text, payload, *map(encode_name, recipients))
+        deadline = self._commands.call(*call, timeout_ms, int(KEPT_S * 1000), text, payload, *map(encode_name, recipients))
         # For the case that we die before it is resolved: the duties of any process then see to it.
         self._commands.command("ZADD", self._keys.tracks, deadline, track)
 
     def report(self, track: str, recipient: str, outcome: str, tag: str = "", *, wait: bool = False) -> None:
         """Note an answer; without `wait` the reply is read with the next call."""
-        call = self._commands.run if wait else self._commands.post
+        call = self._commands.call if wait else self._commands.send_nowait
         call(script("track_report"), self._keys.track(track), encode_name(recipient), outcome, tag)
 
     def state(self, track: str) -> Tracked | None:
@@ -113,7 +113,7 @@ class DeliveryStore:
 
         Who gets an answer puts the messages to the dead letters, and then reports TIMED_OUT.
         """
-        wait_ms, *rest = self._commands.run(script("track_overdue"), self._keys.track(track)[:1], asker, ASKER_MS)
+        wait_ms, *rest = self._commands.call(script("track_overdue"), self._keys.track(track)[:1], asker, ASKER_MS)
         if wait_ms:
             return None if wait_ms < 0 else wait_ms / 1000
         about, payload, *pairs = rest
@@ -132,7 +132,9 @@ class DeliveryStore:
 
     def kill(self, queue: str, tag: str, reason: str, dead_letter_max: int) -> str:
         """Make a dead letter of a message, wherever it is; return `died`, `dead` (it was one) or `gone`."""
-        reply: bytes = self._commands.run(script("dead_letter_one"), self._keys.queue(queue).places, tag, reason, dead_letter_max)
+        reply: bytes = self._commands.call(
+            script("dead_letter_one"), self._keys.queue(queue).places, tag, reason, dead_letter_max
+        )
         return reply.decode()
 
 

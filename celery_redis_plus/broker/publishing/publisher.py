@@ -199,7 +199,7 @@ class Publisher:
                 rank = b"%b %b" % (rank, message.queue_id)
             arguments = (payload, rank, message.eta or 0, number, retry, self._window, message.life, *more, *last)
             packed = pack_call(publish.script.sha, keys, arguments)
-            run = self._run_and_wait if self._replication.replicas else self._commands.run_packed
+            run = self._run_and_wait if self._replication.replicas else self._commands.call_packed
             try:
                 reply = run(publish.script, packed)
             except BaseException:
@@ -223,7 +223,7 @@ class Publisher:
         """Note what a retry has to know of a try that failed."""
         if self._confirmed is not None:
             attempt.stored(target, producer, number, self._confirmed)
-        elif self._commands.in_doubt:
+        elif self._commands.outcome_unknown:
             # A retry that is refused leaves the doubt about the first try; so does one that is lost.
             attempt.doubt(target, producer, number)
 
@@ -235,7 +235,7 @@ class Publisher:
         self._confirmed = None
         confirmed = 0
         try:
-            commands.post_packed(script, packed, done=lambda reply, error: outcome.append((reply, error)), hold=True)
+            commands.send_packed_nowait(script, packed, done=lambda reply, error: outcome.append((reply, error)), buffered=True)
             confirmed = int(commands.command(*wait))
             while not outcome:
                 # The server's scripts had been flushed, and this one was sent again, behind that WAIT.
@@ -264,9 +264,9 @@ class Publisher:
     def count(self, queue: str, counter: str, *, existing: bool = False) -> None:
         """Move a counter of the queue's record on; with `existing`, only where there is one.
 
-        Raises as `CommandConnection.run` does.
+        Raises as `CommandConnection.call` does.
         """
-        self._commands.run(script("increment_counters"), [self._keys.queue(queue).meta], counter, int(existing))
+        self._commands.call(script("increment_counters"), [self._keys.queue(queue).meta], counter, int(existing))
 
     def to_stream(
         self, target: Target, payload: bytes, routing_key: str, attempt: PublishAttempt, *, mandatory: bool = False
@@ -291,7 +291,7 @@ class Publisher:
                 payload, routing_key, identity, target.maxlen, number, retry, self._window, target.max_age_ms,
                 MANDATORY if mandatory else int(target.may_be_unheard),
             )  # fmt: skip
-            run = self._run_and_wait if self._replication.replicas else self._commands.run_packed
+            run = self._run_and_wait if self._replication.replicas else self._commands.call_packed
             packed = pack_call(
                 self._publish_fanout.sha, (keys.stream, keys.meta, keys.producer + producer, keys.cursors), arguments
             )

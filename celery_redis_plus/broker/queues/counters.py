@@ -65,7 +65,7 @@ def read_counters(commands: CommandConnection, keys: Keys, queue: str) -> Counte
         redis.exceptions.RedisError: as `translation.translate` names it.
     """
     of = keys.queue(queue)
-    flat, ready, delayed, unacked = commands.run(script("counters"), [of.meta, of.ready, of.delayed, of.index])
+    flat, ready, delayed, unacked = commands.call(script("counters"), [of.meta, of.ready, of.delayed, of.index])
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     if b"id" not in fields:
         raise QueueNotFound(f"queue {queue!r} does not exist, or expired: it has no counters")

@@ -53,7 +53,7 @@ def list_delayed(commands: CommandConnection, keys: Keys, queue: str, limit: int
     found: dict[bytes, Delayed] = {}
     total, rank, size = 0, 0, 0
     while rank < limit and size < LISTING_BYTES:
-        total, looked_at, *fields = commands.run(
+        total, looked_at, *fields = commands.call(
             script("list_messages"), [of.delayed, of.message], rank, min(PAGE, limit - rank), PAGE_BYTES
         )
         for tag, eta, payload in zip(fields[::3], fields[1::3], fields[2::3], strict=True):

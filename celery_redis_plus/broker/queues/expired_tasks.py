@@ -35,7 +35,7 @@ class ExpiredTask:
 
 
 class ExpiredTasks:
-    """The tasks that expired, over one wire. All methods raise as `CommandConnection.run` does."""
+    """The tasks that expired, over one wire. All methods raise as `CommandConnection.call` does."""
 
     def __init__(self, commands: CommandConnection, keys: Keys) -> None:
         """Use `commands`."""
@@ -49,24 +49,24 @@ class ExpiredTasks:
 
     def names(self) -> dict[str, int]:
         """Return the names of the tasks of which some wait, each with the milliseconds since the latest of them expired."""
-        reply = self._commands.run(script("list_expired_names"), [self._names])
+        reply = self._commands.call(script("list_expired_names"), [self._names])
         return {reply[at].decode(errors="replace"): int(reply[at + 1]) for at in range(0, len(reply), 2)}
 
     def take(self, names: Collection[str]) -> list[ExpiredTask]:
         """Take some of the tasks `names`; they come back after `RETRY_MS`, unless `done` is called."""
         if not names:
             return []
-        fields = self._commands.run(script("claim_expired_tasks"), self._keys, BATCH, RETRY_MS, BATCH_BYTES, *names)
+        fields = self._commands.call(script("claim_expired_tasks"), self._keys, BATCH, RETRY_MS, BATCH_BYTES, *names)
         return [_task(*fields[at : at + 4]) for at in range(0, len(fields), 4)]
 
     def done(self, tasks: Sequence[ExpiredTask]) -> None:
         """Forget tasks that are revoked."""
         if tasks:
-            self._commands.run(script("remove_expired_tasks"), self._keys, *(task.tag for task in tasks))
+            self._commands.call(script("remove_expired_tasks"), self._keys, *(task.tag for task in tasks))
 
     def ring(self) -> None:
         """Wake another worker: this one does not have all of the tasks."""
-        self._commands.run(script("notify"), [self._bell], "")
+        self._commands.call(script("notify"), [self._bell], "")
 
 
 def _task(tag: bytes, died: bytes, payload: bytes, large: bytes) -> ExpiredTask:

@@ -85,7 +85,7 @@ class MessageInfo:
 
 
 class Messages:
-    """Single messages over one wire. All methods raise as `CommandConnection.run` does."""
+    """Single messages over one wire. All methods raise as `CommandConnection.call` does."""
 
     def __init__(self, commands: CommandConnection, keys: Keys, *, dead_letter_max: int) -> None:
         """Use `commands`; a queue keeps `dead_letter_max` dead letters."""
@@ -100,7 +100,7 @@ class Messages:
         """
         of = self._keys.queue(queue)
         keys = [of.ready, of.delayed, of.index, of.message, of.dying, of.dead]
-        place, *found = self._commands.run(script("find_message"), keys, tag)
+        place, *found = self._commands.call(script("find_message"), keys, tag)
         events = self._trail(queue, tag)
         if place:
             return _standing(queue, tag, place.decode(), [value.decode("utf-8", "surrogateescape") for value in found], events)
@@ -134,7 +134,7 @@ class Messages:
         for at in range(0, len(tags), BATCH):
             page = tags[at : at + BATCH]
             places = self._keys.queue(queue).places
-            removed = self._commands.run(script("cancel"), places, int(dead_letter), self._dead_letter_max, *page)
+            removed = self._commands.call(script("cancel"), places, int(dead_letter), self._dead_letter_max, *page)
             cancelled += [tag.decode() for tag in removed]
         return cancelled
 
@@ -146,7 +146,7 @@ class Messages:
             tag: the message's id.
             eta: ms since the epoch, `+ms` from the server's now; what is over is now.
         """
-        return bool(self._commands.run(script("reschedule"), self._keys.queue(queue).places, tag, eta))
+        return bool(self._commands.call(script("reschedule"), self._keys.queue(queue).places, tag, eta))
 
     def move(self, queue: str, tag: str, target: str) -> str | None:
         """Move a message that nobody has yet into another queue, with its priority and its time; return its id there.
@@ -166,7 +166,7 @@ class Messages:
         )  # fmt: skip
         there = self._keys.queue(target)
         stands_for = standing_of_moved(data.get("headers") or {}, of, there)
-        moved: bytes = self._commands.run(
+        moved: bytes = self._commands.call(
             script("move_message"), [*of.places, *there.publish], tag, description, pack_text(target), *stands_for
         )
         if moved == b"NOQUEUE":

@@ -122,8 +122,8 @@ class Queues:
             keys = self._keys.queue(name)
             if wanted:
                 # Readers find the queue there, before its first event.
-                self._commands.run(script("add_to_queue_set"), [self._keys.archives], encode_name(name))
-            self._commands.run(script("set_event_log"), [keys.meta], self._archive.record(keys) if wanted else "")
+                self._commands.call(script("add_to_queue_set"), [self._keys.archives], encode_name(name))
+            self._commands.call(script("set_event_log"), [keys.meta], self._archive.record(keys) if wanted else "")
         return wanted
 
     def _write(
@@ -142,13 +142,13 @@ class Queues:
         ttl = "" if ttl_ms is None else ttl_ms
         call = (script("declare"), [keys.meta, keys.ready, keys.delayed, keys.index, keys.interested], arguments.encode(), ttl)
         rules = [item for field in fields for item in field]
-        status, queue_id, stands, *sizes = self._commands.run(*call, known_id, FORMAT_VERSION, *rules)
+        status, queue_id, stands, *sizes = self._commands.call(*call, known_id, FORMAT_VERSION, *rules)
         if status == b"id":
-            status, queue_id, stands, *sizes = self._commands.run(*call, self._draw_id(), FORMAT_VERSION, *rules)
+            status, queue_id, stands, *sizes = self._commands.call(*call, self._draw_id(), FORMAT_VERSION, *rules)
         return status, queue_id, stands, Sizes(*sizes)
 
     def _draw_id(self) -> str:
-        return base36(int(self._commands.run(script("next_queue_id"), [self._keys.queue_ids])))
+        return base36(int(self._commands.call(script("next_queue_id"), [self._keys.queue_ids])))
 
     def restore(self, name: str, queue_id: bytes = b"") -> None:
         """Give a lasting queue a record whose arguments nobody here knows: those who do replace it with their declaration."""
@@ -163,12 +163,12 @@ class Queues:
 
     def enlist(self, name: str, ttl: int | str) -> None:
         """Enter a queue into the list of queues; `ttl` is its life while unused, in ms, '' for a lasting one."""
-        self._commands.run(script("list_queue"), [self._keys.queues], encode_name(name), ttl)
+        self._commands.call(script("list_queue"), [self._keys.queues], encode_name(name), ttl)
 
     def tend(self, name: str) -> None:
         """Have the queue swept even while nobody consumes it: messages expire there, or go on to a dead-letter exchange."""
-        self._commands.run(script("add_to_queue_set"), [self._keys.tended], encode_name(name))
-        self._commands.run(script("notify"), [self._keys.tended_bell], "")
+        self._commands.call(script("add_to_queue_set"), [self._keys.tended], encode_name(name))
+        self._commands.call(script("notify"), [self._keys.tended_bell], "")
 
     def tended(self) -> list[str]:
         """Return the queues that are swept although nobody may consume them."""
@@ -274,13 +274,13 @@ class Queues:
 
     def consumer_count(self, name: str) -> int:
         """Return how many consumers have been heard of lately."""
-        return int(self._commands.run(script("count_consumers"), [self._keys.queue(name).consumers]))
+        return int(self._commands.call(script("count_consumers"), [self._keys.queue(name).consumers]))
 
     def purge(self, name: str) -> int:
         """Remove all waiting messages, ready and delayed; return how many. Memory is freed in batches."""
         keys = self._keys.queue(name)
         places = [keys.trash, keys.meta, keys.bell, keys.expiry, keys.ready, keys.delayed]
-        purged = int(self._commands.run(script("purge"), places))
+        purged = int(self._commands.call(script("purge"), places))
         self.empty_trash(name)
         return purged
 
@@ -305,7 +305,7 @@ class Queues:
     def _remember(self, names: Iterable[str]) -> None:
         """Leave tombstones for `TOMBSTONE_S`, `MOST_TOMBSTONES` in all."""
         encoded = [encode_name(name) for name in names]
-        self._commands.run(script("tombstone_queues"), [self._keys.queues], TOMBSTONE_S * 1000, MOST_TOMBSTONES, *encoded)
+        self._commands.call(script("tombstone_queues"), [self._keys.queues], TOMBSTONE_S * 1000, MOST_TOMBSTONES, *encoded)
 
     def empty_trash(self, name: str, archive: bytes | str = "") -> None:
         """Free the messages of a queue that was purged or deleted; `archive` is the record of the events of a deleted one."""
@@ -315,7 +315,7 @@ class Queues:
     def free_page(self, name: str, archive: bytes | str = "") -> int:
         """Do a part of `empty_trash`; return how many messages are freed, 0 at the end."""
         keys = self._keys.queue(name)
-        return int(self._commands.run(script("empty_trash"), [keys.trash, keys.message, keys.meta], PAGE, archive))
+        return int(self._commands.call(script("empty_trash"), [keys.trash, keys.message, keys.meta], PAGE, archive))
 
     def touch(self, name: str) -> bool:
         """Keep a transient queue alive with its messages, a lasting one as it is; return False where the queue is gone."""
@@ -328,7 +328,7 @@ class Queues:
         """Do a part of `touch`, from 0 on; return where the next one begins, 0 at the end, -1 where the queue is gone."""
         keys = self._keys.queue(name)
         others = [key for key in keys.structure() if key != keys.meta]
-        return int(self._commands.run(script("extend_queue_ttl"), [keys.meta, keys.message, *others], page, PAGE))
+        return int(self._commands.call(script("extend_queue_ttl"), [keys.meta, keys.message, *others], page, PAGE))
 
     def overdue(self, limit: int = 100) -> list[str]:
         """Return transient queues that were not used in time, on the server's clock, and have no record any more.
@@ -336,7 +336,7 @@ class Queues:
         A queue that is used keeps its record without moving its place in the list, which would cost a command more each time:
         so one that turns out to be alive is only looked at again after a while.
         """
-        names = self._commands.run(script("list_overdue"), [self._keys.queues], limit)
+        names = self._commands.call(script("list_overdue"), [self._keys.queues], limit)
         gone = []
         for raw in names:
             name = decode_name(raw)
@@ -370,7 +370,7 @@ class Queues:
         sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
         others = [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, keys.interested, keys.consumer]
         conditions = (int(if_unused), int(if_empty), int(if_gone), if_id)
-        reply: tuple[int, int, int, bytes] = self._commands.run(script("delete"), [*others, *sets], *conditions)
+        reply: tuple[int, int, int, bytes] = self._commands.call(script("delete"), [*others, *sets], *conditions)
         return reply
 
 

@@ -147,7 +147,7 @@ def test_a_lost_claim_that_is_handed_back_is_told_as_recovered(archived):
     archived.claim("q")
     of = archived.keys.queue("q")
     keys = [of.ready, of.index, of.message, of.bell, of.expiry, of.timer, of.meta]
-    archived.commands.run(script("release_session"), keys, "holder", "-inf", 100)
+    archived.commands.call(script("release_session"), keys, "holder", "-inf", 100)
     last = events_of(archived.client, archived.keys, "q")[-1]
     assert (last.event, last.reason) == ("recovered", "connection_lost")
 

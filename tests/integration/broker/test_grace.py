@@ -45,7 +45,7 @@ def test_what_was_due_during_a_short_restart_stays_with_its_holder_for_a_while(p
     hold_until_now(broker)
     getattr(server, how)()
     server.start()
-    broker.commands.abandon()
+    broker.commands.abort()
     for _ in range(2):
         sweep(broker)
         assert places(broker) == (0, 1)

@@ -115,7 +115,7 @@ def test_to_begin_over_a_lost_connection_is_no_error_and_opens_none(broker, lose
     broker.claim("q")
     lose()
     (message,) = broker.register.admit(broker.claim("q"), "session", clock.now_s())
-    broker.commands.abandon()
+    broker.commands.abort()
     held = broker.register.find(message.tag)
     assert isinstance(held, UnackedMessage)
     broker.settler.begin(held)

@@ -47,7 +47,7 @@ def test_scripts_flushed_between_many_posts_lose_none(broker):
         if number % 7 == 0:
             broker.client.script_flush()
         broker.settler.post(broker.register.settle(message.tag, Settlement.ACK), Settlement.ACK)
-    while broker.commands.owes:
+    while broker.commands.has_pending:
         broker.commands.command("PING")
     assert broker.queues.sizes("q").unacked == 0
     assert len(broker.register) == 0

@@ -50,14 +50,14 @@ def test_everything_else_works(full):
     assert len(messages) == 10
     keys = full.keys.queue("q")
     assert (
-        full.commands.run(script("extend_leases"), [keys.index, keys.message], 30_000, 1, messages[0].tag, messages[0].claim)
+        full.commands.call(script("extend_leases"), [keys.index, keys.message], 30_000, 1, messages[0].tag, messages[0].claim)
         == []
     )
     full.settle(Settlement.ACK, *messages[:4])
     full.settle(Settlement.REQUEUE, *messages[4:6])
     full.settle(Settlement.REJECT, *messages[6:8])
     full.settle(Settlement.HAND_BACK, *messages[8:])
-    full.commands.run(script("sweep"), keys.places, "s", 6000, 4000, 500, 1, 1000, 12_000, -1, 10, 60_000)
+    full.commands.call(script("sweep"), keys.places, "s", 6000, 4000, 500, 1, 1000, 12_000, -1, 10, 60_000)
     assert full.commands.command("HGET", keys.meta, "sweeper") == b"s"
     full.queues.declare("new", QueueArguments.parse("new", durable=True))
     full.consumers.join(Consumer("me.1", "q", "tag"))

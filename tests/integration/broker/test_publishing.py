@@ -16,18 +16,18 @@ from celery_redis_plus.stored_message import LARGE_BODY, Outgoing
 @pytest.fixture
 def lose_reply(broker, monkeypatch):
     """Let the next publish run on the server, and its publisher not know."""
-    run = broker.commands.run_packed
+    run = broker.commands.call_packed
 
     def lose() -> None:
         def once(what, packed):
-            monkeypatch.setattr(broker.commands, "run_packed", run)
+            monkeypatch.setattr(broker.commands, "call_packed", run)
             run(what, packed)
-            broker.commands.in_doubt = True
+            broker.commands.outcome_unknown = True
             error = ServerUnreachable("lost")
-            broker.commands.abandon(error)
+            broker.commands.abort(error)
             raise error
 
-        monkeypatch.setattr(broker.commands, "run_packed", once)
+        monkeypatch.setattr(broker.commands, "call_packed", once)
 
     return lose
 
@@ -90,7 +90,7 @@ def test_retries_in_any_order_lose_and_double_nothing(broker, seed):
     call_keys = [*keys.publish, keys.producer + b"P%d" % seed]
 
     def send(number, retry):
-        return broker.commands.run(script("publish"), call_keys, b"{}\n%d" % number, 255, 0, number, int(retry), 60_000, "")
+        return broker.commands.call(script("publish"), call_keys, b"{}\n%d" % number, 255, 0, number, int(retry), 60_000, "")
 
     numbers = list(range(1, 9))
     arriving = numbers[: chance.randint(0, len(numbers))]
@@ -135,10 +135,10 @@ def test_a_staged_body_that_has_gone_is_refused_and_its_retry_is_not_taken_for_a
     call_keys = [*keys.publish, keys.producer + b"P", keys.message + b"staged.P.1"]
     for retry in (0, 1):
         with pytest.raises(ResponseError):
-            broker.commands.run(script("publish"), call_keys, b"{}", 255, 0, 1, retry, 60_000, "")
+            broker.commands.call(script("publish"), call_keys, b"{}", 255, 0, 1, retry, 60_000, "")
     broker.check()
     broker.client.hset("message:{q}:staged.P.1", "body", "x")
-    assert broker.commands.run(script("publish"), call_keys, b"{}", 255, 0, 1, 1, 60_000, "")
+    assert broker.commands.call(script("publish"), call_keys, b"{}", 255, 0, 1, 1, 60_000, "")
     assert broker.queues.sizes("q").ready == 1
     broker.check()
 
@@ -176,7 +176,7 @@ def test_a_late_original_does_not_take_the_body_of_its_retry_away(broker):
 
     def send(number, staged, *, retry):
         call_keys = [*keys.publish, keys.producer + b"P", staged]
-        return broker.commands.run(script("publish"), call_keys, b"{}", 255, 0, number, int(retry), 60_000, "")
+        return broker.commands.call(script("publish"), call_keys, b"{}", 255, 0, number, int(retry), 60_000, "")
 
     first, second = stage(1), stage(2)
     assert send(1, first, retry=False)

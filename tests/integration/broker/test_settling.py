@@ -100,7 +100,7 @@ def test_posted_settlements_of_a_lost_connection_are_left_to_the_duties(broker):
     broker.client.client_pause(1000, all=True)
     for message in claimed:
         broker.settler.post(broker.register.settle(message.tag, Settlement.ACK), Settlement.ACK)
-    broker.commands.abandon()
+    broker.commands.abort()
     broker.client.client_unpause()
     orders = broker.register.orders()
     assert [order.held.tag for order in orders] == [message.tag for message in claimed]
@@ -120,7 +120,7 @@ def test_a_settlement_never_opens_a_lost_connection_anew(broker, monkeypatch):
         thread.start()
         thread.join(0.1)
         assert thread.is_alive()
-        broker.commands.abandon()
+        broker.commands.abort()
     thread.join(10)
     assert not broker.commands.connected
     assert [order.held for order in broker.register.orders()] == [held]
@@ -149,7 +149,7 @@ def test_a_settlement_whose_connection_is_busy_for_long_is_left_to_the_duties(br
 
 def hand_back_page(broker, page, *known):
     keys = broker.keys.queue("q")
-    return broker.commands.run(
+    return broker.commands.call(
         script("release_session"),
         [keys.ready, keys.index, keys.message, keys.bell, keys.expiry, keys.timer, keys.meta],
         "holder",

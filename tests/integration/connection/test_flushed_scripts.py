@@ -27,7 +27,7 @@ def flushed(commands, monkeypatch):
                 left[0] -= 1
                 packed = wire_module.pack_command(("SCRIPT", "FLUSH")) + packed
                 sent = with_source(script, packed)
-                commands._owed.append(wire_module._PendingReply(None, b"", None))  # noqa: SLF001
+                commands._pending.append(wire_module._PendingReply(None, b"", None))  # noqa: SLF001
                 return sent
             return with_source(script, packed)
 
@@ -39,17 +39,17 @@ def flushed(commands, monkeypatch):
 @pytest.mark.parametrize("times", [1, 2, wire_module.TRIES - 1])
 def test_a_script_that_is_flushed_before_it_runs_is_sent_again(times, commands, flushed):
     flushed(times)
-    assert commands.run(ADD, [b"n"], 1) == 1
-    assert commands.run(ADD, [b"n"], 1) == 2
+    assert commands.call(ADD, [b"n"], 1) == 1
+    assert commands.call(ADD, [b"n"], 1) == 2
 
 
 def test_scripts_that_are_flushed_each_time_are_a_failure_of_the_server_from_which_kombu_recovers(commands, flushed):
     flushed(wire_module.TRIES)
     with pytest.raises(ServerUnavailable, match="stop what sends SCRIPT FLUSH") as caught:
-        commands.run(ADD, [b"n"], 1)
+        commands.call(ADD, [b"n"], 1)
     assert isinstance(caught.value, CONNECTION_ERRORS)
-    assert not commands.in_doubt
-    assert commands.run(ADD, [b"n"], 1) == 1
+    assert not commands.outcome_unknown
+    assert commands.call(ADD, [b"n"], 1) == 1
 
 
 def test_scripts_run_while_a_thread_flushes_them(commands, redis_client):
@@ -65,7 +65,7 @@ def test_scripts_run_while_a_thread_flushes_them(commands, redis_client):
         for number in range(300):
             while True:
                 try:
-                    assert commands.run(ADD, [b"n"], 1) == number + 1
+                    assert commands.call(ADD, [b"n"], 1) == number + 1
                     break
                 except ServerUnavailable:
                     continue

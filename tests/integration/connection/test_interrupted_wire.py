@@ -45,9 +45,9 @@ def test_a_pipeline_within_a_pipeline_gets_its_own_replies(commands):
 
 def test_a_call_while_an_owed_reply_is_awaited_gets_its_own(commands):
     owed = []
-    commands.ask(*SLOW, done=lambda *outcome: owed.append(outcome))
+    commands.command_nowait(*SLOW, done=lambda *outcome: owed.append(outcome))
     with interrupting(lambda: numbered(commands, "inner")) as results:
-        commands.catch_up()
+        commands.read_until()
     assert results == [b"inner"]
     assert owed == [(None, None)]
     assert numbered(commands, "after") == b"after"
@@ -57,10 +57,10 @@ def test_what_is_posted_within_a_call_is_answered_before_the_handler_ends(comman
     asked = []
 
     def post():
-        commands.ask("SET", "posted", "1", done=lambda *outcome: asked.append(outcome), hold=True)
-        commands.push()
-        commands.collect()
-        commands.catch_up()
+        commands.command_nowait("SET", "posted", "1", done=lambda *outcome: asked.append(outcome), buffered=True)
+        commands.flush()
+        commands.read_ready()
+        commands.read_until()
         return list(asked)
 
     with interrupting(post) as results:

@@ -20,9 +20,9 @@ def test_a_command_on_a_key_of_another_type_names_the_key(commands):
 def test_every_way_to_send_a_command_names_the_key(commands, open_commands):
     commands.command("SET", "bell:{q}", "x")
     errors = [commands.pipeline([("PING",), ("ZCARD", "bell:{q}")])[1]]
-    commands.ask("ZCARD", "bell:{q}", done=lambda _, error: errors.append(error))
-    commands.post(ZADD_TWO, [b"timer:{q}", b"bell:{q}"], done=lambda _, error: errors.append(error))
-    commands.catch_up()
+    commands.command_nowait("ZCARD", "bell:{q}", done=lambda _, error: errors.append(error))
+    commands.send_nowait(ZADD_TWO, [b"timer:{q}", b"bell:{q}"], done=lambda _, error: errors.append(error))
+    commands.read_until()
     blocking = open_commands(BlockingConnection)
     for command in (
         ("BZMPOP", 1, 2, "timer:{q}", "bell:{q}", "MIN"),
@@ -42,11 +42,11 @@ def test_every_way_to_send_a_command_names_the_key(commands, open_commands):
 def test_an_owed_reply_after_a_refusal_is_still_its_own(commands):
     commands.command("SET", "bell:{q}", "x")
     answers = []
-    commands.post(ZADD_TWO, [b"timer:{q}", b"bell:{q}"], done=lambda _, error: answers.append(error), hold=True)
-    commands.post(script("next_queue_id"), [b"queue_ids"], done=lambda reply, _: answers.append(reply), hold=True)
+    commands.send_nowait(ZADD_TWO, [b"timer:{q}", b"bell:{q}"], done=lambda _, error: answers.append(error), buffered=True)
+    commands.send_nowait(script("next_queue_id"), [b"queue_ids"], done=lambda reply, _: answers.append(reply), buffered=True)
     with pytest.raises(WrongKeyType):
-        commands.run(ZADD_TWO, [b"timer:{q}", b"bell:{q}"])
-    commands.catch_up()
+        commands.call(ZADD_TWO, [b"timer:{q}", b"bell:{q}"])
+    commands.read_until()
     assert isinstance(answers[0], WrongKeyType)
     assert answers[1] == 1
     assert commands.command("PING") == b"PONG"
@@ -56,5 +56,5 @@ def test_publishers_that_fail_at_once_ask_for_the_types_once(commands):
     commands.command("SET", "bell:{q}", "x")
     for _ in range(20):
         with pytest.raises(WrongKeyType, match=r"bell:\{q\}"):
-            commands.run(ZADD_TWO, [b"timer:{q}", b"bell:{q}"])
+            commands.call(ZADD_TWO, [b"timer:{q}", b"bell:{q}"])
     assert commands.connector.connections_opened <= 3

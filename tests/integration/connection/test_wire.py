@@ -22,39 +22,39 @@ from tests.support.waiting import wait_until
 
 
 def test_a_script_is_loaded_at_its_first_call(commands, redis_client):
-    assert commands.run(ADD, [b"n"], 2) == 2
+    assert commands.call(ADD, [b"n"], 2) == 2
     assert redis_client.script_exists(ADD.sha.decode()) == [True]
-    assert commands.run(ADD, [b"n"], 3) == 5
+    assert commands.call(ADD, [b"n"], 3) == 5
 
 
 def test_posts_are_answered_before_the_next_call_returns_and_in_order(commands):
     answers = Answers()
     for _ in range(10):
-        commands.post(ADD, [b"n"], 1, done=answers)
-    assert commands.owes
+        commands.send_nowait(ADD, [b"n"], 1, done=answers)
+    assert commands.has_pending
     assert commands.command("GET", "n") == b"10"
     assert answers.replies == list(range(1, 11))
-    assert not commands.owes
+    assert not commands.has_pending
 
 
 def test_held_posts_go_out_with_the_next_write_or_push(commands, redis_client):
     answers = Answers()
     commands.command("PING")
-    commands.post(ADD, [b"n"], 1, done=answers, hold=True)
-    commands.post(ADD, [b"n"], 1, done=answers, hold=True)
+    commands.send_nowait(ADD, [b"n"], 1, done=answers, buffered=True)
+    commands.send_nowait(ADD, [b"n"], 1, done=answers, buffered=True)
     assert redis_client.get("n") is None
     assert commands.command("GET", "n") == b"2"
-    commands.post(ADD, [b"n"], 1, done=answers, hold=True)
-    commands.push()
+    commands.send_nowait(ADD, [b"n"], 1, done=answers, buffered=True)
+    commands.flush()
     wait_until(lambda: redis_client.get("n") == b"3")
-    commands.collect()
-    wait_until(lambda: (commands.collect(), not commands.owes)[1])
+    commands.read_ready()
+    wait_until(lambda: (commands.read_ready(), not commands.has_pending)[1])
     assert answers.replies == [1, 2, 3]
 
 
 def test_held_posts_go_out_before_a_close(open_commands, redis_client):
     commands, answers = open_commands(), Answers()
-    commands.post(ADD, [b"n"], 1, done=answers, hold=True)
+    commands.send_nowait(ADD, [b"n"], 1, done=answers, buffered=True)
     commands.close()
     assert redis_client.get("n") == b"1"
     assert answers.replies == [1]
@@ -63,11 +63,11 @@ def test_held_posts_go_out_before_a_close(open_commands, redis_client):
 def test_an_error_is_raised_where_it_belongs_and_the_connection_goes_on(commands):
     answers = Answers()
     commands.command("SET", "text", "x")
-    commands.post(FAIL, [], done=answers)
-    commands.post(ADD, [b"n"], 1, done=answers)
+    commands.send_nowait(FAIL, [], done=answers)
+    commands.send_nowait(ADD, [b"n"], 1, done=answers)
     with pytest.raises(WrongKeyType, match=r"WRONGTYPE|wrong kind"):
         commands.command("ZCARD", "text")
-    assert not commands.in_doubt
+    assert not commands.outcome_unknown
     assert [str(error) for error in answers.errors] == ["no"] or "no" in str(answers.errors[0])
     assert answers.replies == [1]
     assert commands.command("PING") == b"PONG"
@@ -75,7 +75,7 @@ def test_an_error_is_raised_where_it_belongs_and_the_connection_goes_on(commands
 
 
 def test_a_pipeline_has_an_error_among_its_replies(commands):
-    commands.post(ADD, [b"n"], 1)
+    commands.send_nowait(ADD, [b"n"], 1)
     ok, error, number = commands.pipeline([("SET", "text", "x"), ("ZCARD", "text"), ("GET", "n")])
     assert (ok, number) == (b"OK", b"1")
     assert isinstance(error, WrongKeyType)
@@ -83,9 +83,9 @@ def test_a_pipeline_has_an_error_among_its_replies(commands):
 
 def test_asked_commands_answer_through_their_callback(commands):
     answers = Answers()
-    commands.ask("SET", "a", 1, done=answers)
-    commands.ask("ZCARD", "a", done=answers)
-    assert commands.run(ADD, [b"a"], 1) == 2
+    commands.command_nowait("SET", "a", 1, done=answers)
+    commands.command_nowait("ZCARD", "a", done=answers)
+    assert commands.call(ADD, [b"a"], 1) == 2
     assert answers.replies == [b"OK"]
     assert isinstance(answers.errors[0], WrongKeyType)
 
@@ -93,24 +93,24 @@ def test_asked_commands_answer_through_their_callback(commands):
 @pytest.mark.parametrize("flushes", [1, 3])
 def test_scripts_that_the_server_forgot_are_sent_again(commands, redis_client, flushes):
     answers = Answers()
-    commands.post(ADD, [b"n"], 1, done=answers)
+    commands.send_nowait(ADD, [b"n"], 1, done=answers)
     for _ in range(flushes):
         commands.command("PING")
         redis_client.script_flush()
-        commands.post(ADD, [b"n"], 1, done=answers)
-        commands.post(ADD, [b"n"], 1, done=answers, hold=True)
-    wait_until(lambda: (commands.command("PING"), not commands.owes)[1])
+        commands.send_nowait(ADD, [b"n"], 1, done=answers)
+        commands.send_nowait(ADD, [b"n"], 1, done=answers, buffered=True)
+    wait_until(lambda: (commands.command("PING"), not commands.has_pending)[1])
     assert redis_client.get("n") == b"%d" % (1 + 2 * flushes)
     assert answers.replies == list(range(1, 2 + 2 * flushes))
     redis_client.script_flush()
-    assert commands.run(ADD, [b"n"], 1) == 2 + 2 * flushes
+    assert commands.call(ADD, [b"n"], 1) == 2 + 2 * flushes
 
 
 def test_threads_share_a_wire(commands):
     def work():
         for _ in range(200):
-            commands.run(ADD, [b"n"], 1)
-            commands.post(ADD, [b"m"], 1)
+            commands.call(ADD, [b"n"], 1)
+            commands.send_nowait(ADD, [b"m"], 1)
 
     threads = [threading.Thread(target=work) for _ in range(5)]
     for thread in threads:
@@ -130,18 +130,18 @@ def test_large_arguments_and_replies(commands):
 
 
 def test_a_cut_connection_is_an_error_of_ours_and_leaves_doubt(commands, cut):
-    commands.run(ADD, [b"n"], 1)
+    commands.call(ADD, [b"n"], 1)
     cut()
     answers = Answers()
 
     def call():
         for _ in range(3):
-            commands.post(ADD, [b"n"], 1, done=answers)
+            commands.send_nowait(ADD, [b"n"], 1, done=answers)
             commands.command("PING")
 
     with pytest.raises(ServerUnreachable):
         call()
-    assert commands.in_doubt
+    assert commands.outcome_unknown
     assert not commands.connected
     assert all(isinstance(error, ServerUnreachable) for error in answers.errors)
     assert answers.errors
@@ -154,22 +154,22 @@ def test_a_refused_connection_leaves_no_doubt(open_commands, start_server):
     commands = CommandConnection(Connector(Address.from_url(server.url()), Options()), "tested", timeout=1)
     server.kill()
     with pytest.raises(ServerUnreachable):
-        commands.run(ADD, [b"n"], 1)
-    assert not commands.in_doubt
+        commands.call(ADD, [b"n"], 1)
+    assert not commands.outcome_unknown
     answers = Answers()
     with pytest.raises(ServerUnreachable):
-        commands.post(ADD, [b"n"], 1, done=answers)
+        commands.send_nowait(ADD, [b"n"], 1, done=answers)
     assert len(answers.errors) == 1
 
 
 def test_a_connection_that_died_while_idle_is_replaced_without_doubt(commands, cut, monkeypatch):
     failures = []
     commands.on_failure = lambda: failures.append(1)
-    commands.run(ADD, [b"n"], 1)
+    commands.call(ADD, [b"n"], 1)
     producer = commands.producer
     cut()
     monkeypatch.setattr(persistent_connection, "IDLE_CHECK_S", -1.0)
-    assert wait_until(lambda: commands.run(ADD, [b"n"], 1)) == 2
+    assert wait_until(lambda: commands.call(ADD, [b"n"], 1)) == 2
     assert commands.generation == 2
     assert commands.producer != producer
     assert not failures
@@ -182,7 +182,7 @@ def test_a_silent_peer_is_found_by_a_ping_after_the_health_check_interval(open_c
     redis_client.client_pause(400, all=True)
     time.sleep(0.01)
     # The PING is not answered within the timeout; the new connection's handshake has a longer one.
-    assert commands.run(ADD, [b"n"], 1) == 1
+    assert commands.call(ADD, [b"n"], 1) == 1
     assert commands.generation == 2
 
 
@@ -194,9 +194,9 @@ def test_a_server_that_does_not_answer_in_time_is_given_up(open_commands, redis_
     redis_client.client_pause(600, all=True)
     start = time.monotonic()
     with pytest.raises(ServerTimeout):
-        commands.run(ADD, [b"n"], 1)
+        commands.call(ADD, [b"n"], 1)
     assert time.monotonic() - start < 0.5
-    assert commands.in_doubt
+    assert commands.outcome_unknown
     assert not commands.connected
     assert failures == [1]
     redis_client.client_unpause()
@@ -214,7 +214,7 @@ def test_an_interrupt_between_write_and_read_drops_the_connection(commands, inte
     with pytest.raises(interrupt):
         commands.command("GET", "a")
     assert not commands.connected
-    assert commands.in_doubt
+    assert commands.outcome_unknown
     assert commands.command("INCR", "a") == 2
 
 
@@ -268,7 +268,7 @@ def test_a_reset_connection_is_told_and_not_replaced_by_the_parser(open_commands
     number = commands.next_number()
     proxy.reset()
     with pytest.raises(ServerUnreachable):
-        wait_until(commands.collect, 5, "the reset")
+        wait_until(commands.read_ready, 5, "the reset")
     assert not commands.connected
     assert commands.next_number()[0] != number[0]
     assert commands.generation == 2
@@ -303,12 +303,12 @@ def test_an_argument_that_cannot_be_packed_leaves_no_reply_behind(commands):
 
 def test_abandoning_reads_nothing_and_tells_all_who_wait(commands):
     answers = Answers()
-    commands.post(ADD, [b"n"], 1, done=answers)
-    commands.post(ADD, [b"n"], 1, done=answers, hold=True)
-    commands.abandon()
+    commands.send_nowait(ADD, [b"n"], 1, done=answers)
+    commands.send_nowait(ADD, [b"n"], 1, done=answers, buffered=True)
+    commands.abort()
     assert (len(answers.errors), answers.replies) == (2, [])
-    assert not commands.owes
-    commands.abandon()
+    assert not commands.has_pending
+    commands.abort()
 
 
 def test_closing_twice_and_closing_what_was_never_open_is_fine(open_commands):
@@ -323,7 +323,7 @@ def test_closing_twice_and_closing_what_was_never_open_is_fine(open_commands):
 
 def test_numbers_of_a_connection_start_anew_with_the_connection(commands):
     first = [commands.next_number() for _ in range(3)]
-    commands.abandon()
+    commands.abort()
     second = commands.next_number()
     assert [number for _, number in first] == [1, 2, 3]
     assert len({producer for producer, _ in first}) == 1
@@ -334,8 +334,8 @@ def test_numbers_of_a_connection_start_anew_with_the_connection(commands):
 def test_owed_replies_are_read_until_it_is_enough(commands):
     answers = Answers()
     for _ in range(5):
-        commands.post(ADD, [b"n"], 1, done=answers)
-    commands.catch_up(until=lambda: len(answers.replies) == 2)
+        commands.send_nowait(ADD, [b"n"], 1, done=answers)
+    commands.read_until(until=lambda: len(answers.replies) == 2)
     assert answers.replies == [1, 2]
-    commands.catch_up()
+    commands.read_until()
     assert answers.replies == [1, 2, 3, 4, 5]

@@ -63,7 +63,7 @@ def test_the_consumer_of_a_lost_connection_leaves_without_waiting_for_its_time(c
     connection = connect()
     inbox = Inbox(connection.channel(), "q")
     (before,) = operator.consumers("q")
-    inbox.channel.session.wakeup_connection.abandon()
+    inbox.channel.session.wakeup_connection.abort()
     inbox.channel.session.broken = True
     connection.collect()
     wait_until(lambda: operator.consumers("q") == [])

@@ -78,8 +78,8 @@ def test_what_is_passed_agrees_with_the_headers(connect, redis_client, monkeypat
 
         monkeypatch.setattr(CommandConnection, method, wrapper)
 
-    spy("run_packed")
-    spy("post_packed")
+    spy("call_packed")
+    spy("send_packed_nowait")
     import kombu
 
     channel = connect(visibility_timeout=3).channel()

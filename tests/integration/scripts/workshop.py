@@ -49,11 +49,11 @@ class FailingConnection(CommandConnection):
 
     fails: tuple[str, int] | None = None
 
-    def run_packed(self, what: Script, packed: bytes) -> Any:
+    def call_packed(self, what: Script, packed: bytes) -> Any:
         if self.fails is not None and what.name == self.fails[0]:
             failing = failing_at(*self.fails)
-            return super().run_packed(failing, packed.replace(what.sha, failing.sha, 1))
-        return super().run_packed(what, packed)
+            return super().call_packed(failing, packed.replace(what.sha, failing.sha, 1))
+        return super().call_packed(what, packed)
 
 
 class Workshop:
@@ -123,7 +123,7 @@ class Workshop:
         self.settler.settle(self.holding(self.held), Settlement[name])
 
     def run(self, name: str, keys: Any, *arguments: Any) -> Any:
-        return self.commands.run_packed(script(name), pack_call(script(name).sha, keys, arguments))
+        return self.commands.call_packed(script(name), pack_call(script(name).sha, keys, arguments))
 
     def tag(self, place: str, number: int = 0) -> str:
         tags: list[bytes] = self.client.zrange(getattr(self.q, place), number, number)

@@ -16,14 +16,14 @@ from tests.support.waiting import wait_until
 def ack_calls(channel, monkeypatch):
     """Return a list of the tags of each ack call that leaves from now on."""
     commands, calls = channel.session.commands, []
-    post = commands.post
+    post = commands.send_nowait
 
     def note(script, keys, *tags, **options):
         if script.name == "ack":
             calls.append(tags)
         post(script, keys, *tags, **options)
 
-    monkeypatch.setattr(commands, "post", note)
+    monkeypatch.setattr(commands, "send_nowait", note)
     return calls
 
 

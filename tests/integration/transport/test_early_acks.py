@@ -35,7 +35,7 @@ def test_a_single_one_leaves_while_the_consumer_has_nothing_else_to_do(connect, 
 def test_several_leave_in_one_call(connect, loop, monkeypatch):
     running, inbox, publisher = deliver(connect, loop, 20)
     commands, calls = inbox.channel.session.commands, []
-    post = commands.post
+    post = commands.send_nowait
     monkeypatch.setattr(
         commands, "post", lambda script, keys, *tags, **options: (calls.append(tags), post(script, keys, *tags, **options))
     )

@@ -225,18 +225,18 @@ def test_a_broadcast_whose_reply_was_lost_is_retried_and_stays_one(connect, monk
 
     inbox = Inbox(connect().channel(), subscribed())
     connection = connect()
-    run, lost = CommandConnection.run_packed, []
+    run, lost = CommandConnection.call_packed, []
 
     def lose_first(self, what, packed):
         reply = run(self, what, packed)
         if what is script("publish_fanout") and not lost:
             lost.append(reply)
-            self.in_doubt = True
-            self.abandon(ServerUnreachable("the reply was lost"))
+            self.outcome_unknown = True
+            self.abort(ServerUnreachable("the reply was lost"))
             raise ServerUnreachable("the reply was lost")
         return reply
 
-    monkeypatch.setattr(CommandConnection, "run_packed", lose_first)
+    monkeypatch.setattr(CommandConnection, "call_packed", lose_first)
     # By its name: kombu 5.6 declares a bound Exchange again on the channel that has just failed.
     producer = kombu.Producer(connection)
     producer.publish("once", exchange="news", retry=True, retry_policy={"max_retries": 3, "interval_start": 0})

@@ -133,20 +133,20 @@ def test_a_publish_whose_reply_is_lost_is_retried_and_stays_one(connect, lost, m
 
     connection = connect()
     declare(connection.default_channel, "q")
-    run = CommandConnection.run_packed
+    run = CommandConnection.call_packed
     left = [lost]
 
     def lose_replies(self, what, packed):
         reply = run(self, what, packed)
         if what is script("publish") and left[0]:
             left[0] -= 1
-            self.in_doubt = True
+            self.outcome_unknown = True
             error = ServerUnreachable("the reply was lost")
-            self.abandon(error)
+            self.abort(error)
             raise error
         return reply
 
-    monkeypatch.setattr(CommandConnection, "run_packed", lose_replies)
+    monkeypatch.setattr(CommandConnection, "call_packed", lose_replies)
     producer = kombu.Producer(connection)
     producer.publish("once", routing_key="q", retry=True, retry_policy={"max_retries": 5, "interval_start": 0})
     producer.publish("next", routing_key="q", retry=True)

@@ -100,7 +100,7 @@ class InMemoryAcks:
     def gather(self, message: Any) -> None:
         self.waiting.append(message)
 
-    def release(self, *, hold: bool = False) -> None:
+    def release(self, *, buffered: bool = False) -> None:
         while self.waiting:
             self.post(self.waiting.pop(0), Settlement.ACK)
 
@@ -201,7 +201,7 @@ class InMemoryConnection:
 class _Commands:
     """The connection for commands, of which no reply is owed but that of a posted claim."""
 
-    connected, owes, generation = True, False, 1
+    connected, has_pending, generation = True, False, 1
 
     def __init__(self, claims: InMemoryClaims) -> None:
         self._claims = claims
@@ -213,17 +213,17 @@ class _Commands:
     def fileno(self) -> int:
         return self._waker.fileno()
 
-    def push(self) -> None:
+    def flush(self) -> None:
         pass
 
-    def collect(self) -> None:
+    def read_ready(self) -> None:
         pass
 
-    def catch_up(self, until: Any) -> None:
+    def read_until(self, until: Any) -> None:
         while not until():
             self._claims.answer()
 
-    def ask(self, *arguments: Any, done: Any, **_: Any) -> None:
+    def command_nowait(self, *arguments: Any, done: Any, **_: Any) -> None:
         self.asked.append(arguments[1:])
         done(sum(bool(self._claims.ready[key.decode().partition("{")[2].partition("}")[0]]) for key in arguments[1:]), None)
 
