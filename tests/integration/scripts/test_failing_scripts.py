@@ -187,7 +187,7 @@ NO_MESSAGES = {
     "commit_events", "increment_counters", "declare_exchange", "next_queue_id", "add_to_queue_set", "database_id",
     "remove_expired_tasks", "heartbeat_fanout", "leave_wait_queue", "publish_fanout", "remove_expired_subscribers",
     "list_queue", "notify", "set_event_log", "subscribe_fanout", "claim_expired_tasks", "extend_queue_ttl", "track",
-    "track_overdue", "track_report", "unsubscribe_fanout", "notify_if_ready",
+    "track_overdue", "track_report", "unsubscribe_fanout", "notify_if_ready", "list_expired_names",
 }  # fmt: skip
 CASES = [(name, number) for name, scenarios in SCENARIOS.items() for number in range(len(scenarios))]
 

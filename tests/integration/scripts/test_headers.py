@@ -16,7 +16,6 @@ NAMES = sorted(path.name.removesuffix(".lua") for path in LUA.iterdir() if path.
 MAY_BE_REFUSED = {"publish", "publish_dead", "publish_bounded", "track", "publish_fanout"}
 READ_ONLY = {
     "count_consumers", "counters", "list_consumers", "list_messages", "list_overdue", "list_subscribers", "find_message",
-    "list_expired_names",
 }  # fmt: skip
 
 
