@@ -120,15 +120,15 @@ FIGURES: tuple[Figure, ...] = (
     Figure("backlog.growth", "500,000 queued against 3,000: CPU", "x", _at_most(1.1)),
     Figure("noise.client", "a second plain queue: client CPU against the first", "x"),
     Figure("noise.wall", "a second plain queue: time against the first", "x"),
-    Figure("limits.client", "far from its limits, throttled: client CPU against plain", "x", _at_most(1.15)),
-    Figure("limits.wall", "far from its limits, throttled: time against plain", "x", _at_most(1.15)),
+    Figure("limits.client", "far from its limits, throttled: client CPU against plain", "x", _at_most(1.03)),
+    Figure("limits.wall", "far from its limits, throttled: time against plain", "x", _at_most(1.03)),
     *(Figure(f"throttle.at{share}", f"throttle, 200 places, {share / 10:g} % full: rate", "/s") for share in THROTTLE_SHARES),
     Figure("archive.noise", "publish + consume, a second queue without events: CPU against the first", "x"),
     Figure("archive.off", "publish + consume, without events: CPU against scripts that know of none", "x", _at_most(1.01)),
     # A quarter of the throughput less is a third more time.
     Figure("archive.on", "publish + consume, with events: CPU against without", "x", _at_most(1.33)),
     Figure("archive.on_wall", "publish + consume, with events: time against without", "x", _at_most(1.33)),
-    Figure("archive.event_us", "an event: time of the server's scripts, claims and acks in batches of 10", "µs", _at_most(5)),
+    Figure("archive.event_us", "an event: time of the server's scripts, claims and acks in batches of 10", "µs", _at_most(4)),
     Figure("archive.event_bytes", "an event, mean of publish, claim, ack: server memory", "B", _at_most(150)),
     *_fanout("fanout1", "1 without acks", _ratio_at_least(1.5, 3)),
     # A publisher that waits for each confirmation bounds these two, whatever the transport (docs/design/0007-fanout.md).
