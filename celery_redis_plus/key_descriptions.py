@@ -23,6 +23,7 @@ _EXPIRED, _EXPIRED_TASK, _EXPIRED_NAMES, _EXPIRED_NAMED, _EXPIRED_BYTES, _BELL_E
 WITH_QUEUE = "As long as it has members; in a transient queue it has the queue's TTL."
 WITH_MESSAGE = "As long as the message; its TTL is the queue's, where that is transient."
 WITH_EXCHANGE = "Until the exchange's last subscriber and binding are gone."
+FREED = "Until the sweep, or the caller of the purge, has freed them."
 FOREVER = "As long as the database."
 #: What takes a wake-up.
 TAKEN_BY_THREAD = "the maintenance thread takes the member (BZMPOP)"
@@ -112,8 +113,14 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.trash,
         "zset",
-        "Messages that a purge or a delete has removed and that are not freed yet: tag -> their former score.",
-        "Until the sweep, or the caller of the purge, has freed them.",
+        "The sets of messages that a purge or a delete has removed and that are not freed yet: number -> the same number.",
+        FREED,
+    ),
+    KeyDescription(
+        _Q.trash_set(b"NUMBER"),
+        "zset",
+        "One of these sets, renamed: tag -> former score.",
+        FREED,
     ),
     KeyDescription(
         _Q.message + b"TAG",

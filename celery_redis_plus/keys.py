@@ -104,6 +104,7 @@ class QueueKeys:
     #: Dead messages on their way to a dead-letter exchange.
     dying: bytes
     dead: bytes
+    #: Numbers of sets of removed messages, whose memory is not freed yet.
     trash: bytes
     bell: bytes
     timer: bytes
@@ -148,6 +149,10 @@ class QueueKeys:
     def probe_of(self, consumer: str) -> bytes:
         """Return the bell by which a consumer's process is asked whether it is alive."""
         return self.consumer + consumer.encode() + b":probe"
+
+    def trash_set(self, number: bytes) -> bytes:
+        """Return one of the sets that `trash` lists."""
+        return self.trash + b":" + number
 
     def structure(self) -> tuple[bytes, ...]:
         """Return the keys that hold the queue itself, without the messages' hashes."""

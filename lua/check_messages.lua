@@ -9,8 +9,14 @@
 -- @include tag
 -- @include state_keys
 
-local NAMES = { 'ready', 'delayed', 'index', 'dying', 'dead', 'trash' }
+local NAMES = { 'ready', 'delayed', 'index', 'dying', 'dead' }
+local PLACES_OF_MESSAGES = #NAMES
 local queue = places(0)
+-- The trash is a list of sets.
+for _, number in ipairs(redis.call('ZRANGE', queue.trash, 0, -1)) do
+  NAMES[#NAMES + 1] = 'trash ' .. number
+  queue['trash ' .. number] = queue.trash .. ':' .. number
+end
 local repair = ARGV[1] == '1'
 local low_first = ARGV[2] == '1'
 local now = now_ms()
@@ -176,13 +182,16 @@ end
 
 local function check(tag)
   local hash = queue.message .. tag
-  local scores, where = {}, {}
-  for _, name in ipairs(NAMES) do
+  local scores, where, trashed = {}, {}, 0
+  for i, name in ipairs(NAMES) do
     scores[name] = redis.call('ZSCORE', queue[name], tag)
-    if scores[name] then where[#where + 1] = name end
+    if scores[name] then
+      where[#where + 1] = name
+      if i > PLACES_OF_MESSAGES then trashed = trashed + 1 end
+    end
   end
-  -- What is in the trash is being freed.
-  if #where == 1 and scores.trash then return end
+  -- What is in the trash alone is being freed.
+  if trashed > 0 and trashed == #where then return end
   if not check_hash(hash, tag, table.concat(where, ', ')) then return end
   local fields = redis.call('HMGET', hash, 'score', 'claim', 'by', 'reason', 'died', 'expires')
   local place = where[1]

@@ -244,10 +244,9 @@ local function sweep(queue)
   clear_tags(queue)
   local dying = sort_dying(queue, rules)
   local evicted = trim_dead(queue, tonumber(ARGV[9]), now - ARGV[10])
-  local trashed = empty_trash(queue.trash, queue.message, queue.meta, limit, now, '',
-    { queue.ready, queue.delayed, queue.dying, queue.dead })
+  empty_trash(queue.trash, queue.message, queue.meta, limit, now, '')
   local wait = interval
-  if math.max(promoted, recovered, looked_at, evicted, trashed) == limit or pass > now then
+  if math.max(promoted, recovered, looked_at, evicted) == limit or redis.call('EXISTS', queue.trash) == 1 or pass > now then
     wait = 0
   else
     for _, key in ipairs({ queue.delayed, queue.expiry }) do

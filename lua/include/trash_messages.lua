@@ -2,27 +2,44 @@
 -- @include release_capacity
 -- @include log_event
 
--- Frees up to `limit` messages that a purge or a delete put into the trash. Returns how many. `archive` is the record of the
--- events of a queue that was deleted, '' where `meta` has it. `places`: where a purge or a delete that failed has left their tags.
-local function empty_trash(trash, message, meta, limit, now, archive, places)
-  local tags = redis.call('ZRANGE', trash, 0, limit - 1)
+-- The next tags of the trash, `limit` at most, and the number and the key of the set that has them; none where the trash is empty.
+local function next_in_trash(trash, limit)
+  while true do
+    local number = redis.call('ZRANGE', trash, 0, 0)[1]
+    if not number then return {} end
+    local set = trash .. ':' .. number
+    local tags = redis.call('ZRANGE', set, 0, limit - 1)
+    if #tags > 0 then return tags, number, set end
+    -- Its set was not moved, or has expired.
+    redis.call('ZREM', trash, number)
+  end
+end
+
+-- Frees up to `limit` messages that a purge or a delete put into the trash. Returns how many; 0 means that the trash is empty.
+-- `archive` is the record of the events of a queue that was deleted, '' where `meta` has it.
+local function empty_trash(trash, message, meta, limit, now, archive)
+  local tags, number, set = next_in_trash(trash, limit)
+  if #tags == 0 then return 0 end
+  local id = redis.call('HGET', meta, 'id')
   local room, bytes = 0, 0
   local deleted = archive ~= ''
   if deleted then log_of(meta, archive) end
   for _, tag in ipairs(tags) do
     local hash = message .. tag
-    -- A dead letter was counted out when it died.
-    if is_limited(tag) and not fields_of(hash, 'died')[1] then
-      room = room + 1
-      bytes = bytes + size_of(hash)
+    -- A dead letter was counted out when it died, and a message of a deleted queue with its record.
+    local counts = is_limited(tag) and string.sub(tag, 21) == id and not fields_of(hash, 'died')[1]
+    local size = counts and size_of(hash)
+    -- It is gone where a late ack was first, and where it was in two sets.
+    if redis.call('UNLINK', hash) == 1 then
+      if counts then
+        room = room + 1
+        bytes = bytes + size
+      end
+      tell(meta, tag, 'purged', { reason = deleted and 'queue_deleted' or nil })
     end
-    -- It is gone where a late ack was first.
-    if redis.call('UNLINK', hash) == 1 then tell(meta, tag, 'purged', { reason = deleted and 'queue_deleted' or nil }) end
   end
-  if #tags > 0 then
-    for _, place in ipairs(places or {}) do redis.call('ZREM', place, unpack(tags)) end
-    redis.call('ZREM', trash, unpack(tags))
-  end
+  redis.call('ZREM', set, unpack(tags))
+  if redis.call('EXISTS', set) == 0 then redis.call('ZREM', trash, number) end
   make_room(meta, room, bytes, 'gone', now)
   return #tags
 end

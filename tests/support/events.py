@@ -20,6 +20,7 @@ from celery_redis_plus.events import (
     illegal_steps,
     is_told,
 )
+from tests.support.invariants import trashed
 
 if TYPE_CHECKING:
     import redis
@@ -57,7 +58,7 @@ def _violations(client: redis.Redis, keys: Keys, queue: str) -> Iterator[str]:
             yield f"{queue}: {epoch}-{n} comes after {epoch}-{last.get(epoch, 0)}"
         last[epoch] = n
     standing = _standing(client, of)
-    trash = {tag.decode() for tag in client.zrange(of.trash, 0, -1)}
+    trash = {tag.decode() for tag in trashed(client, of)}
     paths = paths_of(client, keys, queue)
     for tag, path in paths.items():
         names = [event.event for event in path]

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from celery_redis_plus.keys import Keys, QueueKeys
 
-#: A message's places; it is in exactly one of them.
-PLACES = ("ready", "delayed", "index", "dying", "dead", "trash")
+#: A message's places; it is in exactly one of them, or in the trash.
+PLACES = ("ready", "delayed", "index", "dying", "dead")
+TRASH = "trash"
 LEVEL = 10**13
 STAGED = b"staged."
 PAGE = 500
@@ -66,8 +67,14 @@ def _violations(client: redis.Redis, keys: Keys, *, swept: bool) -> Iterator[str
             yield f"queue {queue.name!r}: {text}"
 
 
+def trashed(client: redis.Redis, queue: QueueKeys) -> set[bytes]:
+    """Return the tags in a queue's trash."""
+    return {tag for number in client.zrange(queue.trash, 0, -1) for tag in client.zrange(queue.trash_set(number), 0, -1)}
+
+
 def _queue(client: redis.Redis, queue: QueueKeys, tags: set[bytes], *, swept: bool) -> Iterator[str]:
     places: Places = {place: dict(client.zrange(getattr(queue, place), 0, -1, withscores=True)) for place in PLACES}
+    places[TRASH] = dict.fromkeys(trashed(client, queue), 0.0)
     transient = client.hexists(queue.meta, "ttl")
     hashes = {}
     for item in _hashes(client, queue, tags):
@@ -80,7 +87,7 @@ def _queue(client: redis.Redis, queue: QueueKeys, tags: set[bytes], *, swept: bo
         if (item.ttl_ms >= 0) != bool(transient):
             yield f"{item.tag!r} has a TTL of {item.ttl_ms} ms in a {'transient' if transient else 'lasting'} queue"
     for tag in sorted(hashes.keys() | {tag for members in places.values() for tag in members}):
-        where = [place for place in PLACES if tag in places[place]]
+        where = [place for place in places if tag in places[place]]
         if tag not in hashes and where == ["trash"]:
             # Acked after its queue was deleted.
             continue

@@ -130,9 +130,11 @@ class RegistryChecks:
         others = [keys.bell, keys.timer, keys.trash, keys.expiry]
         left = self._ask([("PTTL", key) for key in (*sets, *others)])
         stay = [ttl_ms == -1 for ttl_ms in left]
-        replies = self._ask([item for tag in tags for item in (("PTTL", keys.message + tag), ("ZSCORE", keys.trash, tag))])
-        lasting = [replies[at] == -1 and replies[at + 1] is None for at in range(0, len(replies), 2)]
-        messages = any(stay[: len(sets)]) or any(lasting)
+        (numbers,) = self._ask([("ZRANGE", keys.trash, 0, -1)])
+        trash = [keys.trash_set(number) for number in numbers]
+        lasting = [left == -1 for left in self._ask([("PTTL", keys.message + tag) for tag in tags])]
+        trashed = [any(score is not None for score in self._ask([("ZSCORE", key, tag) for key in trash])) for tag in tags]
+        messages = any(stay[: len(sets)]) or any(lasts and not gone for lasts, gone in zip(lasting, trashed, strict=True))
         return any(stay) or messages, messages
 
     def _rewrite(self, name: str, tags: list[bytes]) -> None:

@@ -327,7 +327,8 @@ class Queues:
     def touch_page(self, name: str, page: int) -> int:
         """Do a part of `touch`, from 0 on; return where the next one begins, 0 at the end, -1 where the queue is gone."""
         keys = self._keys.queue(name)
-        others = [key for key in keys.structure() if key != keys.meta]
+        # The trash is not used, and may hold what an earlier, lasting queue has left.
+        others = [key for key in keys.structure() if key not in {keys.meta, keys.trash}]
         return int(self._commands.call(script("extend_queue_ttl"), [keys.meta, keys.message, *others], page, PAGE))
 
     def overdue(self, limit: int = 100) -> list[str]:

@@ -161,8 +161,6 @@ class Workshop:
         for name in ("q", "d"):
             of = self.keys.queue(name)
             for place in PLACES:
-                if place == "trash":
-                    continue
                 for tag in self.client.zrange(getattr(of, place), 0, -1):
                     payload, body = self.client.hmget(of.message + tag, "payload", "body")
                     count[body if body is not None else (payload or b"").partition(b"\n")[2]] += 1
