@@ -11,8 +11,7 @@
 -- description, 'UNIQUE ', the tag of the message that stands for it and its task's id
 -- already (nothing is written then).
 -- No allow-oom: a full server refuses it before it writes anything.
--- @include now
--- @include tag
+-- @include store_ordinary
 
 local record = redis.call('HMGET', KEYS[1],
   'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing', 'published', 'newest')
@@ -35,42 +34,17 @@ end
 local special = KEYS[9] or ARGV[9] or record[2] or record[4] or record[7] or record[8] or record[9]
 local simple = ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and not special
 
--- Whether an original is new here; remembers it. See docs/design/0003-idempotent-publish.md. KEYS[8] holds the last number of its
--- producer, or `F` and the last number once a retry has fenced it. Originals come in the order of their connection.
-local function is_new()
-  local last = redis.call('SET', KEYS[8], ARGV[4], 'PX', ARGV[6], 'GET')
-  if not last or (string.sub(last, 1, 1) ~= 'F' and tonumber(last) < tonumber(ARGV[4])) then return true end
-  redis.call('SET', KEYS[8], last, 'PX', ARGV[6])
-  return false
+local function store(log)
+  return store_ordinary(KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[8], record, log, ARGV[1], rank, ARGV[4], ARGV[6])
 end
 
--- Stores an original that is due at once and for ever, as nearly all are, without the functions further down: each call of a script
--- makes the functions anew that it comes by. `log` is that of the queue's events.
-local function put(log)
-  local time, published = newest_of(record[11], now_ms()), tonumber(record[10] or 0) + 1
-  redis.call('HSET', KEYS[1], 'published', published, 'newest', time)
-  local tag = new_tag(time, published, log and is_sampled(published, log.permille) and '-' or '.', record[1])
-  -- Its place comes first: whoever meets a tag without a message drops it, and a message without a place would stay for ever.
-  redis.call('ZADD', KEYS[2], text(rank * LEVEL + time), tag)
-  redis.call('HSET', KEYS[4] .. tag, 'payload', ARGV[1])
-  redis.call('ZADD', KEYS[5], 0, 'work')
-  -- Remembered first, it would be lost at the retry if it could not be stored.
-  local fine, new = pcall(is_new)
-  if fine and new then return tag end
-  -- An original that its retry has overtaken.
-  redis.call('UNLINK', KEYS[4] .. tag)
-  redis.call('ZREM', KEYS[2], tag)
-  redis.call('HINCRBY', KEYS[1], 'published', -1)
-  return fine and '' or error(new)
-end
-
-if simple and not record[6] then return put() end
+if simple and not record[6] then return store() end
 -- A retry may just have staged the body anew: it is left to expire.
 if record[6] and ARGV[8] == '' then return 'DESCRIBE' end
 
 -- @include log_event
 if simple then
-  local tag = put(log_of(KEYS[1], record[6]))
+  local tag = store(log_of(KEYS[1], record[6]))
   if tag ~= '' then tell_published(KEYS[1], tag, ARGV[8], ARGV[1], 0) end
   return tag
 end

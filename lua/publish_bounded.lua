@@ -14,20 +14,19 @@
 -- no limits; 'REFUSED' where the publisher refuses and the limits are as it knows them, counted. Or a list:
 -- { 'CHANGED', limits, arguments of the queue }; { 'THROTTLE', us to sleep first }; { 'WAIT', ticket, live consumers... };
 -- { 'FULL', limit, its size, what it has, dead-lettered (0/1) }; { 'DROPPED', tag, how many died for it, were they kept (0/1) }.
--- @include enqueue
--- @include idempotent_publish
--- @include state_keys
--- @include dead_letter
--- @include deduplication
+-- @include store_ordinary
+-- @include limits
 
-local queue, room, producer, staged = places(0), KEYS[12], KEYS[14], KEYS[15]
+local meta, room, producer, staged = KEYS[6], KEYS[12], KEYS[14], KEYS[15]
 
 -- A body that is not put into the queue now is sent again with the next try: it must not fill a full server meanwhile.
 local function unstage()
   if staged then redis.call('UNLINK', staged) end
 end
 
-local record = redis.call('HMGET', queue.meta, unpack(RECORD))
+-- RECORD of include/enqueue.lua, and what the queue's messages count for.
+local record = redis.call('HMGET', meta,
+  'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing', 'published', 'newest', 'bytes')
 if not record[1] then return 'NOQUEUE' end
 -- The message may have been prepared by what the queue was declared with, and not by another declaration.
 local rank, prepared_by = string.match(ARGV[2], '^(%d+) ?(.*)$')
@@ -41,6 +40,48 @@ if record[6] and ARGV[10] == '' then
   unstage()
   return 'DESCRIBE'
 end
+
+local max_length, max_bytes, max_pending, overflow, slow = read_limits(record[5])
+local size = max_bytes and #ARGV[1] + (staged and redis.call('HSTRLEN', staged, 'body') or 0) or 0
+local length = redis.call('ZCARD', KEYS[1]) + redis.call('ZCARD', KEYS[2])
+local pending = max_pending and length + redis.call('ZCARD', KEYS[3]) or length
+local bytes = max_bytes and tonumber(record[12] or 0) or 0
+if bytes ~= 0 and length == 0 and redis.call('EXISTS', KEYS[3]) == 0 then
+  -- Nothing is there: what evicted messages counted for is forgotten.
+  bytes = 0
+  redis.call('HDEL', meta, 'bytes')
+end
+
+-- How many more messages the counts allow, the smallest share of a limit that is free, and the limit that leaves the least.
+local free, share, tight = math.huge, 1, { 'x-max-length-bytes', max_bytes, bytes }
+local function count(name, limit, has)
+  if not limit then return end
+  share = math.min(share, (limit - has) / math.max(limit, 1))
+  if limit - has < free then free, tight = limit - has, { name, limit, has } end
+end
+count('x-max-length', max_length, length)
+count('x-max-pending', max_pending, pending)
+local fits = free > 0 and (not max_bytes or bytes + size <= max_bytes)
+if free > 0 and not fits then tight = { 'x-max-length-bytes', max_bytes, bytes } end
+-- Who waits for room already has been slow enough.
+local slow_down = slow ~= '-' and fits and ticket == '' and most_us ~= '0' and share < tonumber(slow == '*' and threshold or slow)
+
+-- An ordinary message that fits is stored as in `publish`, without the functions further down.
+local special = staged or ARGV[11] or record[2] or record[4] or record[6] or record[7] or record[8] or record[9]
+local simple = ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and ticket == '' and not special
+if simple and fits and not slow_down and record[5] == ARGV[8] and (overflow ~= 'block' or redis.call('EXISTS', room) == 0) then
+  local tag = store_ordinary(meta, KEYS[1], KEYS[4], KEYS[5], producer, record, false, ARGV[1], tonumber(rank), ARGV[4], ARGV[6])
+  if max_bytes and tag ~= '' then redis.call('HINCRBY', meta, 'bytes', size) end
+  return tag
+end
+
+-- @include enqueue
+-- @include idempotent_publish
+-- @include state_keys
+-- @include dead_letter
+-- @include deduplication
+
+local queue = places(0)
 record.description = ARGV[10]
 local standing = ARGV[11] and standing_for(ARGV[11], queue.message)
 if standing then
@@ -69,32 +110,6 @@ if retry then
     return ''
   end
 end
-
-local max_length, max_bytes, max_pending, overflow, slow = read_limits(record[5])
-local size = max_bytes and #ARGV[1] + (staged and redis.call('HSTRLEN', staged, 'body') or 0) or 0
-local length = redis.call('ZCARD', queue.ready) + redis.call('ZCARD', queue.delayed)
-local pending = max_pending and length + redis.call('ZCARD', queue.index) or length
-local bytes = 0
-if max_bytes then
-  bytes = tonumber(redis.call('HGET', queue.meta, 'bytes') or 0)
-  if bytes ~= 0 and length == 0 and redis.call('EXISTS', queue.index) == 0 then
-    -- Nothing is there: what evicted messages counted for is forgotten.
-    bytes = 0
-    redis.call('HDEL', queue.meta, 'bytes')
-  end
-end
-
--- How many more messages the counts allow, the smallest share of a limit that is free, and the limit that leaves the least.
-local free, share, tight = math.huge, 1, { 'x-max-length-bytes', max_bytes, bytes }
-local function count(name, limit, has)
-  if not limit then return end
-  share = math.min(share, (limit - has) / math.max(limit, 1))
-  if limit - has < free then free, tight = limit - has, { name, limit, has } end
-end
-count('x-max-length', max_length, length)
-count('x-max-pending', max_pending, pending)
-local fits = free > 0 and (not max_bytes or bytes + size <= max_bytes)
-if free > 0 and not fits then tight = { 'x-max-length-bytes', max_bytes, bytes } end
 
 local function full(dead)
   redis.call('HINCRBY', queue.meta, 'rejected', 1)
@@ -132,15 +147,12 @@ local function drop(place, tag, score)
   redis.call('ZREM', queue.expiry, tag)
 end
 
--- Who waits for room already has been slow enough.
-if slow ~= '-' and fits and ticket == '' and most_us ~= '0' then
-  if share < tonumber(slow == '*' and threshold or slow) then
-    unstage()
-    local us = math.min(math.ceil(1e6 / free), tonumber(most_us))
-    redis.call('HINCRBY', queue.meta, 'throttled', 1)
-    redis.call('HINCRBY', queue.meta, 'throttled_us', text(us))
-    return { 'THROTTLE', us }
-  end
+if slow_down then
+  unstage()
+  local us = math.min(math.ceil(1e6 / free), tonumber(most_us))
+  redis.call('HINCRBY', queue.meta, 'throttled', 1)
+  redis.call('HINCRBY', queue.meta, 'throttled_us', text(us))
+  return { 'THROTTLE', us }
 end
 
 if overflow == 'drop-head' then

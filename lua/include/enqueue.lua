@@ -31,8 +31,7 @@ local function enqueue(meta, ready, delayed, message, bell, timer, record, paylo
   redis.call('HSET', meta, 'published', published, 'newest', time)
   local log = not tag and record[6] and log_of(meta, record[6])
   local told = log and is_sampled(published, log.permille)
-  local mark = record[5] and (told and '=' or '~') or (told and '-' or '.')
-  tag = tag or new_tag(time, published, mark, record[1])
+  tag = tag or new_tag(time, published, mark_of(record[5], told), record[1])
   local hash = message .. tag
   local ttl, level = record[2], level_of(record[9])
   local lives, expires = false, false

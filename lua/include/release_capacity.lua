@@ -1,5 +1,6 @@
 -- @include text
 -- @include tag_flags
+-- @include limits
 
 -- KEYS of its own  room (zset)
 -- A tag has this character in place of the dot before its queue's id where the queue has limits: whoever settles or claims a
@@ -14,16 +15,6 @@ end
 local GONE_MS, RUNG_MS = 5000, 1000
 -- Milliseconds that the line of waiting publishers outlives the last who came.
 local LINE_MS = 60000
-
--- Reads the field `limited` of a queue's record (`broker/arguments/limits.py`): numbers or nil, texts.
-local function read_limits(limited)
-  local length, bytes, pending, overflow, throttle = string.match(limited, '^(%S+) (%S+) (%S+) (%S+) (%S+)')
-  return tonumber(length), tonumber(bytes), tonumber(pending), overflow, throttle
-end
-
-local function limits_bytes(limited)
-  return string.find(limited, '^%S+ %d') ~= nil
-end
 
 -- Bytes that a message counts for.
 local function size_of(hash)

@@ -19,3 +19,9 @@ end
 local function is_sampled(published, permille)
   return published % 4294967296 * 919 % 1000 < permille
 end
+
+-- The mark of a message whose queue has `limits`, or none, and whose events are `told`.
+local function mark_of(limits, told)
+  if limits then return told and '=' or '~' end
+  return told and '-' or '.'
+end
