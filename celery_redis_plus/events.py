@@ -2,7 +2,7 @@ r"""The schema of lifecycle events: the one place that the scripts, the Spark pi
 
 **Where.** The events of all messages of a queue are entries of one stream, `events:{Q}`, so all events of a message stand in
 one stream, in the order of its changes. The queue is not repeated in the entry. `events_meta:{Q}` is a hash, see
-`META_FIELDS`. The set `archives` has the names of all queues with events: who switches a queue's archive on adds its name
+`META_FIELDS`. The set `event_logs` has the names of all queues with events: who switches a queue's archive on adds its name
 (readers look nowhere else).
 
 **The entry's id** is `EPOCH-N`, and within an epoch N counts 1, 2, 3 ... without a gap: limits, lag and losses are then
@@ -52,8 +52,8 @@ them in `overrun`. Without readers the bounds decide.
 an archived queue. The 20th character of its id says so (`-`; `.` where no events are written: `is_told`), so each message is told
 of as a whole, and a message of a queue that is not archived costs the scripts one comparison.
 
-**The index** (`archive_index`): `trail:{Q}:ID` holds the ids of a message's entries, `task:{Q}:TASK-ID` the ids of a task's
-messages, each followed by a space; both expire `archive_max_age` after the last.
+**The index** (`archive_index`): `event_index:{Q}:ID` holds the ids of a message's entries, `task_index:{Q}:TASK-ID` the ids of a
+task's messages, each followed by a space; both expire `archive_max_age` after the last.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _KEYS = Keys()
 _Q = _KEYS.queue("Q")
 _F = _KEYS.fanout("X", "/0.")
 _TRACK, _TRACK_EVENTS = _KEYS.track("ID")
-_EXPIRED, _EXPIRED_TASK, _EXPIRED_NAMES, _EXPIRED_NAMED, _EXPIRED_BYTES, _BELL_EXPIRED = _KEYS.expired
+_EXPIRED, _EXPIRED_TASK, _EXPIRED_NAMES, _EXPIRED_NAMED, _EXPIRED_BYTES, _EXPIRED_WAKEUP = _KEYS.expired
 
 #: How long keys live; a sentence that several keys share.
 WITH_QUEUE = "As long as it has members; in a transient queue it has the queue's TTL."
@@ -99,7 +99,7 @@ OF_A_QUEUE = (
     ),
     KeyDescription(_Q.expiry, "zset", "Ready messages that expire: tag -> when, ms since the epoch.", WITH_QUEUE),
     KeyDescription(
-        _Q.dying,
+        _Q.dlx_outbox,
         "zset",
         "Dead letters on their way to the dead-letter exchange: tag -> time of death, ms since the epoch.",
         WITH_QUEUE,
@@ -131,21 +131,21 @@ OF_A_QUEUE = (
         plain_writers="the publisher, for a body over 1 MB (`staged.…`, then renamed by the script)",
     ),
     KeyDescription(
-        _Q.bell,
+        _Q.wakeup,
         "zset",
         "Wake-up of one waiting consumer: a member `work`; consumers wait by BZMPOP. It holds no message.",
         WITH_QUEUE,
         plain_writers=TAKEN_BY_CONSUMER,
     ),
     KeyDescription(
-        _Q.bell_of("CONSUMER"),
+        _Q.wakeup_of("CONSUMER"),
         "zset",
         "The same for some of the consumers: those of a priority, or one (its id): a member `work` or `active`.",
         "Until the consumer takes it, or leaves; in a transient queue it has the queue's TTL.",
         plain_writers=TAKEN_BY_CONSUMER,
     ),
     KeyDescription(
-        _Q.timer,
+        _Q.schedule_wakeup,
         "zset",
         "Wake-up of the sweeper, where something is due before its next pass: a member `due`.",
         WITH_QUEUE,
@@ -169,7 +169,7 @@ OF_A_QUEUE = (
             "tag": "Its consumer tag.",
             "host": "Name of its host.",
             "pid": "Its process id.",
-            "state": "`interested`, `notified` or `not interested`, as the consumer last said.",
+            "state": "`with_credit`, `notified` or `not interested`, as the consumer last said.",
             "probed": "1 while the server waits for its answer to a probe.",
         },
     ),
@@ -181,28 +181,28 @@ OF_A_QUEUE = (
         plain_writers=TAKEN_BY_THREAD,
     ),
     KeyDescription(
-        _Q.interested,
+        _Q.with_credit,
         "zset",
         "Consumers with credit: id -> priority; and '' at -inf. It exists exactly while the queue has rules for its "
         "consumers (pause, single active consumer, priorities, rate, owner): a claim of a plain queue looks for it.",
         "Until the queue has no such rules; in a transient queue it has the queue's TTL.",
     ),
     KeyDescription(
-        _Q.room,
+        _Q.waiting_publishers,
         "zset",
         "Publishers that wait for room in a queue with limits: publisher -> its place in the line.",
         "60 s after the last of them came.",
     ),
     KeyDescription(
-        _Q.room + b":seen",
+        _Q.waiting_publishers + b":seen",
         "zset",
         "When each of them came last, ms since the epoch; after 5 s it counts as gone.",
         "As the line.",
     ),
     KeyDescription(
-        _Q.room + b":PUBLISHER",
+        _Q.waiting_publishers + b":PUBLISHER",
         "zset",
-        "Wake-up of one waiting publisher: a member `room`.",
+        "Wake-up of one waiting publisher: a member `capacity`.",
         "5 s, or until it takes it.",
         plain_writers="the waiting publisher takes the member (BZMPOP)",
     ),
@@ -215,7 +215,7 @@ OF_A_QUEUE = (
     ),
     KeyDescription(_Q.producer + b"PRODUCER:NUMBER", "string", "1: a retry has stored this message.", "`publish_dedup_window`."),
     KeyDescription(
-        _Q.unique + b"TEXT",
+        _Q.dedup + b"TEXT",
         "string",
         "Tag and task id of the message that stands for an `x-deduplication-id`; of one that was moved also where it is.",
         "`x-deduplication-ttl`.",
@@ -242,13 +242,13 @@ OF_A_QUEUE = (
         plain_writers="`events readers --remove`",
     ),
     KeyDescription(
-        _Q.trail + b"TAG",
+        _Q.event_index + b"TAG",
         "string",
         "Ids of a message's events, each with a space behind it (`archive_index`).",
         "`archive_max_age` after the last event.",
     ),
     KeyDescription(
-        _Q.task + b"TASK",
+        _Q.task_index + b"TASK",
         "string",
         "Tags of a task's messages, each with a space behind it (`archive_index`).",
         "`archive_max_age` after the last one.",
@@ -322,22 +322,22 @@ OF_THE_DATABASE = (
         _KEYS.exchanges, "hash", "Exchange -> its record (JSON: type, arguments).", "Until the last exchange is deleted."
     ),
     KeyDescription(
-        _KEYS.epoch, "string", "A random mark: tells the database from one that was flushed.", FOREVER, of_empty_queue=True
+        _KEYS.database_id, "string", "A random mark: tells the database from one that was flushed.", FOREVER, of_empty_queue=True
     ),
     KeyDescription(
-        _KEYS.tended,
+        _KEYS.always_swept,
         "set",
         "Queues that are swept by any process, because messages in them may be due while nobody consumes them.",
         "As long as it has members.",
     ),
     KeyDescription(
-        _KEYS.tended_bell,
+        _KEYS.sweep_wakeup,
         "zset",
         "Wake-up: a new member of that set.",
         "Seconds.",
         plain_writers=TAKEN_BY_THREAD,
     ),
-    KeyDescription(_KEYS.archives, "set", "Queues that have lifecycle events, also deleted ones.", FOREVER),
+    KeyDescription(_KEYS.event_logs, "set", "Queues that have lifecycle events, also deleted ones.", FOREVER),
     KeyDescription(
         _KEYS.tracks,
         "zset",
@@ -365,7 +365,7 @@ OF_THE_DATABASE = (
     ),
     KeyDescription(_TRACK_EVENTS, "stream", "The answers in their order: `recipient`, `outcome`.", "As the delivery."),
     KeyDescription(
-        _KEYS.wake("ID"),
+        _KEYS.client_wakeup("ID"),
         "zset",
         "Private wake-up of one blocked client: ends its BZMPOP.",
         "Seconds, or until it takes it.",
@@ -397,7 +397,7 @@ OF_THE_DATABASE = (
         "Two days after the last one.",
     ),
     KeyDescription(
-        _BELL_EXPIRED,
+        _EXPIRED_WAKEUP,
         "zset",
         "Wake-up: a new expired task.",
         "Two days, or until it is taken.",

@@ -64,7 +64,7 @@ class KeyParts:
 QUEUE_KINDS = frozenset(
     (
         *("message", "meta", "queue", "delayed", "messages_index", "expiry"),
-        *("dying", "dead", "trash", "bell", "timer", "consumers"),
+        *("dlx_outbox", "dead", "trash", "wakeup", "schedule_wakeup", "consumers"),
     )
 )
 _PARTS = re.compile(rb"([a-z_]+):\{(.*)\}(?::([^{}]*))?", re.DOTALL)
@@ -73,11 +73,12 @@ _PARTS = re.compile(rb"([a-z_]+):\{(.*)\}(?::([^{}]*))?", re.DOTALL)
 #: Kinds of keys by their type on the server, as the command TYPE names it.
 _TYPES = {
     "hash": "message meta consumer events_meta events_readers exchanges binding track fanout subscriber",
-    "zset": "queue delayed messages_index expiry dying dead trash bell timer consumers interested room queues tracks wake "
-    "subscribers cursors dead_subscribers expired expired_names expired_bytes bell_tended bell_expired",
-    "set": "tended archives",
+    "zset": "queue delayed messages_index expiry dlx_outbox dead trash consumers with_credit waiting_publishers queues tracks "
+    "wakeup schedule_wakeup client_wakeup sweep_wakeup expired_wakeup "
+    "subscribers cursors dead_subscribers expired expired_names expired_bytes",
+    "set": "always_swept event_logs",
     "stream": "events track_events",
-    "string": "pub task trail unique queue_ids epoch",
+    "string": "producer task_index event_index dedup queue_ids database_id",
 }
 _TYPE_OF = {kind: name for name, kinds in _TYPES.items() for kind in kinds.split()}
 
@@ -101,53 +102,53 @@ class QueueKeys:
     index: bytes
     #: Ready messages that have a TTL, by their expiry.
     expiry: bytes
-    #: Dead messages on their way to a dead-letter exchange.
-    dying: bytes
+    #: Dead letters on their way to a dead-letter exchange.
+    dlx_outbox: bytes
     dead: bytes
     #: Numbers of sets of removed messages, whose memory is not freed yet.
     trash: bytes
-    bell: bytes
-    timer: bytes
+    wakeup: bytes
+    schedule_wakeup: bytes
     meta: bytes
     #: Consumers, by the time until which they count as alive without being heard of: the one source of which there are.
     consumers: bytes
     #: A prefix: a consumer's record is this and its id.
     consumer: bytes
     #: Consumers with credit, by priority, where one has a priority; exists exactly while the queue has rules for its consumers.
-    interested: bytes
+    with_credit: bytes
     #: Lifecycle events, see `events.py`; they outlive the queue.
     events: bytes
     events_meta: bytes
     #: What each reader of the events has committed.
     events_readers: bytes
-    #: Publishers that wait for room; with a suffix, the bell of one of them.
-    room: bytes
+    #: Publishers that wait for room; with a suffix, the wake-up of one of them.
+    waiting_publishers: bytes
     #: Prefixes: the events of one message (and its tag), and the messages of one task (and Celery's task id).
-    trail: bytes
-    task: bytes
-    #: A prefix: who stands for an `x-deduplication-id` is this and the id.
-    unique: bytes
+    event_index: bytes
+    task_index: bytes
+    #: A prefix: the message that stands for an `x-deduplication-id` is at this and the id.
+    dedup: bytes
     #: A prefix: a message's hash is this and its tag.
     message: bytes
     #: A prefix: a producer's record is this and the producer's id.
     producer: bytes
     #: What the publish script takes, before the producer's record.
     publish: tuple[bytes, ...]
-    #: What a script takes that may move a message to any of its places; `lua/include/state_keys.lua` has the same order.
-    places: tuple[bytes, ...]
+    #: What a script takes that may move a message between all of its states; `lua/include/state_keys.lua` has the same order.
+    state_keys: tuple[bytes, ...]
     #: What the claim script takes of each queue.
     claim: tuple[bytes, ...]
     #: What the ack script takes.
     ack: tuple[bytes, ...]
     #: What the scripts take that deal with consumers; `lua/include/consumers.lua` has the same order.
-    crew: tuple[bytes, ...]
+    consumer_keys: tuple[bytes, ...]
 
-    def bell_of(self, own: str) -> bytes:
-        """Return the bell of some of the queue's consumers: a priority's, or one consumer's; of nobody in particular for ''."""
-        return self.bell + b":" + own.encode() if own else self.bell
+    def wakeup_of(self, own: str) -> bytes:
+        """Return the wake-up key of some of the queue's consumers: of a priority, or of one consumer; of all for ''."""
+        return self.wakeup + b":" + own.encode() if own else self.wakeup
 
     def probe_of(self, consumer: str) -> bytes:
-        """Return the bell by which a consumer's process is asked whether it is alive."""
+        """Return the key by which a consumer's process is asked whether it is alive."""
         return self.consumer + consumer.encode() + b":probe"
 
     def trash_set(self, number: bytes) -> bytes:
@@ -162,13 +163,13 @@ class QueueKeys:
             self.delayed,
             self.index,
             self.expiry,
-            self.dying,
+            self.dlx_outbox,
             self.dead,
             self.trash,
-            self.bell,
-            self.timer,
+            self.wakeup,
+            self.schedule_wakeup,
             self.consumers,
-            self.interested,
+            self.with_credit,
         )
 
 
@@ -209,13 +210,13 @@ class Keys:
         self.queue = lru_cache(maxsize=4096)(self._queue)
         self.queues = self._key("queues")
         self.queue_ids = self._key("queue_ids")
-        #: Tells one life of the database from the next.
-        self.epoch = self._key("epoch")
-        #: Queues with work for the sweep even where nobody consumes them, and the bell that tells of a new one.
-        self.tended = self._key("tended")
-        self.tended_bell = self._key("bell_tended")
+        #: A random id: a database that was flushed gets another one.
+        self.database_id = self._key("database_id")
+        #: Queues with work for the sweep even where nobody consumes them, and the wake-up for a new one.
+        self.always_swept = self._key("always_swept")
+        self.sweep_wakeup = self._key("sweep_wakeup")
         #: Tasks that expired and that no worker has revoked yet: all of them, the prefix of their copies, their tasks' names, the
-        #: prefix of a list for each name, their sizes, and the bell that tells of a new one. In the order of
+        #: prefix of a list for each name, their sizes, and the wake-up for a new one. In the order of
         #: `lua/include/expired_tasks.lua`.
         self.expired = (
             self._key("expired"),
@@ -223,13 +224,13 @@ class Keys:
             self._key("expired_names"),
             self._key("expired_named:"),
             self._key("expired_bytes"),
-            self._key("bell_expired"),
+            self._key("expired_wakeup"),
         )
         self.exchanges = self._key("exchanges")
         #: A zset: tracked deliveries that are not resolved -> when they should be.
         self.tracks = self._key("tracks")
         #: A set: the queues that have lifecycle events, also those that are deleted by now.
-        self.archives = self._key("archives")
+        self.event_logs = self._key("event_logs")
 
     def _key(self, text: str) -> bytes:
         return encode_name(self.prefix + text)
@@ -246,42 +247,42 @@ class Keys:
         tag = hash_tag(name)
         ready, delayed = self._key(f"queue:{{{tag}}}"), self._key(f"delayed:{{{tag}}}")
         meta, message = self._key(f"meta:{{{tag}}}"), self._key(f"message:{{{tag}}}:")
-        bell, timer = self._key(f"bell:{{{tag}}}"), self._key(f"timer:{{{tag}}}")
+        wakeup, schedule_wakeup = self._key(f"wakeup:{{{tag}}}"), self._key(f"schedule_wakeup:{{{tag}}}")
         index, expiry = self._key(f"messages_index:{{{tag}}}"), self._key(f"expiry:{{{tag}}}")
-        dying, dead = self._key(f"dying:{{{tag}}}"), self._key(f"dead:{{{tag}}}")
+        dlx_outbox, dead = self._key(f"dlx_outbox:{{{tag}}}"), self._key(f"dead:{{{tag}}}")
         trash = self._key(f"trash:{{{tag}}}")
         consumers, consumer = self._key(f"consumers:{{{tag}}}"), self._key(f"consumer:{{{tag}}}:")
-        interested = self._key(f"interested:{{{tag}}}")
-        places = (ready, delayed, index, message, bell, meta, timer, expiry, dying, dead, trash)
+        with_credit = self._key(f"with_credit:{{{tag}}}")
+        state_keys = (ready, delayed, index, message, wakeup, meta, schedule_wakeup, expiry, dlx_outbox, dead, trash)
         return QueueKeys(
             name=name,
             ready=ready,
             delayed=delayed,
             index=index,
             expiry=expiry,
-            dying=dying,
+            dlx_outbox=dlx_outbox,
             dead=dead,
             trash=trash,
-            bell=bell,
-            timer=timer,
+            wakeup=wakeup,
+            schedule_wakeup=schedule_wakeup,
             meta=meta,
             consumers=consumers,
             consumer=consumer,
-            interested=interested,
+            with_credit=with_credit,
             events=self._key(f"events:{{{tag}}}"),
             events_meta=self._key(f"events_meta:{{{tag}}}"),
             events_readers=self._key(f"events_readers:{{{tag}}}"),
-            room=self._key(f"room:{{{tag}}}"),
-            trail=self._key(f"trail:{{{tag}}}:"),
-            task=self._key(f"task:{{{tag}}}:"),
-            unique=self._key(f"unique:{{{tag}}}:"),
+            waiting_publishers=self._key(f"waiting_publishers:{{{tag}}}"),
+            event_index=self._key(f"event_index:{{{tag}}}:"),
+            task_index=self._key(f"task_index:{{{tag}}}:"),
+            dedup=self._key(f"dedup:{{{tag}}}:"),
             message=message,
-            producer=self._key(f"pub:{{{tag}}}:"),
-            publish=(meta, ready, delayed, message, bell, timer, expiry),
-            places=places,
-            claim=(ready, index, message, bell, meta, expiry, delayed, consumers, interested),
-            ack=(index, ready, delayed, dead, dying, message, meta),
-            crew=(*places, consumers, consumer, interested),
+            producer=self._key(f"producer:{{{tag}}}:"),
+            publish=(meta, ready, delayed, message, wakeup, schedule_wakeup, expiry),
+            state_keys=state_keys,
+            claim=(ready, index, message, wakeup, meta, expiry, delayed, consumers, with_credit),
+            ack=(index, ready, delayed, dead, dlx_outbox, message, meta),
+            consumer_keys=(*state_keys, consumers, consumer, with_credit),
         )
 
     def parts(self, key: bytes) -> KeyParts | None:
@@ -304,9 +305,9 @@ class Keys:
         """Return the state (hash) and the answers (stream) of one tracked delivery."""
         return self._key(f"track:{{{track}}}"), self._key(f"track_events:{{{track}}}")
 
-    def wake(self, client: str) -> bytes:
-        """Return the private bell of one blocked client."""
-        return self._key(f"wake:{{{client}}}")
+    def client_wakeup(self, client: str) -> bytes:
+        """Return the private wake-up key of one blocked client."""
+        return self._key(f"client_wakeup:{{{client}}}")
 
     def fanout(self, exchange: str, prefix: str) -> FanoutKeys:
         """Return the keys of the fanout `exchange`; `prefix` is the formatted `fanout_prefix`, such as `/0.`."""
@@ -319,5 +320,5 @@ class Keys:
             cursors=self._key(f"cursors:{tag}"),
             records=self._key(f"subscriber:{tag}"),
             dead=self._key(f"dead_subscribers:{tag}"),
-            producer=self._key(f"pub:{tag}:"),
+            producer=self._key(f"producer:{tag}:"),
         )

@@ -204,8 +204,8 @@ the queue's id in base 36. The character says whether the queue has limits and t
 events, `=` both.
 
 A message's hash stands in exactly one **place**: ready (`queue:{Q}`), delayed (`delayed:{Q}`), unacked (`messages_index:{Q}`),
-or dead (`dying:{Q}`, `dead:{Q}`). [The states of a message](states.md) has the script of each change. `celery-redis-plus check`
-holds the keys [against the rules](check.md).
+or dead (`dlx_outbox:{Q}`, `dead:{Q}`). [The states of a message](states.md) has the script of each change.
+`celery-redis-plus check` holds the keys [against the rules](check.md).
 
 "Empty queue" says whether the key exists for a lasting queue that was declared and has never had a message, a binding or a
 consumer. Redis removes sets that have no member. "Written by" names the scripts in `lua/` that may write the key, and commands

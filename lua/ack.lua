@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Removes settled messages for good. No fence: whoever finished the work may remove it, wherever it stands by now.
--- KEYS  1 messages_index (zset)  2 queue (zset)  3 delayed (zset)  4 dead (zset)  5 dying (zset)  6 message (prefix of a hash)
---       7 meta (hash)
+-- KEYS  1 messages_index (zset)  2 queue (zset)  3 delayed (zset)  4 dead (zset)  5 dlx_outbox (zset)
+--       6 message (prefix of a hash)  7 meta (hash)
 -- ARGV  tags; one whose events are written may be followed by TAB, the reason of its event, TAB, the error's class name
 -- Returns how many were still there.
 -- @include tag_flags
@@ -29,7 +29,7 @@ if #others == 0 then return removed end
 -- @include release_capacity
 -- @include log_event
 local DEAD = 4
-local room, bytes = 0, 0
+local freed, bytes = 0, 0
 for _, tag in ipairs(others) do
   local reason, err
   if is_told(tag) then tag, reason, err = string.match(tag, '^([^\t]+)\t?([^\t]*)\t?(.*)$') end
@@ -38,11 +38,11 @@ for _, tag in ipairs(others) do
   if place then
     removed = removed + 1
     if size > 0 and place < DEAD then
-      room = room + 1
+      freed = freed + 1
       bytes = bytes + size
     end
     if reason then tell(KEYS[7], tag, 'acked', { reason = reason, error = err }) end
   end
 end
-if room > 0 then make_room(KEYS[7], room, bytes, 'settled', now_ms()) end
+if freed > 0 then release_capacity(KEYS[7], freed, bytes, 'settled', now_ms()) end
 return removed

@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
 -- Removes messages that nobody has yet, ready or delayed: for good, or to the dead letters with the reason 'cancelled'.
--- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 bell (zset, read)
---       6 meta (hash)  7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset, read)
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 wakeup (zset, read)
+--       6 meta (hash)  7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
 -- ARGV  1 to the dead letters (0/1)  2 how many dead letters the queue keeps at most, then tags
 -- Returns the tags that were there.
 -- @include now
 -- @include state_keys
 -- @include dead_letter
 -- @include remove_waiting
-local queue = places(0)
+local queue = state_keys(0)
 local now = now_ms()
 local record = redis.call('HMGET', queue.meta, 'ttl', 'dlx')
 local removed = {}
@@ -18,12 +18,12 @@ for i = 3, #ARGV do
   if score then
     removed[#removed + 1] = tag
     if ARGV[1] == '1' then
-      die(queue, record, tag, score, 'cancelled', now)
-      leave_waiting(queue, tag, due)
+      dead_letter(queue, record, tag, score, 'cancelled', now)
+      remove_waiting(queue, tag, due)
     else
-      let_go(queue, tag, now)
+      release_capacity_of(queue, tag, now)
       redis.call('UNLINK', queue.message .. tag)
-      leave_waiting(queue, tag, due)
+      remove_waiting(queue, tag, due)
       tell(queue.meta, tag, 'cancelled', {})
     end
   end

@@ -1,17 +1,17 @@
 #!lua flags=allow-oom
 -- Holds messages of one queue against the rules: a hash stands in exactly one place, its fields fit that place, and it expires
 -- only where its queue does. Repairs what it finds, if asked. What it sees is one moment: a message in motion is never half way.
--- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
---       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset)
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 wakeup (zset)  6 meta (hash)
+--       7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset)
 -- ARGV  1 repair (0/1)  2 priority 0 comes first (0/1)  3 time that a claimed message gets whose place was lost (ms), then tags
 -- Returns per violation: tag, rule, what was found.
 -- @include now
 -- @include tag
 -- @include state_keys
 
-local NAMES = { 'ready', 'delayed', 'index', 'dying', 'dead' }
+local NAMES = { 'ready', 'delayed', 'index', 'dlx_outbox', 'dead' }
 local PLACES_OF_MESSAGES = #NAMES
-local queue = places(0)
+local queue = state_keys(0)
 -- The trash is a list of sets.
 for _, number in ipairs(redis.call('ZRANGE', queue.trash, 0, -1)) do
   NAMES[#NAMES + 1] = 'trash ' .. number
@@ -43,11 +43,11 @@ end
 
 local function put(place, score, tag)
   redis.call('ZADD', queue[place], score, tag)
-  local bell = place == 'ready' and queue.bell or queue.timer
-  redis.call('ZADD', bell, 0, place == 'ready' and 'work' or 'due')
+  local wakeup = place == 'ready' and queue.wakeup or queue.schedule_wakeup
+  redis.call('ZADD', wakeup, 0, place == 'ready' and 'work' or 'due')
   if ttl then
     redis.call('PEXPIRE', queue[place], ttl)
-    redis.call('PEXPIRE', bell, ttl)
+    redis.call('PEXPIRE', wakeup, ttl)
   end
 end
 
@@ -59,8 +59,8 @@ local function put_home(hash, tag, fields)
     put('index', text(now + ARGV[3]), tag)
     return 'index'
   elseif died then
-    put(exchange and 'dying' or 'dead', fields[5] or text(now), tag)
-    return exchange and 'dying' or 'dead'
+    put(exchange and 'dlx_outbox' or 'dead', fields[5] or text(now), tag)
+    return exchange and 'dlx_outbox' or 'dead'
   elseif score and tonumber(score) % LEVEL > now then
     put('delayed', text(tonumber(score) % LEVEL), tag)
     return 'delayed'
@@ -73,7 +73,7 @@ end
 local function right_place(scores, fields)
   if fields[3] and scores.index then return 'index' end
   if fields[4] or fields[5] then
-    if scores.dying then return 'dying' end
+    if scores.dlx_outbox then return 'dlx_outbox' end
     if scores.dead then return 'dead' end
   end
   if fields[1] and not fields[3] and scores.delayed then return 'delayed' end
@@ -150,7 +150,7 @@ local function check_expiry(tag, place, expires)
   report(tag, 'no-expiry', 'expires at ' .. expires .. ', which the list of expiries does not have')
   if not repair then return end
   redis.call('ZADD', queue.expiry, expires, tag)
-  redis.call('ZADD', queue.timer, 0, 'due')
+  redis.call('ZADD', queue.schedule_wakeup, 0, 'due')
   if ttl then redis.call('PEXPIRE', queue.expiry, ttl) end
 end
 

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Holds one queue's own keys against the rules: they expire only with a transient queue, and ready messages are noticed.
--- KEYS  1 meta (hash)  2 bell (zset)  3 timer (zset)  4 queue (zset)  5 consumers (zset)  6.. delayed (zset),
---       messages_index (zset), expiry (zset), dying (zset), dead (zset), trash (zset)
+-- KEYS  1 meta (hash)  2 wakeup (zset)  3 schedule_wakeup (zset)  4 queue (zset)  5 consumers (zset)  6.. delayed (zset),
+--       messages_index (zset), expiry (zset), dlx_outbox (zset), dead (zset), trash (zset)
 -- ARGV  1 repair (0/1)  2 time without a sweep after which nobody can be sweeping a queue with messages (ms)
 -- Returns per violation: number of the key, rule, what was found; nothing of a queue without a record.
 -- @include now
@@ -41,7 +41,7 @@ local first = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
 -- An empty queue is not swept. One with a message that is so old was not empty, wherever the message was.
 if not paused and first[2] and now - first[2] % LEVEL > patience and now - (swept or 0) > patience
   and redis.call('EXISTS', KEYS[2]) == 0 and redis.call('ZCOUNT', KEYS[5], text(now), '+inf') > 0 then
-  report(2, 'no-bell', 'ready messages and live consumers, but no bell, and no sweep that would ring one')
+  report(2, 'no-wakeup', 'ready messages and live consumers, but no wakeup, and no sweep that would notify one')
   if repair then
     redis.call('ZADD', KEYS[2], 0, 'work')
     redis.call('ZADD', KEYS[3], 0, 'due')

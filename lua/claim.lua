@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Takes messages of one queue or more for a consumer: out of the queue and into the index, in one step.
--- KEYS  per queue: queue (zset), messages_index (zset), message (prefix of a hash), bell (zset), meta (hash), expiry (zset),
---       delayed (zset), consumers (zset, read), interested (zset, read)
+-- KEYS  per queue: queue (zset), messages_index (zset), message (prefix of a hash), wakeup (zset), meta (hash), expiry (zset),
+--       delayed (zset), consumers (zset, read), with_credit (zset, read)
 -- ARGV  1 credit: how many messages at most  2 visibility timeout (ms)  3 holder  4 bytes of payload at most
 --       5 share (1 = split the credit among the queues, 0 = the first queue first)  6 the worker's name, packed for events,
 --       then per queue: how many of its messages the consumer has in work (none = it may take as many as it likes)
@@ -18,12 +18,12 @@ local share = ARGV[5] == '1'
 local more = {}
 local drained = {}
 local open = {}
--- Calls of commands are what a claim costs: one tells whether the queue has rules for its consumers (`interested` exists then, and
--- counts twice) and whether its bell stands, so that nothing has to be done about most bells.
+-- Calls of commands are what a claim costs: one tells whether the queue has rules for its consumers (`with_credit` exists then,
+-- and counts twice) and whether its wake-up stands, so that nothing has to be done about most wake-ups.
 local rung = {}
 for q = 1, queues do
-  local interested = KEYS[q * WIDTH]
-  local found = redis.call('EXISTS', interested, interested, KEYS[q * WIDTH - 5])
+  local with_credit = KEYS[q * WIDTH]
+  local found = redis.call('EXISTS', with_credit, with_credit, KEYS[q * WIDTH - 5])
   if found > 1 then
     more[#more + 1] = -q
   else
@@ -53,7 +53,7 @@ while credit > 0 and bytes > 0 and #open > 0 do
     end
     local taken
     taken, drained[q] =
-      take(q, part, KEYS[base + 1], KEYS[base + 2], KEYS[base + 3], KEYS[base + 5], KEYS[base + 6], KEYS[base + 7])
+      claim_messages(q, part, KEYS[base + 1], KEYS[base + 2], KEYS[base + 3], KEYS[base + 5], KEYS[base + 6], KEYS[base + 7])
     credit = credit - taken
     if not drained[q] and part == count then still[#still + 1] = q end
   end

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Takes messages of one queue that has rules for its consumers: a pause, a single active consumer, consumer priorities, limits.
--- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
---       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset, read)  12 consumers (zset)
---       13 consumer (prefix of a hash)  14 interested (zset)
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 wakeup (zset)  6 meta (hash)
+--       7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
+--       12 consumers (zset)  13 consumer (prefix of a hash)  14 with_credit (zset)
 -- ARGV  1 how many messages at most  2 visibility timeout (ms)  3 holder  4 bytes of payload at most
 --       5 consumer ('' = one that gets messages one at a time)  6 credit that it has in all  7 epoch in which it became the active
 --       one, as far as it knows  8 delivery limit of queues without their own (-1 = none)  9 how many dead letters the queue
@@ -19,19 +19,19 @@
 -- @include return_to_queue
 -- @include claim_messages
 
-local crew = crew_of(0)
+local keys = consumer_keys(0)
 local count, me, credit = math.min(tonumber(ARGV[1]), 500), ARGV[5], tonumber(ARGV[6])
 visibility, holder, bytes, worker = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[10]
 now = now_ms()
 deadline = text(now + visibility)
-bury(crew, now, me)
+remove_expired(keys, now, me)
 local function read_record()
-  return redis.call('HMGET', crew.meta, 'managed', 'paused', 'paused_until', 'sac', 'active', 'takeover', 'epoch',
+  return redis.call('HMGET', keys.meta, 'managed', 'paused', 'paused_until', 'sac', 'active', 'takeover', 'epoch',
     'max_unacked', 'rate', 'burst', 'tokens', 'tokens_at', 'pacer', 'pacer_until', 'prioritised', 'exclusive', 'owner', 'paused_at')
 end
 local record = read_record()
-if not agrees(crew, { record[4], record[5], record[16] }) then
-  review(crew)
+if not is_consistent(keys, { record[4], record[5], record[16] }) then
+  update_consumers(keys)
   record = read_record()
 end
 local epoch = record[7] or '0'
@@ -48,51 +48,51 @@ if record[2] then
   if left > length then
     -- The clock went back: the pause does not become longer.
     left = length
-    redis.call('HSET', crew.meta, 'paused_at', text(now), 'paused_until', text(now + length))
+    redis.call('HSET', keys.meta, 'paused_at', text(now), 'paused_until', text(now + length))
   end
   if left > -now and left <= 0 then
-    redis.call('HDEL', crew.meta, 'paused', 'paused_at', 'paused_until', 'quiet')
-    wake(crew)
+    redis.call('HDEL', keys.meta, 'paused', 'paused_at', 'paused_until', 'quiet')
+    notify_next(keys)
   else
-    redis.call('HSET', crew.meta, 'quiet', 1)
+    redis.call('HSET', keys.meta, 'quiet', 1)
     return answer('paused', left > 0 and left or -1, false)
   end
 end
 if record[17] and string.match(record[17], '^%S+') ~= holder then
-  -- Its bell must wake the owner, not this one.
+  -- Its wake-up must wake the owner, not this one.
   if me ~= '' then
-    forget(crew, me)
-    review(crew)
+    remove_consumer(keys, me)
+    update_consumers(keys)
   end
   return answer('locked', -1, false)
 end
 if record[16] and record[16] ~= me then return answer('standby', -1, false) end
-if me ~= '' and not redis.call('ZSCORE', crew.consumers, me) then return answer('unknown', 0, true) end
+if me ~= '' and not redis.call('ZSCORE', keys.consumers, me) then return answer('unknown', 0, true) end
 
 -- Puts back what active consumers that died held: by their sessions, unless one of these has come back. What others hold (a
 -- cancelled consumer that finishes its work) stays theirs. Returns whether that was all.
 local function take_over()
   local dead = {}
   for session in string.gmatch(record[6], '%S+') do dead[session] = true end
-  for _, id in ipairs(redis.call('ZRANGE', crew.consumers, 0, -1)) do dead[string.match(id, '^[^.]*')] = nil end
-  local rules = redis.call('HMGET', crew.meta, unpack(FAILURE_RULES))
+  for _, id in ipairs(redis.call('ZRANGE', keys.consumers, 0, -1)) do dead[string.match(id, '^[^.]*')] = nil end
+  local rules = redis.call('HMGET', keys.meta, unpack(FAILURE_RULES))
   local first, back, died = 0, 0, 0
   while next(dead) and back < 500 do
-    local tags = redis.call('ZRANGE', crew.index, first, first + 499)
+    local tags = redis.call('ZRANGE', keys.index, first, first + 499)
     if #tags == 0 then break end
     first = first + #tags
     for _, tag in ipairs(tags) do
-      local fields = redis.call('HMGET', crew.message .. tag, 'score', 'expires', 'by')
+      local fields = redis.call('HMGET', keys.message .. tag, 'score', 'expires', 'by')
       if fields[1] and dead[fields[3]] then
-        redis.call('ZREM', crew.index, tag)
+        redis.call('ZREM', keys.index, tag)
         first, back = first - 1, back + 1
-        if put_back_lost(crew, rules, ARGV[8], tag, fields[1], fields[2], now) == 'dead' then died = died + 1 end
+        if return_lost(keys, rules, ARGV[8], tag, fields[1], fields[2], now) == 'dead' then died = died + 1 end
       end
     end
   end
-  if died > 0 then trim_dead(crew, tonumber(ARGV[9]), 0) end
+  if died > 0 then trim_dead(keys, tonumber(ARGV[9]), 0) end
   if back >= 500 then return false end
-  redis.call('HDEL', crew.meta, 'takeover')
+  redis.call('HDEL', keys.meta, 'takeover')
   return true
 end
 
@@ -104,28 +104,28 @@ if record[4] then
 end
 
 if record[15] and me ~= '' then
-  local mine = tonumber(redis.call('HGET', crew.consumer .. me, 'priority') or 0)
-  redis.call('ZADD', crew.interested, mine, me)
-  local _, highest = first_in_line(crew)
+  local mine = tonumber(redis.call('HGET', keys.consumer .. me, 'priority') or 0)
+  redis.call('ZADD', keys.with_credit, mine, me)
+  local _, highest = first_with_credit(keys)
   if tonumber(highest) > mine then
-    local bell = direct(crew)
-    if redis.call('EXISTS', crew.ready) == 0 then return answer('outranked', -1, false) end
+    local wakeup = update_wakeup_target(keys)
+    if redis.call('EXISTS', keys.ready) == 0 then return answer('outranked', -1, false) end
     -- Those of a higher priority have credit. If none of them takes what it was woken for, it is blocked, and we go on.
-    local stalled = tonumber(redis.call('HGET', crew.meta, 'stalled') or 0)
-    local heard = redis.call('ZADD', bell, 0, 'work') == 1
+    local stalled = tonumber(redis.call('HGET', keys.meta, 'stalled') or 0)
+    local heard = redis.call('ZADD', wakeup, 0, 'work') == 1
     if heard or stalled == 0 or stalled > now then
-      redis.call('HSET', crew.meta, 'stalled', text(now))
+      redis.call('HSET', keys.meta, 'stalled', text(now))
       return answer('outranked', 1000, false)
     elseif now - stalled < 900 then
       return answer('outranked', 1000 - (now - stalled), false)
     end
   else
-    redis.call('HDEL', crew.meta, 'stalled')
+    redis.call('HDEL', keys.meta, 'stalled')
   end
 end
 
 local max_unacked, rate = tonumber(record[8]), tonumber(record[9])
-local unacked = max_unacked and redis.call('ZCARD', crew.index)
+local unacked = max_unacked and redis.call('ZCARD', keys.index)
 local tokens
 if max_unacked then count = math.min(count, max_unacked - unacked) end
 if rate then
@@ -136,15 +136,15 @@ if rate then
 end
 local taken = 0
 if count > 0 then
-  taken = take(1, count, crew.ready, crew.index, crew.message, crew.meta, crew.expiry, crew.delayed)
+  taken = claim_messages(1, count, keys.ready, keys.index, keys.message, keys.meta, keys.expiry, keys.delayed)
 end
-local left = redis.call('EXISTS', crew.ready) == 1
+local left = redis.call('EXISTS', keys.ready) == 1
 local full = max_unacked and unacked + taken >= max_unacked
 local exhausted = credit - taken <= 0
 local wait, quiet = -1, full
 if rate then
   tokens = tokens - taken
-  redis.call('HSET', crew.meta, 'tokens', string.format('%.6f', tokens), 'tokens_at', text(now))
+  redis.call('HSET', keys.meta, 'tokens', string.format('%.6f', tokens), 'tokens_at', text(now))
   if left and tokens < 1 and not full then
     -- One consumer comes back for the next token; nobody else is woken before.
     local pacer = record[13]
@@ -153,21 +153,21 @@ if rate then
     elseif not pacer or pacer == me or tonumber(record[14]) < now then
       pacer = me
       wait = math.ceil((1 - tokens) * 1000 / rate)
-      redis.call('HSET', crew.meta, 'pacer', me, 'pacer_until', text(now + wait + 1000))
+      redis.call('HSET', keys.meta, 'pacer', me, 'pacer_until', text(now + wait + 1000))
     end
     quiet = pacer and (pacer == me or tonumber(record[14]) >= now)
-    if not pacer then redis.call('HDEL', crew.meta, 'pacer', 'pacer_until') end
+    if not pacer then redis.call('HDEL', keys.meta, 'pacer', 'pacer_until') end
   elseif record[13] == me then
-    redis.call('HDEL', crew.meta, 'pacer', 'pacer_until')
+    redis.call('HDEL', keys.meta, 'pacer', 'pacer_until')
   end
 end
-if record[15] and me ~= '' and exhausted then redis.call('ZREM', crew.interested, me) end
-local bell = direct(crew)
-if quiet then redis.call('HSET', crew.meta, 'quiet', 1) else redis.call('HDEL', crew.meta, 'quiet') end
+if record[15] and me ~= '' and exhausted then redis.call('ZREM', keys.with_credit, me) end
+local wakeup = update_wakeup_target(keys)
+if quiet then redis.call('HSET', keys.meta, 'quiet', 1) else redis.call('HDEL', keys.meta, 'quiet') end
 if left and not quiet then
-  redis.call('ZADD', bell, 0, 'work')
+  redis.call('ZADD', wakeup, 0, 'work')
 else
-  redis.call('DEL', bell)
+  redis.call('DEL', wakeup)
 end
-local state = redis.call('HEXISTS', crew.meta, 'managed') == 1 and 'ok' or 'plain'
+local state = redis.call('HEXISTS', keys.meta, 'managed') == 1 and 'ok' or 'plain'
 return answer(state, wait, (left and not quiet) or (record[15] and exhausted))

@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
 -- Ends one message's life wherever it waits in its queue, or who has it: it becomes a dead letter.
--- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
---       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset, read)
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 wakeup (zset)  6 meta (hash)
+--       7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
 -- ARGV  1 tag  2 reason  3 how many dead letters the queue keeps at most
 -- Returns 'died'; 'dead' where it is a dead letter already; 'gone' where the queue does not have it any more.
 -- @include now
 -- @include state_keys
 -- @include dead_letter
-local queue, tag = places(0), ARGV[1]
-if redis.call('ZSCORE', queue.dead, tag) or redis.call('ZSCORE', queue.dying, tag) then return 'dead' end
+local queue, tag = state_keys(0), ARGV[1]
+if redis.call('ZSCORE', queue.dead, tag) or redis.call('ZSCORE', queue.dlx_outbox, tag) then return 'dead' end
 local score = redis.call('ZSCORE', queue.ready, tag) or redis.call('HGET', queue.message .. tag, 'score')
 if not score then return 'gone' end
 local place = false
@@ -19,7 +19,7 @@ for _, key in ipairs({ queue.ready, queue.delayed, queue.index }) do
   end
 end
 if not place then return 'gone' end
-die(queue, redis.call('HMGET', queue.meta, 'ttl', 'dlx'), tag, text(tonumber(score)), ARGV[2], now_ms())
+dead_letter(queue, redis.call('HMGET', queue.meta, 'ttl', 'dlx'), tag, text(tonumber(score)), ARGV[2], now_ms())
 redis.call('ZREM', place, tag)
 redis.call('ZREM', queue.expiry, tag)
 redis.call('HINCRBY', queue.meta, 'nacked', 1)

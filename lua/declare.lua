@@ -2,7 +2,7 @@
 -- Writes a queue's record, or tells how the one that stands differs. A record with the field `assumed` was written by somebody
 -- who did not know the queue's arguments: the first one who does replaces them, under a new id: what others have read of a record
 -- is right as long as its id stands (`broker/exchanges/known_queues.py`).
--- KEYS  1 meta (hash)  2 queue (zset, read)  3 delayed (zset, read)  4 messages_index (zset, read)  5 interested (zset)
+-- KEYS  1 meta (hash)  2 queue (zset, read)  3 delayed (zset, read)  4 messages_index (zset, read)  5 with_credit (zset)
 -- ARGV  1 arguments (text)  2 ttl of an unused transient queue (ms, '' = lasting)  3 queue id ('' = not drawn yet)  4 format version,
 --       then the fields that the scripts read: name, value
 -- Returns { status, id and arguments that stand, ready, delayed, unacked }; status: 'created', 'exists', 'differs', or 'id' where the

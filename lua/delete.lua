@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Deletes a queue: its record at once, its messages into the trash, which the caller then empties.
--- KEYS  1 trash (zset)  2 meta (hash)  3 bell (zset)  4 timer (zset)  5 consumers (zset)  6 expiry (zset)
---       7 interested (zset)  8 consumer (prefix of a hash)  9 queue (zset)  10.. delayed (zset), messages_index (zset),
---       dying (zset), dead (zset)
+-- KEYS  1 trash (zset)  2 meta (hash)  3 wakeup (zset)  4 schedule_wakeup (zset)  5 consumers (zset)  6 expiry (zset)
+--       7 with_credit (zset)  8 consumer (prefix of a hash)  9 queue (zset)  10.. delayed (zset), messages_index (zset),
+--       dlx_outbox (zset), dead (zset)
 -- ARGV  1 only if unused (0/1)  2 only if empty (0/1)  3 only if it has no record any more (0/1)  4 only if its record has this id
 --       ('' = whatever it has)
 -- Returns { 1, ready messages that went with it, was it transient (0/1), record of its events or '' }; { 0, 0, 0, '' } where a
@@ -19,8 +19,8 @@ local archive = redis.call('HGET', KEYS[2], 'archive') or ''
 to_trash(KEYS[1], { unpack(KEYS, 9) })
 -- Their processes list those that live again.
 for _, id in ipairs(redis.call('ZRANGE', KEYS[5], 0, -1)) do
-  local record, bell = KEYS[8] .. id, KEYS[3] .. ':'
-  redis.call('DEL', bell .. (redis.call('HGET', record, 'priority') or '0'), bell .. id, record .. ':probe', record)
+  local record, wakeup = KEYS[8] .. id, KEYS[3] .. ':'
+  redis.call('DEL', wakeup .. (redis.call('HGET', record, 'priority') or '0'), wakeup .. id, record .. ':probe', record)
 end
-redis.call('DEL', redis.call('HGET', KEYS[2], 'bell') or KEYS[3], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
+redis.call('DEL', redis.call('HGET', KEYS[2], 'wakeup') or KEYS[3], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
 return { 1, ready, transient, archive }

@@ -2,7 +2,8 @@
 -- Keeps a transient queue that is in use: moves on the expiry of its keys and of its messages, a page at a time. Whether it is
 -- transient, and for how long it lives, says its record: it may have been deleted and declared again.
 -- KEYS  1 meta (hash)  2 message (prefix of a hash)  3.. queue (zset), delayed (zset), messages_index (zset),
---       expiry (zset), dying (zset), dead (zset), bell (zset), timer (zset), consumers (zset), interested (zset)
+--       expiry (zset), dlx_outbox (zset), dead (zset), wakeup (zset), schedule_wakeup (zset), consumers (zset),
+--       with_credit (zset)
 -- ARGV  1 first entry of the page  2 entries a page
 -- Returns the first entry of the next page; 0 when all are done, or the queue is a lasting one; -1 where the queue is gone.
 local record = redis.call('HMGET', KEYS[1], 'id', 'ttl', 'published')

@@ -1,6 +1,7 @@
 #!lua flags=no-writes
 -- Tells where one message stands.
--- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 dying (zset)  6 dead (zset)
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 dlx_outbox (zset)
+--       6 dead (zset)
 -- ARGV  1 tag
 -- Returns { place, its score there, its rank there, envelope, claims, failures, holder, reason, time of death (ms), score that it
 -- returns to, error }, numbers as text and '' for what there is not; place: 'ready', 'delayed', 'claimed', 'dead', or '' where it is gone.

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Heartbeat of a process's consumers; finds the dead ones of their queues.
 -- KEYS  per queue: queue (zset, read), delayed (zset, read), messages_index (zset, read), message (prefix of a hash, read),
---       bell (zset), meta (hash), timer (zset, read), expiry (zset, read), dying (zset, read), dead (zset, read),
---       trash (zset, read), consumers (zset), consumer (prefix of a hash), interested (zset)
+--       wakeup (zset), meta (hash), schedule_wakeup (zset, read), expiry (zset, read), dlx_outbox (zset, read),
+--       dead (zset, read), trash (zset, read), consumers (zset), consumer (prefix of a hash), with_credit (zset)
 -- ARGV  1 for how long a consumer counts as alive without being heard of (ms), then per queue: consumer, state
 -- Returns per queue: known (0 = it is not on the list any more and has to join again), ms until the next consumer of a queue
 -- with rules counts as dead if it is not heard of, or one was probed (-1 = nobody has to look), why the queue is paused ('' = it
@@ -12,27 +12,27 @@
 local now = now_ms()
 local life = tonumber(ARGV[1])
 local reply = {}
-for i = 0, #KEYS / CREW - 1 do
-  local crew = crew_of(i * CREW)
+for i = 0, #KEYS / CONSUMER_KEYS - 1 do
+  local keys = consumer_keys(i * CONSUMER_KEYS)
   local id, state = ARGV[2 * i + 2], ARGV[2 * i + 3]
-  local known = redis.call('ZSCORE', crew.consumers, id) and redis.call('HEXISTS', crew.consumer .. id, 'since') or 0
+  local known = redis.call('ZSCORE', keys.consumers, id) and redis.call('HEXISTS', keys.consumer .. id, 'since') or 0
   if known == 1 then
-    redis.call('HSET', crew.consumer .. id, 'state', state, 'heard', text(now))
-    alive(crew, id, life, now)
+    redis.call('HSET', keys.consumer .. id, 'state', state, 'heard', text(now))
+    touch_consumer(keys, id, life, now)
   end
-  rebase_deadlines(crew, now, life)
-  bury(crew, now, id)
-  local record = redis.call('HMGET', crew.meta, 'managed', 'paused', 'paused_until', 'sac', 'active', 'exclusive')
+  rebase_deadlines(keys, now, life)
+  remove_expired(keys, now, id)
+  local record = redis.call('HMGET', keys.meta, 'managed', 'paused', 'paused_until', 'sac', 'active', 'exclusive')
   local next_death = -1
   if record[1] then
-    if agrees(crew, { record[4], record[5], record[6] }) then
+    if is_consistent(keys, { record[4], record[5], record[6] }) then
       -- What an eviction took of the rules stands again.
-      direct(crew)
+      update_wakeup_target(keys)
     else
-      review(crew)
+      update_consumers(keys)
     end
   end
-  local first = redis.call('ZRANGE', crew.consumers, 0, 0, 'WITHSCORES')
+  local first = redis.call('ZRANGE', keys.consumers, 0, 0, 'WITHSCORES')
   local left = first[2] and tonumber(first[2]) - now
   if left and (record[1] or left <= ANSWER_MS) then next_death = math.max(0, left) end
   local until_ms = tonumber(record[3] or 0)

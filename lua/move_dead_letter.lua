@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Moves one dead message into queues: on to its dead-letter exchange, or back to work. One step, so nothing is lost or doubled. A
 -- failure in its middle loses nothing; where there are several targets, those before it may get the message once more.
--- KEYS  1 dying (zset) or dead (zset)  2 message (prefix of a hash)  3 meta (hash), then per target queue: meta (hash),
---       queue (zset), delayed (zset), message (prefix of a hash), bell (zset), timer (zset), expiry (zset)
+-- KEYS  1 dlx_outbox (zset) or dead (zset)  2 message (prefix of a hash)  3 meta (hash), then per target queue: meta (hash),
+--       queue (zset), delayed (zset), message (prefix of a hash), wakeup (zset), schedule_wakeup (zset), expiry (zset)
 -- ARGV  1 tag  2 payload as it goes on  3 counter of the source's record that counts it  4 keep the tag (0/1)
 --       5 its life in the targets, as publishers send it  6 its description in the targets' events
 --       then the names of the targets, packed for events

@@ -1,18 +1,18 @@
 #!lua flags=allow-oom
 -- Moves one message that nobody has yet, ready or delayed, into another queue, where it keeps its priority and its time.
--- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 bell (zset)
---       6 meta (hash)  7 timer (zset)  8 expiry (zset)  9 dying (zset, read)  10 dead (zset, read)  11 trash (zset, read)
---       12 meta of the target (hash)  13 queue (zset)  14 delayed (zset)  15 message (prefix of a hash)  16 bell (zset)
---       17 timer (zset)  18 expiry (zset)
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 wakeup (zset)
+--       6 meta (hash)  7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset, read)  10 dead (zset, read)
+--       11 trash (zset, read)  12 meta of the target (hash)  13 queue (zset)  14 delayed (zset)  15 message (prefix of a hash)
+--       16 wakeup (zset)  17 schedule_wakeup (zset)  18 expiry (zset)
 -- ARGV  1 tag  2 its description in the target's events  3 the target's name, packed for events
---       [4 its deduplication, see include/unique  5 the key of its id in the target]
+--       [4 its deduplication, see include/deduplication  5 the key of its id in the target]
 -- Returns its tag in the target; '' where it does not wait; 'NOQUEUE' where the target has no record, and nothing has changed.
 -- @include now
 -- @include state_keys
 -- @include remove_waiting
 -- @include enqueue
 -- @include deduplication
-local queue, tag = places(0), ARGV[1]
+local queue, tag = state_keys(0), ARGV[1]
 local record = redis.call('HMGET', KEYS[12], unpack(RECORD))
 if not record[1] then return 'NOQUEUE' end
 record.description = ARGV[2]
@@ -25,8 +25,8 @@ local life = (fields[2] or '') .. (fields[3] and '+' .. fields[3] or '')
 local standing = ARGV[4] and standing_for(ARGV[4], queue.message)
 local moved = enqueue(KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17], record, fields[1],
   tonumber(fields[4]) or math.floor(tonumber(score) / LEVEL), due or '0', hash, KEYS[18], life, false)
-leave_waiting(queue, tag, due)
-if size then make_room(queue.meta, 1, size, 'gone', now_ms()) end
+remove_waiting(queue, tag, due)
+if size then release_capacity(queue.meta, 1, size, 'gone', now_ms()) end
 redis.call('HINCRBY', queue.meta, 'moved', 1)
 tell(queue.meta, tag, 'moved', { target = ARGV[3] })
 if standing and string.match(standing, '^%S+') == tag then stand_elsewhere(ARGV[4], moved, ARGV[5], KEYS[15]) end

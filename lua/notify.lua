@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Rings bells: each wakes the client that has waited for it longest. A full server must not leave anybody asleep.
--- KEYS  1.. bell (zset), bell_tended (zset), bell_expired (zset) or wake (zset)
--- ARGV  1 life of a bell that nobody waits for (ms; '' = for ever)
--- Returns how many were rung.
-for _, bell in ipairs(KEYS) do
-  redis.call('ZADD', bell, 0, 'work')
-  if ARGV[1] ~= '' then redis.call('PEXPIRE', bell, ARGV[1]) end
+-- Sends wake-ups: each wakes the client that has waited for it longest. A full server must not leave anybody asleep.
+-- KEYS  1.. wakeup (zset), sweep_wakeup (zset), expired_wakeup (zset) or client_wakeup (zset)
+-- ARGV  1 life of a wake-up that nobody waits for (ms; '' = for ever)
+-- Returns how many were notified.
+for _, wakeup in ipairs(KEYS) do
+  redis.call('ZADD', wakeup, 0, 'work')
+  if ARGV[1] ~= '' then redis.call('PEXPIRE', wakeup, ARGV[1]) end
 end
 return #KEYS

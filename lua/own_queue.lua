@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Gives an exclusive queue an owner: its first one, or the next one after a connection that is gone.
--- KEYS  1 meta (hash)  2 interested (zset)
+-- KEYS  1 meta (hash)  2 with_credit (zset)
 -- ARGV  1 the owner that was found gone ('' = it had none)  2 the new owner
 -- Returns 1; 0 where the queue has another owner by now, or none.
 if (redis.call('HGET', KEYS[1], 'owner') or '') ~= ARGV[1] then return 0 end

@@ -1,11 +1,11 @@
 #!lua
 -- Puts one message into one queue, once, however often its publisher retries.
--- KEYS  1 meta (hash)  2 queue (zset)  3 delayed (zset)  4 message (prefix of a hash)  5 bell (zset)  6 timer (zset)
---       7 expiry (zset)  8 pub of this producer (string)  [9 message of a staged body (hash)]
+-- KEYS  1 meta (hash)  2 queue (zset)  3 delayed (zset)  4 message (prefix of a hash)  5 wakeup (zset)  6 schedule_wakeup (zset)
+--       7 expiry (zset)  8 producer (string)  [9 message of a staged body (hash)]
 -- ARGV  1 payload  2 rank (0-255, 0 first), and behind a space the id of the record that it depends on  3 eta (ms since the epoch,
 --       '+ms' from now, 0 = now)  4 number of the message on its connection  5 retry (0/1)  6 dedup window (ms)
 --       7 life of the message: '' = its queue's, else 'ms since the epoch', '+ms from when it becomes deliverable', or both
---       8 its description, for queues whose events are written ('' = not made)  [9 its deduplication, see include/unique]
+--       8 its description, for queues whose events are written ('' = not made)  [9 its deduplication, see include/deduplication]
 -- Returns the tag; '' for a duplicate; 'NOQUEUE' where the queue has no record, 'REDECLARED' where it has another one than
 -- the message depends on, 'MANAGED' where it has limits, which only `publish_bounded` heeds, 'DESCRIBE' where it wants a
 -- description, 'UNIQUE ', the tag of the message that stands for it and its task's id
@@ -14,7 +14,7 @@
 -- @include store_ordinary
 
 local record = redis.call('HMGET', KEYS[1],
-  'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing', 'published', 'newest')
+  'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'wakeup', 'quiet', 'ageing', 'published', 'newest')
 if not record[1] then return 'NOQUEUE' end
 local rank = tonumber(ARGV[2])
 if not rank then

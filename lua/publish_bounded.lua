@@ -1,15 +1,16 @@
 #!lua
 -- Puts one message into one queue that has limits, once, if the limits allow it; tells what else the publisher has to do.
--- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 bell (zset)
---       6 meta (hash)  7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset, read)  12 room (zset)
---       13 consumers (zset, read)  14 pub of this producer (string)  [15 message of a staged body (hash)]
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 wakeup (zset)
+--       6 meta (hash)  7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
+--       12 waiting_publishers (zset)  13 consumers (zset, read)  14 producer (string)  [15 message of a staged body (hash)]
 -- ARGV  1 payload  2 rank (0-255, 0 first), and behind a space the id of the record that it depends on  3 eta (ms since the epoch,
 --       '+ms' from now, 0 = now)  4 number of the message on its connection  5 retry (0/1)  6 dedup window (ms)
 --       7 life of the message, as `publish` has it
 --       8 limits that the publisher knows of ('' = none yet), with '!' before them where it refuses the message by its type
 --       9 'threshold most waiter ticket': share of free room under which it slows down, unless the queue says; most that it slows
 --       down (us; 0 = it has, or will not); its name in the line; its place there ('' = it has not waited)
---       10 its description, for queues whose events are written ('' = not made)  [11 its deduplication, see include/unique]
+--       10 its description, for queues whose events are written ('' = not made)
+--       [11 its deduplication, see include/deduplication]
 -- Returns the tag; '' for a duplicate; 'NOQUEUE', 'REDECLARED', 'DESCRIBE' and 'UNIQUE ...' as `publish`; 'PLAIN' where the queue has
 -- no limits; 'REFUSED' where the publisher refuses and the limits are as it knows them, counted. Or a list:
 -- { 'CHANGED', limits, arguments of the queue }; { 'THROTTLE', us to sleep first }; { 'WAIT', ticket, live consumers... };
@@ -17,7 +18,7 @@
 -- @include store_ordinary
 -- @include limits
 
-local meta, room, producer, staged = KEYS[6], KEYS[12], KEYS[14], KEYS[15]
+local meta, waiting_publishers, producer, staged = KEYS[6], KEYS[12], KEYS[14], KEYS[15]
 
 -- A body that is not put into the queue now is sent again with the next try: it must not fill a full server meanwhile.
 local function unstage()
@@ -26,7 +27,7 @@ end
 
 -- RECORD of include/enqueue.lua, and what the queue's messages count for.
 local record = redis.call('HMGET', meta,
-  'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing', 'published', 'newest', 'bytes')
+  'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'wakeup', 'quiet', 'ageing', 'published', 'newest', 'bytes')
 if not record[1] then return 'NOQUEUE' end
 -- The message may have been prepared by what the queue was declared with, and not by another declaration.
 local rank, prepared_by = string.match(ARGV[2], '^(%d+) ?(.*)$')
@@ -69,7 +70,7 @@ local slow_down = slow ~= '-' and fits and ticket == '' and most_us ~= '0' and s
 -- An ordinary message that fits is stored as in `publish`, without the functions further down.
 local special = staged or ARGV[11] or record[2] or record[4] or record[6] or record[7] or record[8] or record[9]
 local simple = ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and ticket == '' and not special
-if simple and fits and not slow_down and record[5] == ARGV[8] and (overflow ~= 'block' or redis.call('EXISTS', room) == 0) then
+if simple and fits and not slow_down and record[5] == ARGV[8] and (overflow ~= 'block' or redis.call('EXISTS', waiting_publishers) == 0) then
   local tag = store_ordinary(meta, KEYS[1], KEYS[4], KEYS[5], producer, record, false, ARGV[1], tonumber(rank), ARGV[4], ARGV[6])
   if max_bytes and tag ~= '' then redis.call('HINCRBY', meta, 'bytes', size) end
   return tag
@@ -81,11 +82,11 @@ end
 -- @include dead_letter
 -- @include deduplication
 
-local queue = places(0)
+local queue = state_keys(0)
 record.description = ARGV[10]
 local standing = ARGV[11] and standing_for(ARGV[11], queue.message)
 if standing then
-  if ticket ~= '' then leave_line(room, waiter) end
+  if ticket ~= '' then leave_wait_queue(waiting_publishers, waiter) end
   return 'UNIQUE ' .. standing
 end
 if ARGV[8] == '!' .. record[5] then
@@ -106,19 +107,19 @@ if retry then
   fence(producer, window)
   if seen_before(producer, ARGV[4]) then
     unstage()
-    if ticket ~= '' then leave_line(room, waiter) end
+    if ticket ~= '' then leave_wait_queue(waiting_publishers, waiter) end
     return ''
   end
 end
 
 local function full(dead)
   redis.call('HINCRBY', queue.meta, 'rejected', 1)
-  if ticket ~= '' then leave_line(room, waiter) end
+  if ticket ~= '' then leave_wait_queue(waiting_publishers, waiter) end
   return { 'FULL', tight[1], tight[2], tight[3], dead }
 end
 
 local function put()
-  local tag = enqueue(queue.meta, queue.ready, queue.delayed, queue.message, queue.bell, queue.timer, record,
+  local tag = enqueue(queue.meta, queue.ready, queue.delayed, queue.message, queue.wakeup, queue.schedule_wakeup, record,
     ARGV[1], tonumber(rank), ARGV[3], staged, queue.expiry, ARGV[7])
   remember(producer, ARGV[4], retry, window)
   -- What a transient queue leaves goes with it.
@@ -139,7 +140,7 @@ local function drop(place, tag, score)
   rules = rules or redis.call('HMGET', queue.meta, 'ttl', 'dlx')
   -- A hash that vanished (eviction) leaves nothing to keep.
   if is_there(queue.message .. tag) then
-    die(queue, rules, tag, score, 'maxlen', now_ms())
+    dead_letter(queue, rules, tag, score, 'maxlen', now_ms())
   else
     tell(queue.meta, tag, 'vanished', {})
   end
@@ -180,9 +181,9 @@ if overflow == 'drop-head' then
 end
 
 local ahead = 0
-if overflow == 'block' and redis.call('EXISTS', room) == 1 then
-  forget_gone(room, now_ms())
-  ahead = ticket ~= '' and redis.call('ZCOUNT', room, '-inf', '(' .. ticket) or redis.call('ZCARD', room)
+if overflow == 'block' and redis.call('EXISTS', waiting_publishers) == 1 then
+  remove_gone_publishers(waiting_publishers, now_ms())
+  ahead = ticket ~= '' and redis.call('ZCOUNT', waiting_publishers, '-inf', '(' .. ticket) or redis.call('ZCARD', waiting_publishers)
   -- Sizes differ: who passed a large message that waits could keep it waiting for ever.
   if max_bytes and ahead > 0 then fits = false end
 end
@@ -203,10 +204,10 @@ if not fits or free <= ahead then
   end
   unstage()
   local now = now_ms()
-  redis.call('ZADD', room, ticket, waiter)
-  redis.call('ZADD', room .. ':seen', text(now), waiter)
-  redis.call('PEXPIRE', room, LINE_MS)
-  redis.call('PEXPIRE', room .. ':seen', LINE_MS)
+  redis.call('ZADD', waiting_publishers, ticket, waiter)
+  redis.call('ZADD', waiting_publishers .. ':seen', text(now), waiter)
+  redis.call('PEXPIRE', waiting_publishers, LINE_MS)
+  redis.call('PEXPIRE', waiting_publishers .. ':seen', LINE_MS)
   local answer = { 'WAIT', ticket }
   for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', KEYS[13], text(now), '+inf', 'LIMIT', 0, 100)) do
     answer[#answer + 1] = consumer
@@ -217,7 +218,7 @@ end
 if not new_here() then return '' end
 local tag = put()
 if ticket ~= '' then
-  leave_line(room, waiter)
-  ring_room(room, free - 1, now_ms())
+  leave_wait_queue(waiting_publishers, waiter)
+  notify_publishers(waiting_publishers, free - 1, now_ms())
 end
 return tag

@@ -1,8 +1,8 @@
 #!lua
 -- Puts one message that nobody can have straight into a queue's dead letters, once, however often its publisher retries.
--- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 bell (zset)
---       6 meta (hash)  7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset, read)
---       12 pub of this producer (string)  [13 message of a staged body (hash)]
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 wakeup (zset)
+--       6 meta (hash)  7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
+--       12 producer (string)  [13 message of a staged body (hash)]
 -- ARGV  1 payload  2 rank (0-255, 0 first)  3 eta: not heeded  4 number of the message on its connection  5 retry (0/1)
 --       6 dedup window (ms)  7 life: not heeded  8 reason  9 how many dead letters the queue keeps at most
 --       10 description of the message for events ('' = none was made)
@@ -12,7 +12,7 @@
 -- @include idempotent_publish
 -- @include state_keys
 -- @include dead_letter
-local queue, producer, staged = places(0), KEYS[12], KEYS[13]
+local queue, producer, staged = state_keys(0), KEYS[12], KEYS[13]
 local record = redis.call('HMGET', queue.meta, unpack(RECORD))
 if not record[1] then return 'NOQUEUE' end
 if record[6] and ARGV[10] == '' then
@@ -28,13 +28,13 @@ if not first_time(producer, ARGV[4], ARGV[5] == '1', ARGV[6]) then
   if staged and ARGV[5] == '1' then redis.call('UNLINK', staged) end
   return ''
 end
--- It begins where the dying are, without a bell and without an expiry: consumers must not see it.
+-- It begins where those in the outbox are, without a wake-up and without an expiry: consumers must not see it.
 record[4], record[8] = false, true
-local tag = enqueue(queue.meta, queue.dying, queue.delayed, queue.message, queue.bell, queue.timer, record,
+local tag = enqueue(queue.meta, queue.dlx_outbox, queue.delayed, queue.message, queue.wakeup, queue.schedule_wakeup, record,
   ARGV[1], tonumber(ARGV[2]), '0', staged, queue.expiry, '')
 local rules = redis.call('HMGET', queue.meta, 'ttl', 'dlx')
-die(queue, rules, tag, redis.call('ZSCORE', queue.dying, tag), ARGV[8], now_ms())
-if not rules[2] then redis.call('ZREM', queue.dying, tag) end
+dead_letter(queue, rules, tag, redis.call('ZSCORE', queue.dlx_outbox, tag), ARGV[8], now_ms())
+if not rules[2] then redis.call('ZREM', queue.dlx_outbox, tag) end
 remember(producer, ARGV[4], ARGV[5] == '1', ARGV[6])
 redis.call('HINCRBY', queue.meta, 'nacked', 1)
 trim_dead(queue, tonumber(ARGV[9]), 0)

@@ -1,6 +1,6 @@
 #!lua
 -- Appends one broadcast to its exchange's stream, once, however often its publisher retries.
--- KEYS  1 stream (stream)  2 fanout (hash)  3 pub of this producer (string)  4 cursors (zset, read)
+-- KEYS  1 stream (stream)  2 fanout (hash)  3 producer (string)  4 cursors (zset, read)
 -- ARGV  1 payload  2 routing key  3 identity (producer.number)  4 entries to keep (about)  5 number of the message on its connection
 --       6 retry (0/1)  7 dedup window (ms)  8 age up to which entries are kept (ms; 0 = any)
 --       9 where nobody subscribes: 0 = say so, 1 = only count, 2 = say so and write nothing

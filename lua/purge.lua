@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Puts a queue's waiting messages, ready and delayed, into its trash in one step; the sweep empties the trash in batches.
--- KEYS  1 trash (zset)  2 meta (hash)  3 bell (zset)  4 expiry (zset)  5.. queue (zset), delayed (zset)
+-- KEYS  1 trash (zset)  2 meta (hash)  3 wakeup (zset)  4 expiry (zset)  5.. queue (zset), delayed (zset)
 -- ARGV  none
 -- Returns how many messages went.
 -- @include now
@@ -9,5 +9,5 @@
 local purged = to_trash(KEYS[1], { unpack(KEYS, 5) })
 redis.call('DEL', KEYS[3], KEYS[4])
 if purged > 0 and redis.call('EXISTS', KEYS[2]) == 1 then redis.call('HINCRBY', KEYS[2], 'purged', purged) end
-make_room(KEYS[2], purged, 0, 'gone', now_ms())
+release_capacity(KEYS[2], purged, 0, 'gone', now_ms())
 return purged

@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
 -- Ends rejected messages: to the dead-letter exchange or the queue's dead letters. A transient queue without an exchange keeps
 -- none: there they are removed and counted.
--- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset, read)
---       6 meta (hash)  7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset, read)
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 wakeup (zset, read)
+--       6 meta (hash)  7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
 -- ARGV  1 reason  2 how many dead letters the queue keeps at most, then pairs: tag, claim number (a stale one changes nothing)
 -- Returns { how many were moved or removed, how many old dead letters had to go }.
 -- @include now
 -- @include state_keys
 -- @include dead_letter
-local queue = places(0)
+local queue = state_keys(0)
 local now = now_ms()
 local record = redis.call('HMGET', queue.meta, 'ttl', 'dlx')
 local moved = 0
@@ -19,7 +19,7 @@ for i = 3, #ARGV, 2 do
     moved = moved + 1
     -- RabbitMQ counts a rejection as a failed delivery, too.
     redis.call('HINCRBY', queue.message .. tag, 'failed', 1)
-    die(queue, record, tag, fields[2], ARGV[1], now)
+    dead_letter(queue, record, tag, fields[2], ARGV[1], now)
     redis.call('ZREM', queue.index, tag)
   end
 end

@@ -2,15 +2,15 @@
 -- Puts back in place what the server says a broken session holds and the process does not know of: a claim whose reply was lost.
 -- Pages go by deadline, not by rank: heartbeats move entries behind the page all the while, and never the ones that are looked for,
 -- which no process knows of.
--- KEYS  1 queue (zset)  2 messages_index (zset)  3 message (prefix of a hash)  4 bell (zset)  5 expiry (zset)  6 timer (zset)
---       7 meta (hash)
+-- KEYS  1 queue (zset)  2 messages_index (zset)  3 message (prefix of a hash)  4 wakeup (zset)  5 expiry (zset)
+--       6 schedule_wakeup (zset)  7 meta (hash)
 -- ARGV  1 holder  2 lowest deadline of the page, as ZRANGEBYSCORE takes it ('-inf' first)  3 entries a page, and those with the
 --       deadline of its last one, then the tags that the process does hold
 -- Returns { how many went back, ARGV 2 of the next page ('' = done) }.
 -- @include return_to_queue
 -- @include log_event
 -- @include notify
-local queue = { ready = KEYS[1], expiry = KEYS[5], timer = KEYS[6] }
+local queue = { ready = KEYS[1], expiry = KEYS[5], schedule_wakeup = KEYS[6] }
 local ttl = redis.call('HGET', KEYS[7], 'ttl')
 local known = {}
 for i = 4, #ARGV do known[ARGV[i]] = true end
@@ -21,12 +21,12 @@ for _, tag in ipairs(tags) do
   local hash = KEYS[3] .. tag
   local fields = fields_of(hash, 'by', 'score', 'expires')
   if fields[1] == ARGV[1] and fields[2] and not known[tag] then
-    put_back(queue, tag, fields[2], fields[3], ttl)
+    return_to_queue(queue, tag, fields[2], fields[3], ttl)
     redis.call('HDEL', hash, 'score', 'delay', 'by')
     redis.call('ZREM', KEYS[2], tag)
     returned = returned + 1
     tell(KEYS[7], tag, 'recovered', { reason = 'connection_lost' })
   end
 end
-if returned > 0 then ring(KEYS[4], KEYS[7]) end
+if returned > 0 then notify(KEYS[4], KEYS[7]) end
 return { returned, last and '(' .. last or '' }

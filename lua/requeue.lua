@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Puts messages back that their consumer sent back: each waits for the queue's back-off, or a pause that grows each time, and dies at
 -- the delivery limit.
--- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 bell (zset)  6 meta (hash)
---       7 timer (zset)  8 expiry (zset)  9 dying (zset)  10 dead (zset)  11 trash (zset, read)
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 wakeup (zset)  6 meta (hash)
+--       7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
 -- ARGV  1 delivery limit of queues without their own (-1 = none)  2 how many dead letters the queue keeps at most
 --       3 how: 'failed', 'asked' (see put_back_failed)
 --       then pairs: tag, claim number; a pair with an old claim number changes nothing
@@ -12,7 +12,7 @@
 -- @include state_keys
 -- @include return_to_queue
 -- @include notify
-local queue = places(0)
+local queue = state_keys(0)
 local now = now_ms()
 local rules = redis.call('HMGET', queue.meta, unpack(FAILURE_RULES))
 local went = { ready = 0, delayed = 0, dead = 0 }
@@ -23,13 +23,13 @@ for i = 4, #ARGV, 2 do
   local fields = fields_of(hash, 'claim', 'score', 'expires')
   if fields[1] == ARGV[i + 1] and fields[2] and redis.call('ZSCORE', queue.index, tag) then
     redis.call('HSET', hash, 'seen', 1)
-    local place, attempt = put_back_failed(queue, rules, ARGV[1], tag, fields[2], fields[3], now, ARGV[3])
+    local place, attempt = return_failed(queue, rules, ARGV[1], tag, fields[2], fields[3], now, ARGV[3])
     redis.call('ZREM', queue.index, tag)
     went[place] = went[place] + 1
     if attempt == 2 and not rules[4] and #paused == 0 then paused = { tag, envelope_of(hash) } end
   end
 end
-if went.ready > 0 then ring(queue.bell, queue.meta) end
+if went.ready > 0 then notify(queue.wakeup, queue.meta) end
 local evicted = went.dead > 0 and trim_dead(queue, tonumber(ARGV[2]), 0) or 0
 local nacked = went.ready + went.delayed + went.dead
 if nacked > 0 then redis.call('HINCRBY', queue.meta, 'nacked', nacked) end

@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- Gives a message that nobody has yet, ready or delayed, another time.
--- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 bell (zset)
---       6 meta (hash)  7 timer (zset)  8 expiry (zset)  9 dying (zset, read)  10 dead (zset, read)  11 trash (zset, read)
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 wakeup (zset)
+--       6 meta (hash)  7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset, read)  10 dead (zset, read)
+--       11 trash (zset, read)
 -- ARGV  1 tag  2 eta (ms since the epoch, '+ms' from now, 0 = now)
 -- Returns 1, or 0 where it does not wait.
 -- @include now
@@ -11,7 +12,7 @@
 -- @include remove_waiting
 -- @include enqueue
 -- @include notify
-local queue, tag = places(0), ARGV[1]
+local queue, tag = state_keys(0), ARGV[1]
 local hash = queue.message .. tag
 local score, due = find_waiting(queue, tag)
 if not score then return 0 end
@@ -34,21 +35,21 @@ if eta > now then
     redis.call('HDEL', hash, 'delay')
   end
   redis.call('ZADD', queue.delayed, text(eta), tag)
-  redis.call('ZADD', queue.timer, 0, 'due')
-  if not due then leave_waiting(queue, tag, due) end
+  redis.call('ZADD', queue.schedule_wakeup, 0, 'due')
+  if not due then remove_waiting(queue, tag, due) end
   tell(queue.meta, tag, 'delayed', { reason = 'rescheduled', delay = text(eta - now) })
 elseif not due then
-  put_back(queue, tag, score, fields[2], ttl)
+  return_to_queue(queue, tag, score, fields[2], ttl)
 else
   local expires = expiry_of(tonumber(fields[1]), tonumber(fields[2]), now)
-  put_back(queue, tag, score, expires and text(expires), ttl)
+  return_to_queue(queue, tag, score, expires and text(expires), ttl)
   if expires then redis.call('HSET', hash, 'expires', text(expires)) end
   redis.call('HDEL', hash, 'score', 'delay', 'lives')
-  leave_waiting(queue, tag, due)
-  if redis.call('HEXISTS', queue.meta, 'quiet') == 0 then ring(queue.bell, queue.meta) end
+  remove_waiting(queue, tag, due)
+  if redis.call('HEXISTS', queue.meta, 'quiet') == 0 then notify(queue.wakeup, queue.meta) end
   tell(queue.meta, tag, 'promoted', { reason = 'rescheduled' })
 end
 if ttl then
-  for _, key in ipairs({ queue.ready, queue.delayed, queue.expiry, queue.timer }) do redis.call('PEXPIRE', key, ttl) end
+  for _, key in ipairs({ queue.ready, queue.delayed, queue.expiry, queue.schedule_wakeup }) do redis.call('PEXPIRE', key, ttl) end
 end
 return 1

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Puts messages that no dead-letter exchange takes into their queue's own store. A transient queue has none: they are removed.
--- KEYS  1 dying (zset)  2 dead (zset)  3 message (prefix of a hash)  4 meta (hash)
+-- KEYS  1 dlx_outbox (zset)  2 dead (zset)  3 message (prefix of a hash)  4 meta (hash)
 -- ARGV  tags
 -- Returns { how many are kept, how many were removed and counted as dropped }.
 local transient = redis.call('HEXISTS', KEYS[4], 'ttl') == 1

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- One pass over one queue or more: promotes what is due, expires what is overdue, recovers what nobody holds any more, bounds
--- the dead letters, empties the trash, rings again.
--- KEYS  per queue: queue (zset), delayed (zset), messages_index (zset), message (prefix of a hash), bell (zset), meta (hash),
---       timer (zset), expiry (zset), dying (zset), dead (zset), trash (zset)
+-- the dead letters, empties the trash, notifies again.
+-- KEYS  per queue: queue (zset), delayed (zset), messages_index (zset), message (prefix of a hash), wakeup (zset), meta (hash),
+--       schedule_wakeup (zset), expiry (zset), dlx_outbox (zset), dead (zset), trash (zset)
 --       then, unless expired tasks shall only die: the outbox (include/expired_tasks.lua)
 -- ARGV  1 sweeper  2 lease (ms)  3 interval to the next pass at the latest (ms)  4 entries a queue at most
 --       5 take over (0/1): sweep even where another sweeper holds the lease  6 grace (ms): a gap since the last pass longer
@@ -46,14 +46,14 @@ local function was_away(swept)
   return up and up <= gap
 end
 
-local outbox = #KEYS % PLACES == OUTBOX and outbox_of(#KEYS - OUTBOX)
+local outbox = #KEYS % STATE_KEYS == OUTBOX and outbox_of(#KEYS - OUTBOX)
 -- A key of another type must not keep the queues from being swept.
 if outbox then pcall(drop_old, outbox, now) end
 
 -- Ends a message that expired; the caller then takes it out of its place.
 local function end_expired(queue, rules, tag, score)
   if outbox then note_expired(outbox, queue.message .. tag, tag, now, queue.meta) end
-  die(queue, rules, tag, score, 'expired', now)
+  dead_letter(queue, rules, tag, score, 'expired', now)
 end
 
 local function due_in(key)
@@ -63,17 +63,17 @@ end
 -- A script that fails leaves a message where it was, and perhaps where it should go, too (docs/design/0012-scripts.md). `died` in its
 -- hash says that it is dead, wherever it stands; a ready one is ready, whatever else says that it is claimed or delayed.
 
--- Finishes a death: the dying go on from there to where the dead of the queue are.
+-- Finishes a death: those in the outbox go on from there to where the dead of the queue are.
 local function finish_death(queue, tag, died)
   redis.call('HDEL', queue.message .. tag, 'by', 'expires', 'lives', 'delay')
-  if not redis.call('ZSCORE', queue.dead, tag) then redis.call('ZADD', queue.dying, died, tag) end
+  if not redis.call('ZSCORE', queue.dead, tag) then redis.call('ZADD', queue.dlx_outbox, died, tag) end
   redis.call('ZREM', queue.expiry, tag)
 end
 
--- Removes tags without a message from among the dead and the dying: a few at random, which are all in time.
+-- Removes tags without a message from among the dead and those in the outbox: a few at random, which are all in time.
 local LOOKED_AT = 20
 local function clear_tags(queue)
-  for _, place in ipairs({ queue.dying, queue.dead }) do
+  for _, place in ipairs({ queue.dlx_outbox, queue.dead }) do
     for _, tag in ipairs(redis.call('ZRANDMEMBER', place, LOOKED_AT)) do
       if redis.call('EXISTS', queue.message .. tag) == 0 then redis.call('ZREM', place, tag) end
     end
@@ -164,7 +164,7 @@ local function recover(queue, rules)
       stale = stale + 1
     elseif not fields[1] then
       tell(queue.meta, tag, 'vanished', {})
-    elseif put_back_lost(queue, rules, ARGV[8], tag, fields[1], fields[2], now) == 'dead' then
+    elseif return_lost(queue, rules, ARGV[8], tag, fields[1], fields[2], now) == 'dead' then
       died = died + 1
     end
     redis.call('ZREM', queue.index, tag)
@@ -173,22 +173,22 @@ local function recover(queue, rules)
 end
 
 -- What a claim found expired has no place yet where its queue has no dead-letter exchange. Returns how many wait for one.
-local function sort_dying(queue, rules)
-  if rules[2] then return redis.call('ZCARD', queue.dying) end
-  for _, tag in ipairs(redis.call('ZRANGE', queue.dying, 0, limit - 1)) do
+local function sort_dlx_outbox(queue, rules)
+  if rules[2] then return redis.call('ZCARD', queue.dlx_outbox) end
+  for _, tag in ipairs(redis.call('ZRANGE', queue.dlx_outbox, 0, limit - 1)) do
     if rules[1] then
       redis.call('UNLINK', queue.message .. tag)
       redis.call('HINCRBY', queue.meta, 'dropped', 1)
     elseif is_there(queue.message .. tag) then
       local fields = redis.call('HMGET', queue.message .. tag, 'died', 'score')
       if not (fields[1] and fields[2]) then
-        local score = fields[2] or redis.call('ZSCORE', queue.dying, tag)
+        local score = fields[2] or redis.call('ZSCORE', queue.dlx_outbox, tag)
         fields[1] = text(now)
         redis.call('HSET', queue.message .. tag, 'score', text(tonumber(score)), 'reason', 'unroutable', 'died', fields[1])
       end
       redis.call('ZADD', queue.dead, fields[1], tag)
     end
-    redis.call('ZREM', queue.dying, tag)
+    redis.call('ZREM', queue.dlx_outbox, tag)
   end
   return 0
 end
@@ -214,12 +214,12 @@ local function growth_of(queue, counter)
 end
 
 local function sweep(queue)
-  if redis.call('EXISTS', queue.ready, queue.delayed, queue.index, queue.dying, queue.dead, queue.trash) == 0 then
+  if redis.call('EXISTS', queue.ready, queue.delayed, queue.index, queue.dlx_outbox, queue.dead, queue.trash) == 0 then
     redis.call('DEL', queue.expiry)
     local overrun, skipped = trim_events(queue.meta)
     return answer(interval, 0, 0, 0, 0, 0, 0, 0, 0, overrun, skipped, 0, growth_of(queue, 'unrevoked'), '')
   end
-  local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace', 'id', 'bell', 'newest')
+  local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace', 'id', 'wakeup', 'newest')
   local swept = tonumber(record[3] or 0)
   if not take_over and record[1] and record[1] ~= ARGV[1] and tonumber(record[2] or 0) > now and swept <= now then
     return answer(record[2] - now + 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '')
@@ -242,7 +242,7 @@ local function sweep(queue)
   if grace_until <= now then recovered, died, stale = recover(queue, rules) end
   local looked_at, expired = expire(queue, rules)
   clear_tags(queue)
-  local dying = sort_dying(queue, rules)
+  local dlx_outbox = sort_dlx_outbox(queue, rules)
   local evicted = trim_dead(queue, tonumber(ARGV[9]), now - ARGV[10])
   empty_trash(queue.trash, queue.message, queue.meta, limit, now, '')
   local wait = interval
@@ -262,18 +262,18 @@ local function sweep(queue)
       'next', text(now + wait), 'grace', text(grace_until), 'newest', text(math.max(now, tonumber(record[7] or 0))))
   end
   if redis.call('EXISTS', queue.ready) == 1 then
-    redis.call('ZADD', record[6] or queue.bell, 0, 'work')
-    keep_ttl(rules[1], record[6] or queue.bell)
+    redis.call('ZADD', record[6] or queue.wakeup, 0, 'work')
+    keep_ttl(rules[1], record[6] or queue.wakeup)
   end
   local dropped = tonumber(redis.call('HGET', queue.meta, 'dropped') or 0) - dropped_before
   local overrun, skipped = trim_events(queue.meta)
-  answer(wait, 1, promoted, recovered - stale, died, expired + late, dropped, dying, evicted, overrun, skipped,
+  answer(wait, 1, promoted, recovered - stale, died, expired + late, dropped, dlx_outbox, evicted, overrun, skipped,
     growth_of(queue, 'damaged'), growth_of(queue, 'unrevoked'), '')
 end
 
-for base = 0, #KEYS - PLACES, PLACES do
+for base = 0, #KEYS - STATE_KEYS, STATE_KEYS do
   -- A key of another type in one queue must not keep the others from being swept.
-  local queue = places(base)
+  local queue = state_keys(base)
   local fine, failure = pcall(sweep, queue)
   if not fine then
     answer(interval, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, type(failure) == 'table' and failure.err or tostring(failure))

@@ -49,7 +49,7 @@ class EventLogSettings:
         Numbers: permille, index, payload, maxlen, hard maxlen, age in ms, the lengths of five keys; then the events as
         `,one,two,` or `*`; then the keys, of which no script has to spell one.
         """
-        named = (keys.events, keys.events_meta, keys.events_readers, keys.trail, keys.task)
+        named = (keys.events, keys.events_meta, keys.events_readers, keys.event_index, keys.task_index)
         bounds = (self.maxlen, self.hard_maxlen, self.max_age_ms)
         numbers = (self.permille, int(self.index), int(self.payload), *bounds, *map(len, named))
         chosen = f",{','.join(self.events)}," if self.events else "*"

@@ -74,7 +74,7 @@ class EventLog:
             NoEvents: no queue has events, or a queue that is named in full has none.
             InvalidArgument: `wanted` is neither.
         """
-        (members,) = self.ask([("SMEMBERS", self.keys.archives)])
+        (members,) = self.ask([("SMEMBERS", self.keys.event_logs)])
         known = sorted(map(decode_name, members))
         if not known:
             raise NoEvents(

@@ -85,7 +85,8 @@ class ExpiredTaskRevoker:
                 if _revoke(self._consumer(), task):
                     done.append(task)
                 if self._again:
-                    # The bell that woke this worker may have rung for another one, which must not wait for our result backend.
+                    # The wake-up that this worker took may have been meant for another one, which must not wait for our result
+                    # backend.
                     self._look(tasks)
             tasks.done(done)
         if self._passes_on:
@@ -105,7 +106,7 @@ class ExpiredTaskRevoker:
 
     def _pass_on(self, tasks: ExpiredTasks) -> None:
         self._passes_on, self._passed_on_at = False, time.monotonic()
-        tasks.ring()
+        tasks.notify()
 
 
 def _is_over(headers: dict[str, Any], died_ms: int) -> bool:

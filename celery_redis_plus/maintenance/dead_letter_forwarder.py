@@ -1,7 +1,7 @@
 """Moves dead messages on to their queues' dead-letter exchanges, a page of a queue at a time.
 
 The scripts cannot: where a message is routed to is known to clients only. Until a process has moved it, a message stands in
-the set `dying`; the move is one step on the server, so that any number of processes may try it.
+the set `dlx_outbox`; the move is one step on the server, so that any number of processes may try it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class DeadLetterForwarder:
 
     def _forward_page(self, queue: str) -> bool:
         """Forward some of the messages that wait in a queue; return whether there may be more."""
-        page = self._letters.dying(queue)
+        page = self._letters.awaiting_dlx(queue)
         if not page:
             return False
         # Read for each page: the queue may have been declared again, with another exchange.

@@ -115,7 +115,7 @@ class ReconnectRecovery:
         of = self._keys.queue(queue)
         returned, page = self._commands.call(
             script("release_session"),
-            [of.ready, of.index, of.message, of.bell, of.expiry, of.timer, of.meta],
+            [of.ready, of.index, of.message, of.wakeup, of.expiry, of.schedule_wakeup, of.meta],
             session,
             page,
             PAGE,

@@ -99,7 +99,9 @@ class MaintenanceService:
         commands = CommandConnection(connector, "duties", timeout=options.socket_timeout)
         self._commands = commands
         self._wakeup_connection = BlockingConnection(connector, "timers", timeout=options.socket_timeout)
-        self._timers = WakeupWaiter(self._wakeup_connection, commands, wake=keys.wake(self.name), polling_interval_s=TIMER_WAIT_S)
+        self._timers = WakeupWaiter(
+            self._wakeup_connection, commands, wake=keys.client_wakeup(self.name), polling_interval_s=TIMER_WAIT_S
+        )
         settler = Acknowledger(
             commands, keys, self.register, dead_letter_max=options.dead_letter_max, delivery_limit=options.delivery_limit
         )
@@ -336,8 +338,8 @@ class MaintenanceService:
 
     def _rest(self) -> None:
         """Wait until something is due, a timer rings, or a channel has work for us."""
-        timers = (self._keys.queue(name).timer for name in self._swept())
-        bells: tuple[bytes, ...] = (*timers, self._keys.tended_bell, *self.roster.probes)
+        timers = (self._keys.queue(name).schedule_wakeup for name in self._swept())
+        bells: tuple[bytes, ...] = (*timers, self._keys.sweep_wakeup, *self.roster.probes)
         if self._revoking.on_expired is not None:
             bells = (*bells, self._keys.expired[-1])
         if bells != self._timers.armed:
@@ -355,14 +357,14 @@ class MaintenanceService:
             self._timer_rang(self._timers.take())
 
     def _timer_rang(self, bell: bytes | None) -> None:
-        if bell == self._keys.tended_bell:
+        if bell == self._keys.sweep_wakeup:
             self._tending.hurry()
         if bell == self._keys.expired[-1]:
             self._revoking.hurry()
         if bell in self.roster.probes:
             self.roster.hurry()
         for name in self._swept():
-            if self._keys.queue(name).timer == bell:
+            if self._keys.queue(name).schedule_wakeup == bell:
                 self._sweeper.hurry(name)
 
     def _away(self, error: Exception | None) -> None:

@@ -132,7 +132,7 @@ class Sweeper:
     def _sweep(self, queues: list[str], *, take_over: bool) -> None:
         keys: list[bytes] = []
         for queue in queues:
-            keys += self._keys.queue(queue).places
+            keys += self._keys.queue(queue).state_keys
         keys += self._keys.expired
         reply = self._commands.call(
             script("sweep"), keys, self._name, _ms(self._lease_s), _ms(self._interval_s), LIMIT, int(take_over),
@@ -158,7 +158,7 @@ class Sweeper:
             return
         if text:
             self._failing[queue] = text
-            places = self._keys.queue(queue).places
+            places = self._keys.queue(queue).state_keys
             about = self._commands.refused_keys.describe(
                 ResponseError(text), ("EVALSHA", script("sweep").sha, len(places), *places)
             )

@@ -39,8 +39,8 @@ class UnconsumedQueues:
     def run(self) -> None:
         """Read the list, and strike off queues that are gone. Raises as `CommandConnection.call` does."""
         self._look_at = clock.now_s() + random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
-        found = self._queues.tended()
+        found = self._queues.always_swept()
         gone = set(self._queues.without_record(found))
         if gone:
-            self._queues.untend(gone)
+            self._queues.remove_always_swept(gone)
         self.queues = [name for name in found if name not in gone]

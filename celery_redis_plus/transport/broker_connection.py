@@ -124,7 +124,10 @@ class BrokerConnection:
         self.claimer.worker = options.client_name or f"{os.getpid()}@{socket.gethostname()}"
         self.claims = RestrictedQueues(self)
         self.waiter = WakeupWaiter(
-            self.wakeup_connection, self.commands, wake=self.keys.wake(self.id), polling_interval_s=options.longest_wait_s
+            self.wakeup_connection,
+            self.commands,
+            wake=self.keys.client_wakeup(self.id),
+            polling_interval_s=options.longest_wait_s,
         )
         self.registry = SubscriberRegistry(self.commands, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age)
         self.reader = FanoutReader(

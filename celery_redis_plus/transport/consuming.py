@@ -165,7 +165,7 @@ class Consuming(Broadcasting):
         session, consumer = self.session, self.consumers[queue]
         declared = session.queues.arguments(queue)
         alone = declared is not None and declared.single_active
-        self.bells[queue] = session.keys.queue(queue).bell_of(consumer.id if alone else str(consumer.priority or ""))
+        self.bells[queue] = session.keys.queue(queue).wakeup_of(consumer.id if alone else str(consumer.priority or ""))
 
     def _redeclared_by_others(self, queue: str) -> Callable[[], None]:
         """Return what the duties call, which must not keep a channel alive that nobody else has any more."""
@@ -299,7 +299,7 @@ class Consuming(Broadcasting):
                 self.hot[queue] = None
                 if not self.qos.credit(len(self.buffer), 1):
                     # Somebody else shall look.
-                    self.session.waiter.ring(self.bells[queue])
+                    self.session.waiter.notify(self.bells[queue])
 
     def all_hot(self) -> None:
         """Look at every queue with the next claims."""

@@ -147,7 +147,7 @@ class Transport(virtual.Transport):
             if session.waiter.armed and not session.broken:
                 bell = session.waiter.disarm()
                 if bell is not None:
-                    session.waiter.ring(bell)
+                    session.waiter.notify(bell)
         except CONNECTION_ERRORS:
             session.abandon()
         while self.channels:

@@ -51,7 +51,7 @@ class WakeupListener:
                     used = used or (not rests and channel.qos.credit(len(channel.buffer), self._pace.batch) > 0)
         if not used and bell is not None:
             # Woken for nothing: cancelled, or out of credit. The next in line shall look.
-            waiter.ring(bell)
+            waiter.notify(bell)
 
     def _open(self) -> tuple[bytes, ...]:
         """Return the bells of the queues for which there is credit; none while no claim may be made."""

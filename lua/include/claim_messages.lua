@@ -15,7 +15,7 @@ local function for_marked()
   if not _for_marked then
 -- @include release_capacity
 -- @include log_event
-    _for_marked = { is_limited = is_limited, size_of = size_of, make_room = make_room, tell = tell }
+    _for_marked = { is_limited = is_limited, size_of = size_of, release_capacity = release_capacity, tell = tell }
   end
   return _for_marked
 end
@@ -23,7 +23,7 @@ end
 -- Takes up to `count` messages from the queue with these keys, which the reply calls `q`: into the index, then out of the queue.
 -- A message that stands in both was taken by a claim that failed: nobody has it, and the next claim takes it.
 -- Returns how many it took, and whether nothing is left there.
-local function take(q, count, ready, index, message, meta, expiry, delayed)
+local function claim_messages(q, count, ready, index, message, meta, expiry, delayed)
   -- One more than is wanted tells whether something is left.
   local found = redis.call('ZRANGE', ready, 0, count, 'WITHSCORES')
   local drained = #found <= 2 * count
@@ -90,7 +90,7 @@ local function take(q, count, ready, index, message, meta, expiry, delayed)
     end
   end
   if passed > 0 and not is_plain(found[1]) and for_marked().is_limited(found[1]) then
-    for_marked().make_room(meta, passed, 0, 'claimed', now)
+    for_marked().release_capacity(meta, passed, 0, 'claimed', now)
   end
   return taken, drained
 end

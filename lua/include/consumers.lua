@@ -3,36 +3,37 @@
 -- @include keep_ttl
 
 -- The zset `consumers` is the only source of which consumers a queue has: consumer -> alive until (ms). What the record says
--- besides (`active`, `exclusive`, `prioritised`, `bell`), and who is in `interested`, follows from it: `review` derives it anew
--- after each change of the list, and whoever reads one of them checks that the consumer is listed (`agrees`, `first_in_line`).
--- The list of a lasting queue has no TTL: a consumer that is gone leaves by `forget`, however long nobody looked.
+-- besides (`active`, `exclusive`, `prioritised`, `wakeup`), and who is in `with_credit`, follows from it: `update_consumers`
+-- derives it anew after each change of the list, and whoever reads one of them checks that the consumer is listed
+-- (`is_consistent`, `first_with_credit`). The list of a lasting queue has no TTL: a consumer that is gone leaves by
+-- `remove_consumer`, however long nobody looked.
 
 -- How many keys of a queue a script gets that deals with its consumers.
-local CREW = PLACES + 3
+local CONSUMER_KEYS = STATE_KEYS + 3
 
 -- The keys of one queue by name, the first of them being KEYS[base + 1]: QueueKeys.crew in keys.py.
-local function crew_of(base)
-  local crew = places(base)
-  base = base + PLACES
-  crew.consumers, crew.consumer, crew.interested = KEYS[base + 1], KEYS[base + 2], KEYS[base + 3]
-  return crew
+local function consumer_keys(base)
+  local keys = state_keys(base)
+  base = base + STATE_KEYS
+  keys.consumers, keys.consumer, keys.with_credit = KEYS[base + 1], KEYS[base + 2], KEYS[base + 3]
+  return keys
 end
 
--- Stands among the interested, below everybody, as long as the queue has rules: a plain claim looks whether the key exists.
+-- Stands among those with credit, below all, as long as the queue has rules: a plain claim looks whether the key exists.
 local NOBODY = ''
 
 -- Milliseconds that a consumer has to answer a probe. A process that lost its connection tries again within a second.
 local ANSWER_MS = 1200
 
 -- Notes that a consumer is alive for `life` ms more.
-local function alive(crew, id, life, now)
-  redis.call('ZADD', crew.consumers, text(now + life), id)
-  if redis.call('HDEL', crew.consumer .. id, 'probed') == 1 then
+local function touch_consumer(keys, id, life, now)
+  redis.call('ZADD', keys.consumers, text(now + life), id)
+  if redis.call('HDEL', keys.consumer .. id, 'probed') == 1 then
     -- It has answered: its process need not look once more.
-    redis.call('DEL', crew.consumer .. id .. ':probe')
+    redis.call('DEL', keys.consumer .. id .. ':probe')
   end
-  local queue = redis.call('HMGET', crew.meta, 'id', 'ttl')
-  for _, key in ipairs({ crew.consumers, crew.consumer .. id }) do
+  local queue = redis.call('HMGET', keys.meta, 'id', 'ttl')
+  for _, key in ipairs({ keys.consumers, keys.consumer .. id }) do
     if queue[1] and not queue[2] then
       redis.call('PERSIST', key)
     else
@@ -43,57 +44,58 @@ local function alive(crew, id, life, now)
 end
 
 -- Returns the consumer of the highest priority that has credit, and that priority.
-local function first_in_line(crew)
+local function first_with_credit(keys)
   while true do
-    local first = redis.call('ZREVRANGE', crew.interested, 0, 0, 'WITHSCORES')
+    local first = redis.call('ZREVRANGE', keys.with_credit, 0, 0, 'WITHSCORES')
     if not first[1] or first[1] == NOBODY then return nil end
-    if redis.call('ZSCORE', crew.consumers, first[1]) then return first[1], first[2] end
-    redis.call('ZREM', crew.interested, first[1])
+    if redis.call('ZSCORE', keys.consumers, first[1]) then return first[1], first[2] end
+    redis.call('ZREM', keys.with_credit, first[1])
   end
 end
 
 -- Says in the queue's record whether it has rules for its consumers, so that only `claim_restricted` may take from it, and which
--- bell wakes who is to be woken next: the active consumer's, or that of the highest priority with credit. Returns that bell.
-local function direct(crew)
-  local record = redis.call('HMGET', crew.meta, 'managed', 'sac', 'active', 'prioritised', 'paused', 'exclusive')
+-- wake-up wakes who is to be woken next: the active consumer's, or that of the highest priority with credit. Returns that
+-- wake-up.
+local function update_wakeup_target(keys)
+  local record = redis.call('HMGET', keys.meta, 'managed', 'sac', 'active', 'prioritised', 'paused', 'exclusive')
   if record[1] ~= 'declared' and (record[4] or record[5] or record[6]) then
-    redis.call('HSET', crew.meta, 'managed', 'now')
+    redis.call('HSET', keys.meta, 'managed', 'now')
   elseif record[1] == 'now' then
-    redis.call('HDEL', crew.meta, 'managed', 'quiet')
+    redis.call('HDEL', keys.meta, 'managed', 'quiet')
     record[1] = false
   end
   if record[1] == 'declared' or record[4] or record[5] or record[6] then
-    redis.call('ZADD', crew.interested, '-inf', NOBODY)
+    redis.call('ZADD', keys.with_credit, '-inf', NOBODY)
   else
-    redis.call('DEL', crew.interested)
+    redis.call('DEL', keys.with_credit)
   end
-  local bell = crew.bell
+  local wakeup = keys.wakeup
   if record[2] then
-    if record[3] then bell = bell .. ':' .. record[3] end
+    if record[3] then wakeup = wakeup .. ':' .. record[3] end
   elseif record[4] then
-    local _, priority = first_in_line(crew)
-    if priority and priority ~= '0' then bell = bell .. ':' .. priority end
+    local _, priority = first_with_credit(keys)
+    if priority and priority ~= '0' then wakeup = wakeup .. ':' .. priority end
   end
-  if bell == crew.bell then
-    redis.call('HDEL', crew.meta, 'bell')
+  if wakeup == keys.wakeup then
+    redis.call('HDEL', keys.meta, 'wakeup')
   else
-    redis.call('HSET', crew.meta, 'bell', bell)
+    redis.call('HSET', keys.meta, 'wakeup', wakeup)
   end
-  return bell
+  return wakeup
 end
 
 -- Wakes who is to be woken next, if there is something to take.
-local function wake(crew)
-  local bell = direct(crew)
-  if redis.call('EXISTS', crew.ready) == 1 then
-    redis.call('ZADD', bell, 0, 'work')
-    keep_ttl(redis.call('HGET', crew.meta, 'ttl'), bell)
+local function notify_next(keys)
+  local wakeup = update_wakeup_target(keys)
+  if redis.call('EXISTS', keys.ready) == 1 then
+    redis.call('ZADD', wakeup, 0, 'work')
+    keep_ttl(redis.call('HGET', keys.meta, 'ttl'), wakeup)
   end
 end
 
 -- Whether the consumers that the record names are on the list. `record` is HMGET meta sac active exclusive.
-local function agrees(crew, record)
-  local function listed(id) return redis.call('ZSCORE', crew.consumers, id) end
+local function is_consistent(keys, record)
+  local function listed(id) return redis.call('ZSCORE', keys.consumers, id) end
   if record[3] and not listed(record[3]) then return false end
   if record[1] then return record[2] and listed(record[2]) end
   return true
@@ -102,12 +104,12 @@ end
 -- Derives from the list what the record says of consumers, and wakes who is to be woken next. An active consumer that is gone
 -- without having left is dead: the next one takes over what its session held. The next one is, of those that have not been
 -- probed, that of the highest priority, the longest there.
-local function review(crew)
-  local record = redis.call('HMGET', crew.meta, 'id', 'sac', 'active', 'exclusive', 'prioritised', 'takeover')
+local function update_consumers(keys)
+  local record = redis.call('HMGET', keys.meta, 'id', 'sac', 'active', 'exclusive', 'prioritised', 'takeover')
   if not record[1] then return end
   local priorities, ranked, best = {}, false, nil
-  for _, id in ipairs(redis.call('ZRANGE', crew.consumers, 0, -1)) do
-    local fields = redis.call('HMGET', crew.consumer .. id, 'priority', 'since', 'probed')
+  for _, id in ipairs(redis.call('ZRANGE', keys.consumers, 0, -1)) do
+    local fields = redis.call('HMGET', keys.consumer .. id, 'priority', 'since', 'probed')
     local one = { id = id, probed = fields[3] and 1 or 0, priority = tonumber(fields[1]) or 0, since = tonumber(fields[2]) or 0 }
     priorities[id] = one.priority
     ranked = ranked or one.priority ~= 0
@@ -117,69 +119,70 @@ local function review(crew)
     end
   end
   if not ranked then
-    redis.call('HDEL', crew.meta, 'prioritised')
-    redis.call('DEL', crew.interested)
+    redis.call('HDEL', keys.meta, 'prioritised')
+    redis.call('DEL', keys.with_credit)
   elseif not record[5] then
-    redis.call('HSET', crew.meta, 'prioritised', 1)
+    redis.call('HSET', keys.meta, 'prioritised', 1)
     -- Until they say otherwise, all wait for work.
-    for id, priority in pairs(priorities) do redis.call('ZADD', crew.interested, priority, id) end
+    for id, priority in pairs(priorities) do redis.call('ZADD', keys.with_credit, priority, id) end
   else
-    for _, id in ipairs(redis.call('ZRANGE', crew.interested, 0, -1)) do
-      if not priorities[id] then redis.call('ZREM', crew.interested, id) end
+    for _, id in ipairs(redis.call('ZRANGE', keys.with_credit, 0, -1)) do
+      if not priorities[id] then redis.call('ZREM', keys.with_credit, id) end
     end
   end
-  if record[4] and not priorities[record[4]] then redis.call('HDEL', crew.meta, 'exclusive') end
+  if record[4] and not priorities[record[4]] then redis.call('HDEL', keys.meta, 'exclusive') end
   if record[3] and not priorities[record[3]] then
-    redis.call('HDEL', crew.meta, 'active')
+    redis.call('HDEL', keys.meta, 'active')
     local session = string.match(record[3], '^[^.]*')
-    redis.call('HSET', crew.meta, 'takeover', record[6] and record[6] .. ' ' .. session or session)
+    redis.call('HSET', keys.meta, 'takeover', record[6] and record[6] .. ' ' .. session or session)
     record[3] = false
   end
   if record[2] and not record[3] and best then
-    redis.call('HSET', crew.meta, 'active', best.id)
-    redis.call('HINCRBY', crew.meta, 'epoch', 1)
+    redis.call('HSET', keys.meta, 'active', best.id)
+    redis.call('HINCRBY', keys.meta, 'epoch', 1)
     -- It has to hear of it, be there work or not.
-    redis.call('ZADD', crew.bell .. ':' .. best.id, 0, 'active')
+    redis.call('ZADD', keys.wakeup .. ':' .. best.id, 0, 'active')
   end
-  wake(crew)
+  notify_next(keys)
 end
 
--- Takes a consumer off the list, with its bells; `review` has to follow, and rings again for the others of its priority.
-local function forget(crew, id)
-  local priority = redis.call('HGET', crew.consumer .. id, 'priority')
-  redis.call('ZREM', crew.consumers, id)
-  redis.call('ZREM', crew.interested, id)
-  redis.call('DEL', crew.consumer .. id, crew.consumer .. id .. ':probe', crew.bell .. ':' .. id, crew.bell .. ':' .. (priority or '0'))
+-- Takes a consumer off the list, with its wake-ups; `update_consumers` has to follow, and notifies again for the others of its
+-- priority.
+local function remove_consumer(keys, id)
+  local priority = redis.call('HGET', keys.consumer .. id, 'priority')
+  redis.call('ZREM', keys.consumers, id)
+  redis.call('ZREM', keys.with_credit, id)
+  redis.call('DEL', keys.consumer .. id, keys.consumer .. id .. ':probe', keys.wakeup .. ':' .. id, keys.wakeup .. ':' .. (priority or '0'))
 end
 
 -- The clock went back: what consumers were given before would last until it has caught up. `life` is what the caller is given; who
 -- is given more was not heard of in the future. The dead are overdue as late as without the step: the caller's heartbeat may have
 -- come a third of `life` after the step, and the living send theirs within the rest.
-local function rebase_deadlines(crew, now, life)
+local function rebase_deadlines(keys, now, life)
   local latest = '(' .. text(now + life + ANSWER_MS)
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', crew.consumers, latest, '+inf', 'LIMIT', 0, 1000)) do
-    local heard = redis.call('HGET', crew.consumer .. id, 'heard')
-    if not heard or tonumber(heard) > now then redis.call('ZADD', crew.consumers, text(now + math.floor(life * 2 / 3)), id) end
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', keys.consumers, latest, '+inf', 'LIMIT', 0, 1000)) do
+    local heard = redis.call('HGET', keys.consumer .. id, 'heard')
+    if not heard or tonumber(heard) > now then redis.call('ZADD', keys.consumers, text(now + math.floor(life * 2 / 3)), id) end
   end
 end
 
 -- Takes consumers off the list that were not heard of in time. Each is probed first: whether the server could not hear (a stall,
 -- an outage, a step of its clock), or a consumer is dead, shows within ANSWER_MS. `me` is alive, since it is calling.
-local function bury(crew, now, me)
+local function remove_expired(keys, now, me)
   local gone = false
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', crew.consumers, '-inf', text(now), 'LIMIT', 0, 1000)) do
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', keys.consumers, '-inf', text(now), 'LIMIT', 0, 1000)) do
     if id == me then
       -- Its heartbeat says for how long.
-    elseif redis.call('HGET', crew.consumer .. id, 'probed') then
-      forget(crew, id)
+    elseif redis.call('HGET', keys.consumer .. id, 'probed') then
+      remove_consumer(keys, id)
       gone = true
     else
-      redis.call('HSET', crew.consumer .. id, 'probed', 1)
-      redis.call('ZADD', crew.consumers, text(now + ANSWER_MS), id)
+      redis.call('HSET', keys.consumer .. id, 'probed', 1)
+      redis.call('ZADD', keys.consumers, text(now + ANSWER_MS), id)
       -- The duties of its process listen.
-      redis.call('ZADD', crew.consumer .. id .. ':probe', 0, 'probe')
-      redis.call('PEXPIRE', crew.consumer .. id .. ':probe', ANSWER_MS)
+      redis.call('ZADD', keys.consumer .. id .. ':probe', 0, 'probe')
+      redis.call('PEXPIRE', keys.consumer .. id .. ':probe', ANSWER_MS)
     end
   end
-  if gone then review(crew) end
+  if gone then update_consumers(keys) end
 end

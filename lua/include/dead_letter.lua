@@ -3,18 +3,18 @@
 -- @include text
 -- @include log_event
 
--- Ends a message's life in its queue; the caller then takes it out of its place. It goes on to the dead-letter exchange (`dying`,
--- which the sweeper's process empties), or into the queue's own store (`dead`), or away: a transient queue has no store.
--- `queue` has its keys by name, `record` is HMGET meta ttl dlx. Counts what it does.
+-- Ends a message's life in its queue; the caller then takes it out of its place. It goes on to the dead-letter exchange
+-- (`dlx_outbox`, which the sweeper's process empties), or into the queue's own store (`dead`), or away: a transient queue has no
+-- store. `queue` has its keys by name, `record` is HMGET meta ttl dlx. Counts what it does.
 -- From the field `died` on the message counts as dead: wherever a script that fails leaves it, the sweep or a claim finishes this.
-local function die(queue, record, tag, score, reason, now)
+local function dead_letter(queue, record, tag, score, reason, now)
   local hash = queue.message .. tag
   local err = error_of(hash, tag)
   local ttl, exchange = record[1], record[2]
   local size = is_limited(tag) and redis.call('HEXISTS', hash, 'died') == 0 and size_of(hash)
   local function count_out()
     if reason == 'expired' then redis.call('HINCRBY', queue.meta, 'expired', 1) end
-    if size then make_room(queue.meta, 1, size, 'gone', now) end
+    if size then release_capacity(queue.meta, 1, size, 'gone', now) end
   end
   if ttl and not exchange then
     redis.call('UNLINK', hash)
@@ -23,10 +23,10 @@ local function die(queue, record, tag, score, reason, now)
   end
   redis.call('HSET', hash, 'score', score, 'reason', reason, 'died', text(now))
   redis.call('HDEL', hash, 'by', 'expires', 'lives', 'delay')
-  local place = exchange and queue.dying or queue.dead
+  local place = exchange and queue.dlx_outbox or queue.dead
   redis.call('ZADD', place, text(now), tag)
   if ttl then redis.call('PEXPIRE', place, ttl) end
-  if exchange then redis.call('ZADD', queue.timer, 0, 'due') end
+  if exchange then redis.call('ZADD', queue.schedule_wakeup, 0, 'due') end
   redis.call('HINCRBY', queue.meta, 'dead_lettered', 1)
   count_out()
   tell(queue.meta, tag, 'dead_lettered', { reason = reason, error = err })

@@ -1,4 +1,4 @@
--- KEYS of its own  unique (string)
+-- KEYS of its own  dedup (string)
 -- A message with an `x-deduplication-id`, as `broker/arguments/deduplication.py` writes it: scope, how long the key lives (ms), task id, key. The key
 -- holds the tag of the message that stands for the id, its task's id, and, of one that was moved, the prefix of the messages of the
 -- queue that it is in. Whether it still stands is looked up when the next one comes, so nothing has to be taken back where messages
@@ -6,13 +6,13 @@
 
 -- @include message
 
-local function parts_of(unique)
-  return string.match(unique, '^(%S+) (%d+) (%S+) (.*)$')
+local function parts_of(dedup)
+  return string.match(dedup, '^(%S+) (%d+) (%S+) (.*)$')
 end
 
 -- The message that stands for it already, 'tag task'; false without one.
-local function standing_for(unique, message)
-  local scope, _, _, key = parts_of(unique)
+local function standing_for(dedup, message)
+  local scope, _, _, key = parts_of(dedup)
   local value = scope ~= 'renew' and redis.call('GET', key)
   if not value then return false end
   local tag, task, moved_to = string.match(value, '^(%S+) (%S+) ?(.*)$')
@@ -23,15 +23,15 @@ local function standing_for(unique, message)
   return standing
 end
 
-local function stand_for(unique, tag)
-  local _, ttl, task, key = parts_of(unique)
+local function stand_for(dedup, tag)
+  local _, ttl, task, key = parts_of(dedup)
   redis.call('SET', key, tag .. ' ' .. task, 'PX', ttl)
 end
 
 -- Lets a message that stands for its id go on doing so where it was, and for the rest of the time where it has gone, unless another
 -- does there already: the queue with the id's key `target_key`, and the messages `target_message`.
-local function stand_elsewhere(unique, moved, target_key, target_message)
-  local scope, ttl, task, key = parts_of(unique)
+local function stand_elsewhere(dedup, moved, target_key, target_message)
+  local scope, ttl, task, key = parts_of(dedup)
   local left = math.max(redis.call('PTTL', key), 1)
   redis.call('SET', key, moved .. ' ' .. task .. ' ' .. target_message, 'PX', left)
   if standing_for(scope .. ' ' .. ttl .. ' ' .. task .. ' ' .. target_key, target_message) then return end

@@ -5,16 +5,16 @@
 -- @include release_capacity
 -- @include log_event
 
--- KEYS of its own  task (prefix of a string)
+-- KEYS of its own  task_index (prefix of a string)
 -- What of a queue's record whoever enqueues reads.
-local RECORD = { 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'bell', 'quiet', 'ageing', 'published', 'newest' }
+local RECORD = { 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'wakeup', 'quiet', 'ageing', 'published', 'newest' }
 
--- Rings the timer for a sweeper that does not know of what is due at `due`: a `next` in the past belongs to one that is gone.
-local function announce(timer, ttl, next_due, due, now)
+-- Notifies a sweeper that does not know of what is due at `due`: a `next` in the past belongs to one that is gone.
+local function notify_sweeper(schedule_wakeup, ttl, next_due, due, now)
   next_due = tonumber(next_due or 0)
   if next_due >= now and due >= next_due then return end
-  redis.call('ZADD', timer, 0, 'due')
-  if ttl then redis.call('PEXPIRE', timer, ttl) end
+  redis.call('ZADD', schedule_wakeup, 0, 'due')
+  if ttl then redis.call('PEXPIRE', schedule_wakeup, ttl) end
 end
 
 -- Gives the message its tag and its place: ready, or delayed until `eta` (ms since the epoch; '+ms' counts from now). Returns
@@ -23,7 +23,7 @@ end
 -- message. `staged` is false, or the key of a hash that already holds the body, or a whole message of another queue: its RENAME is
 -- the moment from which on the message is here.
 -- `life` is as publishers send it. `tag` is false, or a tag that the message has already: its event is left to the caller.
-local function enqueue(meta, ready, delayed, message, bell, timer, record, payload, rank, eta, staged, expiry, life, tag)
+local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, record, payload, rank, eta, staged, expiry, life, tag)
   local now = now_ms()
   local delay = string.sub(eta, 1, 1) == '+' and tonumber(eta)
   eta = delay and now + delay or tonumber(eta)
@@ -66,21 +66,21 @@ local function enqueue(meta, ready, delayed, message, bell, timer, record, paylo
     if lives then redis.call('HSET', hash, 'lives', text(lives)) end
     if expires then redis.call('HSET', hash, 'expires', text(expires)) end
     if ttl then redis.call('PEXPIRE', delayed, ttl) end
-    announce(timer, ttl, record[3], due, now)
+    notify_sweeper(schedule_wakeup, ttl, record[3], due, now)
   else
-    -- Nobody may take it now (paused, limits): who lifts that rings.
+    -- Nobody may take it now (paused, limits): who lifts that notifies.
     redis.call('HSET', hash, 'payload', payload)
-    if not record[8] then redis.call('ZADD', record[7] or bell, 0, 'work') end
+    if not record[8] then redis.call('ZADD', record[7] or wakeup, 0, 'work') end
     expires = expiry_of(lives, expires, now)
     if expires then
       redis.call('HSET', hash, 'expires', text(expires))
       redis.call('ZADD', expiry, text(expires), tag)
       if ttl then redis.call('PEXPIRE', expiry, ttl) end
-      announce(timer, ttl, record[3], expires, now)
+      notify_sweeper(schedule_wakeup, ttl, record[3], expires, now)
     end
     if ttl then
       redis.call('PEXPIRE', ready, ttl)
-      redis.call('PEXPIRE', record[7] or bell, ttl)
+      redis.call('PEXPIRE', record[7] or wakeup, ttl)
     end
   end
   -- The score of a queue with ageing does not tell the priority.

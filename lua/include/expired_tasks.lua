@@ -1,7 +1,7 @@
 -- @include text
 
 -- KEYS of its own  expired (zset)  expired_task (prefix of a hash)  expired_names (zset)  expired_named (prefix of a zset)
---       expired_bytes (zset)  bell_expired (zset)
+--       expired_bytes (zset)  expired_wakeup (zset)
 -- Tasks that expired, for the workers: the result of one says REVOKED only when a worker has told its result backend. Each is
 -- a copy, so that it does not matter what becomes of the message itself: dead letter, dead-letter exchange, dropped.
 local OUTBOX = 6
@@ -20,7 +20,7 @@ local OUTBOX_DROPS = 500
 -- A worker reads only the names that it has, so tasks of others cost it nothing, however many they are.
 local function outbox_of(base)
   return { tasks = KEYS[base + 1], task = KEYS[base + 2], names = KEYS[base + 3], named = KEYS[base + 4], bytes = KEYS[base + 5],
-    bell = KEYS[base + 6] }
+    wakeup = KEYS[base + 6] }
 end
 
 -- Takes a task out of the list of its name.
@@ -106,11 +106,11 @@ local function note_expired(outbox, hash, tag, now, meta)
   redis.call('ZINCRBY', outbox.bytes, size, '')
   redis.call('ZADD', named, text(now), tag)
   redis.call('ZADD', outbox.names, text(now), name)
-  redis.call('ZADD', outbox.bell, 0, 'due')
+  redis.call('ZADD', outbox.wakeup, 0, 'due')
   -- What is older is left of copies that the server has evicted.
   for _, key in ipairs({ named, outbox.names }) do redis.call('ZREMRANGEBYSCORE', key, '-inf', text(now - 2 * OUTBOX_AGE)) end
   -- The keys outlive the last entry's age: it is counted then.
-  for _, key in ipairs({ copy, named, outbox.tasks, outbox.names, outbox.bytes, outbox.bell }) do
+  for _, key in ipairs({ copy, named, outbox.tasks, outbox.names, outbox.bytes, outbox.wakeup }) do
     redis.call('PEXPIRE', key, 2 * OUTBOX_AGE)
   end
   drop_over(outbox)

@@ -2,7 +2,7 @@
 -- @include text
 -- @include tag_flags
 
--- KEYS of its own  events (stream)  events_meta (hash)  events_readers (hash, read)  trail (prefix of a string)
+-- KEYS of its own  events (stream)  events_meta (hash)  events_readers (hash, read)  event_index (prefix of a string)
 -- Lifecycle events: what an entry holds stands in celery_redis_plus/events.py. A script that changes a message's state tells of
 -- it in the same step. Whether a message's events are written is decided once, when it is published, and stands in its tag: so
 -- each message is told of as a whole, and the others cost one comparison.
@@ -54,7 +54,7 @@ local function log_of(meta, archive)
   _logs[meta] = false
   if archive == nil then archive = redis.call('HGET', meta, 'archive') end
   if not archive then return false end
-  local permille, index, payload, maxlen, hardest, age, events, of_log, readers, trail, task, chosen, at =
+  local permille, index, payload, maxlen, hardest, age, events, of_log, readers, event_index, task_index, chosen, at =
     string.match(archive, '^(%d+) (%d) (%d) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) ()')
   local log = { permille = tonumber(permille), index = index == '1', payload = payload == '1', age = age,
     maxlen = tonumber(maxlen), hardest = tonumber(hardest), chosen = chosen }
@@ -65,8 +65,8 @@ local function log_of(meta, archive)
   log.events = next_key(events)
   log.meta = next_key(of_log)
   log.readers = next_key(readers)
-  log.trail = next_key(trail)
-  log.task = next_key(task)
+  log.event_index = next_key(event_index)
+  log.task_index = next_key(task_index)
   local state = redis.pcall('HMGET', log.meta, 'epoch', 'checked', 'full', 'run')
   if state.err then return false end
   local now, ts = now_ms_and_us()
@@ -105,8 +105,8 @@ local function tell(meta, tag, what, facts)
   if type(id) == 'table' then
     redis.call('HINCRBY', log.meta, 'skipped', 1)
   elseif log.index then
-    redis.pcall('APPEND', log.trail .. tag, id .. ' ')
-    redis.pcall('PEXPIRE', log.trail .. tag, log.age)
+    redis.pcall('APPEND', log.event_index .. tag, id .. ' ')
+    redis.pcall('PEXPIRE', log.event_index .. tag, log.age)
   end
 end
 
@@ -122,7 +122,7 @@ local function tell_published(meta, tag, description, payload, delay)
   local log = is_told(tag) and log_of(meta)
   local task_id = log and log.index and not log.full and description and string.match(description, '^[^\t]+')
   if task_id then
-    redis.pcall('APPEND', log.task .. task_id, tag .. ' ')
-    redis.pcall('PEXPIRE', log.task .. task_id, log.age)
+    redis.pcall('APPEND', log.task_index .. task_id, tag .. ' ')
+    redis.pcall('PEXPIRE', log.task_index .. task_id, log.age)
   end
 end

@@ -1,9 +1,9 @@
 -- @include keep_ttl
 
--- Wakes whoever is to be woken next: a queue whose consumers differ says in `bell` whom, others have one bell.
-local function ring(bell, meta)
-  local record = redis.call('HMGET', meta, 'bell', 'ttl')
-  bell = record[1] or bell
-  redis.call('ZADD', bell, 0, 'work')
-  keep_ttl(record[2], bell)
+-- Wakes whoever is to be woken next: a queue whose consumers differ says in `wakeup` whom, others have one wake-up.
+local function notify(wakeup, meta)
+  local record = redis.call('HMGET', meta, 'wakeup', 'ttl')
+  wakeup = record[1] or wakeup
+  redis.call('ZADD', wakeup, 0, 'work')
+  keep_ttl(record[2], wakeup)
 end

@@ -13,7 +13,7 @@ local function find_waiting(queue, tag)
 end
 
 -- Takes it out of the place in which `find_waiting` found it; it has got another before, or its hash is gone.
-local function leave_waiting(queue, tag, due)
+local function remove_waiting(queue, tag, due)
   if due then
     redis.call('ZREM', queue.delayed, tag)
   else
@@ -23,6 +23,6 @@ local function leave_waiting(queue, tag, due)
 end
 
 -- Counts a waiting message out of a queue with limits; its hash is still there.
-local function let_go(queue, tag, now)
-  if is_limited(tag) then make_room(queue.meta, 1, size_of(queue.message .. tag), 'gone', now) end
+local function release_capacity_of(queue, tag, now)
+  if is_limited(tag) then release_capacity(queue.meta, 1, size_of(queue.message .. tag), 'gone', now) end
 end

@@ -5,18 +5,18 @@
 
 -- Makes a message ready again that was claimed or delayed, where it stood before; the caller then takes it out of its place.
 -- `expires` is its expiry (ms) or false, `ttl` that of the queue's record.
-local function put_back(queue, tag, score, expires, ttl)
+local function return_to_queue(queue, tag, score, expires, ttl)
   redis.call('ZADD', queue.ready, score, tag)
   if expires then
     redis.call('ZADD', queue.expiry, expires, tag)
     -- The sweeper may not know of it: while the message was claimed, nothing was due.
-    redis.call('ZADD', queue.timer, 0, 'due')
-    keep_ttl(ttl, queue.expiry, queue.timer)
+    redis.call('ZADD', queue.schedule_wakeup, 0, 'due')
+    keep_ttl(ttl, queue.expiry, queue.schedule_wakeup)
   end
   keep_ttl(ttl, queue.ready)
 end
 
--- What `put_back_failed` needs of a queue's record.
+-- What `return_failed` needs of a queue's record.
 local FAILURE_RULES = { 'ttl', 'dlx', 'limit', 'retry' }
 
 -- What ended at its limit in this call, at most MOST_TOLD messages, for the caller's log: the key of the queue's record, tag, failed
@@ -41,7 +41,7 @@ end
 -- dies, or where the retry policy is at its end. `rules` is HMGET meta of FAILURE_RULES, `limit` holds for queues without one of
 -- their own (-1 = none). Returns 'ready'; 'delayed', and which delivery it was that the policy or the pause counts; 'dead'. The caller
 -- then takes it out of its place.
-local function put_back_failed(queue, rules, limit, tag, score, expires, now, how)
+local function return_failed(queue, rules, limit, tag, score, expires, now, how)
   local hash = queue.message .. tag
   local counts = how ~= 'asked' or rules[3]
   redis.call('HINCRBY', hash, counts and 'failed' or 'requeues', 1)
@@ -58,21 +58,21 @@ local function put_back_failed(queue, rules, limit, tag, score, expires, now, ho
   local at_limit = limit >= 0 and failures >= limit
   if at_limit or not delay then
     note_death(queue, rules, tag, failures)
-    die(queue, rules, tag, score, at_limit and 'delivery_limit' or 'retry_policy', now)
+    dead_letter(queue, rules, tag, score, at_limit and 'delivery_limit' or 'retry_policy', now)
     return 'dead'
   end
   local reason = how == 'lost' and 'heartbeat_lost' or counts and 'rejected' or 'requeue'
   local err = error_of(hash, tag)
   if delay == 0 then
-    put_back(queue, tag, score, expires, rules[1])
+    return_to_queue(queue, tag, score, expires, rules[1])
     redis.call('HDEL', hash, 'score', 'delay', 'by')
     tell(queue.meta, tag, how == 'lost' and 'recovered' or 'requeued', { reason = reason, error = err })
     return 'ready'
   end
   redis.call('HSET', hash, 'score', score, 'delay', text(delay))
   redis.call('ZADD', queue.delayed, text(now + delay), tag)
-  redis.call('ZADD', queue.timer, 0, 'due')
-  keep_ttl(rules[1], queue.delayed, queue.timer)
+  redis.call('ZADD', queue.schedule_wakeup, 0, 'due')
+  keep_ttl(rules[1], queue.delayed, queue.schedule_wakeup)
   redis.call('HDEL', hash, 'by')
   tell(queue.meta, tag, 'retried', { reason = reason, error = err, delay = text(delay) })
   return 'delayed', attempt
@@ -80,19 +80,20 @@ end
 
 -- Puts back a message whose consumer was lost. A message's first failure counts in any case: its consumer does not tell how far it
 -- had come. From then on the consumer says when it begins (`mark_begun.lua`), and a loss before that is no failure of the message, unless
--- there were more than `most_unbegun` of them: a message may kill its consumers before they can say so. Returns as `put_back_failed`.
+-- there were more than `most_unbegun` of them: a message may kill its consumers before they can say so. Returns as
+-- `return_failed`.
 local function most_unbegun(limit)
   return limit < 0 and math.huge or 5 * limit + 10
 end
 
-local function put_back_lost(queue, rules, limit, tag, score, expires, now)
+local function return_lost(queue, rules, limit, tag, score, expires, now)
   local hash = queue.message .. tag
   local fields = redis.call('HMGET', hash, 'failed', 'claim', 'begun')
   if tonumber(fields[1] or 0) == 0 or fields[3] == fields[2]
     or redis.call('HINCRBY', hash, 'unbegun', 1) > most_unbegun(tonumber(rules[3] or limit)) then
-    return put_back_failed(queue, rules, limit, tag, score, expires, now, 'lost')
+    return return_failed(queue, rules, limit, tag, score, expires, now, 'lost')
   end
-  put_back(queue, tag, score, expires, rules[1])
+  return_to_queue(queue, tag, score, expires, rules[1])
   redis.call('HDEL', hash, 'by', 'score', 'delay')
   tell(queue.meta, tag, 'recovered', { reason = 'not_begun' })
   return 'ready'

@@ -21,7 +21,7 @@ local function empty_trash(trash, message, meta, limit, now, archive)
   local tags, number, set = next_in_trash(trash, limit)
   if #tags == 0 then return 0 end
   local id = redis.call('HGET', meta, 'id')
-  local room, bytes = 0, 0
+  local freed, bytes = 0, 0
   local deleted = archive ~= ''
   if deleted then log_of(meta, archive) end
   for _, tag in ipairs(tags) do
@@ -32,7 +32,7 @@ local function empty_trash(trash, message, meta, limit, now, archive)
     -- It is gone where a late ack was first, and where it was in two sets.
     if redis.call('UNLINK', hash) == 1 then
       if counts then
-        room = room + 1
+        freed = freed + 1
         bytes = bytes + size
       end
       tell(meta, tag, 'purged', { reason = deleted and 'queue_deleted' or nil })
@@ -40,6 +40,6 @@ local function empty_trash(trash, message, meta, limit, now, archive)
   end
   redis.call('ZREM', set, unpack(tags))
   if redis.call('EXISTS', set) == 0 then redis.call('ZREM', trash, number) end
-  make_room(meta, room, bytes, 'gone', now)
+  release_capacity(meta, freed, bytes, 'gone', now)
   return #tags
 end

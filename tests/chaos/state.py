@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 #: What stays when a lasting queue is empty: its record and its place in the lists; of broadcasts the streams, their counters, and
 #: subscribers that were killed, for `subscriber_timeout`; consumers that were killed, until a living one finds them dead.
 RECORDS = tuple(
-    b"meta: queues queue_ids epoch exchanges binding: tended fanout: cursors: subscriber /0. consumers: consumer:".split()
+    b"meta: queues queue_ids database_id exchanges binding: always_swept fanout: "
+    b"cursors: subscriber /0. consumers: consumer:".split()
 )
 PLACES = ("queue", "delayed", "messages_index", "dead")
 

@@ -41,7 +41,7 @@ def test_blocked_publishers_settle_at_the_consumers_rate_and_burn_nothing(redis_
         queue(channel).declare()
         processes = [PublishingProcess(broker_url, "q", 1_000_000, f"p{number}") for number in range(4)]
         try:
-            wait_until(lambda: redis_client.zcard("room:{q}") == 4, 30, "all four wait")
+            wait_until(lambda: redis_client.zcard("waiting_publishers:{q}") == 4, 30, "all four wait")
             cpu, begin = cpu_s(processes), time.monotonic()
             first = int(redis_client.hget("meta:{q}", "published"))
             killed_at = begin + seconds / 2

@@ -110,7 +110,7 @@ def test_remote_control_and_workers_that_come_and_go_leave_no_key(*, full, own_s
 
             That is a publisher's last number, a wake-up, the news of a death, and that an exchange's bindings were removed.
             """
-            passing = (b"pub:", b"wake:", b"dead_subscribers:")
+            passing = (b"producer:", b"client_wakeup:", b"dead_subscribers:")
             found = [key for key in client.scan_iter() if not key.startswith(passing)]
             return {key.decode() for key in found if not (key.startswith(b"binding:") and client.pttl(key) > 0)}
 

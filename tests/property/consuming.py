@@ -28,7 +28,7 @@ class Consuming(World):
     )
     def claim(self, holder: str, wanted: list[str], credit: int, share: bool, woken: bool) -> None:
         if woken:
-            self.client.zpopmin(self.keys.queue(wanted[0]).bell)
+            self.client.zpopmin(self.keys.queue(wanted[0]).wakeup)
         late = {queue: self.expired(queue) for queue in wanted}
         before = {queue: [m for m in self.ready(queue) if m not in late[queue]] for queue in wanted}
         batch = self.claimers[holder].claim(wanted, credit, share=share)
@@ -98,7 +98,7 @@ class Consuming(World):
             self.a_session_is_handed_back(holder, queue, page)
 
     def a_client_takes_a_bell_and_dies(self, queue: str) -> None:
-        if self.client.zpopmin(self.keys.queue(queue).bell):
+        if self.client.zpopmin(self.keys.queue(queue).wakeup):
             self.swallowed.add(queue)
 
     def a_process_dies(self, holder: str) -> None:
@@ -202,7 +202,7 @@ class Consuming(World):
         while first:
             returned, first = self.commands.call(
                 script("release_session"),
-                [keys.ready, keys.index, keys.message, keys.bell, keys.expiry, keys.timer, keys.meta],
+                [keys.ready, keys.index, keys.message, keys.wakeup, keys.expiry, keys.schedule_wakeup, keys.meta],
                 holder,
                 first,
                 page,

@@ -98,7 +98,7 @@ class Maintenance(World):
         assert not all_of_them or gone == late
         for message in gone:
             self.die(message)
-        for message in self.gone_from(self.keys.queue(queue).dying, self.live(queue, "dying")):
+        for message in self.gone_from(self.keys.queue(queue).dlx_outbox, self.live(queue, "dlx_outbox")):
             died = message.deadline
             self.die(message)
             message.deadline = died
@@ -114,7 +114,7 @@ class Maintenance(World):
     def run_sweep(self, wanted: list[str], limit: int, sweeper: str, *, take_over: bool) -> list[int]:
         keys: list[bytes] = []
         for queue in wanted:
-            keys += self.keys.queue(queue).places
+            keys += self.keys.queue(queue).state_keys
         reply: list[int] = self.commands.call(
             script("sweep"), keys, sweeper, LEASE_MS, INTERVAL_MS, limit, int(take_over), GRACE_MS, LONGEST_GAP_MS,
             DELIVERY_LIMIT, DEAD_MAX, DEAD_TTL_MS,
@@ -128,7 +128,7 @@ class Maintenance(World):
         if dies:
             keys = self.keys.queue(queue)
             purged = self.commands.call(
-                script("purge"), [keys.trash, keys.meta, keys.bell, keys.expiry, keys.ready, keys.delayed]
+                script("purge"), [keys.trash, keys.meta, keys.wakeup, keys.expiry, keys.ready, keys.delayed]
             )
         else:
             purged = self.queues.purge(queue)
@@ -141,8 +141,17 @@ class Maintenance(World):
         ready = len(self.live(queue, "ready"))
         if dies:
             keys = self.keys.queue(queue)
-            others = [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, keys.interested, keys.consumer]
-            sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
+            others = [
+                keys.trash,
+                keys.meta,
+                keys.wakeup,
+                keys.schedule_wakeup,
+                keys.consumers,
+                keys.expiry,
+                keys.with_credit,
+                keys.consumer,
+            ]
+            sets = [keys.ready, keys.delayed, keys.index, keys.dlx_outbox, keys.dead]
             self.commands.call(script("delete"), [*others, *sets], 0, 0, 0, "")
         else:
             assert self.queues.delete(queue) == ready

@@ -39,7 +39,7 @@ class Member:
     process: Process
     consumer: Consumer
     prefetch: int
-    bell: bytes
+    wakeup: bytes
     #: Has reason to claim.
     hot: bool = True
     managed: bool = False
@@ -98,7 +98,7 @@ class Process:
         consumer = Consumer(f"{self.session}.{next(self._ids)}", queue, "tag", priority=priority, exclusive=exclusive)
         managed = self.registry.join(consumer)
         own = consumer.id if declared.single_active else str(priority or "")
-        member = Member(self, consumer, prefetch, self.keys.queue(queue).bell_of(own), managed=managed)
+        member = Member(self, consumer, prefetch, self.keys.queue(queue).wakeup_of(own), managed=managed)
         self.members.append(member)
         self.beat_at = 0
         return member

@@ -153,9 +153,9 @@ class Serving(RuleBasedStateMachine):
         if not waiting:
             return False
         waiting.sort(key=lambda m: m.waits_since)
-        rung = self.client.execute_command("ZMPOP", len(waiting), *[m.bell for m in waiting], "MIN")
+        rung = self.client.execute_command("ZMPOP", len(waiting), *[m.wakeup for m in waiting], "MIN")
         if rung is not None:
-            next(m for m in waiting if m.bell == rung[0]).hot = True
+            next(m for m in waiting if m.wakeup == rung[0]).hot = True
         return rung is not None
 
     def claim_one(self) -> bool:
@@ -179,7 +179,7 @@ class Serving(RuleBasedStateMachine):
 
     def sweep(self) -> None:
         self.swept_at = self.now
-        keys = [key for queue in QUEUES for key in self.keys.queue(queue).places]
+        keys = [key for queue in QUEUES for key in self.keys.queue(queue).state_keys]
         self.commands.call(
             script("sweep"), [*keys, *self.keys.expired], "sweeper", 6_000, SWEEP_MS, 500, 1, GRACE_MS, LONGEST_GAP_MS, -1, 1000,
             10**12,
@@ -260,11 +260,11 @@ class Serving(RuleBasedStateMachine):
         open_ones = [m for m in serving if m.rested]
         if not open_ones or names != {m.consumer.id for m in serving} or self.meta(queue, "paused"):
             return
-        bell = self.meta(queue, "bell") or self.keys.queue(queue).bell
+        wakeup = self.meta(queue, "wakeup") or self.keys.queue(queue).wakeup
         if queue == "single":
-            assert bell in {m.bell for m in serving}, f"{queue}: publishers ring {bell!r}, and nobody listens"
+            assert wakeup in {m.wakeup for m in serving}, f"{queue}: publishers ring {wakeup!r}, and nobody listens"
         elif all(m.credit > 0 for m in serving):
-            assert bell in {m.bell for m in open_ones}, f"{queue}: publishers ring {bell!r}, and nobody listens"
+            assert wakeup in {m.wakeup for m in open_ones}, f"{queue}: publishers ring {wakeup!r}, and nobody listens"
 
     def lost_by(self, process: Process) -> list[str]:
         lost = []
@@ -328,7 +328,7 @@ class Serving(RuleBasedStateMachine):
         self.settler.settle([UnackedMessage(claimed.tag, claimed.queue, claimed.claim, member.process.session)], Settlement.ACK)
         keys = self.keys.queue(claimed.queue)
         if claimed.queue == "limited":
-            self.commands.call(script("notify_if_ready"), [keys.ready, keys.bell, keys.meta])
+            self.commands.call(script("notify_if_ready"), [keys.ready, keys.wakeup, keys.meta])
         self.come_to_rest()
 
     @precondition(lambda self: self.members())

@@ -253,12 +253,12 @@ class World(RuleBasedStateMachine):
                 pipeline.zrange(keys.delayed, 0, -1, withscores=True)
                 pipeline.zrange(keys.index, 0, -1, withscores=True)
                 pipeline.zrange(keys.dead, 0, -1)
-                pipeline.zrange(keys.dying, 0, -1)
-                pipeline.exists(keys.bell)
-                ready, delayed, index, dead, dying, bell = pipeline.execute()
+                pipeline.zrange(keys.dlx_outbox, 0, -1)
+                pipeline.exists(keys.wakeup)
+                ready, delayed, index, dead, dying, wakeup = pipeline.execute()
             assert [(tag.decode(), int(score)) for tag, score in ready] == [(m.tag, m.score) for m in self.ready(queue)]
             assert {tag.decode(): int(eta) for tag, eta in delayed} == {m.tag: m.eta for m in self.live(queue, "delayed")}
             assert {tag.decode(): int(end) for tag, end in index} == {m.tag: m.deadline for m in self.live(queue, "claimed")}
             assert {tag.decode() for tag in dead} == {m.tag for m in self.live(queue, "dead")}
-            assert {tag.decode() for tag in dying} == {m.tag for m in self.live(queue, "dying")}
-            assert not ready or bell or queue in self.swallowed, f"{queue!r} has ready messages and no bell"
+            assert {tag.decode() for tag in dying} == {m.tag for m in self.live(queue, "dlx_outbox")}
+            assert not ready or wakeup or queue in self.swallowed, f"{queue!r} has ready messages and no bell"

@@ -109,7 +109,7 @@ def add_events(
 ) -> int:
     """Append `added` to the events of `queue` as the scripts do, and return how many they were."""
     keys = Keys(prefix).queue(queue)
-    client.sadd(Keys(prefix).archives, queue)
+    client.sadd(Keys(prefix).event_logs, queue)
     fresh = client.hsetnx(keys.events_meta, "epoch", epoch)
     client.hsetnx(keys.events_meta, "version", events.SCHEMA_VERSION)
     epoch = int(client.hget(keys.events_meta, "epoch") or 0)

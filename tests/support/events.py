@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys, QueueKeys
 
 #: Where a message stands -> its state. (What waits for a dead-letter exchange is dead.)
-STATES = {"ready": READY, "delayed": DELAYED, "index": CLAIMED, "dead": DEAD, "dying": DEAD}
+STATES = {"ready": READY, "delayed": DELAYED, "index": CLAIMED, "dead": DEAD, "dlx_outbox": DEAD}
 
 
 def events_of(client: redis.Redis, keys: Keys, queue: str) -> list[Event]:

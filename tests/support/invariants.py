@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys, QueueKeys
 
 #: A message's places; it is in exactly one of them, or in the trash.
-PLACES = ("ready", "delayed", "index", "dying", "dead")
+PLACES = ("ready", "delayed", "index", "dlx_outbox", "dead")
 TRASH = "trash"
 LEVEL = 10**13
 STAGED = b"staged."
@@ -98,7 +98,7 @@ def _queue(client: redis.Redis, queue: QueueKeys, tags: set[bytes], *, swept: bo
         else:
             yield from (f"{tag!r} in {where[0]} {text}" for text in _message(hashes[tag], where[0], places))
     yield from _keys(client, queue, transient=bool(transient))
-    if swept and places["ready"] and not client.exists(queue.bell):
+    if swept and places["ready"] and not client.exists(queue.wakeup):
         yield f"{len(places['ready'])} ready messages and no bell"
 
 

@@ -64,4 +64,4 @@ def standing_of_moved(headers: Mapping[str, Any], source: QueueKeys, target: Que
 
 
 def _key(keys: QueueKeys, name: str) -> bytes:
-    return keys.unique + name.encode("utf-8", "surrogatepass")
+    return keys.dedup + name.encode("utf-8", "surrogatepass")

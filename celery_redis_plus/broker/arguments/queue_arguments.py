@@ -169,7 +169,7 @@ class QueueArguments:
         return self._text("x-dead-letter-routing-key")
 
     @property
-    def tended(self) -> bool:
+    def always_swept(self) -> bool:
         """Whether messages leave the queue without a consumer, so that somebody has to sweep it all the same."""
         return "x-message-ttl" in self.arguments or "x-dead-letter-exchange" in self.arguments
 

@@ -260,7 +260,7 @@ class Acknowledger:
 
     def _wake_keys(self, queue: str) -> list[bytes]:
         keys = self._keys.queue(queue)
-        return [keys.ready, keys.bell, keys.meta]
+        return [keys.ready, keys.wakeup, keys.meta]
 
     def _script(self, settlement: Settlement) -> Script:
         if settlement is Settlement.ACK:
@@ -277,11 +277,14 @@ class Acknowledger:
         for held in messages:
             pairs += (held.tag, held.claim)
         if settlement is Settlement.REJECT:
-            return keys.places, ["rejected", self._dead_letter_max, *pairs]
+            return keys.state_keys, ["rejected", self._dead_letter_max, *pairs]
         if settlement in REQUEUES:
-            return keys.places, [self._delivery_limit, self._dead_letter_max, REQUEUES[settlement], *pairs]
+            return keys.state_keys, [self._delivery_limit, self._dead_letter_max, REQUEUES[settlement], *pairs]
         seen = settlement is not Settlement.HAND_BACK
-        return [keys.ready, keys.index, keys.message, keys.bell, keys.expiry, keys.timer, keys.meta], [int(seen), *pairs]
+        return [keys.ready, keys.index, keys.message, keys.wakeup, keys.expiry, keys.schedule_wakeup, keys.meta], [
+            int(seen),
+            *pairs,
+        ]
 
 
 def _with_outcome(held: UnackedMessage) -> str:

@@ -169,7 +169,7 @@ class ClaimCommands:
             redis.exceptions.RedisError: as `translation.translate` names it.
         """
         reply: list[bytes] = self._commands.call(
-            self._claim_managed, self._keys.queue(queue).crew,
+            self._claim_managed, self._keys.queue(queue).consumer_keys,
             count, self._visibility_timeout_ms, self._holder, MAX_BATCH_BYTES, consumer, credit, epoch,
             self._delivery_limit, self._dead_letter_max, self._worker,
         )  # fmt: skip

@@ -45,12 +45,12 @@ class Pausing:
         if for_s is not None and not for_s > 0:
             raise InvalidArgument(f"a pause of queue {queue!r} for {for_s!r} s; allowed is more than 0, or None for good")
         for_ms = 0 if for_s is None else max(1, int(for_s * 1000))
-        if not self._commands.call(script("pause"), self._keys.queue(queue).crew, reason, for_ms):
+        if not self._commands.call(script("pause"), self._keys.queue(queue).consumer_keys, reason, for_ms):
             raise QueueNotFound(f"there is no queue {queue!r}")
 
     def resume(self, queue: str) -> bool:
         """Let the consumers of `queue` go on; return whether it was paused."""
-        return bool(self._commands.call(script("pause"), self._keys.queue(queue).crew, "", 0))
+        return bool(self._commands.call(script("pause"), self._keys.queue(queue).consumer_keys, "", 0))
 
     def paused(self, queue: str) -> Pause | None:
         """Return the pause of `queue`, which may be over by a moment; None: it has none."""

@@ -121,7 +121,7 @@ class Consumers:
         deadline = time.monotonic() + PROBED_WITHIN_S
         while True:
             answer: bytes = self._commands.call(
-                script("register_consumer"), self._keys.queue(consumer.queue).crew,
+                script("register_consumer"), self._keys.queue(consumer.queue).consumer_keys,
                 consumer.id, self._timeout_ms, consumer.priority, int(consumer.exclusive), *fields,
             )  # fmt: skip
             if answer != b"probing" or not patient or time.monotonic() > deadline:
@@ -138,7 +138,7 @@ class Consumers:
         keys: list[bytes] = []
         arguments: list[Argument] = [self._timeout_ms]
         for consumer in consumers:
-            keys += self._keys.queue(consumer.queue).crew
+            keys += self._keys.queue(consumer.queue).consumer_keys
             arguments += (consumer.id, consumer.state())
         reply: list[Any] = self._commands.call(script("heartbeat_consumers"), keys, *arguments) if consumers else []
         return [
@@ -155,16 +155,16 @@ class Consumers:
         ]
 
     def probe_of(self, consumer: Consumer) -> bytes:
-        """Return the bell by which the server asks for a sign of life of `consumer`."""
+        """Return the wake-up by which the server asks for a sign of life of `consumer`."""
         return self._keys.queue(consumer.queue).probe_of(consumer.id)
 
     def suspend(self, consumer: Consumer) -> None:
         """Note that a consumer has no credit, so that those of lower priorities get what comes. Does not wait for the reply."""
-        self._commands.send_nowait(script("report_no_credit"), self._keys.queue(consumer.queue).crew, consumer.id)
+        self._commands.send_nowait(script("report_no_credit"), self._keys.queue(consumer.queue).consumer_keys, consumer.id)
 
     def leave(self, queue: str, consumer: str) -> None:
         """Take a consumer off the list. Raises as `CommandConnection.call` does."""
-        self._commands.call(script("deregister_consumer"), self._keys.queue(queue).crew, consumer)
+        self._commands.call(script("deregister_consumer"), self._keys.queue(queue).consumer_keys, consumer)
 
     def list(self, queue: str) -> list[ConsumerRecord]:
         """Return the queue's live consumers, the longest there first. Raises as `CommandConnection.call` does."""

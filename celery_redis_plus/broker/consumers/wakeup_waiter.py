@@ -1,7 +1,7 @@
-"""Waits for work: one blocked BZMPOP over the bells of a consumer's queues and a bell of its own.
+"""Waits for work: one blocked BZMPOP over the wake-ups of a consumer's queues and a wake-up of its own.
 
-A bell says "look", it holds no message: a process that dies between a bell and its claim has taken nothing. Of many clients
-blocked on one bell the server wakes the one that has waited longest, and only that one.
+A wake-up holds no message: a process that dies between a wake-up and its claim has taken nothing. Of many clients
+blocked on one wake-up the server wakes the one that has waited longest, and only that one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
 
 WAKE_TTL_MS = 60_000
-#: Life of a bell that is passed on: its queue may have been deleted meanwhile. The sweep rings again for what waits.
+#: Life of a wake-up that is passed on: its queue may have been deleted meanwhile. The sweep notifies again for what waits.
 PASSED_ON_MS = 60_000
 
 
@@ -32,35 +32,35 @@ class WakeupWaiter:
         self._commands = commands
         self._wake = wake
         self._interval_s = polling_interval_s
-        self._bells: tuple[bytes, ...] = ()
+        self._wakeups: tuple[bytes, ...] = ()
 
     @property
     def armed(self) -> tuple[bytes, ...]:
-        """The bells that the outstanding call waits for; empty without one."""
-        return self._bells
+        """The wake-ups that the outstanding call waits for; empty without one."""
+        return self._wakeups
 
-    def arm(self, bells: Sequence[bytes]) -> None:
+    def arm(self, wakeups: Sequence[bytes]) -> None:
         """Send the blocking call. Raises as `BlockingConnection.start` does."""
-        bells = tuple(bells)
-        self._blocking.start("BZMPOP", self._interval_s, len(bells) + 1, self._wake, *bells, "MIN", lasts_s=self._interval_s)
-        self._bells = bells
+        wakeups = tuple(wakeups)
+        self._blocking.start("BZMPOP", self._interval_s, len(wakeups) + 1, self._wake, *wakeups, "MIN", lasts_s=self._interval_s)
+        self._wakeups = wakeups
 
     def arrived(self) -> bool:
         """Tell, without waiting, whether the call has ended. Raises as `BlockingConnection.arrived`."""
-        if not self._bells:
+        if not self._wakeups:
             return False
         try:
             return self._blocking.arrived()
         except ServerTimeout:
-            self._bells = ()
+            self._wakeups = ()
             raise
 
     def take(self) -> bytes | None:
-        """Read the ended call: the bell that rang; None after the timeout or our own wake-up.
+        """Read the ended call: the wake-up that came; None after the timeout or our own wake-up.
 
         Raises as `BlockingConnection.finish`.
         """
-        self._bells = ()
+        self._wakeups = ()
         reply = self._blocking.finish()
         if reply is None or reply[0] == self._wake:
             return None
@@ -68,23 +68,23 @@ class WakeupWaiter:
 
     def wake(self) -> None:
         """End the outstanding call soon, without waiting for its end: `arrived` will tell."""
-        if self._bells:
+        if self._wakeups:
             # The expiry is for the case that we die before the call takes the key away.
             self._commands.call(script("notify"), [self._wake], WAKE_TTL_MS)
 
     def disarm(self) -> bytes | None:
-        """End the outstanding call in order: no bell is lost. Returns the bell that rang instead, which the caller rings on."""
-        if not self._bells:
+        """End the outstanding call in order: no wake-up is lost. Returns the one that came instead, for the caller to pass on."""
+        if not self._wakeups:
             return None
         self.wake()
-        bell = self.take()
+        wakeup = self.take()
         self._commands.command("DEL", self._wake)
-        return bell
+        return wakeup
 
     def forget(self) -> None:
         """Note that the wire was abandoned, and the call with it."""
-        self._bells = ()
+        self._wakeups = ()
 
-    def ring(self, bell: bytes) -> None:
-        """Pass a bell on to the next client that waits."""
-        self._commands.call(script("notify"), [bell], PASSED_ON_MS)
+    def notify(self, wakeup: bytes) -> None:
+        """Pass a wake-up on to the next client that waits."""
+        self._commands.call(script("notify"), [wakeup], PASSED_ON_MS)

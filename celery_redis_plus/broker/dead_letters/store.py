@@ -168,9 +168,9 @@ class DeadLetters:
 
     # -- on the way to a dead-letter exchange -----------------------------------------------------------------------------
 
-    def dying(self, queue: str) -> list[DeadLetter]:
+    def awaiting_dlx(self, queue: str) -> list[DeadLetter]:
         """Return some of the messages that wait for the dead-letter exchange, the longest dead first."""
-        return self._read(queue, self._keys.queue(queue).dying, 0, PAGE)
+        return self._read(queue, self._keys.queue(queue).dlx_outbox, 0, PAGE)
 
     def forward(self, letter: DeadLetter, targets: Sequence[str], routing: tuple[str, str]) -> int:
         """Move a dying message to `targets`; `routing` is the (exchange, routing key) that it goes by now.
@@ -178,7 +178,7 @@ class DeadLetters:
         Returns:
             How many took it, GONE, or NO_TARGET: nothing has changed then.
         """
-        return self.move(letter, targets, self._keys.queue(letter.queue).dying, "forwarded", routing=routing)
+        return self.move(letter, targets, self._keys.queue(letter.queue).dlx_outbox, "forwarded", routing=routing)
 
     def forward_all(self, forwards: Sequence[Forward]) -> list[int]:
         """Forward messages in one write; return for each what `forward` returns. Raises as `CommandConnection.call` does."""
@@ -192,8 +192,8 @@ class DeadLetters:
                 errors.append(error)
 
         for one in forwards:
-            dying = self._keys.queue(one.letter.queue).dying
-            keys, arguments = self._move(one.letter, one.targets, dying, "forwarded", routing=one.routing)
+            outbox = self._keys.queue(one.letter.queue).dlx_outbox
+            keys, arguments = self._move(one.letter, one.targets, outbox, "forwarded", routing=one.routing)
             self._commands.send_nowait(script("move_dead_letter"), keys, *arguments, done=done, buffered=True)
         self._commands.read_until()
         if errors:
@@ -203,7 +203,7 @@ class DeadLetters:
     def keep(self, queue: str, tags: Iterable[str]) -> tuple[int, int]:
         """Put dying messages into the queue's own store; return how many are kept, and how many a transient queue dropped."""
         of = self._keys.queue(queue)
-        kept, dropped = self._commands.call(script("store_dead_letters"), [of.dying, of.dead, of.message, of.meta], *tags)
+        kept, dropped = self._commands.call(script("store_dead_letters"), [of.dlx_outbox, of.dead, of.message, of.meta], *tags)
         return int(kept), int(dropped)
 
     def move(

@@ -41,7 +41,7 @@ class DeclaredTopology:
         self._transient: dict[str, None] = {}
         self._exchanges: dict[str, ExchangeRecord] = {}
         self._bindings: dict[str, dict[str, Binding]] = {}
-        self._epoch = b""
+        self._database_id = b""
         #: Exclusive queue -> what its record says of the session that owns it.
         self.owners: dict[str, bytes] = {}
         #: Sessions of this process that owned queues and are over.
@@ -59,18 +59,18 @@ class DeclaredTopology:
     @property
     def blank(self) -> bool:
         """Whether nobody has looked at the database's mark yet."""
-        return not self._epoch
+        return not self._database_id
 
     def look(self, commands: CommandConnection, keys: Keys) -> None:
         """Look at the database's mark: where it is another one than before, the database was flushed.
 
         Raises as `CommandConnection.call`.
         """
-        epoch = bytes(commands.call(script("database_id"), [keys.epoch], secrets.token_hex(8)))
+        database_id = bytes(commands.call(script("database_id"), [keys.database_id], secrets.token_hex(8)))
         with self._lock:
-            if self._epoch not in {b"", epoch}:
+            if self._database_id not in {b"", database_id}:
                 self.flushes += 1
-            self._epoch = epoch
+            self._database_id = database_id
 
     # -- queues -----------------------------------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ class KnownQueue:
     id: bytes
     arguments: QueueArguments
     #: This process has seen to it that the queue is swept, also where nobody consumes it.
-    tended: bool = False
+    always_swept: bool = False
 
 
 class KnownQueues:

@@ -1,8 +1,8 @@
 """Waits for room in a full queue: one blocked call a waiting publisher, woken by the script that makes room.
 
-The line of waiting publishers is `room:{Q}` (waiter -> ticket), so that the first that came is served first; each has a bell of
-its own beside it. A publisher comes back by itself every second: one that does not is taken for dead, so that nobody waits
-behind it (`lua/include/release_capacity.lua`).
+The line of waiting publishers is `waiting_publishers:{Q}` (waiter -> ticket), so that the first that came is served first; each
+has a wake-up of its own beside it. A publisher comes back by itself every second: one that does not is taken for dead, so that
+nobody waits behind it (`lua/include/release_capacity.lua`).
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class PublisherWaitQueue:
         """
         with self._lock:
             blocking = self._idle.pop() if self._idle else self._new_connection()
-        bell = self._keys.queue(queue).room + b":" + waiter.encode()
+        wakeup = self._keys.queue(queue).waiting_publishers + b":" + waiter.encode()
         try:
-            blocking.start("BZMPOP", max(seconds, 0.001), 1, bell, "MIN")
+            blocking.start("BZMPOP", max(seconds, 0.001), 1, wakeup, "MIN")
             blocking.finish()
         except BaseException:
             # A call that was interrupted would answer to the next one who waits.
@@ -68,7 +68,7 @@ class PublisherWaitQueue:
         """
         keys = self._keys.queue(queue)
         with suppress(RedisError, OSError):
-            self._commands.call(script("leave_wait_queue"), [keys.room, keys.meta], waiter, int(refused))
+            self._commands.call(script("leave_wait_queue"), [keys.waiting_publishers, keys.meta], waiter, int(refused))
 
     def close(self) -> None:
         """Close the connections."""

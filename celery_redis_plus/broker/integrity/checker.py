@@ -111,8 +111,8 @@ class Checker:
 
     def _check_queue(self, name: str) -> Iterator[Violation]:
         keys = self._keys.queue(name)
-        sets = (keys.delayed, keys.index, keys.expiry, keys.dying, keys.dead, keys.trash)
-        own = (keys.meta, keys.bell, keys.timer, keys.ready, keys.consumers, *sets)
+        sets = (keys.delayed, keys.index, keys.expiry, keys.dlx_outbox, keys.dead, keys.trash)
+        own = (keys.meta, keys.wakeup, keys.schedule_wakeup, keys.ready, keys.consumers, *sets)
         reply = self._commands.call(script("check_queue"), own, int(self._repair), UNSWEPT_MS)
         for number, rule, detail in _threes(reply):
             yield self._violation(rule, name, own[number - 1], detail)
@@ -123,7 +123,7 @@ class Checker:
             return
         for tag in self._commands.command("ZRANGE", keys.ready, 0, -1):
             if self._repair:
-                self._commands.call(script("dead_letter_one"), keys.places, tag, UNROUTABLE, KEPT)
+                self._commands.call(script("dead_letter_one"), keys.state_keys, tag, UNROUTABLE, KEPT)
             yield self._violation(b"never-delivered", name, tag, b"ready")
 
     # -- messages ---------------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Checker:
     def _check_members(self, name: str) -> Iterator[Violation]:
         """Look at the tags without a message behind them: those with one were seen among the messages."""
         keys = self._keys.queue(name)
-        for place in (keys.ready, keys.delayed, keys.index, keys.dying, keys.dead):
+        for place in (keys.ready, keys.delayed, keys.index, keys.dlx_outbox, keys.dead):
             cursor = b"0"
             while True:
                 cursor, flat = self._commands.command("ZSCAN", place, cursor, "COUNT", self._batch)
@@ -155,7 +155,7 @@ class Checker:
 
     def _check_messages(self, name: str, tags: Iterable[bytes]) -> Iterator[Violation]:
         tags = list(tags)
-        places = self._keys.queue(name).places
+        places = self._keys.queue(name).state_keys
         for at in range(0, len(tags), self._batch):
             page = tags[at : at + self._batch]
             settings = (int(self._repair), int(self._low_first), CLAIMED_ANEW_MS)

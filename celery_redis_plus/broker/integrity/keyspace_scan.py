@@ -39,7 +39,7 @@ class KeyspaceScan:
                     self.mortal[key] = parts.name
                 elif len(tags) < SAMPLES:
                     tags.append(parts.rest)
-        elif parts.kind in {"pub", "wake"}:
+        elif parts.kind in {"producer", "client_wakeup"}:
             self.mortal[key] = parts.name
         elif parts.kind == "binding":
             self.exchanges.add(parts.name)

@@ -72,12 +72,12 @@ class RegistryChecks:
         names = [name for name in found.queues if only in {None, name}]
         queues = self._read(names)
         now_ms = self._now_ms()
-        tended = set(self._queues.tended())
+        always_swept = set(self._queues.always_swept())
         for queue in queues:
             if queue.id is None:
                 yield from self._without_record(queue, found.queues[queue.name], now_ms)
             else:
-                yield from self._with_record(queue, tended)
+                yield from self._with_record(queue, always_swept)
         if only is None:
             yield from self._ids(queues)
             for exchange in sorted(found.exchanges):
@@ -126,8 +126,8 @@ class RegistryChecks:
     def _remains(self, name: str, tags: list[bytes]) -> tuple[bool, bool]:
         """Return whether a queue without a record has keys that stay, and whether it has messages that do."""
         keys = self._keys.queue(name)
-        sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
-        others = [keys.bell, keys.timer, keys.trash, keys.expiry]
+        sets = [keys.ready, keys.delayed, keys.index, keys.dlx_outbox, keys.dead]
+        others = [keys.wakeup, keys.schedule_wakeup, keys.trash, keys.expiry]
         left = self._ask([("PTTL", key) for key in (*sets, *others)])
         stay = [ttl_ms == -1 for ttl_ms in left]
         (numbers,) = self._ask([("ZRANGE", keys.trash, 0, -1)])
@@ -142,7 +142,7 @@ class RegistryChecks:
         known = [tag[20:] for tag in tags if tag[19:20] in MARKS]
         self._queues.restore(name, known[0] if known else b"")
 
-    def _with_record(self, queue: _Queue, tended: set[str]) -> Iterator[Suspect]:
+    def _with_record(self, queue: _Queue, always_swept: set[str]) -> Iterator[Suspect]:
         name = queue.name
         if queue.format > FORMAT_VERSION:
             yield Suspect(Violation("newer-format", name, "", f"{queue.format}; this version knows {FORMAT_VERSION}"), None)
@@ -155,9 +155,9 @@ class RegistryChecks:
         if queue.listed is None or (queue.listed < 0 and queue.ttl is not None):
             ttl: int | str = "" if queue.ttl is None else int(queue.ttl)
             yield Suspect(Violation("unlisted", name, "", "in no list of queues"), partial(self._queues.enlist, name, ttl))
-        if arguments.tended and name not in tended:
+        if arguments.always_swept and name not in always_swept:
             detail = "nobody sweeps it where nobody consumes it"
-            yield Suspect(Violation("unlisted", name, "tended", detail), partial(self._queues.tend, name))
+            yield Suspect(Violation("unlisted", name, "always_swept", detail), partial(self._queues.ensure_swept, name))
 
     def _ids(self, queues: list[_Queue]) -> Iterator[Suspect]:
         owners: dict[bytes, str] = {}

@@ -38,7 +38,7 @@ RULES: dict[str, Rule] = {
     "expires": Rule("a key of a lasting queue would expire", "the expiry is removed"),
     "never-expires": Rule("a key that should vanish by itself has no expiry", "it gets its expiry"),
     "no-expiry": Rule("a ready message has a TTL, and the list of expiries does not know it", "it is listed"),
-    "no-bell": Rule("ready messages and live consumers, and neither bell nor sweep wakes them", "the bell is rung"),
+    "no-wakeup": Rule("ready messages and live consumers, and neither wake-up nor sweep wakes them", "one is notified"),
     "never-delivered": Rule(
         "a message is ready in the reserved queue of undelivered messages, which nobody consumes",
         "it is made a dead letter there",
@@ -53,7 +53,7 @@ RULES: dict[str, Rule] = {
         "a queue is missing in the list of queues, or in that of queues to be swept without consumers", "it is listed"
     ),
     "left-behind": Rule("a transient queue is gone, and its keys are still there", "they are removed"),
-    "orphan-keys": Rule("a queue that does not exist has a bell, a timer or a trash", "they are removed"),
+    "orphan-keys": Rule("a queue that does not exist has wake-ups or a trash", "they are removed"),
     "dead-binding": Rule("a binding leads to a queue that does not exist", "it is removed"),
     "unreadable-binding": Rule("a binding cannot be read"),
     "no-version": Rule("an exchange's bindings have no version, so publishers miss their changes", "they get one"),

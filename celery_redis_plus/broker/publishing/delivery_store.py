@@ -133,7 +133,7 @@ class DeliveryStore:
     def kill(self, queue: str, tag: str, reason: str, dead_letter_max: int) -> str:
         """Make a dead letter of a message, wherever it is; return `died`, `dead` (it was one) or `gone`."""
         reply: bytes = self._commands.call(
-            script("dead_letter_one"), self._keys.queue(queue).places, tag, reason, dead_letter_max
+            script("dead_letter_one"), self._keys.queue(queue).state_keys, tag, reason, dead_letter_max
         )
         return reply.decode()
 

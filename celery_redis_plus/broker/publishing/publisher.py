@@ -116,8 +116,10 @@ class Publisher:
         #: Queues whose events are written, as far as this publisher knows.
         self.archived: set[str] = set()
         self._publish = PublishCall("publish", keys, lambda of: of.publish)
-        self._publish_managed = PublishCall("publish_bounded", keys, lambda of: (*of.places, of.room, of.consumers))
-        self._publish_dead = PublishCall("publish_dead", keys, lambda of: of.places)
+        self._publish_managed = PublishCall(
+            "publish_bounded", keys, lambda of: (*of.state_keys, of.waiting_publishers, of.consumers)
+        )
+        self._publish_dead = PublishCall("publish_dead", keys, lambda of: of.state_keys)
         self._publish_fanout = script("publish_fanout")
 
     def to_queue(

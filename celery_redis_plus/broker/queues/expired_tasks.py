@@ -64,7 +64,7 @@ class ExpiredTasks:
         if tasks:
             self._commands.call(script("remove_expired_tasks"), self._keys, *(task.tag for task in tasks))
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake another worker: this one does not have all of the tasks."""
         self._commands.call(script("notify"), [self._bell], "")
 

@@ -99,7 +99,7 @@ class Messages:
         One that is gone is known by the queue's events: with `archive_index` at once, else if it is among the last `TAIL`.
         """
         of = self._keys.queue(queue)
-        keys = [of.ready, of.delayed, of.index, of.message, of.dying, of.dead]
+        keys = [of.ready, of.delayed, of.index, of.message, of.dlx_outbox, of.dead]
         place, *found = self._commands.call(script("find_message"), keys, tag)
         events = self._trail(queue, tag)
         if place:
@@ -109,7 +109,7 @@ class Messages:
 
     def of_task(self, queue: str, task_id: str) -> list[str]:
         """Return the ids of a Celery task's messages in a queue with `archive_index`, the last published last."""
-        found: bytes | None = self._commands.command("GET", self._keys.queue(queue).task + encode_name(task_id))
+        found: bytes | None = self._commands.command("GET", self._keys.queue(queue).task_index + encode_name(task_id))
         return [] if found is None else found.decode().split()
 
     def delayed_of_task(self, queue: str, task_id: str) -> list[str]:
@@ -133,7 +133,7 @@ class Messages:
         cancelled: list[str] = []
         for at in range(0, len(tags), BATCH):
             page = tags[at : at + BATCH]
-            places = self._keys.queue(queue).places
+            places = self._keys.queue(queue).state_keys
             removed = self._commands.call(script("cancel"), places, int(dead_letter), self._dead_letter_max, *page)
             cancelled += [tag.decode() for tag in removed]
         return cancelled
@@ -146,7 +146,7 @@ class Messages:
             tag: the message's id.
             eta: ms since the epoch, `+ms` from the server's now; what is over is now.
         """
-        return bool(self._commands.call(script("reschedule"), self._keys.queue(queue).places, tag, eta))
+        return bool(self._commands.call(script("reschedule"), self._keys.queue(queue).state_keys, tag, eta))
 
     def move(self, queue: str, tag: str, target: str) -> str | None:
         """Move a message that nobody has yet into another queue, with its priority and its time; return its id there.
@@ -167,7 +167,7 @@ class Messages:
         there = self._keys.queue(target)
         stands_for = standing_of_moved(data.get("headers") or {}, of, there)
         moved: bytes = self._commands.call(
-            script("move_message"), [*of.places, *there.publish], tag, description, pack_text(target), *stands_for
+            script("move_message"), [*of.state_keys, *there.publish], tag, description, pack_text(target), *stands_for
         )
         if moved == b"NOQUEUE":
             raise QueueNotFound(f"queue {target!r} does not exist: the message {tag} stays in {queue!r}")
@@ -175,7 +175,7 @@ class Messages:
 
     def _trail(self, queue: str, tag: str) -> list[Event]:
         of = self._keys.queue(queue)
-        trail: bytes | None = self._commands.command("GET", of.trail + tag.encode())
+        trail: bytes | None = self._commands.command("GET", of.event_index + tag.encode())
         ids = [] if trail is None else trail.split()
         found = self._commands.pipeline([("XRANGE", of.events, entry, entry) for entry in ids]) if ids else []
         return [decode(entry[1][1]) for entries in found if not isinstance(entries, Exception) for entry in entries]

@@ -101,7 +101,7 @@ class Ownership:
     def _own(self, queue: str, before: bytes) -> bool:
         """Take a queue from its owner before, or one without an owner; return False where another connection was first."""
         keys = self._keys.queue(queue)
-        return bool(self._commands.call(script("own_queue"), [keys.meta, keys.interested], before, self.me))
+        return bool(self._commands.call(script("own_queue"), [keys.meta, keys.with_credit], before, self.me))
 
     def _is_connected(self, client: bytes) -> bool:
         try:

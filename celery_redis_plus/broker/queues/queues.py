@@ -100,7 +100,7 @@ class Queues:
         limited = Limits.of(arguments).encode()
         if limited:
             # The scripts that make room have no key of the publishers who wait for it: only such queues pay for one.
-            fields += (("limited", limited), ("room", self._keys.queue(name).room))
+            fields += (("limited", limited), ("waiting_publishers", self._keys.queue(name).waiting_publishers))
         status, queue_id, stands, sizes = self._write(name, arguments, ttl_ms, fields)
         if status == b"differs":
             difference = arguments.difference(QueueArguments.decode(stands), name)
@@ -108,10 +108,10 @@ class Queues:
                 raise PreconditionFailed(difference)
         self.enlist(name, "" if ttl_ms is None else ttl_ms)
         archived = not arguments.transient and self._set_archive(name, arguments.archive)
-        tended = bool(arguments.tended or archived)
-        if tended:
-            self.tend(name)
-        self._known.put(name, KnownQueue(queue_id, arguments, tended))
+        always_swept = bool(arguments.always_swept or archived)
+        if always_swept:
+            self.ensure_swept(name)
+        self._known.put(name, KnownQueue(queue_id, arguments, always_swept))
         self._knowledge.declared(name, arguments)
         return sizes
 
@@ -122,7 +122,7 @@ class Queues:
             keys = self._keys.queue(name)
             if wanted:
                 # Readers find the queue there, before its first event.
-                self._commands.call(script("add_to_queue_set"), [self._keys.archives], encode_name(name))
+                self._commands.call(script("add_to_queue_set"), [self._keys.event_logs], encode_name(name))
             self._commands.call(script("set_event_log"), [keys.meta], self._archive.record(keys) if wanted else "")
         return wanted
 
@@ -140,7 +140,7 @@ class Queues:
         """
         keys = self._keys.queue(name)
         ttl = "" if ttl_ms is None else ttl_ms
-        call = (script("declare"), [keys.meta, keys.ready, keys.delayed, keys.index, keys.interested], arguments.encode(), ttl)
+        call = (script("declare"), [keys.meta, keys.ready, keys.delayed, keys.index, keys.with_credit], arguments.encode(), ttl)
         rules = [item for field in fields for item in field]
         status, queue_id, stands, *sizes = self._commands.call(*call, known_id, FORMAT_VERSION, *rules)
         if status == b"id":
@@ -155,7 +155,7 @@ class Queues:
         self._write(name, QueueArguments(durable=True), None, [("assumed", 1)], queue_id.decode())
         self.enlist(name, "")
         if self._set_archive(name, None):
-            self.tend(name)
+            self.ensure_swept(name)
 
     def renumber(self, name: str) -> None:
         """Give a queue a new id, which goes into the tags of its messages from now on."""
@@ -165,18 +165,18 @@ class Queues:
         """Enter a queue into the list of queues; `ttl` is its life while unused, in ms, '' for a lasting one."""
         self._commands.call(script("list_queue"), [self._keys.queues], encode_name(name), ttl)
 
-    def tend(self, name: str) -> None:
+    def ensure_swept(self, name: str) -> None:
         """Have the queue swept even while nobody consumes it: messages expire there, or go on to a dead-letter exchange."""
-        self._commands.call(script("add_to_queue_set"), [self._keys.tended], encode_name(name))
-        self._commands.call(script("notify"), [self._keys.tended_bell], "")
+        self._commands.call(script("add_to_queue_set"), [self._keys.always_swept], encode_name(name))
+        self._commands.call(script("notify"), [self._keys.sweep_wakeup], "")
 
-    def tended(self) -> list[str]:
+    def always_swept(self) -> list[str]:
         """Return the queues that are swept although nobody may consume them."""
-        return [decode_name(name) for name in self._commands.command("SMEMBERS", self._keys.tended)]
+        return [decode_name(name) for name in self._commands.command("SMEMBERS", self._keys.always_swept)]
 
-    def untend(self, names: Iterable[str]) -> None:
+    def remove_always_swept(self, names: Iterable[str]) -> None:
         """Sweep these queues no longer on that ground."""
-        self._commands.command("SREM", self._keys.tended, *[encode_name(name) for name in names])
+        self._commands.command("SREM", self._keys.always_swept, *[encode_name(name) for name in names])
 
     def arguments(self, name: str) -> QueueArguments | None:
         """Return what the queue was declared with, here or elsewhere, as `known` does."""
@@ -208,10 +208,10 @@ class Queues:
     def see_to_sweep(self, name: str) -> None:
         """Have the queue swept, also where nobody consumes it: messages that expire are on their way. Raises as `known` does."""
         known = self.known(name)
-        if known is None or not known.tended:
-            self.tend(name)
+        if known is None or not known.always_swept:
+            self.ensure_swept(name)
             if known is not None:
-                known.tended = True
+                known.always_swept = True
 
     def without_record(self, names: Sequence[str]) -> list[str]:
         """Return those of the queues that have no record, in one round trip."""
@@ -279,7 +279,7 @@ class Queues:
     def purge(self, name: str) -> int:
         """Remove all waiting messages, ready and delayed; return how many. Memory is freed in batches."""
         keys = self._keys.queue(name)
-        places = [keys.trash, keys.meta, keys.bell, keys.expiry, keys.ready, keys.delayed]
+        places = [keys.trash, keys.meta, keys.wakeup, keys.expiry, keys.ready, keys.delayed]
         purged = int(self._commands.call(script("purge"), places))
         self.empty_trash(name)
         return purged
@@ -368,8 +368,17 @@ class Queues:
     ) -> tuple[int, int, int, bytes]:
         """Run the delete script; return whether it did, the ready messages, whether the queue was transient, its archive."""
         keys = self._keys.queue(name)
-        sets = [keys.ready, keys.delayed, keys.index, keys.dying, keys.dead]
-        others = [keys.trash, keys.meta, keys.bell, keys.timer, keys.consumers, keys.expiry, keys.interested, keys.consumer]
+        sets = [keys.ready, keys.delayed, keys.index, keys.dlx_outbox, keys.dead]
+        others = [
+            keys.trash,
+            keys.meta,
+            keys.wakeup,
+            keys.schedule_wakeup,
+            keys.consumers,
+            keys.expiry,
+            keys.with_credit,
+            keys.consumer,
+        ]
         conditions = (int(if_unused), int(if_empty), int(if_gone), if_id)
         reply: tuple[int, int, int, bytes] = self._commands.call(script("delete"), [*others, *sets], *conditions)
         return reply

@@ -75,14 +75,14 @@ def test_tags_without_a_hash_are_dropped_counted_and_do_not_use_up_the_credit(br
 def test_a_claim_of_nothing_silences_the_bell_and_one_that_leaves_work_rings_it(broker):
     broker.declare("q")
     broker.publish("q", b"1", b"2")
-    broker.client.delete("bell:{q}")
+    broker.client.delete("wakeup:{q}")
     broker.claim("q", credit=1)
-    assert broker.client.exists("bell:{q}")
+    assert broker.client.exists("wakeup:{q}")
     broker.claim("q", credit=1)
-    assert not broker.client.exists("bell:{q}")
-    broker.client.zadd("bell:{q}", {"work": 0})
+    assert not broker.client.exists("wakeup:{q}")
+    broker.client.zadd("wakeup:{q}", {"work": 0})
     broker.claim("q")
-    assert not broker.client.exists("bell:{q}")
+    assert not broker.client.exists("wakeup:{q}")
 
 
 def test_a_claim_of_twenty_queues_in_one_call(broker):

@@ -57,7 +57,7 @@ def test_everything_else_works(full):
     full.settle(Settlement.REQUEUE, *messages[4:6])
     full.settle(Settlement.REJECT, *messages[6:8])
     full.settle(Settlement.HAND_BACK, *messages[8:])
-    full.commands.call(script("sweep"), keys.places, "s", 6000, 4000, 500, 1, 1000, 12_000, -1, 10, 60_000)
+    full.commands.call(script("sweep"), keys.state_keys, "s", 6000, 4000, 500, 1, 1000, 12_000, -1, 10, 60_000)
     assert full.commands.command("HGET", keys.meta, "sweeper") == b"s"
     full.queues.declare("new", QueueArguments.parse("new", durable=True))
     full.consumers.join(Consumer("me.1", "q", "tag"))
@@ -72,9 +72,9 @@ def test_a_worker_may_declare_its_queues_and_they_are_tended_and_archived(full):
     """A worker that starts is what frees memory."""
     archived = QueueArguments.parse("archived", durable=True, arguments={"x-message-ttl": 60_000, "x-archive": True})
     full.queues.declare("archived", archived)
-    assert full.queues.tended() == ["archived"]
-    assert full.client.exists(full.keys.tended_bell)
-    assert full.client.smembers(full.keys.archives) == {b"archived"}
+    assert full.queues.always_swept() == ["archived"]
+    assert full.client.exists(full.keys.sweep_wakeup)
+    assert full.client.smembers(full.keys.event_logs) == {b"archived"}
 
 
 def test_a_posted_ack_is_executed(full):

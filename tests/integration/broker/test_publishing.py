@@ -146,10 +146,10 @@ def test_a_staged_body_that_has_gone_is_refused_and_its_retry_is_not_taken_for_a
 def test_publishing_rings_the_bell_and_a_delayed_message_the_timer(broker):
     broker.declare("q")
     broker.publish("q", b"later", eta="+60000")
-    assert broker.client.exists("timer:{q}")
-    assert not broker.client.exists("bell:{q}")
+    assert broker.client.exists("schedule_wakeup:{q}")
+    assert not broker.client.exists("wakeup:{q}")
     broker.publish("q", b"now")
-    assert broker.client.exists("bell:{q}")
+    assert broker.client.exists("wakeup:{q}")
 
 
 def test_the_score_of_the_farthest_message_is_exact(broker):

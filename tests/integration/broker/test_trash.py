@@ -23,7 +23,7 @@ def delete_and_die(broker, queue):
 
 def purge_and_die(broker, queue):
     of = broker.keys.queue(queue)
-    return broker.commands.call(script("purge"), [of.trash, of.meta, of.bell, of.expiry, of.ready, of.delayed])
+    return broker.commands.call(script("purge"), [of.trash, of.meta, of.wakeup, of.expiry, of.ready, of.delayed])
 
 
 def calls(client):
@@ -33,7 +33,7 @@ def calls(client):
 def left(broker, queue="q"):
     """Return the queue's keys, but for what vanishes by itself: what publishers have left, and the wake-up of the sweep."""
     of = broker.keys.queue(queue)
-    return sorted(key for key in broker.client.keys(f"*{{{queue}}}*") if not key.startswith((of.producer, of.timer)))
+    return sorted(key for key in broker.client.keys(f"*{{{queue}}}*") if not key.startswith((of.producer, of.schedule_wakeup)))
 
 
 @pytest.mark.parametrize("count", [10, 300])

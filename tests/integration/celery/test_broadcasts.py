@@ -66,7 +66,7 @@ def test_celerys_own_broadcast_queues_reach_every_worker_and_vanish_with_them(ap
         assert worker.stop() == 0
 
     def consumed():
-        return [key for key in redis_client.keys("*bcast.one*") + redis_client.keys("*bcast.two*") if b"pub:" not in key]
+        return [key for key in redis_client.keys("*bcast.one*") + redis_client.keys("*bcast.two*") if b"producer:" not in key]
 
     wait_until(lambda: not consumed(), 5, consumed)
     with app.connection_for_write() as connection:

@@ -18,34 +18,36 @@ def test_a_command_on_a_key_of_another_type_names_the_key(commands):
 
 
 def test_every_way_to_send_a_command_names_the_key(commands, open_commands):
-    commands.command("SET", "bell:{q}", "x")
-    errors = [commands.pipeline([("PING",), ("ZCARD", "bell:{q}")])[1]]
-    commands.command_nowait("ZCARD", "bell:{q}", done=lambda _, error: errors.append(error))
-    commands.send_nowait(ZADD_TWO, [b"timer:{q}", b"bell:{q}"], done=lambda _, error: errors.append(error))
+    commands.command("SET", "wakeup:{q}", "x")
+    errors = [commands.pipeline([("PING",), ("ZCARD", "wakeup:{q}")])[1]]
+    commands.command_nowait("ZCARD", "wakeup:{q}", done=lambda _, error: errors.append(error))
+    commands.send_nowait(ZADD_TWO, [b"schedule_wakeup:{q}", b"wakeup:{q}"], done=lambda _, error: errors.append(error))
     commands.read_until()
     blocking = open_commands(BlockingConnection)
     for command in (
-        ("BZMPOP", 1, 2, "timer:{q}", "bell:{q}", "MIN"),
-        ("XREAD", "BLOCK", 9, "STREAMS", "a", "bell:{q}", "$", "$"),
+        ("BZMPOP", 1, 2, "schedule_wakeup:{q}", "wakeup:{q}", "MIN"),
+        ("XREAD", "BLOCK", 9, "STREAMS", "a", "wakeup:{q}", "$", "$"),
     ):
-        commands.command("DEL", "timer:{q}")
+        commands.command("DEL", "schedule_wakeup:{q}")
         blocking.start(*command)
         with pytest.raises(WrongKeyType) as caught:
             blocking.finish()
         errors.append(caught.value)
     assert len(errors) == 5
     for error in errors:
-        assert "key bell:{q} (a string, not a zset)" in str(error), error
-        assert "timer" not in str(error)
+        assert "key wakeup:{q} (a string, not a zset)" in str(error), error
+        assert "schedule_wakeup" not in str(error)
 
 
 def test_an_owed_reply_after_a_refusal_is_still_its_own(commands):
-    commands.command("SET", "bell:{q}", "x")
+    commands.command("SET", "wakeup:{q}", "x")
     answers = []
-    commands.send_nowait(ZADD_TWO, [b"timer:{q}", b"bell:{q}"], done=lambda _, error: answers.append(error), buffered=True)
+    commands.send_nowait(
+        ZADD_TWO, [b"schedule_wakeup:{q}", b"wakeup:{q}"], done=lambda _, error: answers.append(error), buffered=True
+    )
     commands.send_nowait(script("next_queue_id"), [b"queue_ids"], done=lambda reply, _: answers.append(reply), buffered=True)
     with pytest.raises(WrongKeyType):
-        commands.call(ZADD_TWO, [b"timer:{q}", b"bell:{q}"])
+        commands.call(ZADD_TWO, [b"schedule_wakeup:{q}", b"wakeup:{q}"])
     commands.read_until()
     assert isinstance(answers[0], WrongKeyType)
     assert answers[1] == 1
@@ -53,8 +55,8 @@ def test_an_owed_reply_after_a_refusal_is_still_its_own(commands):
 
 
 def test_publishers_that_fail_at_once_ask_for_the_types_once(commands):
-    commands.command("SET", "bell:{q}", "x")
+    commands.command("SET", "wakeup:{q}", "x")
     for _ in range(20):
-        with pytest.raises(WrongKeyType, match=r"bell:\{q\}"):
-            commands.call(ZADD_TWO, [b"timer:{q}", b"bell:{q}"])
+        with pytest.raises(WrongKeyType, match=r"wakeup:\{q\}"):
+            commands.call(ZADD_TWO, [b"schedule_wakeup:{q}", b"wakeup:{q}"])
     assert commands.connector.connections_opened <= 3

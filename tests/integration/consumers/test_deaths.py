@@ -76,18 +76,18 @@ def test_data_of_dead_consumers_whose_list_expired_heals(connect, redis_client):
     channel = connection.channel()
     declare(channel, "single", arguments=SINGLE)
     declare(channel, "exclusive", "prioritised")
-    redis_client.hset("meta:{single}", mapping={"active": "dead.1", "takeover": 1, "bell": "bell:{single}:dead.1"})
+    redis_client.hset("meta:{single}", mapping={"active": "dead.1", "takeover": 1, "wakeup": "wakeup:{single}:dead.1"})
     redis_client.hset("meta:{exclusive}", mapping={"exclusive": "dead.1", "managed": "now"})
-    redis_client.zadd("interested:{exclusive}", {"": "-inf"})
-    redis_client.hset("meta:{prioritised}", mapping={"prioritised": 3, "managed": "now", "bell": "bell:{prioritised}:10"})
-    redis_client.zadd("interested:{prioritised}", {"": "-inf", "dead.1": 10, "dead.2": 4, "dead.3": 0})
+    redis_client.zadd("with_credit:{exclusive}", {"": "-inf"})
+    redis_client.hset("meta:{prioritised}", mapping={"prioritised": 3, "managed": "now", "wakeup": "wakeup:{prioritised}:10"})
+    redis_client.zadd("with_credit:{prioritised}", {"": "-inf", "dead.1": 10, "dead.2": 4, "dead.3": 0})
     inbox = Inbox(channel, kombu.Queue("single", durable=True, queue_arguments=SINGLE), "exclusive", "prioritised")
     for name in ("single", "exclusive", "prioritised"):
         publish(channel, name, name)
     assert sorted(inbox.drain(3, timeout_s=3)) == ["exclusive", "prioritised", "single"]
     assert redis_client.hmget("meta:{exclusive}", "managed", "exclusive") == [None, None]
-    assert redis_client.hmget("meta:{prioritised}", "managed", "prioritised", "bell") == [None, None, None]
-    assert not redis_client.exists("interested:{prioritised}")
+    assert redis_client.hmget("meta:{prioritised}", "managed", "prioritised", "wakeup") == [None, None, None]
+    assert not redis_client.exists("with_credit:{prioritised}")
 
 
 def test_a_takeover_takes_only_what_the_dead_one_held(connect, crew, redis_client):
@@ -240,4 +240,4 @@ def test_a_deleted_queue_leaves_nothing_of_its_consumers(connect, redis_client):
     publish(channel, "q", 2)
     Inbox(connect().channel(), kombu.Queue("q", durable=True, consumer_arguments={"x-priority": 10}))
     channel.queue_delete("q")
-    assert [key for key in redis_client.keys("*{q}*") if not key.startswith(b"pub:")] == []
+    assert [key for key in redis_client.keys("*{q}*") if not key.startswith(b"producer:")] == []

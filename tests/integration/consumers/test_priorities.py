@@ -102,7 +102,7 @@ def test_a_cancelled_consumer_passes_the_queue_on_and_without_priorities_the_que
     publish(publisher, "q", 1)
     assert low.drain(1, timeout_s=3) == [1]
     low.cancel()
-    assert redis_client.hmget("meta:{q}", "managed", "prioritised", "bell") == [None] * 3
+    assert redis_client.hmget("meta:{q}", "managed", "prioritised", "wakeup") == [None] * 3
     plain = Inbox(connect().channel(), "q")
     publish(publisher, "q", 2)
     assert plain.drain(1, timeout_s=3) == [2]

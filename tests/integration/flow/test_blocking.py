@@ -23,7 +23,7 @@ def waiting(redis_client):
     """Wait until so many publishers stand in the queue's line."""
 
     def wait(count, queue="q"):
-        wait_until(lambda: redis_client.zcard(f"room:{{{queue}}}") == count, message=f"{count} waiting publishers")
+        wait_until(lambda: redis_client.zcard(f"waiting_publishers:{{{queue}}}") == count, message=f"{count} waiting publishers")
 
     return wait
 
@@ -64,7 +64,7 @@ def test_a_blocked_publisher_is_woken_by_whatever_makes_room(  # noqa: PLR0917 -
         make_room(channel)
         publisher.join()
         assert publisher.errors == []
-    assert redis_client.keys("room:*") == []
+    assert redis_client.keys("waiting_publishers:*") == []
 
 
 def test_a_message_that_expires_makes_room(bounded, channel, broker_url, only_woken):
@@ -85,7 +85,7 @@ def test_a_publisher_that_is_not_served_in_time_gets_an_error_and_leaves_nothing
     impatient = connect(publish_timeout=0.3).channel()
     with pytest.raises(PublishTimedOut, match=r"'q' stayed full for 0.3 s .*publish_timeout"):
         publish(impatient, queue, 2)
-    assert redis_client.keys("room:*") == []
+    assert redis_client.keys("waiting_publishers:*") == []
     assert redis_client.zcard("queue:{q}") == 1
     assert record()["blocked"] == "1"
 
@@ -236,7 +236,7 @@ def test_who_alone_consumes_a_full_queue_gets_an_error_instead_of_waiting_for_it
         connection.drain_events(timeout=10)
     assert time.monotonic() - began < 5
     assert "only this thread" in errors[0]
-    assert redis_client.keys("room:*") == []
+    assert redis_client.keys("waiting_publishers:*") == []
 
 
 def test_who_shares_a_full_queue_with_others_waits_for_them(bounded, channel, connect, connection, redis_client):

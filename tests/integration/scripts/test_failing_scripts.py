@@ -71,7 +71,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
         Scenario(
             lambda shop: shop.run(
                 "release_session",
-                [shop.q.ready, shop.q.index, shop.q.message, shop.q.bell, shop.q.expiry, shop.q.timer, shop.q.meta],
+                [shop.q.ready, shop.q.index, shop.q.message, shop.q.wakeup, shop.q.expiry, shop.q.schedule_wakeup, shop.q.meta],
                 "holder",
                 "-inf",
                 100,
@@ -115,7 +115,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
         Scenario(
             lambda shop: shop.sweep(),
             before=lambda shop: shop.run(
-                "purge", [shop.q.trash, shop.q.meta, shop.q.bell, shop.q.expiry, shop.q.ready, shop.q.delayed]
+                "purge", [shop.q.trash, shop.q.meta, shop.q.wakeup, shop.q.expiry, shop.q.ready, shop.q.delayed]
             ),
             ends=bodies("ready1", "ready2", "ready3", "mortal", "later1", "later2"),
         ),
@@ -125,9 +125,9 @@ SCENARIOS: dict[str, list[Scenario]] = {
         Scenario(lambda shop: shop.messages.cancel("q", [shop.tag("ready"), shop.tag("delayed")], dead_letter=True)),
     ],
     "dead_letter_one": [
-        Scenario(lambda shop: shop.run("dead_letter_one", shop.q.places, shop.tag("ready"), "timeout", 5)),
-        Scenario(lambda shop: shop.run("dead_letter_one", shop.q.places, shop.tag("delayed"), "timeout", 5)),
-        Scenario(lambda shop: shop.run("dead_letter_one", shop.q.places, shop.tag("index"), "timeout", 5)),
+        Scenario(lambda shop: shop.run("dead_letter_one", shop.q.state_keys, shop.tag("ready"), "timeout", 5)),
+        Scenario(lambda shop: shop.run("dead_letter_one", shop.q.state_keys, shop.tag("delayed"), "timeout", 5)),
+        Scenario(lambda shop: shop.run("dead_letter_one", shop.q.state_keys, shop.tag("index"), "timeout", 5)),
     ],
     "reschedule": [
         Scenario(lambda shop: shop.messages.reschedule("q", shop.tag("ready"), "+5000")),
@@ -145,7 +145,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
         Scenario(lambda shop: shop.dead.replay(shop.dead.page("q")[0], "d")),
         Scenario(lambda shop: shop.see_off("q"), before=dying, arguments=DLX),
     ],
-    "store_dead_letters": [Scenario(lambda shop: shop.dead.keep("q", [shop.tag("dying")]), before=dying, arguments=DLX)],
+    "store_dead_letters": [Scenario(lambda shop: shop.dead.keep("q", [shop.tag("dlx_outbox")]), before=dying, arguments=DLX)],
     "delete_dead": [
         Scenario(lambda shop: shop.dead.delete("q", [shop.tag("dead")]), bodies("dead1")),
         Scenario(lambda shop: shop.dead.purge("q"), bodies("dead1", "dead2")),
@@ -156,24 +156,37 @@ SCENARIOS: dict[str, list[Scenario]] = {
     "publish_dead": [
         Scenario(
             lambda shop: shop.run(
-                "publish_dead", [*shop.q.places, b"pub:{q}:p"], b"{}\nnew", 255, 0, 1, 0, 900_000, "", "unroutable", 5, ""
+                "publish_dead",
+                [*shop.q.state_keys, b"producer:{q}:p"],
+                b"{}\nnew",
+                255,
+                0,
+                1,
+                0,
+                900_000,
+                "",
+                "unroutable",
+                5,
+                "",
             )
         )
     ],
     "claim_restricted": [
         Scenario(
-            lambda shop: shop.run("claim_restricted", shop.q.crew, 10, 30_000, "holder", 10**6, "", 10, 0, 5, 5, "w"),
+            lambda shop: shop.run("claim_restricted", shop.q.consumer_keys, 10, 30_000, "holder", 10**6, "", 10, 0, 5, 5, "w"),
             arguments={"x-max-unacked": 5},
         ),
     ],
-    "register_consumer": [Scenario(lambda shop: shop.run("register_consumer", shop.q.crew, "me", 60_000, 0, 0, "tag", "t"))],
+    "register_consumer": [
+        Scenario(lambda shop: shop.run("register_consumer", shop.q.consumer_keys, "me", 60_000, 0, 0, "tag", "t"))
+    ],
     "deregister_consumer": [
         Scenario(
-            lambda shop: shop.run("deregister_consumer", shop.q.crew, "me"),
-            before=lambda shop: shop.run("register_consumer", shop.q.crew, "me", 60_000, 0, 0, "tag", "t"),
+            lambda shop: shop.run("deregister_consumer", shop.q.consumer_keys, "me"),
+            before=lambda shop: shop.run("register_consumer", shop.q.consumer_keys, "me", 60_000, 0, 0, "tag", "t"),
         )
     ],
-    "report_no_credit": [Scenario(lambda shop: shop.run("report_no_credit", shop.q.crew, "me"))],
+    "report_no_credit": [Scenario(lambda shop: shop.run("report_no_credit", shop.q.consumer_keys, "me"))],
     "pause": [
         Scenario(lambda shop: shop.pausing.pause("q", "why")),
         Scenario(lambda shop: shop.pausing.resume("q"), before=lambda shop: shop.pausing.pause("q", "why")),

@@ -115,9 +115,9 @@ def test_every_key_of_a_mixed_run_is_on_the_page_with_its_type_and_fields(connec
     patterns = set().union(*(kinds for _, kinds in steps))
     assert {
         "meta:{Q}", "queue:{Q}", "delayed:{Q}", "messages_index:{Q}", "expiry:{Q}", "dead:{Q}", "message:{Q}:TAG",
-        "consumers:{Q}", "consumer:{Q}:CONSUMER", "interested:{Q}", "pub:{Q}:PRODUCER", "unique:{Q}:TEXT", "events:{Q}",
-        "events_meta:{Q}", "trail:{Q}:TAG", "binding:{X}", "/0.X", "fanout:{/0.X}", "subscribers:{/0.X}",
-        "cursors:{/0.X}", "subscriber:{/0.X}", "queues", "queue_ids", "exchanges", "archives", "track:{ID}",
+        "consumers:{Q}", "consumer:{Q}:CONSUMER", "with_credit:{Q}", "producer:{Q}:PRODUCER", "dedup:{Q}:TEXT", "events:{Q}",
+        "events_meta:{Q}", "event_index:{Q}:TAG", "binding:{X}", "/0.X", "fanout:{/0.X}", "subscribers:{/0.X}",
+        "cursors:{/0.X}", "subscriber:{/0.X}", "queues", "queue_ids", "exchanges", "event_logs", "track:{ID}",
         "track_events:{ID}", "tracks",
     } <= patterns  # fmt: skip
 
@@ -138,7 +138,7 @@ def test_an_empty_queue_has_exactly_the_keys_that_the_page_says(connect, redis_c
     found = types_of_keys(redis_client)
 
     # `epoch` comes with the first process that looks for it.
-    assert {describe(key).pattern for key in found} - {"epoch"} == {"meta:{Q}", "queues", "queue_ids"}
+    assert {describe(key).pattern for key in found} - {"database_id"} == {"meta:{Q}", "queues", "queue_ids"}
     assert all(describe(key).of_empty_queue for key in found)
 
 

@@ -108,7 +108,7 @@ class Workshop:
             if limits is None:
                 self.publisher.to_queue(queue, Outgoing(b"{}", body, 255, eta, life), PublishAttempt())
             else:
-                keys = [*self.q.places, self.q.room, self.q.consumers, self.q.producer + b"p"]
+                keys = [*self.q.state_keys, self.q.waiting_publishers, self.q.consumers, self.q.producer + b"p"]
                 number = next(self.numbers)
                 self.run("publish_bounded", keys, b"{}\n" + body, 255, eta, number, 0, 900_000, life, limits, "0 0 me ", "")
 
@@ -130,7 +130,7 @@ class Workshop:
         return tags[0].decode()
 
     def see_off(self, queue: str) -> None:
-        for letter in self.dead.dying(queue):
+        for letter in self.dead.awaiting_dlx(queue):
             self.dead.forward(letter, ["d"], ("", "d"))
 
     def sweep(self) -> None:
@@ -152,7 +152,7 @@ class Workshop:
             self.sweep()
         self.claim("q", "d")
         if self.client.hexists(self.q.meta, "managed"):
-            self.run("claim_restricted", self.q.crew, 10, 30_000, "other", 10**6, "", 10, 0, 5, 5, "w")
+            self.run("claim_restricted", self.q.consumer_keys, 10, 30_000, "other", 10**6, "", 10, 0, 5, 5, "w")
         self.sweep()
 
     def found(self) -> Counter[bytes]:

@@ -71,7 +71,7 @@ def test_one_that_its_dead_letter_exchange_gets_is_kept_there(connect, redis_cli
     inbox = Inbox(connect().channel(), kombu.Queue("q", durable=True, queue_arguments=DLX))
     assert inbox.drain(1) == ["next"]
     wait_until(lambda: publisher.queue_sizes("graves").ready + redis_client.zcard("dead:{q}") == 1)
-    assert redis_client.zcard("dying:{q}") == 0
+    assert redis_client.zcard("dlx_outbox:{q}") == 0
 
 
 def test_a_large_message_without_its_body_becomes_a_dead_letter(connect, redis_client):

@@ -94,12 +94,12 @@ def test_a_cap_of_one_queue_does_not_reach_the_next_one_that_a_message_is_routed
 def test_a_queue_whose_messages_expire_is_swept_after_it_was_declared_again(channel, declare_elsewhere, redis_client):
     declare(channel, "q")
     publish(channel, "q", "a", expiration=60)
-    assert redis_client.sismember("tended", "q")
+    assert redis_client.sismember("always_swept", "q")
     declare_elsewhere("q")
     # A look for tended queues came between the deletion and the new declaration.
-    redis_client.srem("tended", "q")
+    redis_client.srem("always_swept", "q")
     publish(channel, "q", "b", expiration=60)
-    assert redis_client.sismember("tended", "q")
+    assert redis_client.sismember("always_swept", "q")
     assert channel.queue_sizes("q").ready == 1
 
 
@@ -144,7 +144,7 @@ def test_a_running_consumer_hears_of_messages_when_its_queue_has_got_a_single_ac
     inbox.pump(0.1)
     declare_elsewhere("q", arguments={"x-single-active-consumer": True})
     service = channel.session.service
-    wait_until(lambda: not inbox.pump(0.05) and channel.bells["q"] != channel.session.keys.queue("q").bell)
+    wait_until(lambda: not inbox.pump(0.05) and channel.bells["q"] != channel.session.keys.queue("q").wakeup)
     assert service.roster.due_at
     publish(channel, "q", "a")
     assert inbox.drain(1, timeout_s=8) == ["a"]

@@ -259,7 +259,7 @@ def test_an_empty_claim_does_not_hang_a_consumer(connect):
     # The bell rings for a message and somebody swallows the bell: the next look comes by itself.
     other = connect().channel()
     publish(other, "q", "found")
-    other.session.commands.command("DEL", keys.bell)
+    other.session.commands.command("DEL", keys.wakeup)
     assert inbox.drain(1, timeout_s=3) == ["found"]
 
 

@@ -10,7 +10,7 @@ from tests.support.inbox import publish
 from tests.support.waiting import wait_until
 
 #: Keys of the database that stay, each one key whatever was deleted; `docs/operating.md` lists them.
-STAY = {b"queues", b"queue_ids", b"epoch", b"tended", b"bell_tended", b"archives", b"exchanges"}
+STAY = {b"queues", b"queue_ids", b"database_id", b"always_swept", b"sweep_wakeup", b"event_logs", b"exchanges"}
 
 #: Kind -> declaration, arguments, consumers' arguments, how messages are published.
 KINDS = {
@@ -80,7 +80,7 @@ def left(client):
 
 
 def _goes(key, ttl):
-    lives_ms = {b"pub": 900_000, b"wake": 60_000, b"binding": 3_600_000}
+    lives_ms = {b"producer": 900_000, b"client_wakeup": 60_000, b"binding": 3_600_000}
     return 0 < ttl <= lives_ms.get(key.partition(b":")[0], 0)
 
 
@@ -100,10 +100,10 @@ def test_a_deleted_fanout_subscriber_and_its_exchange_leave_nothing(connect, red
 
 def test_a_bell_that_is_passed_on_after_its_queue_was_deleted_goes(channel, redis_client):
     channel.queue_declare("q", durable=True)
-    bell = channel.session.keys.queue("q").bell
+    bell = channel.session.keys.queue("q").wakeup
     channel.queue_delete("q")
-    channel.session.waiter.ring(bell)
-    assert 0 < redis_client.pttl("bell:{q}") <= 60_000
+    channel.session.waiter.notify(bell)
+    assert 0 < redis_client.pttl("wakeup:{q}") <= 60_000
 
 
 def test_the_number_of_deleted_queues_that_are_remembered_is_bounded(channel, redis_client, monkeypatch):

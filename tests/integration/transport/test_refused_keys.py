@@ -14,7 +14,7 @@ from tests.support.waiting import wait_until
 FOREIGN = r"script {}, key {} \(a string, not a zset\)\)\. What to do: use another database"
 
 
-@pytest.mark.parametrize("key", ["meta", "queue", "bell"])
+@pytest.mark.parametrize("key", ["meta", "queue", "wakeup"])
 def test_a_publish_into_a_foreign_key_names_it(channel, redis_client, key):
     declare(channel, "q")
     redis_client.delete(f"{key}:{{q}}")
@@ -75,7 +75,7 @@ def as_user(start_server, connect):
 
 
 def test_a_key_outside_of_the_users_patterns_is_named(as_user):
-    refused = as_user("+@all", "~*:{q}", "~*:{q}:*", "~queues", "~queue_ids", "~epoch", "~exchanges")
+    refused = as_user("+@all", "~*:{q}", "~*:{q}:*", "~queues", "~queue_ids", "~database_id", "~exchanges")
     publish(refused, "q", "y")
     with pytest.raises(NoPermission, match=r"\(command \w+, key meta:\{other\}\)"):
         declare(refused, "other")
@@ -84,8 +84,8 @@ def test_a_key_outside_of_the_users_patterns_is_named(as_user):
 def test_one_key_outside_of_the_users_patterns_is_named_alone(as_user):
     patterns = [
         "~queues",
-        "~epoch",
-        *(f"~{kind}:{{q}}*" for kind in ("meta", "message", "bell", "timer", "expiry", "delayed", "pub")),
+        "~database_id",
+        *(f"~{kind}:{{q}}*" for kind in ("meta", "message", "wakeup", "schedule_wakeup", "expiry", "delayed", "producer")),
     ]
     with pytest.raises(NoPermission, match=r"\(script publish, key queue:\{q\}\)"):
         publish(as_user("+@all", *patterns), "q", "y")
@@ -100,7 +100,7 @@ def test_a_command_that_a_script_may_not_run_is_named_with_the_script(as_user):
 
 
 def test_a_user_who_may_not_even_ask_for_types_hears_of_all_keys(as_user):
-    refused = as_user("+@all", "-type", "~meta:{q}", "~queues", "~epoch")
+    refused = as_user("+@all", "-type", "~meta:{q}", "~queues", "~database_id")
     with pytest.raises(NoPermission, match=r"script publish, one of the keys .*meta:\{q\}, queue:\{q\}, delayed:\{q\}"):
         publish(refused, "q", "y")
 

@@ -57,7 +57,7 @@ def test_the_first_time_it_is_back_at_once_and_then_it_waits_longer_each_time(ch
         # Its time comes.
         for tag in redis_client.zrange("delayed:{q}", 0, -1):
             redis_client.zadd("delayed:{q}", {tag: 1})
-            redis_client.zadd("timer:{q}", {"due": 0})
+            redis_client.zadd("schedule_wakeup:{q}", {"due": 0})
     assert seen[0] == 0
     for pause, least, most in zip(seen[4:], (200, 600, 1400, 3000, 4800, 4800), (400, 800, 1600, 3200, 5000, 5000), strict=True):
         assert least <= pause <= most, seen

@@ -77,8 +77,10 @@ def test_closing_an_idle_consumer_leaves_no_key(connect, redis_client):
     connection.close()
     end_services()
     keys = set(redis_client.keys("*"))
-    assert not [key for key in keys if key.startswith((b"wake:", b"consumer", b"bell:", b"timer:", b"message:"))]
-    assert {key for key in keys if redis_client.pttl(key) == -1} == {b"queues", b"queue_ids", b"epoch", b"meta:{q}"}
+    assert not [
+        key for key in keys if key.startswith((b"client_wakeup:", b"consumer", b"wakeup:", b"schedule_wakeup:", b"message:"))
+    ]
+    assert {key for key in keys if redis_client.pttl(key) == -1} == {b"queues", b"queue_ids", b"database_id", b"meta:{q}"}
 
 
 def test_an_unused_connection_writes_nothing(connect, redis_client):

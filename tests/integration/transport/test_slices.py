@@ -53,16 +53,16 @@ def test_a_flood_of_dead_letters_delays_neither_heartbeats_nor_timers(held, conn
     tags = [f"{number:019d}.x" for number in range(FLOOD)]
     for tag in tags:
         pipe.hset(f"message:{{poison}}:{tag}", mapping={"payload": envelope + "\nx", "score": 1, "reason": "rejected", "died": 1})
-    pipe.zadd("dying:{poison}", dict.fromkeys(tags, 1))
+    pipe.zadd("dlx_outbox:{poison}", dict.fromkeys(tags, 1))
     pipe.execute()
     times = heartbeats(channel.session.service, monkeypatch)
     inbox = Inbox(connect(visibility_timeout=VISIBILITY_TIMEOUT_S).channel(), poison)
-    wait_until(lambda: redis_client.zcard("dying:{poison}") < FLOOD)
+    wait_until(lambda: redis_client.zcard("dlx_outbox:{poison}") < FLOOD)
     began = time.time()
     publish(channel, "poison", "delayed", headers={"x-delay": 200})
     assert inbox.drain(1) == ["delayed"]
     assert inbox.times[0] - began < 1.5
-    wait_until(lambda: not redis_client.zcard("dying:{poison}"), 30)
+    wait_until(lambda: not redis_client.zcard("dlx_outbox:{poison}"), 30)
     wait_until(lambda: len(times) > 2)
     assert channel.queue_sizes("graves").ready == FLOOD
     assert max(after - before for before, after in itertools.pairwise(times)) < 3 * INTERVAL_S

@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 
 #: What stays for good: the list of queues (with the tombstone), the counter of queue ids, exchanges.
 #: The last one counts what nobody takes.
-LASTING = {b"queues", b"queue_ids", b"exchanges", b"epoch", b"meta:{celery_redis_plus.undelivered}"}
+LASTING = {b"queues", b"queue_ids", b"exchanges", b"database_id", b"meta:{celery_redis_plus.undelivered}"}
 
 
 def janitor(channel):

@@ -42,25 +42,25 @@ def test_a_cancelled_consumer_leaves_no_lasting_key(channel, queue, redis_client
     inbox.cancel()
     channel.close()
     wait_until(lambda: redis_client.zcard("queue:{q}") == 10)
-    assert redis_client.exists("bell:{q}", "expiry:{q}") == 2
+    assert redis_client.exists("wakeup:{q}", "expiry:{q}") == 2
     assert lasting() == set()
 
 
 def test_a_claim_that_leaves_messages_leaves_no_lasting_bell(channel, queue, redis_client, lasting):
     publish(channel, "q", *range(10))
-    redis_client.delete("bell:{q}")
+    redis_client.delete("wakeup:{q}")
     channel.basic_get("q")
-    assert redis_client.exists("bell:{q}")
+    assert redis_client.exists("wakeup:{q}")
     # The index has its TTL from whoever looks after a queue that is used.
     assert lasting() <= {b"messages_index:{q}"}
 
 
 def test_a_consumer_that_joins_leaves_no_lasting_key(channel, queue, redis_client, lasting):
     publish(channel, "q", *range(10))
-    redis_client.delete("bell:{q}")
+    redis_client.delete("wakeup:{q}")
     channel.basic_qos(0, 1, False)
     channel.basic_consume("q", callback=lambda message: None)
-    assert redis_client.exists("bell:{q}")
+    assert redis_client.exists("wakeup:{q}")
     assert lasting() == set()
 
 

@@ -63,7 +63,7 @@ def test_the_store_is_bounded_as_that_of_any_queue(connect, exchange, letters, r
     assert [letter.body for letter in letters.all(UNDELIVERED)] == [b"2", b"3", b"4"]
     assert redis_client.hget(f"meta:{{{UNDELIVERED}}}", "dead_evicted") == b"2"
     # Somebody sweeps it although nobody consumes it, so that `dead_letter_ttl` holds.
-    assert redis_client.sismember("tended", UNDELIVERED)
+    assert redis_client.sismember("always_swept", UNDELIVERED)
 
 
 def test_a_mandatory_one_is_an_error_and_is_not_kept(channel, exchange, letters):

@@ -145,7 +145,7 @@ class InMemoryWaiter:
     def wake(self) -> None:
         self._came, self._over = None, True
 
-    def ring(self, bell: bytes) -> None:
+    def notify(self, bell: bytes) -> None:
         self.rung.append(bell)
 
 

@@ -16,7 +16,7 @@ def busy(consuming, hub):
     world.loop.claiming.works_beside = True
     turn(world, until=lambda: world.messages)
     world.broker.publish("q", "b")
-    world.connection.waiter.rings(world.connection.keys.queue("q").bell)
+    world.connection.waiter.rings(world.connection.keys.queue("q").wakeup)
     turn(world, until=lambda: world.broker.posted)
     yield world
     world.loop.detach()

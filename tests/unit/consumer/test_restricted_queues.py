@@ -95,6 +95,6 @@ def test_queues_with_priorities_hear_that_the_credit_is_gone(consuming):
     world.channel("q", "r", prefetch=1)
     world.drain()
     world.broker.publish("r", "b")
-    world.connection.waiter.rings(world.connection.keys.queue("r").bell)
+    world.connection.waiter.rings(world.connection.keys.queue("r").wakeup)
     assert world.drain() == ["b"]
     assert world.connection.suspended == ["q"]

@@ -69,7 +69,7 @@ def test_a_busy_channel_asks_for_messages_of_the_others(consuming):
     world.channel("r", prefetch=1)
     world.drain()
     world.broker.publish("q", *map(str, range(20)))
-    world.connection.waiter.rings(world.connection.keys.queue("q").bell)
+    world.connection.waiter.rings(world.connection.keys.queue("q").wakeup)
     came = []
     for number in range(20):
         if number == 10:

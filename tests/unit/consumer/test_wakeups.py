@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def bell(world, queue):
-    return world.connection.keys.queue(queue).bell
+    return world.connection.keys.queue(queue).wakeup
 
 
 def test_a_consumer_waits_for_the_wake_ups_of_its_queues(consuming):

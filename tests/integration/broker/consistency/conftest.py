@@ -58,7 +58,7 @@ class State:
         assert violations(self.client, self.broker.keys) == []
 
     def place(self, tag):
-        names = ("ready", "delayed", "index", "dying", "dead")
+        names = ("ready", "delayed", "index", "dlx_outbox", "dead")
         return [name for name in names if self.client.zscore(getattr(self.keys, name), tag) is not None]
 
 

@@ -44,7 +44,7 @@ def test_a_lost_record_is_noticed_by_whatever_is_left_of_the_queue(state, left):
 def test_a_queue_that_is_not_listed_is_listed(state):
     state.broker.declare("ttl", arguments={"x-message-ttl": 1000})
     state.broker.declare("t", arguments={"x-expires": 60_000})
-    state.client.delete(state.broker.keys.queues, state.broker.keys.tended)
+    state.client.delete(state.broker.keys.queues, state.broker.keys.always_swept)
 
     assert state.rules() == {"unlisted": 4}
     state.repair()
@@ -69,7 +69,7 @@ def test_what_a_transient_queue_left_is_cleared_away_when_no_janitor_did(state):
     assert client.zscore(broker.keys.queues, "t") < 0
 
 
-@pytest.mark.parametrize("kind", ["bell", "timer", "trash"])
+@pytest.mark.parametrize("kind", ["wakeup", "schedule_wakeup", "trash"])
 def test_keys_of_no_queue_are_removed_without_making_one(state, kind):
     state.client.zadd(getattr(state.broker.keys.queue("gone"), kind), {"work": 0})
 
@@ -129,7 +129,7 @@ def test_ids_stay_unique(state, broker):
 
 
 def test_keys_that_should_vanish_by_themselves_do(state):
-    for key in (state.hash(b"staged.abc.1"), state.keys.producer + b"abc", state.broker.keys.wake("client")):
+    for key in (state.hash(b"staged.abc.1"), state.keys.producer + b"abc", state.broker.keys.client_wakeup("client")):
         state.client.hset(key, "body", "x")
 
     assert state.rules() == {"never-expires": 3}

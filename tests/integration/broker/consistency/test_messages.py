@@ -10,7 +10,7 @@ LEVEL = 10**13
 FAR = 10**12
 
 
-@pytest.mark.parametrize("place", ["ready", "delayed", "index", "dying", "dead"])
+@pytest.mark.parametrize("place", ["ready", "delayed", "index", "dlx_outbox", "dead"])
 def test_a_tag_without_a_message_is_removed_and_counted(state, place):
     state.client.zadd(getattr(state.keys, place), {b"00000000001deadbeef.1": 5})
 
@@ -27,7 +27,7 @@ def test_a_message_in_no_set_goes_back_to_its_place(state, of, place):
     tag, key = getattr(state, of), getattr(state.keys, place)
     score = state.client.zscore(key, tag)
     state.client.zrem(key, tag)
-    state.client.delete(state.keys.bell)
+    state.client.delete(state.keys.wakeup)
 
     assert state.rules() == {"no-place": 1}
     state.repair()
@@ -35,7 +35,7 @@ def test_a_message_in_no_set_goes_back_to_its_place(state, of, place):
     if place in {"ready", "delayed", "dead"}:
         # The score of a ready message is made of its priority and the time in its tag.
         assert state.client.zscore(key, tag) == pytest.approx(score, abs=2)
-    assert state.client.exists(state.keys.bell) == (place == "ready")
+    assert state.client.exists(state.keys.wakeup) == (place == "ready")
 
 
 def test_a_claimed_message_whose_place_was_lost_stays_with_its_consumer(state):
@@ -61,7 +61,7 @@ def test_a_lost_score_is_made_anew_also_where_low_priorities_come_first(state):
         ("delayed", ["ready"], "delayed"),
         ("delayed", ["index", "dead"], "delayed"),
         ("claimed", ["ready"], "index"),
-        ("claimed", ["ready", "delayed", "dead", "dying"], "index"),
+        ("claimed", ["ready", "delayed", "dead", "dlx_outbox"], "index"),
         ("dead", ["ready"], "dead"),
         ("dead", ["index", "trash"], "dead"),
     ],
@@ -181,12 +181,12 @@ def test_a_ready_message_with_a_ttl_is_listed_again(state):
 
 def test_ready_messages_that_nobody_would_notice_are_rung_for(state):
     state.client.zadd(state.keys.consumers, {"someone": 2 * FAR})
-    state.client.delete(state.keys.bell)
+    state.client.delete(state.keys.wakeup)
     # A young message may be on its way to the first sweep.
     assert state.check() == []
     (score,) = state.client.zmscore(state.keys.ready, [state.urgent])
     state.client.zadd(state.keys.ready, {state.urgent: score - 20_000})
 
-    assert state.rules() == {"no-bell": 1}
+    assert state.rules() == {"no-wakeup": 1}
     state.repair()
-    assert state.client.exists(state.keys.bell)
+    assert state.client.exists(state.keys.wakeup)
