@@ -205,14 +205,14 @@ class UnknownEventSchema(CeleryRedisPlusError):
 
 
 class EventsLost(CeleryRedisPlusError):
-    """Lifecycle events went before a reader had read them: trimmed by `archive_maxlen` or `archive_max_age`, or
+    """Lifecycle events went before a reader had read them: trimmed by `event_log_maxlen` or `event_log_max_age`, or
     with a stream that was deleted. The message names the queue, the first and the last of them and their number.
     Read sooner or keep more; `failOnDataLoss=false` goes on without them, and counts them.
     """
 
 
 class NoEvents(CeleryRedisPlusError):
-    """A queue has no lifecycle events to read. Switch the archive on (`archive=True`) in the application; check
+    """A queue has no lifecycle events to read. Switch the event log on (`event_log=True`) in the application; check
     the queue's name, the prefix and the database number.
     """
 

@@ -20,7 +20,8 @@ to the field `ended`, sets `epoch` to max(now ms, old epoch + 1), and adds `<epo
 reader knows each entry's version. Its value is the columns of `VALUE` (what happened, then the description), in that order,
 joined by one TAB each: always 19 TABs, also behind empty columns, so that a reader can parse a thousand entries at once as one
 table (which is twice as fast as a description packed for itself). An empty column means "none". Numbers are decimal. A second
-field, `p` (`PAYLOAD_FIELD`), holds the stored payload as it is, in `published` entries of queues with `archive_payload`. In Lua:
+field, `p` (`PAYLOAD_FIELD`), holds the stored payload as it is, in `published` entries of queues with `event_log_payload`. In
+Lua:
 
     local NO_DESCRIPTION = '\t\t\t\t\t\t\t\t\t\t'  -- 10
     'published\t' .. ts .. '\t' .. tag .. '\t\t\t\t\t\t\t' .. description
@@ -44,16 +45,16 @@ published with a delay has `published` and then `delayed`; one that dies and goe
 says which changes are possible; `illegal_steps` checks a path.
 
 **Readers** register what they have committed in the hash `events_readers:{Q}`: name -> `EPOCH-N MS LOST`, the last entry that is
-safe with them, the server's ms when they said so, and how many were trimmed before they could read them. Beyond `archive_maxlen`
-and `archive_max_age` the sweep trims entries up to the least of them; the others only beyond `archive_hard_maxlen`, which counts
-them in `overrun`. Without readers the bounds decide.
+safe with them, the server's ms when they said so, and how many were trimmed before they could read them. Beyond
+`event_log_maxlen` and `event_log_max_age` the sweep trims entries up to the least of them; the others only beyond
+`event_log_hard_maxlen`, which counts them in `overrun`. Without readers the bounds decide.
 
 **Sampling** is per message: `sampled(id, permille)` decides from the number in the id, once, when the message is published into
 an archived queue. The 20th character of its id says so (`-`; `.` where no events are written: `is_told`), so each message is told
 of as a whole, and a message of a queue that is not archived costs the scripts one comparison.
 
-**The index** (`archive_index`): `event_index:{Q}:ID` holds the ids of a message's entries, `task_index:{Q}:TASK-ID` the ids of a
-task's messages, each followed by a space; both expire `archive_max_age` after the last.
+**The index** (`event_log_index`): `event_index:{Q}:ID` holds the ids of a message's entries, `task_index:{Q}:TASK-ID` the ids of
+a task's messages, each followed by a space; both expire `event_log_max_age` after the last.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ VALUE = (*PACKED, *DESCRIPTION)
 #: What readers add.
 DERIVED = (
     Column("published_at", "ms", "When the message was published, server ms: the first 11 hexadecimal digits of its id."),
-    Column("payload", "bytes", "The stored payload, on `published` of queues with `archive_payload`."),
+    Column("payload", "bytes", "The stored payload, on `published` of queues with `event_log_payload`."),
 )
 
 #: All columns of the table `events`, in order.
@@ -150,7 +151,7 @@ META_FIELDS = {
     "epoch": "The current epoch.",
     "ended": "Epochs that are over, oldest first: `EPOCH:LAST EPOCH:LAST `.",
     "skipped": "How many events were not written because memory was full.",
-    "skipped_told": "How many of these the log has told of.",
+    "skipped_logged": "How many of these the log has reported.",
     "checked": "Server ms of the last look at memory and `run_id`.",
     "full": "Whether memory was full then: 0 or 1.",
     "run": "The server's `run_id` then; another one begins a new epoch.",

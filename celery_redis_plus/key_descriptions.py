@@ -244,14 +244,14 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.event_index + b"TAG",
         "string",
-        "Ids of a message's events, each with a space behind it (`archive_index`).",
-        "`archive_max_age` after the last event.",
+        "Ids of a message's events, each with a space behind it (`event_log_index`).",
+        "`event_log_max_age` after the last event.",
     ),
     KeyDescription(
         _Q.task_index + b"TASK",
         "string",
-        "Tags of a task's messages, each with a space behind it (`archive_index`).",
-        "`archive_max_age` after the last one.",
+        "Tags of a task's messages, each with a space behind it (`event_log_index`).",
+        "`event_log_max_age` after the last one.",
     ),
 )
 

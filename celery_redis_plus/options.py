@@ -63,13 +63,6 @@ class Options:
         "The least time between two claims of a connection: larger batches, later. Others may take what comes meanwhile.",
         unit="s",
     )
-    max_fetch_interval: float | None = kinds.option(
-        kinds.number(0.05, 3600),
-        None,
-        "The longest time for which an idle consumer does not look by itself. It takes the place of `polling_interval`.",
-        unit="s",
-        none="as polling_interval",
-    )
     graceful_timeout: float | None = kinds.option(
         kinds.number(0),
         None,
@@ -174,10 +167,10 @@ class Options:
     wait_replicas_timeout: float = kinds.option(
         _TIMEOUT, 1, "How long a publish waits for its replicas; only with `wait_replicas`.", unit="s"
     )
-    unheard_exchanges: str = kinds.option(
+    ignore_unroutable_exchanges: str = kinds.option(
         kinds.text("names of exchanges, separated by commas, with * and ?"),
         "celeryev,*.pidbox,reply*",
-        "Exchanges to which nobody may listen: a message that nobody takes is only counted there. Elsewhere it becomes a "
+        "Exchanges where a message without a queue or subscriber is only counted. Elsewhere it becomes a "
         "dead letter of the queue `celery_redis_plus.undelivered`, or an error if it is `mandatory`. `celeryev` also stands for "
         "the exchange that Celery's setting `event_exchange` names.",
     )
@@ -275,12 +268,12 @@ class Options:
         none="as the URL says",
         secret=True,
     )
-    archive: bool | None = kinds.option(
+    event_log: bool | None = kinds.option(
         kinds.flag(),
         None,
         "Write the lifecycle events of the messages in lasting queues to streams, for `message`, the Spark pipeline and other "
         "readers. True and False are set in each queue that is declared, for all processes; a queue's `x-archive` goes first.",
-        none="queues stay as they are; new ones are not archived",
+        none="queues stay as they are; new ones have none",
     )
     error_traceback_bytes: int = kinds.option(
         kinds.number(0, 10_000, integer=True),
@@ -289,41 +282,41 @@ class Options:
         "source lines and, in the exception's text, perhaps personal data: all who read the broker can read them.",
         unit="bytes",
     )
-    archive_sample: float = kinds.option(
+    event_log_sample: float = kinds.option(
         kinds.number(0.001, 1), 1, "The share of messages whose events are written, each with all of its events."
     )
-    archive_events: tuple[str, ...] | None = kinds.option(
+    event_log_events: tuple[str, ...] | None = kinds.option(
         kinds.names(*TRANSITIONS), None, "The events that are written, by name.", none="all"
     )
-    archive_payload: bool = kinds.option(
+    event_log_payload: bool = kinds.option(
         kinds.flag(), False, "Write the messages' envelopes and bodies (up to 1 MB) into their event `published`."
     )
-    archive_index: bool = kinds.option(
+    event_log_index: bool = kinds.option(
         kinds.flag(),
         False,
         "Keep for each message where its events are, and for each Celery task id its messages: `message` then finds finished "
-        "ones at once, and by task id. About 300 bytes a message, for `archive_max_age`.",
+        "ones at once, and by task id. About 300 bytes a message, for `event_log_max_age`.",
     )
-    archive_maxlen: int = kinds.option(
+    event_log_maxlen: int = kinds.option(
         kinds.number(0, integer=True),
         100_000,
         "How many events of a queue are kept; older ones go once every registered reader has them.",
         unit="events",
     )
-    archive_hard_maxlen: int = kinds.option(
+    event_log_hard_maxlen: int = kinds.option(
         kinds.number(0, integer=True),
         1_000_000,
         "How many events of a queue are kept for readers that lag; beyond it the oldest go unread, which is counted and logged.",
         unit="events",
     )
-    archive_max_age: float = kinds.option(
+    event_log_max_age: float = kinds.option(
         _SECONDS, 604_800, "How long events are kept; older ones go once every registered reader has them.", unit="s"
     )
     deadletter_queue: str | None = kinds.option(
         kinds.text("the name of a queue", r"(?s:.+)"),
         None,
         "Queue for messages that no other queue takes, and no alternate exchange.",
-        none="they become dead letters, see `unheard_exchanges`",
+        none="they become dead letters, see `ignore_unroutable_exchanges`",
     )
 
     #: Names of the options that the user gave, as opposed to defaults.
@@ -333,10 +326,10 @@ class Options:
         for option in fields(self):
             if option.name != "explicit":
                 object.__setattr__(self, option.name, kinds.checked(option, getattr(self, option.name)))
-        if self.min_fetch_interval > self.longest_wait_s:
+        if self.min_fetch_interval > self.polling_interval:
             raise OptionError(
                 f"transport option min_fetch_interval={self.min_fetch_interval:g} is not allowed; allowed: at most "
-                f"{self.longest_wait_s:g} (s), the longest time between two claims (max_fetch_interval, polling_interval)"
+                f"{self.polling_interval:g} (s), the longest time between two claims (polling_interval)"
             )
 
     @classmethod
@@ -365,11 +358,6 @@ class Options:
         """Return what stands before an exchange's name in the key of its stream, as `fanout_prefix` says."""
         prefix = "/{db}." if self.fanout_prefix is True else self.fanout_prefix or ""
         return prefix.replace("{db}", str(db))
-
-    @property
-    def longest_wait_s(self) -> float:
-        """Seconds after which an idle consumer looks again by itself."""
-        return self.polling_interval if self.max_fetch_interval is None else self.max_fetch_interval
 
     def was_set(self, name: str) -> bool:
         """Whether the user gave the option `name`, be it with the default's value."""

@@ -54,8 +54,8 @@ end
 -- A message in no set goes where its fields say that it was. A claimed one goes back into the index and not into the queue: its
 -- consumer may well be at work, and keeps it by its next heartbeat.
 local function put_home(hash, tag, fields)
-  local score, by, died = fields[1], fields[3], fields[4] or fields[5]
-  if by then
+  local score, owner, died = fields[1], fields[3], fields[4] or fields[5]
+  if owner then
     put('index', text(now + ARGV[3]), tag)
     return 'index'
   elseif died then
@@ -87,8 +87,8 @@ local function misfits(place, fields)
   local wrong, lacks = {}, {}
   if place == 'ready' and fields[1] then wrong[#wrong + 1] = 'score' end
   if place ~= 'ready' and not fields[1] then lacks[#lacks + 1] = 'score' end
-  if place ~= 'index' and fields[3] then wrong[#wrong + 1] = 'by' end
-  if place == 'index' and not (fields[2] and fields[3]) then lacks[#lacks + 1] = fields[2] and 'by' or 'claim' end
+  if place ~= 'index' and fields[3] then wrong[#wrong + 1] = 'owner' end
+  if place == 'index' and not (fields[2] and fields[3]) then lacks[#lacks + 1] = fields[2] and 'owner' or 'claim' end
   return wrong, lacks
 end
 
@@ -105,7 +105,7 @@ local function check_fields(hash, tag, place, fields)
     -- Nobody can settle it or keep it: what the sweep would do at its deadline is done now.
     redis.call('ZREM', queue.index, tag)
     put('ready', score, tag)
-    redis.call('HDEL', hash, 'score', 'by')
+    redis.call('HDEL', hash, 'score', 'owner')
     return 'ready'
   end
   if #wrong > 0 then redis.call('HDEL', hash, unpack(wrong)) end
@@ -193,7 +193,7 @@ local function check(tag)
   -- What is in the trash alone is being freed.
   if trashed > 0 and trashed == #where then return end
   if not check_hash(hash, tag, table.concat(where, ', ')) then return end
-  local fields = redis.call('HMGET', hash, 'score', 'claim', 'by', 'reason', 'died', 'expires')
+  local fields = redis.call('HMGET', hash, 'score', 'claim', 'owner', 'reason', 'died', 'expires')
   local place = where[1]
   if #where == 0 then
     report(tag, 'no-place', 'in no set')

@@ -26,7 +26,7 @@ now = now_ms()
 deadline = text(now + visibility)
 remove_expired(keys, now, me)
 local function read_record()
-  return redis.call('HMGET', keys.meta, 'managed', 'paused', 'paused_until', 'sac', 'active', 'takeover', 'epoch',
+  return redis.call('HMGET', keys.meta, 'restricted', 'paused', 'paused_until', 'sac', 'active', 'takeover', 'epoch',
     'max_unacked', 'rate', 'burst', 'tokens', 'tokens_at', 'pacer', 'pacer_until', 'prioritised', 'exclusive', 'owner', 'paused_at')
 end
 local record = read_record()
@@ -82,7 +82,7 @@ local function take_over()
     if #tags == 0 then break end
     first = first + #tags
     for _, tag in ipairs(tags) do
-      local fields = redis.call('HMGET', keys.message .. tag, 'score', 'expires', 'by')
+      local fields = redis.call('HMGET', keys.message .. tag, 'score', 'expires', 'owner')
       if fields[1] and dead[fields[3]] then
         redis.call('ZREM', keys.index, tag)
         first, back = first - 1, back + 1
@@ -169,5 +169,5 @@ if left and not quiet then
 else
   redis.call('DEL', wakeup)
 end
-local state = redis.call('HEXISTS', keys.meta, 'managed') == 1 and 'ok' or 'plain'
+local state = redis.call('HEXISTS', keys.meta, 'restricted') == 1 and 'ok' or 'plain'
 return answer(state, wait, (left and not quiet) or (record[15] and exhausted))

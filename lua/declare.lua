@@ -31,7 +31,7 @@ elseif record[2] ~= ARGV[1] and not assumes then
   status = 'differs'
 end
 if ARGV[2] ~= '' and status ~= 'differs' and not assumes then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
-if status ~= 'differs' and redis.call('HEXISTS', KEYS[1], 'managed') == 1 then
+if status ~= 'differs' and redis.call('HEXISTS', KEYS[1], 'restricted') == 1 then
   -- As lua/include/consumers.lua has it: plain claims leave the queue alone from now on.
   redis.call('ZADD', KEYS[5], '-inf', '')
   if ARGV[2] ~= '' then redis.call('PEXPIRE', KEYS[5], ARGV[2]) end

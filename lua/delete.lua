@@ -15,7 +15,7 @@ if ARGV[1] == '1' and redis.call('ZCOUNT', KEYS[5], now_ms(), '+inf') > 0 then r
 local ready = redis.call('ZCARD', KEYS[9])
 if ARGV[2] == '1' and ready > 0 then return { 0, 0, 0, '' } end
 local transient = redis.call('HEXISTS', KEYS[2], 'ttl')
-local archive = redis.call('HGET', KEYS[2], 'archive') or ''
+local event_log = redis.call('HGET', KEYS[2], 'event_log') or ''
 to_trash(KEYS[1], { unpack(KEYS, 9) })
 -- Their processes list those that live again.
 for _, id in ipairs(redis.call('ZRANGE', KEYS[5], 0, -1)) do
@@ -23,4 +23,4 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[5], 0, -1)) do
   redis.call('DEL', wakeup .. (redis.call('HGET', record, 'priority') or '0'), wakeup .. id, record .. ':probe', record)
 end
 redis.call('DEL', redis.call('HGET', KEYS[2], 'wakeup') or KEYS[3], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
-return { 1, ready, transient, archive }
+return { 1, ready, transient, event_log }

@@ -14,7 +14,7 @@ for q = 1, #KEYS, 2 do
   local count = tonumber(ARGV[at])
   for i = at + 1, at + 2 * count, 2 do
     local tag = ARGV[i]
-    local fields = fields_of(KEYS[q + 1] .. tag, 'claim', 'by')
+    local fields = fields_of(KEYS[q + 1] .. tag, 'claim', 'owner')
     if fields[1] == ARGV[i + 1] and fields[2] then
       index[#index + 1] = deadline
       index[#index + 1] = tag

@@ -22,7 +22,7 @@ for i = 0, #KEYS / CONSUMER_KEYS - 1 do
   end
   rebase_deadlines(keys, now, life)
   remove_expired(keys, now, id)
-  local record = redis.call('HMGET', keys.meta, 'managed', 'paused', 'paused_until', 'sac', 'active', 'exclusive')
+  local record = redis.call('HMGET', keys.meta, 'restricted', 'paused', 'paused_until', 'sac', 'active', 'exclusive')
   local next_death = -1
   if record[1] then
     if is_consistent(keys, { record[4], record[5], record[6] }) then

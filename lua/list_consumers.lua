@@ -9,7 +9,7 @@
 local first, count = tonumber(ARGV[1]), tonumber(ARGV[2])
 local tags = redis.call('ZRANGE', KEYS[4], first, first + count - 1)
 local holders = {}
-for i, tag in ipairs(tags) do holders[i] = redis.call('HGET', KEYS[5] .. tag, 'by') or '' end
+for i, tag in ipairs(tags) do holders[i] = redis.call('HGET', KEYS[5] .. tag, 'owner') or '' end
 local reply = { #tags, redis.call('HGET', KEYS[3], 'active') or '', holders }
 if first == 0 then
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(now_ms()), '+inf')) do

@@ -36,7 +36,7 @@ for i, target in ipairs(targets) do
     -- Back into its own queue: it is dead up to the last step.
     put(target, false)
     redis.call('ZREM', KEYS[1], tag)
-    redis.call('HDEL', source, 'score', 'delay', 'claim', 'by', 'failed', 'begun', 'unbegun', 'requeues', 'seen', 'reason',
+    redis.call('HDEL', source, 'score', 'delay', 'claim', 'owner', 'failed', 'begun', 'unbegun', 'requeues', 'seen', 'reason',
       'died', 'error')
   elseif i < #targets then
     -- What a failure leaves of a copy goes by itself.

@@ -19,7 +19,7 @@ record.description = ARGV[2]
 local score, due = find_waiting(queue, tag)
 if not score then return '' end
 local hash = queue.message .. tag
-local fields = redis.call('HMGET', hash, 'payload', 'expires', 'lives', 'rank')
+local fields = redis.call('HMGET', hash, 'payload', 'expires', 'ttl_ms', 'rank')
 local size = is_limited(tag) and size_of(hash)
 local life = (fields[2] or '') .. (fields[3] and '+' .. fields[3] or '')
 local standing = ARGV[4] and standing_for(ARGV[4], queue.message)

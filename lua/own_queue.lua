@@ -8,5 +8,5 @@ if (redis.call('HGET', KEYS[1], 'owner') or '') ~= ARGV[1] then return 0 end
 redis.call('ZADD', KEYS[2], '-inf', '')
 local ttl_ms = redis.call('HGET', KEYS[1], 'ttl')
 if ttl_ms then redis.call('PEXPIRE', KEYS[2], ttl_ms) end
-redis.call('HSET', KEYS[1], 'managed', 'declared', 'owner', ARGV[2])
+redis.call('HSET', KEYS[1], 'restricted', 'declared', 'owner', ARGV[2])
 return 1

@@ -14,7 +14,7 @@
 -- @include store_ordinary
 
 local record = redis.call('HMGET', KEYS[1],
-  'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'wakeup', 'quiet', 'ageing', 'published', 'newest')
+  'id', 'ttl', 'next', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest')
 if not record[1] then return 'NOQUEUE' end
 local rank = tonumber(ARGV[2])
 if not rank then

@@ -27,7 +27,7 @@ end
 
 -- RECORD of include/enqueue.lua, and what the queue's messages count for.
 local record = redis.call('HMGET', meta,
-  'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'wakeup', 'quiet', 'ageing', 'published', 'newest', 'bytes')
+  'id', 'ttl', 'next', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest', 'bytes')
 if not record[1] then return 'NOQUEUE' end
 -- The message may have been prepared by what the queue was declared with, and not by another declaration.
 local rank, prepared_by = string.match(ARGV[2], '^(%d+) ?(.*)$')

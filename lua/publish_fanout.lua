@@ -18,12 +18,12 @@ if nobody and ARGV[9] == '2' then
     fence(KEYS[3], ARGV[7])
     if seen_before(KEYS[3], ARGV[5]) then return '' end
   end
-  redis.call('HINCRBY', KEYS[2], 'unheard', 1)
+  redis.call('HINCRBY', KEYS[2], 'unroutable', 1)
   return 'NOBODY'
 end
 local is_new = first_time(KEYS[3], ARGV[5], ARGV[6] == '1', ARGV[7])
 if not is_new then return nobody and ARGV[9] == '0' and 'NOBODY' or '' end
-if nobody then redis.call('HINCRBY', KEYS[2], 'unheard', 1) end
+if nobody then redis.call('HINCRBY', KEYS[2], 'unroutable', 1) end
 local number = redis.call('HINCRBY', KEYS[2], 'count', 1)
 if #ARGV[1] > LARGE then
   local largest = tonumber(redis.call('HGET', KEYS[2], 'largest') or 0)

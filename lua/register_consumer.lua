@@ -5,7 +5,7 @@
 --       10 dead (zset, read)  11 trash (zset, read)  12 consumers (zset)  13 consumer (prefix of a hash)  14 with_credit (zset)
 -- ARGV  1 consumer  2 for how long it counts as alive without being heard of (ms)  3 priority  4 wants the queue alone (0/1)
 --       then the fields of its record: name, value
--- Returns 'plain', or 'managed' where the queue has rules for its consumers; 'exclusive' where another consumer has the queue
+-- Returns 'plain', or 'restricted' where the queue has rules for its consumers; 'exclusive' where another consumer has the queue
 -- alone, 'locked' where the queue belongs to another connection, 'in use' where it cannot be had alone; 'probing' where those in the way may be dead: ask again soon. (No consumer is
 -- listed then.)
 -- @include now
@@ -41,4 +41,4 @@ if not record[1] then return 'plain' end
 if ARGV[4] == '1' then redis.call('HSET', keys.meta, 'exclusive', me) end
 if redis.call('HEXISTS', keys.meta, 'prioritised') == 1 then redis.call('ZADD', keys.with_credit, ARGV[3], me) end
 update_consumers(keys)
-return redis.call('HEXISTS', keys.meta, 'managed') == 1 and 'managed' or 'plain'
+return redis.call('HEXISTS', keys.meta, 'restricted') == 1 and 'restricted' or 'plain'

@@ -18,7 +18,7 @@ for i = 2, #ARGV, 2 do
   if fields[1] == ARGV[i + 1] and fields[2] and redis.call('ZSCORE', KEYS[2], tag) then
     if ARGV[1] == '1' then redis.call('HSET', hash, 'seen', 1) end
     return_to_queue(queue, tag, fields[2], fields[3], ttl)
-    redis.call('HDEL', hash, 'score', 'delay', 'by')
+    redis.call('HDEL', hash, 'score', 'delay', 'owner')
     redis.call('ZREM', KEYS[2], tag)
     returned = returned + 1
     tell(KEYS[7], tag, 'requeued', { claim = ARGV[i + 1], reason = 'handed_back' })

@@ -19,10 +19,10 @@ local tags = redis.call('ZRANGEBYSCORE', KEYS[2], ARGV[2], last or '+inf')
 local returned = 0
 for _, tag in ipairs(tags) do
   local hash = KEYS[3] .. tag
-  local fields = fields_of(hash, 'by', 'score', 'expires')
+  local fields = fields_of(hash, 'owner', 'score', 'expires')
   if fields[1] == ARGV[1] and fields[2] and not known[tag] then
     return_to_queue(queue, tag, fields[2], fields[3], ttl)
-    redis.call('HDEL', hash, 'score', 'delay', 'by')
+    redis.call('HDEL', hash, 'score', 'delay', 'owner')
     redis.call('ZREM', KEYS[2], tag)
     returned = returned + 1
     tell(KEYS[7], tag, 'recovered', { reason = 'connection_lost' })

@@ -65,7 +65,7 @@ end
 
 -- Finishes a death: those in the outbox go on from there to where the dead of the queue are.
 local function finish_death(queue, tag, died)
-  redis.call('HDEL', queue.message .. tag, 'by', 'expires', 'lives', 'delay')
+  redis.call('HDEL', queue.message .. tag, 'owner', 'expires', 'ttl_ms', 'delay')
   if not redis.call('ZSCORE', queue.dead, tag) then redis.call('ZADD', queue.dlx_outbox, died, tag) end
   redis.call('ZREM', queue.expiry, tag)
 end
@@ -85,7 +85,7 @@ local function promote(queue, rules)
   local due = due_in(queue.delayed)
   local promoted, entries, expiries, late = {}, {}, {}, 0
   for _, tag in ipairs(due) do
-    local fields = fields_of(queue.message .. tag, 'score', 'lives', 'expires', 'by', 'died')
+    local fields = fields_of(queue.message .. tag, 'score', 'ttl_ms', 'expires', 'owner', 'died')
     if fields[5] then
       finish_death(queue, tag, fields[5])
     elseif fields[4] and redis.call('ZSCORE', queue.index, tag) then
@@ -120,7 +120,7 @@ local function promote(queue, rules)
   for _, message in ipairs(promoted) do
     local tag, expires = message[1], message[2]
     if expires then redis.call('HSET', queue.message .. tag, 'expires', text(expires)) end
-    redis.call('HDEL', queue.message .. tag, 'score', 'delay', 'lives', 'by')
+    redis.call('HDEL', queue.message .. tag, 'score', 'delay', 'ttl_ms', 'owner')
     tell(queue.meta, tag, 'promoted', {})
   end
   if #due > 0 then redis.call('ZREM', queue.delayed, unpack(due)) end
@@ -154,11 +154,11 @@ local function recover(queue, rules)
   local died = 0
   local stale = 0
   for _, tag in ipairs(overdue) do
-    local fields = fields_of(queue.message .. tag, 'score', 'expires', 'died', 'by')
+    local fields = fields_of(queue.message .. tag, 'score', 'expires', 'died', 'owner')
     if fields[3] then
       finish_death(queue, tag, fields[3])
     elseif redis.call('ZSCORE', queue.ready, tag) then
-      redis.call('HDEL', queue.message .. tag, 'score', 'delay', 'by')
+      redis.call('HDEL', queue.message .. tag, 'score', 'delay', 'owner')
       stale = stale + 1
     elseif not fields[4] and redis.call('ZSCORE', queue.delayed, tag) then
       stale = stale + 1
@@ -207,9 +207,9 @@ end
 
 -- Returns by how much a counter of the queue has grown since this was asked last: for the caller's log.
 local function growth_of(queue, counter)
-  local counts = redis.call('HMGET', queue.meta, counter, counter .. '_told')
+  local counts = redis.call('HMGET', queue.meta, counter, counter .. '_logged')
   local grown = (counts[1] or 0) - (counts[2] or 0)
-  if grown > 0 then redis.call('HSET', queue.meta, counter .. '_told', counts[1]) end
+  if grown > 0 then redis.call('HSET', queue.meta, counter .. '_logged', counts[1]) end
   return grown
 end
 

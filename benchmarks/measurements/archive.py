@@ -51,7 +51,7 @@ class Side:
 
     def __init__(self, bench: Bench, queue: str, *, archive: bool) -> None:
         """Declare `queue`."""
-        options = {**bench.contender.transport_options, "archive": archive}
+        options = {**bench.contender.transport_options, "event_log": archive}
         self.connection = Connection(bench.contender.url, transport_options=options)
         channel = self.connection.channel()
         self.queue = Queue(queue)

@@ -59,7 +59,7 @@ def row(path: Sequence[Event]) -> dict[str, Any]:
     """Return the row of a finished message, by column; times are µs since the epoch.
 
     Args:
-        path: its events, in order. What was not written (`archive_events`) is not counted.
+        path: its events, in order. What was not written (`event_log_events`) is not counted.
     """
     first, last = path[0], path[-1]
     claims = [event for event in path if event.event == "claimed"]

@@ -96,5 +96,5 @@ def loss_message(numbering: Offsets, start: int, end: int) -> str:
     first, last = ("-".join(map(str, numbering.id(index))) for index in (start + 1, end))
     return (
         f"queue {numbering.queue!r}: {end - start} events, {first} to {last}, were trimmed before they were read. Read sooner, "
-        "raise archive_maxlen or archive_max_age, or give the reader a readerName; failOnDataLoss=false goes on without them"
+        "raise event_log_maxlen or event_log_max_age, or give the reader a readerName; failOnDataLoss=false goes on without them"
     )

@@ -1,4 +1,4 @@
-"""Whether and how the lifecycle events of a queue's messages are written: the field `archive` of the queue's record.
+"""Whether and how the lifecycle events of a queue's messages are written: the field `event_log` of the queue's record.
 
 The scripts read it (`lua/include/log_event.lua`), so what one process sets holds for all of them.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EventLogSettings:
-    """How events are written; see the options `archive_*`."""
+    """How events are written; see the options `event_log_*`."""
 
     #: Whether queues are archived that do not say so themselves (`x-archive`); None leaves those as they are.
     wanted: bool | None = None
@@ -33,14 +33,14 @@ class EventLogSettings:
     def of(cls, options: Options) -> EventLogSettings:
         """Return what the options say."""
         return cls(
-            options.archive,
-            round(options.archive_sample * 1000),
-            options.archive_events or (),
-            options.archive_payload,
-            options.archive_index,
-            options.archive_maxlen,
-            max(options.archive_hard_maxlen, options.archive_maxlen),
-            int(options.archive_max_age * 1000),
+            options.event_log,
+            round(options.event_log_sample * 1000),
+            options.event_log_events or (),
+            options.event_log_payload,
+            options.event_log_index,
+            options.event_log_maxlen,
+            max(options.event_log_hard_maxlen, options.event_log_maxlen),
+            int(options.event_log_max_age * 1000),
         )
 
     def record(self, keys: QueueKeys) -> bytes:

@@ -78,8 +78,8 @@ class EventLog:
         known = sorted(map(decode_name, members))
         if not known:
             raise NoEvents(
-                f"no queue under prefix {self.keys.prefix!r} at {self.address.display()} has events. Switch the archive on "
-                "(archive=True) in the application, and check prefix and database number"
+                f"no queue under prefix {self.keys.prefix!r} at {self.address.display()} has events. Switch the event log on "
+                "(event_log=True) in the application, and check prefix and database number"
             )
         names = names_in(wanted)
         unknown = [name for name in names if not _WILD & set(name) and name not in known]

@@ -37,7 +37,7 @@ class Connections:
         #: The option of this name, for connections to our broker.
         self.accept: dict[str, Any] | None = None
         #: The same; the app's own `broker_transport_options` go first.
-        self.archive: bool | None = None
+        self.event_log: bool | None = None
         self.ack_policies = AckPolicies()
 
     def __call__(self, url: Any, *args: Any, **options: Any) -> Any:
@@ -56,8 +56,8 @@ class Connections:
                 self._warned = True
                 warn_about_priorities(self._app)
             added: dict[str, Any] = {} if self.accept is None else {"accept": Accepted(self.accept)}
-            if self.archive is not None and (self._app.conf.broker_transport_options or {}).get("archive") is None:
-                added["archive"] = self.archive
+            if self.event_log is not None and (self._app.conf.broker_transport_options or {}).get("event_log") is None:
+                added["event_log"] = self.event_log
             if added:
                 options["transport_options"] = {**added, **(options.get("transport_options") or {})}
         return self._connection(urls, *args, transport=transport, **options)

@@ -24,7 +24,7 @@ def configure_app(
     app: App,
     *,
     accept: Mapping[str, Any] | None = None,
-    archive: bool | None = None,
+    event_log: bool | None = None,
     ack_policy: str | None = None,
     queue_ack_policies: Mapping[str, str] | None = None,
     revoke_removes: bool = False,
@@ -42,13 +42,13 @@ def configure_app(
       Struct, a dataclass, or a list of these. A model reads a task's only argument, or its keyword arguments; a callable gets
       the `OutgoingView`, and refuses by returning False or by raising ValueError or TypeError. What is refused raises
       MessageNotAccepted. Queues may be restricted for all publishers by the argument `x-accept-types` as well.
-    - `archive=True` writes the lifecycle events of all messages in lasting queues: the transport option of that name, which
+    - `event_log=True` writes the lifecycle events of all messages in lasting queues: the transport option of that name, which
       goes first where `broker_transport_options` has it.
     - `ack_policy` and `queue_ack_policies` (by queue) say what becomes of a message when its task has ended: `ack_first`,
       `ack_after`, `reject_on_error`, `nack_on_error` or `manual`. A task's own `ack_policy` goes first, then its queue's; where
       there is none, Celery's settings hold.
     - `revoke_removes=True` lets `app.control.revoke` (and `AsyncResult.revoke`) also take the tasks' messages out of the broker
-      that nobody has yet: delayed ones always, ready ones in queues with `archive_index`.
+      that nobody has yet: delayed ones always, ready ones in queues with `event_log_index`.
     - The result of a task with an `x-deduplication-id` that another task stands for has that task's id.
     - One warning tells an app with `priority_steps` or `sep` in its `broker_transport_options` to choose `priority_order`.
 
@@ -70,8 +70,8 @@ def configure_app(
     if accept is not None:
         connections.accept = dict(accept)
         _forget_connections(app)
-    if archive is not None:
-        connections.archive = archive
+    if event_log is not None:
+        connections.event_log = event_log
         _forget_connections(app)
     if ack_policy is not None or queue_ack_policies is not None:
         connections.ack_policies = AckPolicies(ack_policy, dict(queue_ack_policies or {}))

@@ -29,7 +29,7 @@ def message(app: Celery, id: str, *, queue: str | None = None) -> MessageInfo | 
 
     Args:
         app: the app; its broker has to be ours.
-        id: a message's id (its delivery tag), or Celery's task id. By task id all messages of queues with `archive_index` are
+        id: a message's id (its delivery tag), or Celery's task id. By task id all messages of queues with `event_log_index` are
             found, the last one that was published, and delayed ones of other queues.
         queue: the queue to look into; without one, all that the app or the broker knows.
 

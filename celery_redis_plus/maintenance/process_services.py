@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 OPTIONS = (
     *("visibility_timeout", "delivery_limit", "dead_letter_max", "dead_letter_ttl", "consumer_heartbeat_timeout"),
     *("transient_queue_ttl", "subscriber_timeout", "stream_max_age", "fanout_prefix", "publish_dedup_window"),
-    *("archive", "archive_sample", "archive_events", "archive_payload", "archive_index"),
-    *("archive_maxlen", "archive_hard_maxlen", "archive_max_age"),
+    *("event_log", "event_log_sample", "event_log_events", "event_log_payload", "event_log_index"),
+    *("event_log_maxlen", "event_log_hard_maxlen", "event_log_max_age"),
 )
 
 

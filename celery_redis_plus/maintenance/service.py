@@ -116,7 +116,7 @@ class MaintenanceService:
             keys,
             transient_ttl_s=options.transient_queue_ttl,
             owner_timeout_s=options.consumer_heartbeat_timeout,
-            archive=EventLogSettings.of(options),
+            event_log=EventLogSettings.of(options),
             knowledge=self.knowledge,
         )
         bindings = Bindings(commands, keys, self.knowledge)

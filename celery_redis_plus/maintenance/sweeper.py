@@ -209,7 +209,7 @@ def _report(queue: str, swept: Swept) -> None:
         )
     if swept.overrun:
         logger.warning(
-            "%d event(s) of queue %r are removed that a registered reader has not read (option archive_hard_maxlen)",
+            "%d event(s) of queue %r are removed that a registered reader has not read (option event_log_hard_maxlen)",
             swept.overrun, queue,
         )  # fmt: skip
     if swept.skipped:

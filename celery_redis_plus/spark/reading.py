@@ -38,5 +38,5 @@ def read_slice(log: EventLog, part: Slice, *, fetch_size: int = 5000, fail_on_da
         "while they were read"
     )
     if fail_on_data_loss:
-        raise EventsLost(f"{message}. Keep more (archive_maxlen, archive_max_age) or register a readerName")
+        raise EventsLost(f"{message}. Keep more (event_log_maxlen, event_log_max_age) or register a readerName")
     logger.warning("%s (failOnDataLoss=false)", message)

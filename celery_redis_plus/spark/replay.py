@@ -82,7 +82,7 @@ def replay(spark: SparkSession, root: str | Path, where: str, destination: Desti
         selected, without = rows.count(), rows.where("payload is null").count()
         if selected and selected == without:
             raise InvalidArgument(
-                f"none of the {selected:,} messages has an archived payload; switch archive_payload on, for messages to come"
+                f"none of the {selected:,} messages has an archived payload; switch event_log_payload on, for messages to come"
             )
         if dry_run:
             return Replayed(selected, without, 0)

@@ -103,8 +103,8 @@ class SourceOptions:
     trim_on_commit: bool = option(
         kinds.flag(),
         False,
-        "Remove events as soon as every registered reader has committed them, instead of at `archive_maxlen` and "
-        "`archive_max_age`. `message()` then no longer finds finished messages.",
+        "Remove events as soon as every registered reader has committed them, instead of at `event_log_maxlen` and "
+        "`event_log_max_age`. `message()` then no longer finds finished messages.",
     )
     push_filters: bool = option(
         kinds.flag(),

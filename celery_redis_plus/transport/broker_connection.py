@@ -87,7 +87,7 @@ class BrokerConnection:
             self.keys,
             transient_ttl_s=options.transient_queue_ttl,
             owner_timeout_s=options.consumer_heartbeat_timeout,
-            archive=EventLogSettings.of(options),
+            event_log=EventLogSettings.of(options),
             knowledge=knowledge,
         )
         self.ownership = Ownership(self.commands, self.keys, self.id, gone=knowledge.gone, remove=self._remove_queue)
@@ -127,11 +127,11 @@ class BrokerConnection:
             self.wakeup_connection,
             self.commands,
             wake=self.keys.client_wakeup(self.id),
-            polling_interval_s=options.longest_wait_s,
+            polling_interval_s=options.polling_interval,
         )
         self.registry = SubscriberRegistry(self.commands, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age)
         self.reader = FanoutReader(
-            self.stream_connection, patterns=options.fanout_patterns, polling_interval_s=options.longest_wait_s
+            self.stream_connection, patterns=options.fanout_patterns, polling_interval_s=options.polling_interval
         )
         self.settler = Acknowledger(
             self.commands,
@@ -237,14 +237,14 @@ class BrokerConnection:
         known = self.targets.get(exchange)
         if known is None:
             max_age_ms = int((self.options.stream_max_age or 0) * 1000)
-            unheard = self.may_be_unheard(exchange)
-            known = Target(self.fanout_keys(exchange), self.options.stream_maxlen, max_age_ms, may_be_unheard=unheard)
+            ignores = self.ignores_unroutable(exchange)
+            known = Target(self.fanout_keys(exchange), self.options.stream_maxlen, max_age_ms, ignores_unroutable=ignores)
             self.targets[exchange] = known
         return known
 
-    def may_be_unheard(self, exchange: str) -> bool:
+    def ignores_unroutable(self, exchange: str) -> bool:
         """Tell whether messages to an exchange may go nowhere, and are only counted then."""
-        names = [name.strip() for name in self.options.unheard_exchanges.split(",")]
+        names = [name.strip() for name in self.options.ignore_unroutable_exchanges.split(",")]
         if any(fnmatchcase(exchange, name) for name in names):
             return True
         return framework_hooks.EVENT_EXCHANGE in names and framework_hooks.sends_events_to(exchange)

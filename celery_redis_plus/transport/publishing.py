@@ -222,9 +222,9 @@ class Publishing:
             # Its queue was transient and is gone, a client that has left: such queues keep no dead letters.
             session.undelivered.count()
             logger.warning("%s: it is dropped and counted (mandatory=True makes it an error)", text)
-        elif session.may_be_unheard(exchange):
+        elif session.ignores_unroutable(exchange):
             session.undelivered.count()
-            logger.debug("%s: it is counted (option unheard_exchanges)", text)
+            logger.debug("%s: it is counted (option ignore_unroutable_exchanges)", text)
         else:
             session.queues.see_to_sweep(UNDELIVERED)
             session.undelivered.keep(self._outgoing(message, UNDELIVERED), attempt, reason)

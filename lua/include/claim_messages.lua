@@ -62,7 +62,7 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
         to_sweep = true
       elseif fields[1] then
         local claim = (tonumber(fields[2]) or 0) + 1
-        redis.call('HSET', hash, 'score', score, 'claim', claim, 'by', holder)
+        redis.call('HSET', hash, 'score', score, 'claim', claim, 'owner', holder)
         claimed[#claimed + 1] = deadline
         claimed[#claimed + 1] = tag
         taken = taken + 1

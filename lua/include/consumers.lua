@@ -57,11 +57,11 @@ end
 -- wake-up wakes who is to be woken next: the active consumer's, or that of the highest priority with credit. Returns that
 -- wake-up.
 local function update_wakeup_target(keys)
-  local record = redis.call('HMGET', keys.meta, 'managed', 'sac', 'active', 'prioritised', 'paused', 'exclusive')
+  local record = redis.call('HMGET', keys.meta, 'restricted', 'sac', 'active', 'prioritised', 'paused', 'exclusive')
   if record[1] ~= 'declared' and (record[4] or record[5] or record[6]) then
-    redis.call('HSET', keys.meta, 'managed', 'now')
+    redis.call('HSET', keys.meta, 'restricted', 'now')
   elseif record[1] == 'now' then
-    redis.call('HDEL', keys.meta, 'managed', 'quiet')
+    redis.call('HDEL', keys.meta, 'restricted', 'quiet')
     record[1] = false
   end
   if record[1] == 'declared' or record[4] or record[5] or record[6] then

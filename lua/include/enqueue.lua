@@ -7,7 +7,7 @@
 
 -- KEYS of its own  task_index (prefix of a string)
 -- What of a queue's record whoever enqueues reads.
-local RECORD = { 'id', 'ttl', 'next', 'message_ttl', 'limited', 'archive', 'wakeup', 'quiet', 'ageing', 'published', 'newest' }
+local RECORD = { 'id', 'ttl', 'next', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest' }
 
 -- Notifies a sweeper that does not know of what is due at `due`: a `next` in the past belongs to one that is gone.
 local function notify_sweeper(schedule_wakeup, ttl, next_due, due, now)
@@ -51,7 +51,7 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
     redis.call('RENAME', staged, hash)
     redis.call('PERSIST', hash)
     if moved then
-      redis.call('HDEL', hash, 'claim', 'by', 'failed', 'begun', 'unbegun', 'requeues', 'seen', 'expires', 'lives', 'reason', 'died',
+      redis.call('HDEL', hash, 'claim', 'owner', 'failed', 'begun', 'unbegun', 'requeues', 'seen', 'expires', 'ttl_ms', 'reason', 'died',
         'error', 'rank')
       if not delayed_until then redis.call('HDEL', hash, 'score', 'delay') end
     end
@@ -63,7 +63,7 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
     else
       redis.call('HSET', hash, 'payload', payload, 'score', score)
     end
-    if lives then redis.call('HSET', hash, 'lives', text(lives)) end
+    if lives then redis.call('HSET', hash, 'ttl_ms', text(lives)) end
     if expires then redis.call('HSET', hash, 'expires', text(expires)) end
     if ttl then redis.call('PEXPIRE', delayed, ttl) end
     notify_sweeper(schedule_wakeup, ttl, record[3], due, now)

@@ -47,20 +47,20 @@ end
 
 local _logs = {}
 
--- The queue's log by the key of its record, opened once a script call; false where its events are not written. `archive` is the
+-- The queue's log by the key of its record, opened once a script call; false where its events are not written. `event_log` is the
 -- record's field, written by event_log/settings.py, where the caller has read it.
-local function log_of(meta, archive)
+local function log_of(meta, event_log)
   if _logs[meta] ~= nil then return _logs[meta] end
   _logs[meta] = false
-  if archive == nil then archive = redis.call('HGET', meta, 'archive') end
-  if not archive then return false end
+  if event_log == nil then event_log = redis.call('HGET', meta, 'event_log') end
+  if not event_log then return false end
   local permille, index, payload, maxlen, hardest, age, events, of_log, readers, event_index, task_index, chosen, at =
-    string.match(archive, '^(%d+) (%d) (%d) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) ()')
+    string.match(event_log, '^(%d+) (%d) (%d) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) ()')
   local log = { permille = tonumber(permille), index = index == '1', payload = payload == '1', age = age,
     maxlen = tonumber(maxlen), hardest = tonumber(hardest), chosen = chosen }
   local function next_key(length)
     at = at + length
-    return string.sub(archive, at - length, at - 1)
+    return string.sub(event_log, at - length, at - 1)
   end
   log.events = next_key(events)
   log.meta = next_key(of_log)

@@ -65,7 +65,7 @@ local function return_failed(queue, rules, limit, tag, score, expires, now, how)
   local err = error_of(hash, tag)
   if delay == 0 then
     return_to_queue(queue, tag, score, expires, rules[1])
-    redis.call('HDEL', hash, 'score', 'delay', 'by')
+    redis.call('HDEL', hash, 'score', 'delay', 'owner')
     tell(queue.meta, tag, how == 'lost' and 'recovered' or 'requeued', { reason = reason, error = err })
     return 'ready'
   end
@@ -73,7 +73,7 @@ local function return_failed(queue, rules, limit, tag, score, expires, now, how)
   redis.call('ZADD', queue.delayed, text(now + delay), tag)
   redis.call('ZADD', queue.schedule_wakeup, 0, 'due')
   keep_ttl(rules[1], queue.delayed, queue.schedule_wakeup)
-  redis.call('HDEL', hash, 'by')
+  redis.call('HDEL', hash, 'owner')
   tell(queue.meta, tag, 'retried', { reason = reason, error = err, delay = text(delay) })
   return 'delayed', attempt
 end
@@ -94,7 +94,7 @@ local function return_lost(queue, rules, limit, tag, score, expires, now)
     return return_failed(queue, rules, limit, tag, score, expires, now, 'lost')
   end
   return_to_queue(queue, tag, score, expires, rules[1])
-  redis.call('HDEL', hash, 'by', 'score', 'delay')
+  redis.call('HDEL', hash, 'owner', 'score', 'delay')
   tell(queue.meta, tag, 'recovered', { reason = 'not_begun' })
   return 'ready'
 end

@@ -16,14 +16,14 @@ local function next_in_trash(trash, limit)
 end
 
 -- Frees up to `limit` messages that a purge or a delete put into the trash. Returns how many; 0 means that the trash is empty.
--- `archive` is the record of the events of a queue that was deleted, '' where `meta` has it.
-local function empty_trash(trash, message, meta, limit, now, archive)
+-- `event_log` is the record of the events of a queue that was deleted, '' where `meta` has it.
+local function empty_trash(trash, message, meta, limit, now, event_log)
   local tags, number, set = next_in_trash(trash, limit)
   if #tags == 0 then return 0 end
   local id = redis.call('HGET', meta, 'id')
   local freed, bytes = 0, 0
-  local deleted = archive ~= ''
-  if deleted then log_of(meta, archive) end
+  local deleted = event_log ~= ''
+  if deleted then log_of(meta, event_log) end
   for _, tag in ipairs(tags) do
     local hash = message .. tag
     -- A dead letter was counted out when it died, and a message of a deleted queue with its record.

@@ -32,9 +32,9 @@ end
 local function trim_events(meta)
   local log = log_of(meta)
   if not log then return 0, 0 end
-  local counts = redis.call('HMGET', log.meta, 'skipped', 'skipped_told')
+  local counts = redis.call('HMGET', log.meta, 'skipped', 'skipped_logged')
   local skipped = (counts[1] or 0) - (counts[2] or 0)
-  if skipped > 0 then redis.call('HSET', log.meta, 'skipped_told', counts[1]) end
+  if skipped > 0 then redis.call('HSET', log.meta, 'skipped_logged', counts[1]) end
   local head = redis.call('XRANGE', log.events, '-', '+', 'COUNT', 1)[1]
   if not head then return 0, skipped end
   local epoch, first = string.match(head[1], '^(%d+)%-(%d+)$')

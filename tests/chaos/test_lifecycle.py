@@ -44,10 +44,10 @@ ENDS = {
 SETTINGS = {
     "worker_prefetch_multiplier": 4,
     "broker_transport_options": {
-        "visibility_timeout": 3, "archive_maxlen": 10**7, "archive_hard_maxlen": 10**7, "dead_letter_max": 100_000,
+        "visibility_timeout": 3, "event_log_maxlen": 10**7, "event_log_hard_maxlen": 10**7, "dead_letter_max": 100_000,
     },
 }  # fmt: skip
-CONFIGURED = {"archive": True, "ack_policy": "ack_after"}
+CONFIGURED = {"event_log": True, "ack_policy": "ack_after"}
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_backoff_is_the_policys_across_a_restart_of_worker_and_server(
     policy = RetryPolicy("list", delays=(300, 700, 12_000, 500), jitter=0.2)
     queue = {"exchange": QUEUE, "routing_key": QUEUE, "queue_arguments": {"x-retry-policy": str(policy)}}
     settings = {**SETTINGS, "task_queues": {QUEUE: queue}}
-    configured = {"archive": True, "ack_policy": "nack_on_error"}
+    configured = {"event_log": True, "ack_policy": "nack_on_error"}
     server = start_server({"appendonly": "yes", "appendfsync": "always"})
     app = make_publisher_app(server.url(), configured, settings)
     worker = make_worker(server.url(), configured, settings)

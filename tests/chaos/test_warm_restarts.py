@@ -60,7 +60,7 @@ def test_warm_restarts_leave_prefetched_messages_where_they_were(
             for tag in tags:
                 fields = client.hkeys(f"message:{{{QUEUE}}}:".encode() + tag)
                 assert b"failed" not in fields
-                assert b"by" not in fields
+                assert b"owner" not in fields
         worker.start()
         wait_until(lambda: empty(client, QUEUE), 30, worker.tail)
         assert worker.stop() == 0

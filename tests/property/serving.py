@@ -271,8 +271,8 @@ class Serving(RuleBasedStateMachine):
         for member in process.members:
             keys = self.keys.queue(member.consumer.queue)
             for claimed in member.held:
-                claim, by = self.client.hmget(keys.message + claimed.tag.encode(), "claim", "by")
-                if (claim, by) != (b"%d" % claimed.claim, process.session.encode()):
+                claim, owner = self.client.hmget(keys.message + claimed.tag.encode(), "claim", "owner")
+                if (claim, owner) != (b"%d" % claimed.claim, process.session.encode()):
                     lost.append(claimed.tag)
         return lost
 

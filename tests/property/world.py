@@ -149,7 +149,10 @@ class World(RuleBasedStateMachine):
             self.commands, self.keys, self.register, dead_letter_max=DEAD_MAX, delivery_limit=DELIVERY_LIMIT
         )
         self.queues = Queues(
-            self.commands, self.keys, transient_ttl_s=3600, archive=EventLogSettings(wanted=True, maxlen=10**9, hard_maxlen=10**9)
+            self.commands,
+            self.keys,
+            transient_ttl_s=3600,
+            event_log=EventLogSettings(wanted=True, maxlen=10**9, hard_maxlen=10**9),
         )
         self.publisher = Publisher(self.commands, self.keys, dedup_window_s=900, on_missing=self.queues.revive)
         self.claimers = {

@@ -101,7 +101,7 @@ def test_bad_input_is_one_clear_line(job, words, message):
 
 
 def test_a_broker_without_an_archive_is_told_so(job, broker_url):
-    with pytest.raises(NoEvents, match="archive=True"):
+    with pytest.raises(NoEvents, match="event_log=True"):
         job("ingest", "--url", broker_url)
 
 

@@ -19,7 +19,7 @@ BODIES = [f"body {number}" for number in range(40)]
 @pytest.fixture
 def consumed(broker_url):
     """Publish 40 messages into an archived queue; ack 20, reject 10, requeue 5 and leave them, leave 5."""
-    options = {"archive": True, "archive_payload": True}
+    options = {"event_log": True, "event_log_payload": True}
     with kombu.Connection(broker_url, transport_options=options) as connection, connection.SimpleQueue("work") as queue:
         for body in BODIES:
             queue.put(body, headers={"id": body, "task": "shop.bill"}, serializer="json")

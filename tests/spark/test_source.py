@@ -94,7 +94,7 @@ def test_filters_are_pushed_and_change_nothing_but_what_is_read(read, stored):
         ({"startingOfset": "earliest"}, "did you mean startingOffsets"),
         ({"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger"),
         ({"queues": "celery,unknown"}, "'unknown' has no events"),
-        ({"prefix": "other:"}, "archive=True"),
+        ({"prefix": "other:"}, "event_log=True"),
         ({"url": "redis://:secret@127.0.0.1:1/0"}, "urlEnv"),
         ({"url": "redis://127.0.0.1:1/0"}, "check that the server runs"),
     ],

@@ -21,7 +21,7 @@ TRASH = "trash"
 LEVEL = 10**13
 STAGED = b"staged."
 PAGE = 500
-FIELDS = ("score", "claim", "by", "expires", "delay")
+FIELDS = ("score", "claim", "owner", "expires", "delay")
 
 Places = dict[str, dict[bytes, float]]
 
@@ -35,7 +35,7 @@ class _Hash:
     has_payload: bool
     score: bytes | None
     claim: bytes | None
-    by: bytes | None
+    owner: bytes | None
     expires: bytes | None
     delay: bytes | None
 
@@ -111,10 +111,10 @@ def _message(item: _Hash, place: str, places: Places) -> Iterator[str]:
         yield "still has the score of a message that is delayed or claimed"
     if place == "ready" and item.delay is not None:
         yield "still has the delay of a message that waits"
-    if place == "index" and (item.by is None or item.claim is None):
+    if place == "index" and (item.owner is None or item.claim is None):
         yield "has no holder or no claim number"
-    if place in ("ready", "delayed", "dead") and item.by is not None:
-        yield f"still has the holder {item.by!r}"
+    if place in ("ready", "delayed", "dead") and item.owner is not None:
+        yield f"still has the holder {item.owner!r}"
     # One that expires may be due before its eta; one that was sent back waits, and keeps the place that it had.
     # After a step of the clock back it stands later than its eta, behind what was published before.
     moved = item.expires is not None or item.claim is not None

@@ -80,7 +80,7 @@ def test_every_field_that_is_described_is_used():
     python = "".join(path.read_text() for room in ("broker", "maintenance") for path in package.joinpath(room).rglob("*.py"))
     code = "".join(map(lua, FILES)) + python
     for name in {**QUEUE_FIELDS, **MESSAGE_FIELDS}:
-        stem = name.removesuffix("_told")
+        stem = name.removesuffix("_logged")
         assert f"'{stem}'" in code or f'"{stem}"' in code, f"nothing uses the field {name}"
 
 

@@ -124,7 +124,7 @@ class QueueArguments:
                 f"its consumer; allowed only with {flag}=False"
             )
         parsed = cls(bool(durable), bool(exclusive), bool(auto_delete), checked)
-        if parsed.transient and parsed.archive:
+        if parsed.transient and parsed.event_log:
             raise InvalidArgument(
                 f"argument 'x-archive' of queue {queue!r} is True beside exclusive, auto_delete or x-expires; "
                 "allowed only in a lasting queue, because its events outlive it"
@@ -182,8 +182,8 @@ class QueueArguments:
         return None if first is None else RetryPolicy("linear", first, max=self._whole("x-delayed-retry-max") or 0)
 
     @property
-    def archive(self) -> bool | None:
-        """`x-archive`: whether its messages' lifecycle events are written; None: as the option `archive` says."""
+    def event_log(self) -> bool | None:
+        """`x-archive`: whether its messages' lifecycle events are written; None: as the option `event_log` says."""
         value = self.arguments.get("x-archive")
         return value if isinstance(value, bool) else None
 
@@ -209,7 +209,7 @@ class QueueArguments:
         if rate is not None:
             rules += [("rate", repr(rate)), ("burst", repr(max(1.0, rate / BURST_SHARE)))]
         if rules or self.max_unacked is not None:
-            rules.append(("managed", "declared"))
+            rules.append(("restricted", "declared"))
         return rules
 
     @property

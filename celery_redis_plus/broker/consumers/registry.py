@@ -131,7 +131,7 @@ class Consumers:
             raise ResourceLocked(f"queue {consumer.queue!r} belongs to another connection, which declared it with exclusive=True")
         if answer in REFUSALS:
             raise AccessRefused(f"queue {consumer.queue!r} {REFUSALS[answer]}")
-        return answer == b"managed"
+        return answer == b"restricted"
 
     def beat(self, consumers: Sequence[Consumer]) -> list[Sign]:
         """Give a sign of life of each. Also probes others that gave none in time. Raises as `CommandConnection.call` does."""

@@ -58,7 +58,7 @@ class Target:
     #: Milliseconds for which it keeps them; 0: without a limit.
     max_age_ms: int
     #: Whether a broadcast that nobody subscribes to is only counted.
-    may_be_unheard: bool = False
+    ignores_unroutable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Publisher:
         self._confirmed: int | None = None
         self._bounded = bounded
         #: Queues whose events are written, as far as this publisher knows.
-        self.archived: set[str] = set()
+        self.event_logged: set[str] = set()
         self._publish = PublishCall("publish", keys, lambda of: of.publish)
         self._publish_managed = PublishCall(
             "publish_bounded", keys, lambda of: (*of.state_keys, of.waiting_publishers, of.consumers)
@@ -182,7 +182,7 @@ class Publisher:
         self, queue: str, message: Outgoing, attempt: PublishAttempt, publish: PublishCall, more: tuple[bytes, ...] = ()
     ) -> Any:  # fmt: skip
         """Run a script that publishes, with `more` than the common arguments."""
-        last: tuple[bytes, ...] = (_description(message),) if queue in self.archived else UNDESCRIBED
+        last: tuple[bytes, ...] = (_description(message),) if queue in self.event_logged else UNDESCRIBED
         if message.unique is not None and publish is not self._publish_dead:
             last = (*last, message.unique)
         with self._commands.exclusive():
@@ -210,7 +210,7 @@ class Publisher:
             if self._replication.replicas and _is_stored(reply):
                 self._compare(queue, producer, number, attempt)
         if reply == DESCRIBE:
-            self.archived.add(queue)
+            self.event_logged.add(queue)
             return self._send(queue, message, attempt, publish, more)
         return reply
 
@@ -273,7 +273,7 @@ class Publisher:
     def to_stream(
         self, target: Target, payload: bytes, routing_key: str, attempt: PublishAttempt, *, mandatory: bool = False
     ) -> bool:  # fmt: skip
-        """Append a broadcast to a fanout exchange's stream; return False where nobody subscribes, and it may not go unheard.
+        """Append a broadcast to a fanout exchange's stream; return False where nobody subscribes, and it has to reach one.
 
         Then the caller keeps it elsewhere, and confirms the attempt; a `mandatory` one is not appended.
         Raises as `to_queue` does.
@@ -291,7 +291,7 @@ class Publisher:
             identity = b"%b.%d" % (producer, number)
             arguments = (
                 payload, routing_key, identity, target.maxlen, number, retry, self._window, target.max_age_ms,
-                MANDATORY if mandatory else int(target.may_be_unheard),
+                MANDATORY if mandatory else int(target.ignores_unroutable),
             )  # fmt: skip
             run = self._run_and_wait if self._replication.replicas else self._commands.call_packed
             packed = pack_call(

@@ -80,7 +80,7 @@ class MessageInfo:
     #: Milliseconds that it was ready or delayed, and that workers had it; up to its end.
     queued_ms: int | None = None
     worked_ms: int | None = None
-    #: Its lifecycle events, where the queue is archived with `archive_index`.
+    #: Its lifecycle events, where the queue is archived with `event_log_index`.
     events: tuple[Event, ...] = ()
 
 
@@ -96,7 +96,7 @@ class Messages:
     def find(self, queue: str, tag: str) -> MessageInfo | None:
         """Return what is known of a message; None where the queue knows nothing of it.
 
-        One that is gone is known by the queue's events: with `archive_index` at once, else if it is among the last `TAIL`.
+        One that is gone is known by the queue's events: with `event_log_index` at once, else if it is among the last `TAIL`.
         """
         of = self._keys.queue(queue)
         keys = [of.ready, of.delayed, of.index, of.message, of.dlx_outbox, of.dead]
@@ -108,7 +108,7 @@ class Messages:
         return _gone(queue, tag, events) if events and TRANSITIONS[events[-1].event].target == GONE else None
 
     def of_task(self, queue: str, task_id: str) -> list[str]:
-        """Return the ids of a Celery task's messages in a queue with `archive_index`, the last published last."""
+        """Return the ids of a Celery task's messages in a queue with `event_log_index`, the last published last."""
         found: bytes | None = self._commands.command("GET", self._keys.queue(queue).task_index + encode_name(task_id))
         return [] if found is None else found.decode().split()
 

@@ -54,16 +54,16 @@ class Queues:
         *,
         transient_ttl_s: float,
         owner_timeout_s: float = 60,
-        archive: EventLogSettings | None = None,
+        event_log: EventLogSettings | None = None,
         knowledge: DeclaredTopology | None = None,
     ) -> None:
         """Use `commands`.
 
         Without `x-expires` an unused auto-delete queue vanishes after `transient_ttl_s` seconds, and an exclusive one after
-        `owner_timeout_s` without a sign of life of its owner. `archive` says how
+        `owner_timeout_s` without a sign of life of its owner. `event_log` says how
         the events of the queues that are declared here are written. What is declared goes into `knowledge`.
         """
-        self._archive = archive or EventLogSettings()
+        self._event_log = event_log or EventLogSettings()
         self._commands = commands
         self._knowledge = DeclaredTopology() if knowledge is None else knowledge
         self._keys = keys
@@ -96,7 +96,7 @@ class Queues:
         owner = self._knowledge.owners.get(name) if arguments.exclusive else None
         if owner is not None:
             # Only `claim_restricted` looks who claims.
-            fields += (("owner", owner), ("managed", "declared"))
+            fields += (("owner", owner), ("restricted", "declared"))
         limited = Limits.of(arguments).encode()
         if limited:
             # The scripts that make room have no key of the publishers who wait for it: only such queues pay for one.
@@ -107,23 +107,23 @@ class Queues:
             if difference is not None:
                 raise PreconditionFailed(difference)
         self.enlist(name, "" if ttl_ms is None else ttl_ms)
-        archived = not arguments.transient and self._set_archive(name, arguments.archive)
-        always_swept = bool(arguments.always_swept or archived)
+        logged = not arguments.transient and self._set_event_log(name, arguments.event_log)
+        always_swept = bool(arguments.always_swept or logged)
         if always_swept:
             self.ensure_swept(name)
         self._known.put(name, KnownQueue(queue_id, arguments, always_swept))
         self._knowledge.declared(name, arguments)
         return sizes
 
-    def _set_archive(self, name: str, wanted: bool | None) -> bool | None:
+    def _set_event_log(self, name: str, wanted: bool | None) -> bool | None:
         """Set whether the queue's events are written; return that, None where it stays as it is."""
-        wanted = self._archive.wanted if wanted is None else wanted
+        wanted = self._event_log.wanted if wanted is None else wanted
         if wanted is not None:
             keys = self._keys.queue(name)
             if wanted:
                 # Readers find the queue there, before its first event.
                 self._commands.call(script("add_to_queue_set"), [self._keys.event_logs], encode_name(name))
-            self._commands.call(script("set_event_log"), [keys.meta], self._archive.record(keys) if wanted else "")
+            self._commands.call(script("set_event_log"), [keys.meta], self._event_log.record(keys) if wanted else "")
         return wanted
 
     def _write(
@@ -154,7 +154,7 @@ class Queues:
         """Give a lasting queue a record whose arguments nobody here knows: those who do replace it with their declaration."""
         self._write(name, QueueArguments(durable=True), None, [("assumed", 1)], queue_id.decode())
         self.enlist(name, "")
-        if self._set_archive(name, None):
+        if self._set_event_log(name, None):
             self.ensure_swept(name)
 
     def renumber(self, name: str) -> None:
@@ -291,11 +291,11 @@ class Queues:
 
         With `if_id` only while its record has this id. The caller removes its bindings.
         """
-        deleted, ready, transient, archive = self._delete(name, if_unused=if_unused, if_empty=if_empty, if_id=if_id)
+        deleted, ready, transient, event_log = self._delete(name, if_unused=if_unused, if_empty=if_empty, if_id=if_id)
         if not deleted:
             return None
         self._knowledge.deleted(name)
-        self.empty_trash(name, archive)
+        self.empty_trash(name, event_log)
         if transient:
             self._remember([name])
         else:
@@ -307,15 +307,15 @@ class Queues:
         encoded = [encode_name(name) for name in names]
         self._commands.call(script("tombstone_queues"), [self._keys.queues], TOMBSTONE_S * 1000, MOST_TOMBSTONES, *encoded)
 
-    def empty_trash(self, name: str, archive: bytes | str = "") -> None:
-        """Free the messages of a queue that was purged or deleted; `archive` is the record of the events of a deleted one."""
-        while self.free_page(name, archive):
+    def empty_trash(self, name: str, event_log: bytes | str = "") -> None:
+        """Free the messages of a queue that was purged or deleted; `event_log` is the record of the events of a deleted one."""
+        while self.free_page(name, event_log):
             pass
 
-    def free_page(self, name: str, archive: bytes | str = "") -> int:
+    def free_page(self, name: str, event_log: bytes | str = "") -> int:
         """Do a part of `empty_trash`; return how many messages are freed, 0 at the end."""
         keys = self._keys.queue(name)
-        return int(self._commands.call(script("empty_trash"), [keys.trash, keys.message, keys.meta], PAGE, archive))
+        return int(self._commands.call(script("empty_trash"), [keys.trash, keys.message, keys.meta], PAGE, event_log))
 
     def touch(self, name: str) -> bool:
         """Keep a transient queue alive with its messages, a lasting one as it is; return False where the queue is gone."""

@@ -14,7 +14,7 @@ Keep what happened to every message, and make tables and a report of it, with Sp
     celery-redis-plus spark fold --root tables
     celery-redis-plus spark report --root tables --output report.html
 
-Needs the extra "spark" and Java 17, and queues whose archive is on (archive=True).
+Needs the extra "spark" and Java 17, and queues whose event log is on (event_log=True).
 """
 
 

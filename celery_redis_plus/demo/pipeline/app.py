@@ -80,8 +80,8 @@ def make_app(broker: str, prefix: str) -> Celery:
         broker_transport_options={
             "visibility_timeout": VISIBILITY_TIMEOUT_S,
             "global_keyprefix": broker_prefix(prefix),
-            "archive": True,
-            "archive_payload": True,
+            "event_log": True,
+            "event_log_payload": True,
         },
         task_acks_late=True,
         task_ignore_result=True,

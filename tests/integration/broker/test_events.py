@@ -21,7 +21,7 @@ def archived(broker):
 
 
 def with_archive(broker, **settings):
-    broker.queues = Queues(broker.commands, broker.keys, transient_ttl_s=300, archive=EventLogSettings(wanted=True, **settings))
+    broker.queues = Queues(broker.commands, broker.keys, transient_ttl_s=300, event_log=EventLogSettings(wanted=True, **settings))
     return broker
 
 

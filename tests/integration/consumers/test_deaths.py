@@ -77,16 +77,16 @@ def test_data_of_dead_consumers_whose_list_expired_heals(connect, redis_client):
     declare(channel, "single", arguments=SINGLE)
     declare(channel, "exclusive", "prioritised")
     redis_client.hset("meta:{single}", mapping={"active": "dead.1", "takeover": 1, "wakeup": "wakeup:{single}:dead.1"})
-    redis_client.hset("meta:{exclusive}", mapping={"exclusive": "dead.1", "managed": "now"})
+    redis_client.hset("meta:{exclusive}", mapping={"exclusive": "dead.1", "restricted": "now"})
     redis_client.zadd("with_credit:{exclusive}", {"": "-inf"})
-    redis_client.hset("meta:{prioritised}", mapping={"prioritised": 3, "managed": "now", "wakeup": "wakeup:{prioritised}:10"})
+    redis_client.hset("meta:{prioritised}", mapping={"prioritised": 3, "restricted": "now", "wakeup": "wakeup:{prioritised}:10"})
     redis_client.zadd("with_credit:{prioritised}", {"": "-inf", "dead.1": 10, "dead.2": 4, "dead.3": 0})
     inbox = Inbox(channel, kombu.Queue("single", durable=True, queue_arguments=SINGLE), "exclusive", "prioritised")
     for name in ("single", "exclusive", "prioritised"):
         publish(channel, name, name)
     assert sorted(inbox.drain(3, timeout_s=3)) == ["exclusive", "prioritised", "single"]
-    assert redis_client.hmget("meta:{exclusive}", "managed", "exclusive") == [None, None]
-    assert redis_client.hmget("meta:{prioritised}", "managed", "prioritised", "wakeup") == [None, None, None]
+    assert redis_client.hmget("meta:{exclusive}", "restricted", "exclusive") == [None, None]
+    assert redis_client.hmget("meta:{prioritised}", "restricted", "prioritised", "wakeup") == [None, None, None]
     assert not redis_client.exists("with_credit:{prioritised}")
 
 

@@ -35,7 +35,7 @@ def test_a_queue_that_others_consume_cannot_be_had_alone(connect, redis_client):
     assert caught.value.code == 403
     publish(channel, "q", 1)
     assert inbox.drain(1) == [1]
-    assert redis_client.hget("meta:{q}", "managed") is None
+    assert redis_client.hget("meta:{q}", "restricted") is None
 
 
 def test_the_queue_is_free_again_when_the_exclusive_consumer_s_connection_is_lost(connect):

@@ -97,12 +97,12 @@ def test_a_consumer_whose_credit_went_to_another_queue_passes_the_queue_on(conne
 def test_a_cancelled_consumer_passes_the_queue_on_and_without_priorities_the_queue_is_plain_again(connect, redis_client):
     low, high = (Inbox(connect().channel(), queue(priority)) for priority in (-3, 3))
     publisher = connect().channel()
-    assert redis_client.hget("meta:{q}", "managed") == b"now"
+    assert redis_client.hget("meta:{q}", "restricted") == b"now"
     high.cancel()
     publish(publisher, "q", 1)
     assert low.drain(1, timeout_s=3) == [1]
     low.cancel()
-    assert redis_client.hmget("meta:{q}", "managed", "prioritised", "wakeup") == [None] * 3
+    assert redis_client.hmget("meta:{q}", "restricted", "prioritised", "wakeup") == [None] * 3
     plain = Inbox(connect().channel(), "q")
     publish(publisher, "q", 2)
     assert plain.drain(1, timeout_s=3) == [2]

@@ -55,16 +55,16 @@ def test_when_the_last_subscriber_has_left_there_is_none(channel, connect, undel
 
 
 @pytest.mark.parametrize("exchange", ["celeryev", "celery.pidbox", "worker1.celery.pidbox"])
-def test_celerys_own_exchanges_may_go_unheard_and_are_counted(channel, undelivered, redis_client, exchange):
+def test_celerys_own_exchanges_may_be_unroutable_and_are_counted(channel, undelivered, redis_client, exchange):
     send(channel, {"type": "worker-heartbeat"}, exchange)
     assert undelivered() == []
-    (counted,) = (redis_client.hget(key, "unheard") for key in redis_client.keys("*") if redis_client.type(key) == b"hash"
-                  and redis_client.hexists(key, "unheard"))  # fmt: skip
+    (counted,) = (redis_client.hget(key, "unroutable") for key in redis_client.keys("*") if redis_client.type(key) == b"hash"
+                  and redis_client.hexists(key, "unroutable"))  # fmt: skip
     assert counted == b"1"
 
 
 def test_other_exchanges_may_be_named(connect, undelivered):
-    channel = connect(unheard_exchanges="news, celeryev").channel()
+    channel = connect(ignore_unroutable_exchanges="news, celeryev").channel()
     send(channel, "hello")
     assert undelivered() == []
 

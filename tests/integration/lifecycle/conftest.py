@@ -26,7 +26,7 @@ def life_app(broker_url: str) -> Iterator[Callable[..., Celery]]:
     apps = []
 
     def make(url: str = broker_url, *, settings: dict[str, Any] | None = None, **configured: Any) -> Celery:
-        apps.append(make_app(url, {"archive": True, **configured}, settings or {}))
+        apps.append(make_app(url, {"event_log": True, **configured}, settings or {}))
         return apps[-1]
 
     yield make
@@ -46,7 +46,7 @@ def life_worker(broker_url: str, start_worker: Callable[..., Worker]) -> Callabl
         return start_worker(
             "tests.integration.lifecycle.app",
             pool=pool,
-            env={URL_VARIABLE: url, CONFIG_VARIABLE: repr(({"archive": True, **(configured or {})}, settings or {}))},
+            env={URL_VARIABLE: url, CONFIG_VARIABLE: repr(({"event_log": True, **(configured or {})}, settings or {}))},
             options=("--without-mingle", "--without-gossip", *options),
             **how,
         )

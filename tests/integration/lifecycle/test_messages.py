@@ -10,7 +10,7 @@ import celery_redis_plus as crp
 from celery_redis_plus.errors import QueueNotFound
 from tests.support.waiting import wait_until
 
-INDEXED = {"broker_transport_options": {"archive_index": True}}
+INDEXED = {"broker_transport_options": {"event_log_index": True}}
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_a_revoke_of_many_tasks_takes_one_connection(life_app, redis_client):
 
 
 def test_a_delayed_task_is_found_without_an_index(life_app):
-    app = life_app(archive=False)
+    app = life_app(event_log=False)
     app.send_task("life.end", ["success"], task_id="soon", countdown=60)
     app.send_task("life.end", ["success"], task_id="later", countdown=3600)
     found = crp.message(app, "later")

@@ -11,7 +11,7 @@ from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.cli.main import main
 from tests.support.waiting import wait_until
 
-INDEXED = {"broker_transport_options": {"archive_index": True, "delivery_limit": 2}}
+INDEXED = {"broker_transport_options": {"event_log_index": True, "delivery_limit": 2}}
 ERROR = "ValueError: as asked"
 
 

@@ -62,7 +62,7 @@ def assert_described(client: redis.Redis, found: dict[bytes, str]) -> None:
 
 def mixed_run(connect: Any) -> Iterator[str]:
     """Publish, delay, consume, dead-letter, broadcast, limit, deduplicate, pause: with lifecycle events. Yield the steps."""
-    connection = connect(archive=True, archive_index=True, visibility_timeout=3)
+    connection = connect(event_log=True, event_log_index=True, visibility_timeout=3)
     channel = connection.channel()
     exchange, news = kombu.Exchange("e", durable=True), kombu.Exchange("news", "fanout")
     single = kombu.Queue("single", durable=True, queue_arguments={"x-single-active-consumer": True})

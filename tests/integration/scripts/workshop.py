@@ -151,7 +151,7 @@ class Workshop:
             self.clock.advance(ms)
             self.sweep()
         self.claim("q", "d")
-        if self.client.hexists(self.q.meta, "managed"):
+        if self.client.hexists(self.q.meta, "restricted"):
             self.run("claim_restricted", self.q.consumer_keys, 10, 30_000, "other", 10**6, "", 10, 0, 5, 5, "w")
         self.sweep()
 

@@ -89,7 +89,7 @@ def test_what_comes_while_one_rests_is_anothers(connect):
 
 
 def test_an_idle_consumer_looks_by_itself_after_the_longest_interval(connect, redis_client):
-    inbox = Inbox(connect(max_fetch_interval=0.2).channel(), "q")
+    inbox = Inbox(connect(polling_interval=0.2).channel(), "q")
 
     def blocked_calls():
         return redis_client.info("commandstats").get("cmdstat_bzmpop", {}).get("calls", 0)
@@ -105,4 +105,4 @@ def test_the_intervals_have_to_fit_each_other(connect):
     from celery_redis_plus.errors import OptionError
 
     with pytest.raises(OptionError, match="min_fetch_interval=5 is not allowed; allowed: at most 2"):
-        connect(min_fetch_interval=5, max_fetch_interval=2)
+        connect(min_fetch_interval=5, polling_interval=2)

@@ -154,7 +154,7 @@ def test_requeued_messages_die_at_the_delivery_limit(channel):
 
 
 def test_the_failures_of_one_that_died_at_the_limit_stay_known_when_it_is_gone(connect):
-    channel = connect(archive=True, archive_index=True).channel()
+    channel = connect(event_log=True, event_log_index=True).channel()
     declare(channel, "q", arguments={"x-delivery-limit": 2})
     publish(channel, "q", "bad")
     for _ in range(2):

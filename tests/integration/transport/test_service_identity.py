@@ -17,7 +17,7 @@ def test_connections_with_the_same_options_share_a_service(connect):
 
 
 @pytest.mark.parametrize(
-    "option", [{"delivery_limit": 3}, {"dead_letter_max": 3}, {"transient_queue_ttl": 3}, {"archive_maxlen": 3}]
+    "option", [{"delivery_limit": 3}, {"dead_letter_max": 3}, {"transient_queue_ttl": 3}, {"event_log_maxlen": 3}]
 )
 def test_connections_with_other_options_have_services_of_their_own(connect, option):
     assert connect().channel().session.service is not connect(**option).channel().session.service

@@ -113,14 +113,14 @@ def test_a_body_that_has_lost_its_headers_is_reported_and_left_alone(state):
     ("of", "wrong", "missing"),
     [
         ("ready", {"score": "5"}, []),
-        ("ready", {"score": "5", "by": "somebody"}, []),
-        ("delayed", {"by": "somebody"}, []),
+        ("ready", {"score": "5", "owner": "somebody"}, []),
+        ("delayed", {"owner": "somebody"}, []),
         ("delayed", {}, ["score"]),
-        ("dead", {"by": "somebody"}, ["score"]),
+        ("dead", {"owner": "somebody"}, ["score"]),
         ("claimed", {}, ["score"]),
-        ("claimed", {}, ["by"]),
+        ("claimed", {}, ["owner"]),
         ("claimed", {}, ["claim"]),
-        ("claimed", {}, ["claim", "by", "score"]),
+        ("claimed", {}, ["claim", "owner", "score"]),
     ],
 )
 def test_fields_that_do_not_fit_the_place_are_mended(state, of, wrong, missing):
