@@ -50,8 +50,8 @@ safe with them, the server's ms when they said so, and how many were trimmed bef
 `event_log_hard_maxlen`, which counts them in `overrun`. Without readers the bounds decide.
 
 **Sampling** is per message: `sampled(id, permille)` decides from the number in the id, once, when the message is published into
-an archived queue. The 20th character of its id says so (`-`; `.` where no events are written: `is_told`), so each message is told
-of as a whole, and a message of a queue that is not archived costs the scripts one comparison.
+an archived queue. The 20th character of its id says so (`-`; `.` where no events are written: `is_logged`), so each message is
+told of as a whole, and a message of a queue that is not archived costs the scripts one comparison.
 
 **The index** (`event_log_index`): `event_index:{Q}:ID` holds the ids of a message's entries, `task_index:{Q}:TASK-ID` the ids of
 a task's messages, each followed by a space; both expire `event_log_max_age` after the last.
@@ -374,7 +374,7 @@ def published_at(message_id: str) -> int:
     return int(message_id[:ID_TIME_DIGITS], 16)
 
 
-def is_told(message_id: str) -> bool:
+def is_logged(message_id: str) -> bool:
     """Return whether a message's events are written: decided when it was published, and kept in its id's 20th character."""
     return message_id[ID_TIME_DIGITS + 8 : ID_TIME_DIGITS + 9] == "-"
 

@@ -32,8 +32,8 @@ local DEAD = 4
 local freed, bytes = 0, 0
 for _, tag in ipairs(others) do
   local reason, err
-  if is_told(tag) then tag, reason, err = string.match(tag, '^([^\t]+)\t?([^\t]*)\t?(.*)$') end
-  local size = is_limited(tag) and size_of(KEYS[6] .. tag) or 0
+  if is_logged(tag) then tag, reason, err = string.match(tag, '^([^\t]+)\t?([^\t]*)\t?(.*)$') end
+  local size = is_bounded(tag) and size_of(KEYS[6] .. tag) or 0
   local place = remove(tag)
   if place then
     removed = removed + 1
@@ -41,7 +41,7 @@ for _, tag in ipairs(others) do
       freed = freed + 1
       bytes = bytes + size
     end
-    if reason then tell(KEYS[7], tag, 'acked', { reason = reason, error = err }) end
+    if reason then log_event(KEYS[7], tag, 'acked', { reason = reason, error = err }) end
   end
 end
 if freed > 0 then release_capacity(KEYS[7], freed, bytes, 'settled', now_ms()) end

@@ -24,7 +24,7 @@ for i = 3, #ARGV do
       release_capacity_of(queue, tag, now)
       redis.call('UNLINK', queue.message .. tag)
       remove_waiting(queue, tag, due)
-      tell(queue.meta, tag, 'cancelled', {})
+      log_event(queue.meta, tag, 'cancelled', {})
     end
   end
 end

@@ -11,7 +11,7 @@ for _, tag in ipairs(ARGV) do
     redis.call('UNLINK', KEYS[3] .. tag)
     redis.call('ZREM', KEYS[1], tag)
     gone = gone + 1
-    tell(KEYS[4], tag, 'cancelled', {})
+    log_event(KEYS[4], tag, 'cancelled', {})
   end
 end
 if gone > 0 then redis.call('HINCRBY', KEYS[4], 'dead_deleted', gone) end

@@ -4,5 +4,5 @@
 -- ARGV  1 tag  2 reason  3 error, both packed for events
 -- Returns 1.
 -- @include log_event
-tell(KEYS[1], ARGV[1], 'failed', { reason = ARGV[2], error = ARGV[3] })
+log_event(KEYS[1], ARGV[1], 'failed', { reason = ARGV[2], error = ARGV[3] })
 return 1

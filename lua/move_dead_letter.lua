@@ -54,5 +54,5 @@ end
 redis.call('ZREM', KEYS[1], tag)
 local taken = #targets
 redis.call('HINCRBY', KEYS[3], ARGV[3], 1)
-if ARGV[4] == '1' then tell(KEYS[3], tag, 'replayed', {}) else tell(KEYS[3], tag, 'moved', { target = table.concat(moved_to, ',') }) end
+if ARGV[4] == '1' then log_event(KEYS[3], tag, 'replayed', {}) else log_event(KEYS[3], tag, 'moved', { target = table.concat(moved_to, ',') }) end
 return taken

@@ -7,8 +7,8 @@
 --       7 life of the message: '' = its queue's, else 'ms since the epoch', '+ms from when it becomes deliverable', or both
 --       8 its description, for queues whose events are written ('' = not made)  [9 its deduplication, see include/deduplication]
 -- Returns the tag; '' for a duplicate; 'NOQUEUE' where the queue has no record, 'REDECLARED' where it has another one than
--- the message depends on, 'MANAGED' where it has limits, which only `publish_bounded` heeds, 'DESCRIBE' where it wants a
--- description, 'UNIQUE ', the tag of the message that stands for it and its task's id
+-- the message depends on, 'BOUNDED' where it has limits, which only `publish_bounded` heeds, 'NEED_METADATA' where it wants a
+-- description, 'DUPLICATE ', the tag of the message that stands for it and its task's id
 -- already (nothing is written then).
 -- No allow-oom: a full server refuses it before it writes anything.
 -- @include store_ordinary
@@ -29,7 +29,7 @@ if not rank then
 end
 if record[5] then
   if KEYS[9] then redis.call('UNLINK', KEYS[9]) end
-  return 'MANAGED'
+  return 'BOUNDED'
 end
 local special = KEYS[9] or ARGV[9] or record[2] or record[4] or record[7] or record[8] or record[9]
 local simple = ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and not special
@@ -40,12 +40,12 @@ end
 
 if simple and not record[6] then return store() end
 -- A retry may just have staged the body anew: it is left to expire.
-if record[6] and ARGV[8] == '' then return 'DESCRIBE' end
+if record[6] and ARGV[8] == '' then return 'NEED_METADATA' end
 
 -- @include log_event
 if simple then
   local tag = store(log_of(KEYS[1], record[6]))
-  if tag ~= '' then tell_published(KEYS[1], tag, ARGV[8], ARGV[1], 0) end
+  if tag ~= '' then log_published(KEYS[1], tag, ARGV[8], ARGV[1], 0) end
   return tag
 end
 record.description = ARGV[8]
@@ -54,22 +54,22 @@ record.description = ARGV[8]
 -- @include idempotent_publish
 -- @include deduplication
 
-local standing = ARGV[9] and standing_for(ARGV[9], KEYS[4])
-if standing then return 'UNIQUE ' .. standing end
+local duplicate = ARGV[9] and duplicate_of(ARGV[9], KEYS[4])
+if duplicate then return 'DUPLICATE ' .. duplicate end
 if KEYS[9] and redis.call('EXISTS', KEYS[9]) == 0 then
   -- Another try has used it up; or it was evicted, and nothing must be remembered of a message that is not stored.
-  if seen_before(KEYS[8], ARGV[4]) then return '' end
+  if was_stored(KEYS[8], ARGV[4]) then return '' end
   return redis.error_reply('ERR the staged body is gone')
 end
-if not first_time(KEYS[8], ARGV[4], ARGV[5] == '1', ARGV[6]) then
+if not accept(KEYS[8], ARGV[4], ARGV[5] == '1', ARGV[6]) then
   -- An original that a retry has overtaken leaves the body to that retry, which has staged it again under the same name.
   if KEYS[9] and ARGV[5] == '1' then redis.call('UNLINK', KEYS[9]) end
   return ''
 end
 local tag = enqueue(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], record,
   ARGV[1], rank, ARGV[3], KEYS[9], KEYS[7], ARGV[7])
-remember(KEYS[8], ARGV[4], ARGV[5] == '1', ARGV[6])
+remember_number(KEYS[8], ARGV[4], ARGV[5] == '1', ARGV[6])
 -- What a transient queue leaves goes with it.
 if record[2] and tonumber(record[2]) < tonumber(ARGV[6]) then redis.call('PEXPIRE', KEYS[8], record[2]) end
-if ARGV[9] then stand_for(ARGV[9], tag) end
+if ARGV[9] then remember_duplicate(ARGV[9], tag) end
 return tag

@@ -11,8 +11,8 @@
 --       down (us; 0 = it has, or will not); its name in the line; its place there ('' = it has not waited)
 --       10 its description, for queues whose events are written ('' = not made)
 --       [11 its deduplication, see include/deduplication]
--- Returns the tag; '' for a duplicate; 'NOQUEUE', 'REDECLARED', 'DESCRIBE' and 'UNIQUE ...' as `publish`; 'PLAIN' where the queue has
--- no limits; 'REFUSED' where the publisher refuses and the limits are as it knows them, counted. Or a list:
+-- Returns the tag; '' for a duplicate; 'NOQUEUE', 'REDECLARED', 'NEED_METADATA' and 'DUPLICATE ...' as `publish`; 'UNBOUNDED'
+-- where the queue has no limits; 'REFUSED' where the publisher refuses and the limits are as it knows them, counted. Or a list:
 -- { 'CHANGED', limits, arguments of the queue }; { 'THROTTLE', us to sleep first }; { 'WAIT', ticket, live consumers... };
 -- { 'FULL', limit, its size, what it has, dead-lettered (0/1) }; { 'DROPPED', tag, how many died for it, were they kept (0/1) }.
 -- @include store_ordinary
@@ -35,11 +35,11 @@ if prepared_by ~= '' and prepared_by ~= record[1] then
   unstage()
   return 'REDECLARED'
 end
-if not record[5] then return 'PLAIN' end
+if not record[5] then return 'UNBOUNDED' end
 local threshold, most_us, waiter, ticket = string.match(ARGV[9], '^(%S*) (%S*) (%S*) (%S*)$')
 if record[6] and ARGV[10] == '' then
   unstage()
-  return 'DESCRIBE'
+  return 'NEED_METADATA'
 end
 
 local max_length, max_bytes, max_pending, overflow, slow = read_limits(record[5])
@@ -84,10 +84,10 @@ end
 
 local queue = state_keys(0)
 record.description = ARGV[10]
-local standing = ARGV[11] and standing_for(ARGV[11], queue.message)
-if standing then
+local duplicate = ARGV[11] and duplicate_of(ARGV[11], queue.message)
+if duplicate then
   if ticket ~= '' then leave_wait_queue(waiting_publishers, waiter) end
-  return 'UNIQUE ' .. standing
+  return 'DUPLICATE ' .. duplicate
 end
 if ARGV[8] == '!' .. record[5] then
   unstage()
@@ -100,12 +100,12 @@ if record[5] ~= ARGV[8] then
 end
 local retry, window = ARGV[5] == '1', ARGV[6]
 if staged and redis.call('EXISTS', staged) == 0 then
-  if seen_before(producer, ARGV[4]) then return '' end
+  if was_stored(producer, ARGV[4]) then return '' end
   return redis.error_reply('ERR the staged body is gone')
 end
 if retry then
-  fence(producer, window)
-  if seen_before(producer, ARGV[4]) then
+  fence_producer(producer, window)
+  if was_stored(producer, ARGV[4]) then
     unstage()
     if ticket ~= '' then leave_wait_queue(waiting_publishers, waiter) end
     return ''
@@ -121,15 +121,15 @@ end
 local function put()
   local tag = enqueue(queue.meta, queue.ready, queue.delayed, queue.message, queue.wakeup, queue.schedule_wakeup, record,
     ARGV[1], tonumber(rank), ARGV[3], staged, queue.expiry, ARGV[7])
-  remember(producer, ARGV[4], retry, window)
+  remember_number(producer, ARGV[4], retry, window)
   -- What a transient queue leaves goes with it.
   if record[2] and tonumber(record[2]) < tonumber(window) then redis.call('PEXPIRE', producer, record[2]) end
-  if ARGV[11] then stand_for(ARGV[11], tag) end
+  if ARGV[11] then remember_duplicate(ARGV[11], tag) end
   return tag
 end
 
 local function new_here()
-  if first_time(producer, ARGV[4], retry, window) then return true end
+  if accept(producer, ARGV[4], retry, window) then return true end
   if retry then unstage() end
   return false
 end
@@ -142,7 +142,7 @@ local function drop(place, tag, score)
   if is_there(queue.message .. tag) then
     dead_letter(queue, rules, tag, score, 'maxlen', now_ms())
   else
-    tell(queue.meta, tag, 'vanished', {})
+    log_event(queue.meta, tag, 'vanished', {})
   end
   redis.call('ZREM', place, tag)
   redis.call('ZREM', queue.expiry, tag)

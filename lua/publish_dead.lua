@@ -6,8 +6,8 @@
 -- ARGV  1 payload  2 rank (0-255, 0 first)  3 eta: not heeded  4 number of the message on its connection  5 retry (0/1)
 --       6 dedup window (ms)  7 life: not heeded  8 reason  9 how many dead letters the queue keeps at most
 --       10 description of the message for events ('' = none was made)
--- Returns the tag; '' for a duplicate; 'NOQUEUE' where the queue has no record, 'DESCRIBE' where its events are written and there
--- is no description (nothing is written then).
+-- Returns the tag; '' for a duplicate; 'NOQUEUE' where the queue has no record, 'NEED_METADATA' where its events are written and
+-- there is no description (nothing is written then).
 -- @include enqueue
 -- @include idempotent_publish
 -- @include state_keys
@@ -17,14 +17,14 @@ local record = redis.call('HMGET', queue.meta, unpack(RECORD))
 if not record[1] then return 'NOQUEUE' end
 if record[6] and ARGV[10] == '' then
   if KEYS[13] then redis.call('UNLINK', KEYS[13]) end
-  return 'DESCRIBE'
+  return 'NEED_METADATA'
 end
 record.description = ARGV[10]
 if staged and redis.call('EXISTS', staged) == 0 then
-  if seen_before(producer, ARGV[4]) then return '' end
+  if was_stored(producer, ARGV[4]) then return '' end
   return redis.error_reply('ERR the staged body is gone')
 end
-if not first_time(producer, ARGV[4], ARGV[5] == '1', ARGV[6]) then
+if not accept(producer, ARGV[4], ARGV[5] == '1', ARGV[6]) then
   if staged and ARGV[5] == '1' then redis.call('UNLINK', staged) end
   return ''
 end
@@ -35,7 +35,7 @@ local tag = enqueue(queue.meta, queue.dlx_outbox, queue.delayed, queue.message, 
 local rules = redis.call('HMGET', queue.meta, 'ttl', 'dlx')
 dead_letter(queue, rules, tag, redis.call('ZSCORE', queue.dlx_outbox, tag), ARGV[8], now_ms())
 if not rules[2] then redis.call('ZREM', queue.dlx_outbox, tag) end
-remember(producer, ARGV[4], ARGV[5] == '1', ARGV[6])
+remember_number(producer, ARGV[4], ARGV[5] == '1', ARGV[6])
 redis.call('HINCRBY', queue.meta, 'nacked', 1)
 trim_dead(queue, tonumber(ARGV[9]), 0)
 return tag

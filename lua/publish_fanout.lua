@@ -15,14 +15,14 @@ local LARGE = 16384
 local nobody = redis.call('EXISTS', KEYS[4]) == 0
 if nobody and ARGV[9] == '2' then
   if ARGV[6] == '1' then
-    fence(KEYS[3], ARGV[7])
-    if seen_before(KEYS[3], ARGV[5]) then return '' end
+    fence_producer(KEYS[3], ARGV[7])
+    if was_stored(KEYS[3], ARGV[5]) then return '' end
   end
   redis.call('HINCRBY', KEYS[2], 'unroutable', 1)
   return 'NOBODY'
 end
-local is_new = first_time(KEYS[3], ARGV[5], ARGV[6] == '1', ARGV[7])
-if not is_new then return nobody and ARGV[9] == '0' and 'NOBODY' or '' end
+local accept_original = accept(KEYS[3], ARGV[5], ARGV[6] == '1', ARGV[7])
+if not accept_original then return nobody and ARGV[9] == '0' and 'NOBODY' or '' end
 if nobody then redis.call('HINCRBY', KEYS[2], 'unroutable', 1) end
 local number = redis.call('HINCRBY', KEYS[2], 'count', 1)
 if #ARGV[1] > LARGE then
@@ -36,7 +36,7 @@ if type(id) == 'table' then
   redis.call('HINCRBY', KEYS[2], 'count', -1)
   error(id)
 end
-remember(KEYS[3], ARGV[5], ARGV[6] == '1', ARGV[7])
+remember_number(KEYS[3], ARGV[5], ARGV[6] == '1', ARGV[7])
 if ARGV[8] ~= '0' and number % 100 == 0 then
   redis.call('XTRIM', KEYS[1], 'MINID', '~', text(now_ms() - ARGV[8]))
 end

@@ -21,7 +21,7 @@ for i = 2, #ARGV, 2 do
     redis.call('HDEL', hash, 'score', 'delay', 'owner')
     redis.call('ZREM', KEYS[2], tag)
     returned = returned + 1
-    tell(KEYS[7], tag, 'requeued', { claim = ARGV[i + 1], reason = 'handed_back' })
+    log_event(KEYS[7], tag, 'requeued', { claim = ARGV[i + 1], reason = 'handed_back' })
   end
 end
 if returned > 0 then notify(KEYS[4], KEYS[7]) end

@@ -25,7 +25,7 @@ for _, tag in ipairs(tags) do
     redis.call('HDEL', hash, 'score', 'delay', 'owner')
     redis.call('ZREM', KEYS[2], tag)
     returned = returned + 1
-    tell(KEYS[7], tag, 'recovered', { reason = 'connection_lost' })
+    log_event(KEYS[7], tag, 'recovered', { reason = 'connection_lost' })
   end
 end
 if returned > 0 then notify(KEYS[4], KEYS[7]) end

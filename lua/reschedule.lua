@@ -37,7 +37,7 @@ if eta > now then
   redis.call('ZADD', queue.delayed, text(eta), tag)
   redis.call('ZADD', queue.schedule_wakeup, 0, 'due')
   if not due then remove_waiting(queue, tag, due) end
-  tell(queue.meta, tag, 'delayed', { reason = 'rescheduled', delay = text(eta - now) })
+  log_event(queue.meta, tag, 'delayed', { reason = 'rescheduled', delay = text(eta - now) })
 elseif not due then
   return_to_queue(queue, tag, score, fields[2], ttl)
 else
@@ -47,7 +47,7 @@ else
   redis.call('HDEL', hash, 'score', 'delay', 'ttl_ms')
   remove_waiting(queue, tag, due)
   if redis.call('HEXISTS', queue.meta, 'quiet') == 0 then notify(queue.wakeup, queue.meta) end
-  tell(queue.meta, tag, 'promoted', { reason = 'rescheduled' })
+  log_event(queue.meta, tag, 'promoted', { reason = 'rescheduled' })
 end
 if ttl then
   for _, key in ipairs({ queue.ready, queue.delayed, queue.expiry, queue.schedule_wakeup }) do redis.call('PEXPIRE', key, ttl) end

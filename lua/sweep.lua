@@ -103,7 +103,7 @@ local function promote(queue, rules)
       end
       promoted[#promoted + 1] = { tag, expires }
     elseif not is_there(queue.message .. tag) then
-      tell(queue.meta, tag, 'vanished', {})
+      log_event(queue.meta, tag, 'vanished', {})
     elseif not redis.call('ZSCORE', queue.ready, tag) then
       entries[#entries + 1] = text(255 * LEVEL + now)
       entries[#entries + 1] = tag
@@ -121,7 +121,7 @@ local function promote(queue, rules)
     local tag, expires = message[1], message[2]
     if expires then redis.call('HSET', queue.message .. tag, 'expires', text(expires)) end
     redis.call('HDEL', queue.message .. tag, 'score', 'delay', 'ttl_ms', 'owner')
-    tell(queue.meta, tag, 'promoted', {})
+    log_event(queue.meta, tag, 'promoted', {})
   end
   if #due > 0 then redis.call('ZREM', queue.delayed, unpack(due)) end
   return #due, late
@@ -138,7 +138,7 @@ local function expire(queue, rules)
       if is_there(queue.message .. tag) then
         end_expired(queue, rules, tag, score)
       else
-        tell(queue.meta, tag, 'vanished', {})
+        log_event(queue.meta, tag, 'vanished', {})
       end
       redis.call('ZREM', queue.ready, tag)
       expired = expired + 1
@@ -163,7 +163,7 @@ local function recover(queue, rules)
     elseif not fields[4] and redis.call('ZSCORE', queue.delayed, tag) then
       stale = stale + 1
     elseif not fields[1] then
-      tell(queue.meta, tag, 'vanished', {})
+      log_event(queue.meta, tag, 'vanished', {})
     elseif return_lost(queue, rules, ARGV[8], tag, fields[1], fields[2], now) == 'dead' then
       died = died + 1
     end

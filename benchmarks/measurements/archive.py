@@ -28,20 +28,20 @@ PREFETCH = 10
 EVENTS_A_MESSAGE = 3
 #: Includes of the scripts -> what is left of them without events.
 WITHOUT_EVENTS = {
-    "include/event.lua": """\
+    "include/log_event.lua": """\
 -- @include now
 -- @include text
--- @include marks
-local function tell() end
-local function tell_published() end
+-- @include tag_flags
+local function log_event() end
+local function log_published() end
 local function log_of() return false end
-local function is_told() return false end
+local function is_logged() return false end
 local function error_of() end
 """,
-    "include/marks.lua": """\
-local PLAIN, LIMITED, TOLD, LIMITED_AND_TOLD = 46, 126, 45, 61
+    "include/tag_flags.lua": """\
+local PLAIN, BOUNDED, LOGGED, BOUNDED_AND_LOGGED = 46, 126, 45, 61
 local function is_plain() return true end
-local function is_limited() return false end
+local function is_bounded() return false end
 """,
 }
 

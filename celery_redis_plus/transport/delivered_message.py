@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport import base
 
-from celery_redis_plus.events import is_told
+from celery_redis_plus.events import is_logged
 from celery_redis_plus.stored_message import SEPARATOR
 from celery_redis_plus.transport import codec
 
@@ -44,7 +44,7 @@ class Message(base.Message):
 
     def tell_failed(self, reason: str, failure: Failure | None) -> None:
         """Tell the log that the work on it failed after it was acked early; nothing where its events are not written."""
-        if self.channel is not None and self.queue is not None and is_told(self.delivery_tag):
+        if self.channel is not None and self.queue is not None and is_logged(self.delivery_tag):
             self.channel.session.settler.tell_failed(self.queue, self.delivery_tag, reason, failure)
 
     def note_failed(self) -> None:

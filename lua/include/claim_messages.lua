@@ -8,16 +8,16 @@ local holder, visibility, bytes, worker
 local reply = { '' }
 local now, deadline
 
-local _for_marked
+local _for_flagged
 -- The functions for messages of queues with limits or events, made when the first one is met: each call makes the functions anew
 -- that it comes by, and these are many.
-local function for_marked()
-  if not _for_marked then
+local function for_flagged()
+  if not _for_flagged then
 -- @include release_capacity
 -- @include log_event
-    _for_marked = { is_limited = is_limited, size_of = size_of, release_capacity = release_capacity, tell = tell }
+    _for_flagged = { is_bounded = is_bounded, size_of = size_of, release_capacity = release_capacity, log_event = log_event }
   end
-  return _for_marked
+  return _for_flagged
 end
 
 -- Takes up to `count` messages from the queue with these keys, which the reply calls `q`: into the index, then out of the queue.
@@ -69,10 +69,10 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
         bytes = bytes - #fields[1]
         reply[#reply + 1] = q .. ' ' .. tag .. ' ' .. claim .. ' ' .. (fields[3] or '0') .. ' ' .. (fields[4] or '0')
         reply[#reply + 1] = fields[1]
-        if not is_plain(tag) then for_marked().tell(meta, tag, 'claimed', { claim = claim, worker = worker }) end
+        if not is_plain(tag) then for_flagged().log_event(meta, tag, 'claimed', { claim = claim, worker = worker }) end
       else
         redis.call('HINCRBY', meta, 'vanished', 1)
-        if not is_plain(tag) then for_marked().tell(meta, tag, 'vanished', {}) end
+        if not is_plain(tag) then for_flagged().log_event(meta, tag, 'vanished', {}) end
       end
     end
   end
@@ -89,8 +89,8 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
       redis.call('DEL', meta)
     end
   end
-  if passed > 0 and not is_plain(found[1]) and for_marked().is_limited(found[1]) then
-    for_marked().release_capacity(meta, passed, 0, 'claimed', now)
+  if passed > 0 and not is_plain(found[1]) and for_flagged().is_bounded(found[1]) then
+    for_flagged().release_capacity(meta, passed, 0, 'claimed', now)
   end
   return taken, drained
 end

@@ -11,7 +11,7 @@ local function dead_letter(queue, record, tag, score, reason, now)
   local hash = queue.message .. tag
   local err = error_of(hash, tag)
   local ttl, exchange = record[1], record[2]
-  local size = is_limited(tag) and redis.call('HEXISTS', hash, 'died') == 0 and size_of(hash)
+  local size = is_bounded(tag) and redis.call('HEXISTS', hash, 'died') == 0 and size_of(hash)
   local function count_out()
     if reason == 'expired' then redis.call('HINCRBY', queue.meta, 'expired', 1) end
     if size then release_capacity(queue.meta, 1, size, 'gone', now) end
@@ -29,7 +29,7 @@ local function dead_letter(queue, record, tag, score, reason, now)
   if exchange then redis.call('ZADD', queue.schedule_wakeup, 0, 'due') end
   redis.call('HINCRBY', queue.meta, 'dead_lettered', 1)
   count_out()
-  tell(queue.meta, tag, 'dead_lettered', { reason = reason, error = err })
+  log_event(queue.meta, tag, 'dead_lettered', { reason = reason, error = err })
 end
 
 -- Removes dead letters beyond the `most` youngest, and those that died before `before` (ms); at most 500. Returns how many.
@@ -42,7 +42,7 @@ local function trim_dead(queue, most, before)
   end
   for _, tag in ipairs(evicted) do
     redis.call('UNLINK', queue.message .. tag)
-    tell(queue.meta, tag, 'dropped', { reason = 'retention' })
+    log_event(queue.meta, tag, 'dropped', { reason = 'retention' })
   end
   redis.call('ZREM', queue.dead, unpack(evicted))
   redis.call('HINCRBY', queue.meta, 'dead_evicted', #evicted)

@@ -11,29 +11,29 @@ local function parts_of(dedup)
 end
 
 -- The message that stands for it already, 'tag task'; false without one.
-local function standing_for(dedup, message)
+local function duplicate_of(dedup, message)
   local scope, _, _, key = parts_of(dedup)
   local value = scope ~= 'renew' and redis.call('GET', key)
   if not value then return false end
   local tag, task, moved_to = string.match(value, '^(%S+) (%S+) ?(.*)$')
-  local standing = tag .. ' ' .. task
-  if scope == 'ttl' then return standing end
+  local duplicate = tag .. ' ' .. task
+  if scope == 'ttl' then return duplicate end
   local found = fields_of((moved_to == '' and message or moved_to) .. tag, 'payload', 'died', 'claim')
   if not found[1] or found[2] or (scope == 'until-claimed' and found[3]) then return false end
-  return standing
+  return duplicate
 end
 
-local function stand_for(dedup, tag)
+local function remember_duplicate(dedup, tag)
   local _, ttl, task, key = parts_of(dedup)
   redis.call('SET', key, tag .. ' ' .. task, 'PX', ttl)
 end
 
 -- Lets a message that stands for its id go on doing so where it was, and for the rest of the time where it has gone, unless another
 -- does there already: the queue with the id's key `target_key`, and the messages `target_message`.
-local function stand_elsewhere(dedup, moved, target_key, target_message)
+local function move_duplicate(dedup, moved, target_key, target_message)
   local scope, ttl, task, key = parts_of(dedup)
   local left = math.max(redis.call('PTTL', key), 1)
   redis.call('SET', key, moved .. ' ' .. task .. ' ' .. target_message, 'PX', left)
-  if standing_for(scope .. ' ' .. ttl .. ' ' .. task .. ' ' .. target_key, target_message) then return end
+  if duplicate_of(scope .. ' ' .. ttl .. ' ' .. task .. ' ' .. target_key, target_message) then return end
   redis.call('SET', target_key, moved .. ' ' .. task, 'PX', left)
 end

@@ -30,12 +30,12 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
   local published, time = tonumber(record[10] or 0) + 1, newest_of(record[11], now)
   redis.call('HSET', meta, 'published', published, 'newest', time)
   local log = not tag and record[6] and log_of(meta, record[6])
-  local told = log and is_sampled(published, log.permille)
-  tag = tag or new_tag(time, published, mark_of(record[5], told), record[1])
+  local logged = log and is_sampled(published, log.permille)
+  tag = tag or new_tag(time, published, mark_of(record[5], logged), record[1])
   local hash = message .. tag
   local ttl, level = record[2], level_of(record[9])
   local lives, expires = false, false
-  if life ~= '' or record[4] then lives, expires = lifetime(life, record[4]) end
+  if life ~= '' or record[4] then lives, expires = parse_expiry(life, record[4]) end
   -- One that expires before its time ends then.
   local due = expires and math.min(expires, eta) or eta
   local delayed_until = eta > now and text(due)
@@ -87,6 +87,6 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
   if record[9] then redis.call('HSET', hash, 'rank', rank) end
   if ttl then redis.call('PEXPIRE', hash, ttl) end
   if record[5] and limits_bytes(record[5]) then redis.call('HINCRBY', meta, 'bytes', size_of(hash)) end
-  if told then tell_published(meta, tag, record.description, payload, eta - now) end
+  if logged then log_published(meta, tag, record.description, payload, eta - now) end
   return tag
 end

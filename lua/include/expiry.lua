@@ -2,7 +2,7 @@
 
 -- Reads a message's life as publishers send it, and its queue's `message_ttl` (ms or false). Returns the time that it lives once
 -- it is deliverable (ms), and the moment at which it expires (ms since the epoch); each false where there is none.
-local function lifetime(life, message_ttl)
+local function parse_expiry(life, message_ttl)
   local moment, lives = string.match(life, '^(%d*)%+?(%d*)$')
   lives, message_ttl = tonumber(lives), tonumber(message_ttl)
   if message_ttl and (not lives or message_ttl < lives) then lives = message_ttl end

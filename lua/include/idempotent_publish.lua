@@ -3,7 +3,7 @@
 
 -- Keeps a late original of this producer from being stored any more: its retry is here, to be stored, refused, or to wait.
 -- Returns 'F' and the number of the last original that was stored.
-local function fence(producer, window_ms)
+local function fence_producer(producer, window_ms)
   local last = redis.call('GET', producer) or '0'
   if string.sub(last, 1, 1) ~= 'F' then last = 'F' .. last end
   redis.call('SET', producer, last, 'PX', window_ms)
@@ -11,10 +11,10 @@ local function fence(producer, window_ms)
 end
 
 -- Whether message number `n` is new here. A retry may come in any order, on any connection. Remembers nothing: the caller calls
--- `remember` when the message is stored.
-local function first_time(producer, n, retry, window_ms)
+-- `remember_number` when the message is stored.
+local function accept(producer, n, retry, window_ms)
   if retry then
-    local last = fence(producer, window_ms)
+    local last = fence_producer(producer, window_ms)
     return tonumber(n) > tonumber(string.sub(last, 2)) and redis.call('EXISTS', producer .. ':' .. n) == 0
   end
   local last = redis.call('GET', producer)
@@ -22,7 +22,7 @@ local function first_time(producer, n, retry, window_ms)
 end
 
 -- Notes that message number `n` is stored.
-local function remember(producer, n, retry, window_ms)
+local function remember_number(producer, n, retry, window_ms)
   if retry then
     redis.call('SET', producer .. ':' .. n, 1, 'PX', window_ms)
   else
@@ -31,7 +31,7 @@ local function remember(producer, n, retry, window_ms)
 end
 
 -- Whether message number `n` is stored, or was. Remembers nothing. (An original that is fenced out is not.)
-local function seen_before(producer, n)
+local function was_stored(producer, n)
   local last = redis.call('GET', producer)
   local up_to = last and tonumber((string.gsub(last, 'F', ''))) or 0
   return tonumber(n) <= up_to or redis.call('EXISTS', producer .. ':' .. n) == 1

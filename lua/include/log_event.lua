@@ -3,22 +3,22 @@
 -- @include tag_flags
 
 -- KEYS of its own  events (stream)  events_meta (hash)  events_readers (hash, read)  event_index (prefix of a string)
--- Lifecycle events: what an entry holds stands in celery_redis_plus/events.py. A script that changes a message's state tells of
+-- Lifecycle events: what an entry holds stands in celery_redis_plus/events.py. A script that changes a message's state logs
 -- it in the same step. Whether a message's events are written is decided once, when it is published, and stands in its tag: so
--- each message is told of as a whole, and the others cost one comparison.
+-- each message is logged as a whole, and the others cost one comparison.
 
 local NO_DESCRIPTION = '\t\t\t\t\t\t\t\t\t\t'
 -- Milliseconds between two looks at the server's memory and identity, which cost 30 µs.
-local LOOK_MS = 100
+local CHECK_INTERVAL_MS = 100
 
-local function is_told(tag)
-  local mark = string.byte(tag, 20)
-  return mark == TOLD or mark == LIMITED_AND_TOLD
+local function is_logged(tag)
+  local flag = string.byte(tag, 20)
+  return flag == LOGGED or flag == BOUNDED_AND_LOGGED
 end
 
 -- Whether memory is full is known to INFO only: these scripts may go on then, and what acks free must not fill up with events.
 -- Another `run_id` is a server that was restarted, or another primary: its numbers may be behind those that readers have seen.
-local function look_at_server(log, state, now)
+local function check_server(log, state, now)
   local info = redis.pcall('INFO', 'memory', 'server')
   local full, run = '0', state[4]
   if type(info) == 'string' then
@@ -71,15 +71,15 @@ local function log_of(meta, event_log)
   if state.err then return false end
   local now, ts = now_ms_and_us()
   log.ts, log.epoch, log.now, log.full = ts, state[1], now, state[3] == '1'
-  if math.abs(now - (state[2] or 0)) >= LOOK_MS then log.epoch, log.now = look_at_server(log, state, now) end
+  if math.abs(now - (state[2] or 0)) >= CHECK_INTERVAL_MS then log.epoch, log.now = check_server(log, state, now) end
   _logs[meta] = log
   return log
 end
 
 -- Writes the event `what` of a message whose tag says so; `meta` is the key of its queue's record. `facts` has some of: claim,
 -- worker, reason, error, delay, target, description, payload; worker and error are packed by Python.
-local function tell(meta, tag, what, facts)
-  if not is_told(tag) then return end
+local function log_event(meta, tag, what, facts)
+  if not is_logged(tag) then return end
   local log = log_of(meta)
   if not log or (log.chosen ~= '*' and not string.find(log.chosen, ',' .. what .. ',', 1, true)) then return end
   if log.full then
@@ -112,14 +112,14 @@ end
 
 -- The exception of a message's last failed try, as its events name it: the first of the two columns of the field `error`.
 local function error_of(hash, tag)
-  return is_told(tag) and string.match(redis.call('HGET', hash, 'error') or '', '^[^\t]+') or nil
+  return is_logged(tag) and string.match(redis.call('HGET', hash, 'error') or '', '^[^\t]+') or nil
 end
 
 -- Writes `published`, and `delayed` where the message waits `delay` ms; lets its task id be looked up.
-local function tell_published(meta, tag, description, payload, delay)
-  tell(meta, tag, 'published', { description = description, payload = payload })
-  if delay > 0 then tell(meta, tag, 'delayed', { delay = text(delay) }) end
-  local log = is_told(tag) and log_of(meta)
+local function log_published(meta, tag, description, payload, delay)
+  log_event(meta, tag, 'published', { description = description, payload = payload })
+  if delay > 0 then log_event(meta, tag, 'delayed', { delay = text(delay) }) end
+  local log = is_logged(tag) and log_of(meta)
   local task_id = log and log.index and not log.full and description and string.match(description, '^[^\t]+')
   if task_id then
     redis.pcall('APPEND', log.task_index .. task_id, tag .. ' ')

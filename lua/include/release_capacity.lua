@@ -5,9 +5,9 @@
 -- KEYS of its own  waiting_publishers (zset)
 -- A tag has this character in place of the dot before its queue's id where the queue has limits: whoever settles or claims a
 -- message sees from its tag alone whether publishers may wait for the room that it leaves. Others pay nothing.
-local function is_limited(tag)
-  local mark = string.byte(tag, 20)
-  return mark == LIMITED or mark == LIMITED_AND_TOLD
+local function is_bounded(tag)
+  local flag = string.byte(tag, 20)
+  return flag == BOUNDED or flag == BOUNDED_AND_LOGGED
 end
 
 -- Milliseconds after which a waiting publisher that has not come back counts as gone; one that was notified has RUNG_MS. It comes

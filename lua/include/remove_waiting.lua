@@ -24,5 +24,5 @@ end
 
 -- Counts a waiting message out of a queue with limits; its hash is still there.
 local function release_capacity_of(queue, tag, now)
-  if is_limited(tag) then release_capacity(queue.meta, 1, size_of(queue.message .. tag), 'gone', now) end
+  if is_bounded(tag) then release_capacity(queue.meta, 1, size_of(queue.message .. tag), 'gone', now) end
 end

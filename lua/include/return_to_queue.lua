@@ -66,7 +66,7 @@ local function return_failed(queue, rules, limit, tag, score, expires, now, how)
   if delay == 0 then
     return_to_queue(queue, tag, score, expires, rules[1])
     redis.call('HDEL', hash, 'score', 'delay', 'owner')
-    tell(queue.meta, tag, how == 'lost' and 'recovered' or 'requeued', { reason = reason, error = err })
+    log_event(queue.meta, tag, how == 'lost' and 'recovered' or 'requeued', { reason = reason, error = err })
     return 'ready'
   end
   redis.call('HSET', hash, 'score', score, 'delay', text(delay))
@@ -74,7 +74,7 @@ local function return_failed(queue, rules, limit, tag, score, expires, now, how)
   redis.call('ZADD', queue.schedule_wakeup, 0, 'due')
   keep_ttl(rules[1], queue.delayed, queue.schedule_wakeup)
   redis.call('HDEL', hash, 'owner')
-  tell(queue.meta, tag, 'retried', { reason = reason, error = err, delay = text(delay) })
+  log_event(queue.meta, tag, 'retried', { reason = reason, error = err, delay = text(delay) })
   return 'delayed', attempt
 end
 
@@ -95,6 +95,6 @@ local function return_lost(queue, rules, limit, tag, score, expires, now)
   end
   return_to_queue(queue, tag, score, expires, rules[1])
   redis.call('HDEL', hash, 'owner', 'score', 'delay')
-  tell(queue.meta, tag, 'recovered', { reason = 'not_begun' })
+  log_event(queue.meta, tag, 'recovered', { reason = 'not_begun' })
   return 'ready'
 end

@@ -3,7 +3,7 @@
 
 -- Whether message number `n` is new here; remembers it. See docs/design/0003-idempotent-publish.md. `producer` holds the last number
 -- of its producer, or `F` and the last number once a retry has fenced it. Originals come in the order of their connection.
-local function is_new(producer, n, window_ms)
+local function accept_original(producer, n, window_ms)
   local last = redis.call('SET', producer, n, 'PX', window_ms, 'GET')
   if not last or (string.sub(last, 1, 1) ~= 'F' and tonumber(last) < tonumber(n)) then return true end
   redis.call('SET', producer, last, 'PX', window_ms)
@@ -22,7 +22,7 @@ local function store_ordinary(meta, ready, message, wakeup, producer, record, lo
   redis.call('HSET', message .. tag, 'payload', payload)
   redis.call('ZADD', wakeup, 0, 'work')
   -- Remembered first, it would be lost at the retry if it could not be stored.
-  local fine, new = pcall(is_new, producer, n, window_ms)
+  local fine, new = pcall(accept_original, producer, n, window_ms)
   if fine and new then return tag end
   redis.call('UNLINK', message .. tag)
   redis.call('ZREM', ready, tag)

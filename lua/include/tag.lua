@@ -10,9 +10,9 @@ local function newest_of(newest, now)
   return newest and newest > now and newest or now
 end
 
--- The tag of the `published`-th message of the queue `id`; `mark` says what the queue has besides, see include/marks.lua.
-local function new_tag(time, published, mark, id)
-  return string.format('%011x%08x%s%s', time, published % 4294967296, mark, id)
+-- The tag of the `published`-th message of the queue `id`; `flag` says what the queue has besides, see include/tag_flags.lua.
+local function new_tag(time, published, flag, id)
+  return string.format('%011x%08x%s%s', time, published % 4294967296, flag, id)
 end
 
 -- Whether the events of the queue's message number `published` are to be written: `events.sampled`.
@@ -20,8 +20,8 @@ local function is_sampled(published, permille)
   return published % 4294967296 * 919 % 1000 < permille
 end
 
--- The mark of a message whose queue has `limits`, or none, and whose events are `told`.
-local function mark_of(limits, told)
-  if limits then return told and '=' or '~' end
-  return told and '-' or '.'
+-- The mark of a message whose queue has `limits`, or none, and whose events are `logged`.
+local function mark_of(limits, logged)
+  if limits then return logged and '=' or '~' end
+  return logged and '-' or '.'
 end

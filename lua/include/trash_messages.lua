@@ -27,7 +27,7 @@ local function empty_trash(trash, message, meta, limit, now, event_log)
   for _, tag in ipairs(tags) do
     local hash = message .. tag
     -- A dead letter was counted out when it died, and a message of a deleted queue with its record.
-    local counts = is_limited(tag) and string.sub(tag, 21) == id and not fields_of(hash, 'died')[1]
+    local counts = is_bounded(tag) and string.sub(tag, 21) == id and not fields_of(hash, 'died')[1]
     local size = counts and size_of(hash)
     -- It is gone where a late ack was first, and where it was in two sets.
     if redis.call('UNLINK', hash) == 1 then
@@ -35,7 +35,7 @@ local function empty_trash(trash, message, meta, limit, now, event_log)
         freed = freed + 1
         bytes = bytes + size
       end
-      tell(meta, tag, 'purged', { reason = deleted and 'queue_deleted' or nil })
+      log_event(meta, tag, 'purged', { reason = deleted and 'queue_deleted' or nil })
     end
   end
   redis.call('ZREM', set, unpack(tags))

@@ -6,7 +6,7 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from celery_redis_plus.broker.publishing.publisher import DESCRIBE
+from celery_redis_plus.broker.publishing.publisher import NEED_METADATA
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.stored_message import Outgoing
 from tests.property.world import LARGE, VISIBILITY_MS, Logical, Message, World, queues
@@ -78,7 +78,7 @@ class Publishing(World):
             # Its body has been taken over by the retry, or has expired.
             assert "staged" in str(error)  # noqa: PT017 - the error is the answer that nobody reads
             return
-        if reply and reply != DESCRIBE:
+        if reply and reply != NEED_METADATA:
             # Of EVALSHA, hash, number of keys and keys, the fourth key is the prefix of messages.
             prefix = packed.split(b"\r\n")[2::2][6]
             self.stored(self.by_body[self.stored_body(prefix + reply)], reply.decode())
@@ -119,7 +119,7 @@ class Publishing(World):
         except ServerUnreachable:
             self.commands.accident = None
             reply = self.commands.lost_reply
-            if reply and reply != DESCRIBE:
+            if reply and reply != NEED_METADATA:
                 self.stored(logical, reply.decode())
             return
         assert stored

@@ -18,7 +18,7 @@ from celery_redis_plus.events import (
     decode,
     entry_id,
     illegal_steps,
-    is_told,
+    is_logged,
 )
 from tests.support.invariants import trashed
 
@@ -68,7 +68,7 @@ def _violations(client: redis.Redis, keys: Keys, queue: str) -> Iterator[str]:
         if state != stands and tag not in trash:
             yield f"{queue}: {tag} is {stands} and its events say {state}: {names}"
     for tag in standing.keys() - paths.keys():
-        if is_told(tag):
+        if is_logged(tag):
             yield f"{queue}: {tag} is {standing[tag]} and has no events"
 
 

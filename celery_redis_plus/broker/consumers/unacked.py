@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.finished_tags import FinishedTags
 from celery_redis_plus.connection.forks import renewed
-from celery_redis_plus.events import is_told, pack_text
+from celery_redis_plus.events import is_logged, pack_text
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.last_error import Failure
@@ -198,7 +198,7 @@ class UnackedMessages:
         held = self._held.get(tag)
         if held is not None and held.stage is not DeliveryState.SETTLING:
             held.error = "" if failure is None else failure.packed()
-            if is_told(tag):
+            if is_logged(tag):
                 held.outcome = f"{pack_text(reason)}\t{pack_text(failure.text) if failure else ''}"
 
     def settle(self, tag: str, settlement: Settlement) -> UnackedMessage | None:

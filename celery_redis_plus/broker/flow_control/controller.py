@@ -122,7 +122,7 @@ class FlowController:
     def _answered(self, queue: str, answer: bytes, turn: _Turn) -> bytes | None:
         if answer != b"REDECLARED":
             turn.ticket = b""
-        if answer != b"PLAIN":
+        if answer != b"UNBOUNDED":
             return answer
         self._known.pop(queue, None)
         return None

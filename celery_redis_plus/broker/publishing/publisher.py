@@ -29,13 +29,13 @@ NO_QUEUE = b"NOQUEUE"
 #: What it answers where the message was prepared by another record than the one that stands: nothing is stored.
 REDECLARED = b"REDECLARED"
 #: What it answers for a queue that has limits, which another script heeds.
-MANAGED = b"MANAGED"
+BOUNDED = b"BOUNDED"
 #: What both answer where the queue's events are written and they were given no description.
-DESCRIBE = b"DESCRIBE"
+NEED_METADATA = b"NEED_METADATA"
 #: How both begin their answer where another message stands for it already.
-UNIQUE = b"UNIQUE "
+DUPLICATE = b"DUPLICATE "
 #: What the other script answers where the queue has none any more, and where older messages had to make room.
-PLAIN, DROPPED = b"PLAIN", b"DROPPED"
+UNBOUNDED, DROPPED = b"UNBOUNDED", b"DROPPED"
 #: The description of a message of which nothing is known.
 NO_DESCRIPTION = pack_description().encode()
 #: The last argument where none was made.
@@ -116,7 +116,7 @@ class Publisher:
         #: Queues whose events are written, as far as this publisher knows.
         self.event_logged: set[str] = set()
         self._publish = PublishCall("publish", keys, lambda of: of.publish)
-        self._publish_managed = PublishCall(
+        self._publish_bounded = PublishCall(
             "publish_bounded", keys, lambda of: (*of.state_keys, of.waiting_publishers, of.consumers)
         )
         self._publish_dead = PublishCall("publish_dead", keys, lambda of: of.state_keys)
@@ -150,8 +150,8 @@ class Publisher:
         if reply == NO_QUEUE:
             raise QueueNotFound(f"queue {queue!r} vanished while a message was published to it; nothing was stored")
         attempt.done = (*attempt.done, queue)
-        if message.unique is not None and reply.startswith(UNIQUE):
-            attempt.standing, attempt.standing_task = standing_of(reply.removeprefix(UNIQUE))
+        if message.unique is not None and reply.startswith(DUPLICATE):
+            attempt.standing, attempt.standing_task = standing_of(reply.removeprefix(DUPLICATE))
             reply = attempt.standing.encode()
         if attempt.tags is not None:
             attempt.tags[queue] = reply.decode()
@@ -171,11 +171,11 @@ class Publisher:
         bounded = self._bounded
         if bounded is None or queue not in bounded.queues:
             reply: bytes = self._send(queue, message, attempt, self._publish)
-            if reply != MANAGED:
+            if reply != BOUNDED:
                 return reply
         if bounded is None:
             raise PublishRefused(f"queue {queue!r} has limits, which this publisher was not made for; nothing is stored")
-        managed = bounded.put(queue, message, lambda *more: self._send(queue, message, attempt, self._publish_managed, more))
+        managed = bounded.put(queue, message, lambda *more: self._send(queue, message, attempt, self._publish_bounded, more))
         return self._put(queue, message, attempt) if managed is None else managed
 
     def _send(
@@ -209,7 +209,7 @@ class Publisher:
                 raise
             if self._replication.replicas and _is_stored(reply):
                 self._compare(queue, producer, number, attempt)
-        if reply == DESCRIBE:
+        if reply == NEED_METADATA:
             self.event_logged.add(queue)
             return self._send(queue, message, attempt, publish, more)
         return reply
@@ -339,7 +339,7 @@ def _is_stored(reply: Any) -> bool:
     """Return whether a publish script's answer says that the message is in the queue."""
     if isinstance(reply, list):
         return bool(reply[0] == DROPPED)
-    return reply not in {NO_QUEUE, REDECLARED, MANAGED, DESCRIBE, PLAIN} and not reply.startswith(UNIQUE)
+    return reply not in {NO_QUEUE, REDECLARED, BOUNDED, NEED_METADATA, UNBOUNDED} and not reply.startswith(DUPLICATE)
 
 
 def check_size(message: Outgoing) -> None:
