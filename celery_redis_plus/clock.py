@@ -1,7 +1,7 @@
 """The seconds of this machine, those included in which it is suspended: the server's time goes on meanwhile.
 
 What is compared with a time that the server keeps (claims, heartbeats, subscriptions, what it remembers of a publisher) reads
-this clock, and so do the duties, which share one schedule. Patience within one call reads `time.monotonic`.
+this clock, and so do the maintenance tasks, which share one schedule. Patience within one call reads `time.monotonic`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What this process noticed of its broadcasts and its broker, for whoever wants to know: `listen` calls back.
+"""What this process noticed of its broadcasts and its broker, as signals: `connect` adds a callback.
 
 Everything that is noticed here is also logged; a callback is for a program that has to act on it.
 """
@@ -74,7 +74,7 @@ _lock = threading.Lock()
 
 
 def _renew_lock() -> None:
-    """Give a forked child a lock that no thread of its parent holds. Below `topology.forks`, which does so for all others."""
+    """Give a forked child a lock that no thread of its parent holds. Below `connection.forks`, which does so for all others."""
     global _lock  # noqa: PLW0603 - the module is the owner
     _lock = threading.Lock()
 
@@ -82,10 +82,10 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-def listen(callback: Callback) -> Callable[[], None]:
-    """Call `callback` with every notice of this process from now on; return a function that ends it.
+def connect(callback: Callback) -> Callable[[], None]:
+    """Call `callback` with every signal of this process from now on; return a function that ends it.
 
-    It is called in the thread that noticed, which may be the duties' thread or a consumer's: it has to be short. What it
+    It is called in the thread that noticed, which may be the maintenance thread or a consumer's: it has to be short. What it
     raises is logged.
     """
     _callbacks.append(callback)
@@ -97,13 +97,13 @@ def listen(callback: Callback) -> Callable[[], None]:
     return end
 
 
-def notify(notice: Signal) -> None:
-    """Tell everybody who listens."""
+def notify(signal: Signal) -> None:
+    """Call every connected callback."""
     for callback in tuple(_callbacks):
         try:
-            callback(notice)
+            callback(signal)
         except Exception:
-            logger.exception("a callback for signals of celery-redis-plus failed on %r", notice)
+            logger.exception("a callback for signals of celery-redis-plus failed on %r", signal)
 
 
 def broker_lost(address: str) -> None:

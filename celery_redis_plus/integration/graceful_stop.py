@@ -81,7 +81,7 @@ def give_back_everything(service: MaintenanceService) -> None:
     """Return to the server all that this process holds, since it ends, and wait until the server knows."""
     service.register.give_back()
     if not service.flush(FLUSH_S):
-        logger.warning("the broker is away: %d message(s) come back after the visibility timeout", len(service.register))
+        logger.warning("the broker is unreachable: %d message(s) come back after the visibility timeout", len(service.register))
 
 
 def give_back_waiting(consumer: Any, keeper: ActiveTasks) -> None:

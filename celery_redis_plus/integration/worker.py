@@ -63,7 +63,7 @@ class BrokerStep(bootsteps.StartStopStep):
         understand_requests(parent.app, policies, waits_in_pool=isinstance(parent.pool, thread.TaskPool))
 
     def start(self, parent: Any) -> None:
-        """Tell the transport's duties what runs here, extend `inspect`, and say which broker this is."""
+        """Tell the transport's maintenance tasks what runs here, extend `inspect`, and say which broker this is."""
         self._running.started()
         transport = parent.connection.transport
         if not isinstance(transport, Transport):

@@ -1,1 +1,1 @@
-"""The background work of a consuming process: one thread with two connections of its own, one duty a file."""
+"""The background work of a consuming process: one thread with two connections of its own, one maintenance task a file."""

@@ -29,7 +29,7 @@ class AckFlush:
             self._wake()
 
     @property
-    def due_at(self) -> float:
+    def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds; infinity where no acks are gathered."""
         return min((settler.flush_at for settler in list(self._settlers)), default=math.inf)
 

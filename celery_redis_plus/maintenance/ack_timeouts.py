@@ -1,7 +1,7 @@
 """Waits for the answers to tracked deliveries, and sees to the recipients that do not answer in time.
 
 Whoever watches a delivery in this process shares one thread and two connections, which exist while something is watched. What
-nobody watches any more, because its publisher has died, the duties of any process that consumes see to (`AbandonedDeliveries`).
+nobody watches any more, because its publisher has died, any process that consumes resolves (`AbandonedDeliveries`).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Overdue:
         publisher = Publisher(commands, keys, dedup_window_s=options.publish_dedup_window, on_missing=queues.revive)
         self._undelivered = Undelivered(publisher, keep=options.dead_letter_max)
 
-    def see_to(self, track: str) -> float | None:
+    def resolve(self, track: str) -> float | None:
         """End the wait for those who are too late; return in how many seconds to look again, None: it is resolved.
 
         Raises as `CommandConnection.call` does.
@@ -85,28 +85,28 @@ class Overdue:
 
 
 class AbandonedDeliveries:
-    """The duty that sees to deliveries whose publisher has died."""
+    """The maintenance task that sees to deliveries whose publisher has died."""
 
     def __init__(self, overdue: Overdue) -> None:
         """Let `overdue` see to them."""
         self._overdue = overdue
-        self._due_at = clock.now_s() + random.uniform(1, LOOK_S)  # noqa: S311 - spreads load, guards nothing
+        self._next_run_at = clock.now_s() + random.uniform(1, LOOK_S)  # noqa: S311 - spreads load, guards nothing
 
     @property
-    def due_at(self) -> float:
+    def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        return self._due_at
+        return self._next_run_at
 
     def run(self) -> None:
         """Look for some. Raises as `CommandConnection.call` does."""
-        self._due_at = clock.now_s() + LOOK_S
+        self._next_run_at = clock.now_s() + LOOK_S
         tracks = self._overdue.tracks
         slice_ = Slice()
         for track in tracks.forgotten():
             if slice_.over:
-                self._due_at = 0.0
+                self._next_run_at = 0.0
                 return
-            if self._overdue.see_to(track) is None:
+            if self._overdue.resolve(track) is None:
                 tracks.settle(track)
 
 
@@ -176,7 +176,7 @@ class AckTimeouts:
                     self._look()
                     self._rest()
                 except (RedisError, OSError, CeleryRedisPlusError) as error:
-                    logger.debug("deliveries: the broker is away (%s); trying again", error)
+                    logger.debug("deliveries: the broker is unreachable (%s); trying again", error)
                     self._drop()
                     time.sleep(AGAIN_S)
         except Exception:
@@ -198,7 +198,7 @@ class AckTimeouts:
         for track, watched in list(self._watched.items()):
             if watched.ask_at > now:
                 continue
-            wait_s = self._overdue.see_to(track)
+            wait_s = self._overdue.resolve(track)
             if wait_s is None:
                 state = self._overdue.tracks.state(track)
                 self._overdue.tracks.settle(track)

@@ -1,4 +1,4 @@
-"""The queues that a process consumes, as its duties need to know them."""
+"""The queues that a process consumes, as its maintenance tasks need to know them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class ConsumedQueue:
 
 
 class ConsumedQueues:
-    """What is consumed here; changed by channels, read by the duties."""
+    """What is consumed here; changed by channels, read by the maintenance tasks."""
 
     def __init__(self) -> None:
         """Start empty."""
         self._queues: dict[str, ConsumedQueue] = {}
         self._lock = lock_of(self)
-        #: Counts changes, so that a duty sees that it has to look again.
+        #: Counts changes, so that a maintenance task sees that it has to look again.
         self.version = 0
         #: Called, from any thread, after a change.
         self.on_change: Callable[[], None] = lambda: None

@@ -1,4 +1,4 @@
-"""Gives signs of life of this process's consumers, and takes those off their queues' lists that are gone."""
+"""Sends the heartbeats of this process's consumers, and takes those off their queues' lists that are gone."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ PAUSE_LOOK_S = 5.0
 
 
 class ConsumerHeartbeats:
-    """The duty that keeps the lists of consumers true."""
+    """The maintenance task that keeps the lists of consumers true."""
 
     def __init__(self, consumers: Consumers, watched: ConsumedQueues, *, timeout_s: float) -> None:
         """Look after the consumers in `watched`; one counts as dead after `timeout_s` seconds of silence."""
         self._consumers = consumers
         self._watched = watched
         self._interval_s = timeout_s / 3
-        self._due_at = 0.0
+        self._next_run_at = 0.0
         #: Bells by which the server asks the consumers for a sign of life.
         self.probes: tuple[bytes, ...] = ()
         #: Consumers that were not on their lists when we last looked.
@@ -45,22 +45,22 @@ class ConsumerHeartbeats:
         self._left_behind: deque[tuple[str, str]] = deque()
 
     @property
-    def due_at(self) -> float:
+    def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        return self._due_at
+        return self._next_run_at
 
-    def hurry(self) -> None:
+    def run_soon(self) -> None:
         """Run next at once: the connection was away, or what is watched has changed."""
-        self._due_at = 0.0
+        self._next_run_at = 0.0
 
-    def strike_off(self, queue: str, consumer: str) -> None:
+    def deregister(self, queue: str, consumer: str) -> None:
         """Take a consumer off its queue's list soon: its own connection cannot. From any thread."""
         self._left_behind.append((queue, consumer))
-        self._due_at = 0.0
+        self._next_run_at = 0.0
 
     def run(self) -> None:
-        """Give the signs of life. Raises as `CommandConnection.call` does; nothing is forgotten then."""
-        self._due_at = clock.now_s() + self._interval_s
+        """Send the heartbeats. Raises as `CommandConnection.call` does; nothing is forgotten then."""
+        self._next_run_at = clock.now_s() + self._interval_s
         while self._left_behind:
             self._consumers.leave(*self._left_behind[0])
             self._left_behind.popleft()
@@ -75,7 +75,7 @@ class ConsumerHeartbeats:
                     self._join_again(sign.consumer)
                 if sign.next_death_s is not None:
                     # What the dead one had alone passes on in time.
-                    self._due_at = min(self._due_at, clock.now_s() + sign.next_death_s + DEATH_MARGIN_S)
+                    self._next_run_at = min(self._next_run_at, clock.now_s() + sign.next_death_s + DEATH_MARGIN_S)
                 self._note_pause(sign)
         self.probes = tuple(self._consumers.probe_of(consumer) for consumer in consumers)
 
@@ -83,7 +83,7 @@ class ConsumerHeartbeats:
         if consumer.id not in self._missed:
             # Taken for dead; or cancelled at this very moment, and then it must not be listed again.
             self._missed.add(consumer.id)
-            self._due_at = clock.now_s() + LOOK_AGAIN_S
+            self._next_run_at = clock.now_s() + LOOK_AGAIN_S
             return
         self._missed.discard(consumer.id)
         try:
@@ -105,7 +105,7 @@ class ConsumerHeartbeats:
                 end = datetime.fromtimestamp(sign.paused_until, UTC).isoformat() if sign.paused_until else "it is resumed"
                 logger.warning("queue %r is paused until %s: %s", queue, end, sign.paused)
         if sign.paused is not None:
-            self._due_at = min(self._due_at, clock.now_s() + PAUSE_LOOK_S)
+            self._next_run_at = min(self._next_run_at, clock.now_s() + PAUSE_LOOK_S)
 
     def _present(self) -> list[Consumer]:
         return [consumer for queue in self._watched.all() for consumer in queue.consumers]

@@ -22,10 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 class DeadLetterForwarder:
-    """The duty that empties the sets of dying messages. A sweep tells which queues have some."""
+    """The maintenance task that empties the sets of dying messages. A sweep tells which queues have some."""
 
     def __init__(self, letters: DeadLetters, queues: Queues, bindings: Bindings) -> None:
-        """Use the rooms of the duties' wire."""
+        """Use the rooms of the maintenance connection."""
         self._letters = letters
         self._queues = queues
         self._bindings = bindings
@@ -33,7 +33,7 @@ class DeadLetterForwarder:
         self._waiting: dict[str, None] = {}
 
     @property
-    def due_at(self) -> float:
+    def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds; infinity where nothing waits."""
         return 0.0 if self._waiting else float("inf")
 

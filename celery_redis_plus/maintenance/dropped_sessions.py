@@ -20,22 +20,22 @@ MOST = 10_000
 
 
 class DroppedSessions:
-    """The duty that gives back what dropped sessions held, and takes their consumers off the lists."""
+    """The maintenance task that gives back what dropped sessions held, and takes their consumers off the lists."""
 
     def __init__(
         self,
         register: UnackedMessages,
         watched: ConsumedQueues,
         positions: SubscriberCursors,
-        roster: ConsumerHeartbeats,
+        consumer_heartbeats: ConsumerHeartbeats,
         *,
         wake: Callable[[], None],
     ) -> None:
-        """Clean up there; `wake` wakes the duties, and takes no lock."""
+        """Clean up there; `wake` wakes the maintenance tasks, and takes no lock."""
         self._register = register
         self._watched = watched
         self._positions = positions
-        self._roster = roster
+        self._consumer_heartbeats = consumer_heartbeats
         self._wake = wake
         self._sessions: deque[str] = deque(maxlen=MOST)
 
@@ -45,12 +45,12 @@ class DroppedSessions:
         self._wake()
 
     @property
-    def due_at(self) -> float:
+    def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds; infinity where nothing was dropped."""
         return 0.0 if self._sessions else math.inf
 
     def run(self) -> None:
-        """Clean up; other duties tell the server."""
+        """Clean up; other tasks tell the server."""
         while self._sessions:
             self._clean_up(self._sessions.popleft())
 
@@ -62,7 +62,7 @@ class DroppedSessions:
                     queues.add(queue.name)
                     self._watched.remove(queue.name, user)
                     if user != session:
-                        self._roster.strike_off(queue.name, user)
+                        self._consumer_heartbeats.deregister(queue.name, user)
         for position in self._positions.all():
             if position.owner is None and not position.orphaned_at:
                 position.orphan({})

@@ -16,7 +16,7 @@ LOOK_S = 20.0
 
 
 class ExpiredTaskRevocation:
-    """The duty that knows whether expired tasks wait."""
+    """The maintenance task that knows whether expired tasks wait."""
 
     def __init__(self, tasks: ExpiredTasks) -> None:
         """Look through `tasks`."""
@@ -26,7 +26,7 @@ class ExpiredTaskRevocation:
 
     @property
     def on_expired(self) -> Callable[[], None] | None:
-        """Called in the duties' thread when expired tasks wait; must not wait for anything. None: this process is no worker."""
+        """Called in the maintenance thread when expired tasks wait; must not block. None: this process is no worker."""
         return self._on_expired
 
     @on_expired.setter
@@ -35,11 +35,11 @@ class ExpiredTaskRevocation:
         self._look_at = 0.0
 
     @property
-    def due_at(self) -> float:
+    def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds; infinity without a callback."""
         return float("inf") if self._on_expired is None else self._look_at
 
-    def hurry(self) -> None:
+    def run_soon(self) -> None:
         """Run next at once: a task has expired, or the connection was away."""
         self._look_at = 0.0
 

@@ -22,7 +22,7 @@ LIST_S = 60.0
 
 
 class Janitor:
-    """The duty that keeps the list of queues true."""
+    """The maintenance task that keeps the list of queues true."""
 
     def __init__(self, queues: Queues, bindings: Bindings, watched: ConsumedQueues) -> None:
         """Look after the queues in `watched`."""
@@ -41,13 +41,13 @@ class Janitor:
         self._clear_at = clock.now_s() + random.uniform(1, CLEAR_S)  # noqa: S311 - spreads load, guards nothing
 
     @property
-    def due_at(self) -> float:
+    def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
         if self._vanished:
             return 0.0
         return min(self._list_at, self._clear_at, *self._touch_at.values())
 
-    def hurry(self) -> None:
+    def run_soon(self) -> None:
         """Run next at once: the connection was away, or what is watched has changed."""
         self._list_at = 0.0
         self._touch_at = dict.fromkeys(self._touch_at, 0.0)

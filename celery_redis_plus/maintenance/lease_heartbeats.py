@@ -27,37 +27,37 @@ def interval_s(visibility_timeout_s: float) -> float:
 
 
 class LeaseHeartbeats:
-    """The duty that keeps claims alive."""
+    """The maintenance task that keeps claims alive."""
 
     def __init__(self, leases: Leases, register: UnackedMessages, *, visibility_timeout_s: float) -> None:
         """Send for what stands in `register`."""
         self._leases = leases
         self._register = register
         self._interval_s = interval_s(visibility_timeout_s)
-        self._due_at = 0.0
+        self._next_run_at = 0.0
         #: Called with the seconds by which a heartbeat came later than planned, where these are more than an interval.
         self.on_late: Callable[[float], None] = lambda _: None
 
     @property
     def late_s(self) -> float:
         """By how many seconds the next heartbeat is overdue now; 0 where nothing is held, or it is not by an interval."""
-        late_s = clock.now_s() - self._due_at if self._due_at and len(self._register) else 0.0
+        late_s = clock.now_s() - self._next_run_at if self._next_run_at and len(self._register) else 0.0
         return late_s if late_s > self._interval_s else 0.0
 
     @property
-    def due_at(self) -> float:
+    def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        return self._due_at
+        return self._next_run_at
 
-    def hurry(self) -> None:
+    def run_soon(self) -> None:
         """Run next at once: the connection is new, so nobody knows how long it was gone."""
-        self._due_at = 0.0
+        self._next_run_at = 0.0
 
     def run(self) -> None:
         """Send one heartbeat for everything held. Raises as `CommandConnection.call` does."""
         now = clock.now_s()
-        late_s = now - self._due_at if self._due_at else 0.0
-        self._due_at = now + self._interval_s
+        late_s = now - self._next_run_at if self._next_run_at else 0.0
+        self._next_run_at = now + self._interval_s
         if late_s > self._interval_s and len(self._register):
             self.on_late(late_s)
         self._leases.extend(chain.from_iterable(self._register.by_queue().values()))

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds that the end of a process may take for all its brokers together, and for each answer of one.
 LIMIT_S, ANSWER_S = 1.0, 0.4
-#: Seconds between two looks whether the duties' thread has carried out what it had begun.
+#: Seconds between two looks whether the maintenance thread has carried out what it had begun.
 LOOK_S = 0.005
 
 
@@ -51,20 +51,20 @@ class ProcessEnd:
         """Give everything back, `until` then at most, on the monotonic clock, in seconds. Never raises.
 
         In the thread that ends the process, since Python 3.12 starts none any more; and over a connection of its own, since
-        another thread may wait for a reply with the duties' one.
+        another thread may wait for a reply with the maintenance thread's one.
         """
         if not (len(self._register) or self._register.waiting or len(self._watched)) or time.monotonic() > until:
             return
         answer_s = min(ANSWER_S, self._options.socket_timeout or ANSWER_S)
         options = replace(self._options, socket_connect_timeout=answer_s, socket_timeout=answer_s)
         commands = CommandConnection(Connector(self._address, options), "exit", timeout=answer_s)
-        # The duties' thread shall not take it up meanwhile: it ends in the midst of anything.
+        # The maintenance thread shall not take it up meanwhile: it ends in the midst of anything.
         self._register.on_work = lambda: None
         try:
             self._give_back(commands, until)
         except (RedisError, OSError, CeleryRedisPlusError) as error:
             logger.warning(
-                "%d message(s) come back after the visibility timeout: the process ends, and the broker is away: %s",
+                "%d message(s) come back after the visibility timeout: the process ends, and the broker is unreachable: %s",
                 len(self._register), error,
             )  # fmt: skip
         finally:

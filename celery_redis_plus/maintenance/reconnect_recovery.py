@@ -35,7 +35,7 @@ FIRST_PAGE = b"-inf"
 
 
 class ReconnectRecovery:
-    """The duty that settles for sessions that are gone."""
+    """The maintenance task that settles for sessions that are gone."""
 
     def __init__(self, commands: CommandConnection, keys: Keys, register: UnackedMessages, settler: Acknowledger) -> None:
         """Work over `commands` on what stands in `register`."""
@@ -53,7 +53,7 @@ class ReconnectRecovery:
         self.keeper: ActiveTasks | None = None
 
     @property
-    def due_at(self) -> float:
+    def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds; infinity when nothing is open."""
         if self._register.waiting or self._returning:
             return 0.0

@@ -1,6 +1,6 @@
-"""Runs the duties that are due; one that the server refuses does not keep the others from theirs.
+"""Runs the maintenance tasks that are due; one that the server refuses does not keep the others from theirs.
 
-Heartbeats come before each of the others, which give the thread back after a slice (`slices.py`).
+Heartbeats come before each of the others, which give the thread back after a slice (`time_slices.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from celery_redis_plus import clock
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which a duty that was refused rests.
+#: Seconds until a maintenance task that the server refused is tried again.
 REST_S = 1.0
 
 
@@ -25,7 +25,7 @@ class MaintenanceTask(Protocol):
     """One kind of background work."""
 
     @property
-    def due_at(self) -> float:
+    def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
 
     def run(self) -> None:
@@ -39,68 +39,68 @@ class _Refusal:
 
 
 class TaskRunner:
-    """Takes all duties in turn."""
+    """Runs all maintenance tasks in turn."""
 
-    def __init__(self, duties: Sequence[MaintenanceTask], *, first: Sequence[MaintenanceTask] = ()) -> None:
-        """Take `duties` in this order, and those of `first` that are due before each of them."""
-        self._duties = duties
+    def __init__(self, tasks: Sequence[MaintenanceTask], *, first: Sequence[MaintenanceTask] = ()) -> None:
+        """Take `tasks` in this order, and those of `first` that are due before each of them."""
+        self._tasks = tasks
         self._first = first
         #: What took longest since `take_longest` was called: name and seconds.
         self._longest = ("", 0.0)
         self._refused: dict[MaintenanceTask, _Refusal] = {}
 
     @property
-    def due_at(self) -> float:
+    def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        return min(map(self._due_at, (*self._first, *self._duties)))
+        return min(map(self._next_run_at, (*self._first, *self._tasks)))
 
     def run(self) -> None:
         """Run what is due.
 
         Raises:
-            redis.exceptions.ConnectionError: and its kin, as `translation.translate` names them: the server is away. A refusal
-                (no permission, memory full, a key of another type) is logged when it changes, and tried again.
+            redis.exceptions.ConnectionError: or a kin, as `error_translation.translate` names them: the server is unreachable.
+                A refusal (no permission, memory full, a key of another type) is logged when it changes, and tried again.
         """
         now = clock.now_s()
-        for duty in self._duties:
+        for task in self._tasks:
             for first in self._first:
                 self._run_if_due(first, clock.now_s())
-            self._run_if_due(duty, now)
+            self._run_if_due(task, now)
 
     def take_longest(self) -> tuple[str, float]:
-        """Return the name of the duty that took longest since the last call, and its seconds; '' where none ran."""
+        """Return the name of the maintenance task that took longest since the last call, and its seconds; '' where none ran."""
         longest, self._longest = self._longest, ("", 0.0)
         return longest
 
-    def _run_if_due(self, duty: MaintenanceTask, now: float) -> None:
-        if self._due_at(duty) > now:
+    def _run_if_due(self, task: MaintenanceTask, now: float) -> None:
+        if self._next_run_at(task) > now:
             return
         began = clock.now_s()
         try:
-            duty.run()
+            task.run()
         except RedisConnectionError:
             # Some of them are refusals, too: a server that loads its data, a replica.
             raise
         except ResponseError as error:
-            self._note(duty, str(error), now)
+            self._note(task, str(error), now)
         else:
-            if self._refused.pop(duty, None) is not None:
-                logger.info("%s: the broker takes it again", _name(duty))
+            if self._refused.pop(task, None) is not None:
+                logger.info("%s: the broker takes it again", _name(task))
         finally:
             took_s = clock.now_s() - began
             if took_s > self._longest[1]:
-                self._longest = (_name(duty), took_s)
+                self._longest = (_name(task), took_s)
 
-    def _due_at(self, duty: MaintenanceTask) -> float:
-        refusal = self._refused.get(duty)
-        return duty.due_at if refusal is None else max(duty.due_at, refusal.rests_until)
+    def _next_run_at(self, task: MaintenanceTask) -> float:
+        refusal = self._refused.get(task)
+        return task.next_run_at if refusal is None else max(task.next_run_at, refusal.rests_until)
 
-    def _note(self, duty: MaintenanceTask, text: str, now: float) -> None:
-        known = self._refused.get(duty)
-        self._refused[duty] = _Refusal(text, now + REST_S)
+    def _note(self, task: MaintenanceTask, text: str, now: float) -> None:
+        known = self._refused.get(task)
+        self._refused[task] = _Refusal(text, now + REST_S)
         if known is None or known.text != text:
-            logger.error("%s: the broker refuses it (%s); trying again", _name(duty), text)
+            logger.error("%s: the broker refuses it (%s); trying again", _name(task), text)
 
 
-def _name(duty: MaintenanceTask) -> str:
-    return type(duty).__name__.lower()
+def _name(task: MaintenanceTask) -> str:
+    return type(task).__name__.lower()

@@ -1,7 +1,7 @@
-"""The thread that does the duties, and what a process shares on one broker: its register, its positions, its watch list.
+"""The thread that runs the maintenance tasks, and the state that a process shares on one broker.
 
-One service per process and broker outlives every channel and connection. Its state belongs to a process: a forked child
-starts with none, and never touches the parent's sockets or locks.
+One `MaintenanceService` per process and broker outlives every channel and connection. A forked child
+starts with none of its state, and never touches the parent's sockets or locks.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two tries to reach a server that is away: first, and at most.
+#: Seconds between two tries to reach a server that is unreachable: first, and at most.
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 1.0
 #: Seconds for which the blocked call on the timers may wait; a dead connection is noticed by then.
 TIMER_WAIT_S = 30.0
@@ -96,7 +96,7 @@ class MaintenanceService:
         self._waker = Waker()
         self.register.on_work = self._waker.wake
         self.watched.on_change = self._waker.wake
-        commands = CommandConnection(connector, "duties", timeout=options.socket_timeout)
+        commands = CommandConnection(connector, "maintenance", timeout=options.socket_timeout)
         self._commands = commands
         self._wakeup_connection = BlockingConnection(connector, "timers", timeout=options.socket_timeout)
         self._timers = WakeupWaiter(
@@ -105,8 +105,8 @@ class MaintenanceService:
         settler = Acknowledger(
             commands, keys, self.register, dead_letter_max=options.dead_letter_max, delivery_limit=options.delivery_limit
         )
-        self._aftermath = ReconnectRecovery(commands, keys, self.register, settler)
-        self._heartbeat = LeaseHeartbeats(
+        self._reconnect_recovery = ReconnectRecovery(commands, keys, self.register, settler)
+        self._lease_heartbeats = LeaseHeartbeats(
             Leases(commands, keys, self.register, visibility_timeout_s=options.visibility_timeout),
             self.register,
             visibility_timeout_s=options.visibility_timeout,
@@ -122,14 +122,15 @@ class MaintenanceService:
         bindings = Bindings(commands, keys, self.knowledge)
         forwarder = DeadLetterForwarder(DeadLetters(commands, keys), queues, bindings)
         limits = Limits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
-        self._sweeper = Sweeper(commands, keys, name=self.name, limits=limits, see_off=forwarder.add, note_id=self._note_id)
+        self._sweeper = Sweeper(commands, keys, name=self.name, limits=limits, forward=forwarder.add, note_id=self._note_id)
         self._janitor = Janitor(queues, bindings, self.watched)
-        self._tending = UnconsumedQueues(queues)
-        self._revoking = ExpiredTaskRevocation(ExpiredTasks(commands, keys))
-        self._restorer = TopologyRecovery(queues, bindings, self.watched, self.knowledge)
+        self._unconsumed_queues = UnconsumedQueues(queues)
+        self._expired_task_revocation = ExpiredTaskRevocation(ExpiredTasks(commands, keys))
+        self._topology_recovery = TopologyRecovery(queues, bindings, self.watched, self.knowledge)
         timeout_s = options.consumer_heartbeat_timeout
-        self.roster = ConsumerHeartbeats(Consumers(commands, keys, timeout_s=timeout_s), self.watched, timeout_s=timeout_s)
-        self._subscriptions = SubscriberHeartbeats(
+        consumers = Consumers(commands, keys, timeout_s=timeout_s)
+        self.consumer_heartbeats = ConsumerHeartbeats(consumers, self.watched, timeout_s=timeout_s)
+        self._subscriber_heartbeats = SubscriberHeartbeats(
             SubscriberRegistry(commands, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age),
             self.positions,
             bindings,
@@ -137,31 +138,33 @@ class MaintenanceService:
         )
         #: What this process waits for; its thread runs while there is something.
         self.deliveries = AckTimeouts(connector, keys, options)
-        self._janitor.on_unbound = self._subscriptions.forget
+        self._janitor.on_unbound = self._subscriber_heartbeats.forget
         #: Hears of acks that wait for others.
         self.ack_flush = AckFlush(self._waker.wake)
         #: Hears of sessions that nobody closed.
-        self.dropped = DroppedSessions(self.register, self.watched, self.positions, self.roster, wake=self._waker.wake)
-        self._rounds = TaskRunner(
+        self.dropped = DroppedSessions(
+            self.register, self.watched, self.positions, self.consumer_heartbeats, wake=self._waker.wake
+        )
+        self._runner = TaskRunner(
             (
                 self.dropped,
-                self._tending,
-                self._aftermath,
+                self._unconsumed_queues,
+                self._reconnect_recovery,
                 self._sweeper,
                 forwarder,
-                self._revoking,
-                self._restorer,
+                self._expired_task_revocation,
+                self._topology_recovery,
                 self._janitor,
-                self._subscriptions,
+                self._subscriber_heartbeats,
                 AbandonedDeliveries(Overdue(commands, keys, options)),
                 UnconvertedProcesses(commands, keys, self.watched),
             ),
-            first=(self._heartbeat, self.roster, self.ack_flush),
+            first=(self._lease_heartbeats, self.consumer_heartbeats, self.ack_flush),
         )
         #: How often heartbeats came later than planned by more than an interval; and how often the thread had died.
         self.late_heartbeats = self.deaths = 0
         self._told_late = self._told_of_greenlets = False
-        self._heartbeat.on_late = self._late
+        self._lease_heartbeats.on_late = self._late
         self._watched_version = -1
         self._reachable = True
 
@@ -170,16 +173,16 @@ class MaintenanceService:
     @property
     def keeper(self) -> ActiveTasks | None:
         """Who decides about unsettled messages after a connection loss; None: they all go back."""
-        return self._aftermath.keeper
+        return self._reconnect_recovery.keeper
 
     @keeper.setter
     def keeper(self, keeper: ActiveTasks | None) -> None:
-        self._aftermath.keeper = keeper
-        self._subscriptions.keeper = keeper
+        self._reconnect_recovery.keeper = keeper
+        self._subscriber_heartbeats.keeper = keeper
 
     def revoke_expired(self, callback: Callable[[], None] | None) -> None:
-        """Have `callback` called, in the thread of the duties, when tasks have expired; None: other processes revoke them."""
-        self._revoking.on_expired = callback
+        """Have `callback` called, in the maintenance thread, when tasks have expired; None: other processes revoke them."""
+        self._expired_task_revocation.on_expired = callback
         self._waker.wake()
 
     def start(self) -> None:
@@ -187,7 +190,7 @@ class MaintenanceService:
         with self._lock:
             self._stopping = False
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._live, name="celery-redis-plus-duties", daemon=True)
+                self._thread = threading.Thread(target=self._live, name="celery-redis-plus-maintenance", daemon=True)
                 self._thread.start()
         self._waker.wake()
 
@@ -198,7 +201,7 @@ class MaintenanceService:
             self.deaths += 1
             logger.error("the thread for heartbeats and timers has died; it is started again (%d times by now)", self.deaths)
             self.start()
-        late_s = self._heartbeat.late_s if self._reachable else 0.0
+        late_s = self._lease_heartbeats.late_s if self._reachable else 0.0
         if late_s and not self._told_late:
             logger.warning(
                 "heartbeats are %.1f s late, and other processes take over what this one holds after %.1f s: the thread for "
@@ -210,13 +213,13 @@ class MaintenanceService:
             self._tell_of_greenlets()
 
     def _late(self, late_s: float) -> None:
-        name, took_s = self._rounds.take_longest()
+        name, took_s = self._runner.take_longest()
         if not self._reachable:
             return
         self.late_heartbeats += 1
         logger.warning(
             "heartbeats came %.1f s late (%d times by now); other processes take over what this one holds after %.1f s. The "
-            "longest duty since the last one: %s, %.1f s",
+            "longest task since the last one: %s, %.1f s",
             late_s, self.late_heartbeats, self._visibility_timeout_s, name or "none", took_s,
         )  # fmt: skip
         self._tell_of_greenlets()
@@ -266,20 +269,20 @@ class MaintenanceService:
         backoff_s = FIRST_BACKOFF_S
         idle_since: float | None = None
         # While no thread ran, none was due.
-        self._heartbeat.hurry()
+        self._lease_heartbeats.run_soon()
         try:
             while not self._stopping and self._pid == os.getpid():
                 try:
                     self._work()
-                    self._back()
+                    self._note_reachable()
                     self._rest()
                 except (RedisError, OSError, CeleryRedisPlusError) as error:
-                    self._away(error)
+                    self._note_unreachable(error)
                     self._pause(backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, guards nothing
                     backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)
                 except Exception:
-                    logger.exception("a duty failed; this is a defect of celery-redis-plus, please report it")
-                    self._away(None)
+                    logger.exception("a maintenance task failed; this is a defect of celery-redis-plus, please report it")
+                    self._note_unreachable(None)
                     self._pause(LONGEST_BACKOFF_S)
                 else:
                     backoff_s = FIRST_BACKOFF_S
@@ -291,7 +294,7 @@ class MaintenanceService:
                         break
         finally:
             if self._pid == os.getpid():
-                self._heartbeat.hurry()
+                self._lease_heartbeats.run_soon()
                 self._commands.close()
                 with self._lock:
                     if self._thread in {None, threading.current_thread()}:
@@ -310,11 +313,11 @@ class MaintenanceService:
     def _work(self) -> None:
         if self.watched.version != self._watched_version:
             self._watched_version = self.watched.version
-            self._janitor.hurry()
-            self.roster.hurry()
-            self._subscriptions.hurry()
+            self._janitor.run_soon()
+            self.consumer_heartbeats.run_soon()
+            self._subscriber_heartbeats.run_soon()
         self._sweeper.watch(self._swept())
-        self._rounds.run()
+        self._runner.run()
 
     def _note_id(self, queue: str, record_id: bytes) -> None:
         """Read a queue's record anew where it is not the one that this process knows: it was deleted and declared again."""
@@ -334,20 +337,20 @@ class MaintenanceService:
 
     def _swept(self) -> dict[str, None]:
         """The queues that this process sweeps: those it consumes, and those that have to be swept by anybody."""
-        return dict.fromkeys([queue.name for queue in self.watched.all()] + self._tending.queues)
+        return dict.fromkeys([queue.name for queue in self.watched.all()] + self._unconsumed_queues.queues)
 
     def _rest(self) -> None:
         """Wait until something is due, a timer rings, or a channel has work for us."""
         timers = (self._keys.queue(name).schedule_wakeup for name in self._swept())
-        bells: tuple[bytes, ...] = (*timers, self._keys.sweep_wakeup, *self.roster.probes)
-        if self._revoking.on_expired is not None:
+        bells: tuple[bytes, ...] = (*timers, self._keys.sweep_wakeup, *self.consumer_heartbeats.probes)
+        if self._expired_task_revocation.on_expired is not None:
             bells = (*bells, self._keys.expired[-1])
         if bells != self._timers.armed:
             if self._timers.armed:
                 self._timer_rang(self._timers.disarm())
             if bells:
                 self._timers.arm(bells)
-        wait_s = max(0.0, min(self._rounds.due_at - clock.now_s(), LONGEST_REST_S))
+        wait_s = max(0.0, min(self._runner.next_run_at - clock.now_s(), LONGEST_REST_S))
         descriptors = [self._waker.fileno()]
         if self._timers.armed:
             descriptors.append(self._wakeup_connection.fileno())
@@ -358,35 +361,35 @@ class MaintenanceService:
 
     def _timer_rang(self, bell: bytes | None) -> None:
         if bell == self._keys.sweep_wakeup:
-            self._tending.hurry()
+            self._unconsumed_queues.run_soon()
         if bell == self._keys.expired[-1]:
-            self._revoking.hurry()
-        if bell in self.roster.probes:
-            self.roster.hurry()
+            self._expired_task_revocation.run_soon()
+        if bell in self.consumer_heartbeats.probes:
+            self.consumer_heartbeats.run_soon()
         for name in self._swept():
             if self._keys.queue(name).schedule_wakeup == bell:
-                self._sweeper.hurry(name)
+                self._sweeper.run_soon(name)
 
-    def _away(self, error: Exception | None) -> None:
+    def _note_unreachable(self, error: Exception | None) -> None:
         if self._reachable and error is not None and not self._stopping:
             self._reachable = False
-            logger.warning("heartbeats and timers: the broker is away (%s); trying again", error)
+            logger.warning("heartbeats and timers: the broker is unreachable (%s); trying again", error)
         self._commands.abort()
         self._wakeup_connection.abort()
         self._timers.forget()
-        self._heartbeat.hurry()
-        self._sweeper.hurry()
-        self.roster.hurry()
-        self._janitor.hurry()
-        self._tending.hurry()
-        self._revoking.hurry()
-        self._restorer.hurry()
-        self._subscriptions.hurry()
+        self._lease_heartbeats.run_soon()
+        self._sweeper.run_soon()
+        self.consumer_heartbeats.run_soon()
+        self._janitor.run_soon()
+        self._unconsumed_queues.run_soon()
+        self._expired_task_revocation.run_soon()
+        self._topology_recovery.run_soon()
+        self._subscriber_heartbeats.run_soon()
 
-    def _back(self) -> None:
+    def _note_reachable(self) -> None:
         if not self._reachable:
             self._reachable = True
-            logger.info("heartbeats and timers: the broker is back")
+            logger.info("heartbeats and timers: the broker is reachable again")
 
     def _pause(self, seconds: float) -> None:
         """Wait before the next try; new work does not shorten it, a stop does."""

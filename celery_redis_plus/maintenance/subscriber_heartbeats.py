@@ -30,7 +30,7 @@ DECIDE_S = 0.5
 
 
 class SubscriberHeartbeats:
-    """The duty for the subscriber registry."""
+    """The maintenance task for the subscriber registry."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class SubscriberHeartbeats:
         self.keeper: ActiveTasks | None = None
 
     @property
-    def due_at(self) -> float:
+    def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
         return min(self._look_at, self._reap_at) if self._positions.all() else self._reap_at
 
-    def hurry(self) -> None:
+    def run_soon(self) -> None:
         """Run next at once: something subscribes, or the connection was away."""
         self._look_at = 0.0
 

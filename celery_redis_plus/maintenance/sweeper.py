@@ -53,7 +53,7 @@ class Limits:
 
 
 class Sweeper:
-    """The duty that makes messages claimable."""
+    """The maintenance task that makes messages claimable."""
 
     def __init__(
         self,
@@ -62,18 +62,18 @@ class Sweeper:
         *,
         name: str,
         limits: Limits,
-        see_off: Callable[[str], None],
+        forward: Callable[[str], None],
         note_id: Callable[[str, bytes], None] = lambda *_: None,
     ) -> None:
         """Sweep over `commands` under `name`, which leases are held by.
 
-        `see_off` is called with a queue that has messages for its dead-letter exchange, `note_id` with a queue and the id that
+        `forward` is called with a queue that has messages for its dead-letter exchange, `note_id` with a queue and the id that
         its record has now.
         """
         self._commands = commands
         self._keys = keys
         self._name = name
-        self._see_off = see_off
+        self._forward = forward
         self._note_id = note_id
         visibility_timeout_s = limits.visibility_timeout_s
         self._bounds = (
@@ -87,37 +87,37 @@ class Sweeper:
         self._grace_s = GRACE_INTERVALS * interval_s(visibility_timeout_s)
         # The last heartbeat may be as old when the outage begins: what is left of the timeout is for the way back.
         self._longest_gap_s = max(visibility_timeout_s / 3, self._lease_s * 1.5)
-        self._due_at: dict[str, float] = {}
+        self._next_run_at: dict[str, float] = {}
         self._take_over: set[str] = set()
         #: Queues that cannot be swept, and why, as it was logged.
         self._failing: dict[str, str] = {}
 
     @property
-    def due_at(self) -> float:
+    def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds; infinity without queues."""
-        return min(self._due_at.values(), default=float("inf"))
+        return min(self._next_run_at.values(), default=float("inf"))
 
     def watch(self, queues: Iterable[str]) -> None:
         """Sweep these queues from now on, new ones at once."""
         wanted = set(queues)
-        for gone in self._due_at.keys() - wanted:
-            del self._due_at[gone]
-        for new in wanted - self._due_at.keys():
-            self._due_at[new] = 0.0
+        for gone in self._next_run_at.keys() - wanted:
+            del self._next_run_at[gone]
+        for new in wanted - self._next_run_at.keys():
+            self._next_run_at[new] = 0.0
 
-    def hurry(self, queue: str | None = None) -> None:
+    def run_soon(self, queue: str | None = None) -> None:
         """Run next at once: for one queue because its timer rang, for all after the connection was away."""
         if queue is None:
-            self._due_at = dict.fromkeys(self._due_at, 0.0)
-        elif queue in self._due_at:
-            self._due_at[queue] = 0.0
+            self._next_run_at = dict.fromkeys(self._next_run_at, 0.0)
+        elif queue in self._next_run_at:
+            self._next_run_at[queue] = 0.0
             self._take_over.add(queue)
 
     def run(self) -> None:
         """Sweep the queues that are due. Raises as `CommandConnection.call` does."""
         slice_ = Slice()
         soon = clock.now_s() + TOGETHER_S
-        due = [queue for queue, at in self._due_at.items() if at <= soon]
+        due = [queue for queue, at in self._next_run_at.items() if at <= soon]
         urgent = [queue for queue in due if queue in self._take_over]
         ordinary = [queue for queue in due if queue not in self._take_over]
         for queues, take_over in ((urgent, True), (ordinary, False)):
@@ -144,14 +144,14 @@ class Sweeper:
             swept = Swept(*reply[COLUMNS * number : COLUMNS * (number + 1)])
             if swept.id:
                 self._note_id(queue, swept.id)
-            if queue in self._due_at:
-                self._due_at[queue] = now + swept.wait_ms / 1000
+            if queue in self._next_run_at:
+                self._next_run_at[queue] = now + swept.wait_ms / 1000
             _report(queue, swept)
             if swept.died:
                 log_deaths(queue, swept.died, [death for death in deaths if death.meta == self._keys.queue(queue).meta])
             self._note_failure(queue, swept.failure.decode("utf-8", "replace"))
             if swept.dying:
-                self._see_off(queue)
+                self._forward(queue)
 
     def _note_failure(self, queue: str, text: str) -> None:
         if text == self._failing.get(queue, ""):

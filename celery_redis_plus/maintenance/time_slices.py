@@ -1,6 +1,6 @@
-"""How long a duty may keep the thread: for one slice. What is left waits until the others had their turn.
+"""How long a maintenance task may keep the thread: for one slice. What is left waits until the others had their turn.
 
-Heartbeats and the consumers' signs of life come before every slice (`rounds.py`), so that none is later than one slice and one
+Heartbeats and the consumers' heartbeats come before every slice (`runner.py`), so that none is later than one slice and one
 answer of the server.
 """
 
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 
-#: Seconds after which a duty that has more to do gives the thread back.
+#: Seconds after which a maintenance task that has more to do gives the thread back.
 SLICE_S = 0.1
 
 
 class Slice:
-    """The time of one turn of one duty."""
+    """The time of one turn of one task."""
 
     def __init__(self) -> None:
         """Begin now."""
@@ -21,5 +21,5 @@ class Slice:
 
     @property
     def over(self) -> bool:
-        """Whether the duty has to give the thread back."""
+        """Whether the maintenance task has to give the thread back."""
         return time.monotonic() >= self._ends_at

@@ -28,7 +28,7 @@ SECOND_LOOK_S = 0.3
 
 
 class TopologyRecovery:
-    """The duty that keeps consumed queues, and the bindings that this process made, on the server."""
+    """The maintenance task that keeps consumed queues, and the bindings that this process made, on the server."""
 
     def __init__(self, queues: Queues, bindings: Bindings, watched: ConsumedQueues, knowledge: DeclaredTopology) -> None:
         """Look after the queues in `watched` and those of bindings that were made here, by what is in `knowledge`."""
@@ -44,11 +44,11 @@ class TopologyRecovery:
         self._suspects: set[str] = set()
 
     @property
-    def due_at(self) -> float:
+    def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
         return self._look_at
 
-    def hurry(self) -> None:
+    def run_soon(self) -> None:
         """Run next at once: the connection was away, and the server may have lost its data."""
         self._look_at = self._closely_at = 0.0
 

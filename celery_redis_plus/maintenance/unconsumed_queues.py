@@ -18,7 +18,7 @@ LOOK_S = 20.0
 
 
 class UnconsumedQueues:
-    """The duty that knows the tended queues."""
+    """The maintenance task that knows the tended queues."""
 
     def __init__(self, queues: Queues) -> None:
         """Look through `queues`."""
@@ -28,16 +28,16 @@ class UnconsumedQueues:
         self.queues: list[str] = []
 
     @property
-    def due_at(self) -> float:
+    def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
         return self._look_at
 
-    def hurry(self) -> None:
+    def run_soon(self) -> None:
         """Run next at once: there is a new one, or the connection was away."""
         self._look_at = 0.0
 
     def run(self) -> None:
-        """Read the list, and strike off queues that are gone. Raises as `CommandConnection.call` does."""
+        """Read the list, and remove queues that are gone. Raises as `CommandConnection.call` does."""
         self._look_at = clock.now_s() + random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
         found = self._queues.always_swept()
         gone = set(self._queues.without_record(found))

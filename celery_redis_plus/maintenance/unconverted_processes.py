@@ -28,7 +28,7 @@ MOST = 32
 
 
 class UnconvertedProcesses:
-    """The duty that warns, once for each queue, that kombu's lists of it have messages."""
+    """The maintenance task that warns, once for each queue, that kombu's lists of it have messages."""
 
     def __init__(self, commands: CommandConnection, keys: Keys, watched: ConsumedQueues) -> None:
         """Look over `commands`, for the lasting queues in `watched`."""
@@ -41,12 +41,12 @@ class UnconvertedProcesses:
         self._warned: set[str] = set()
 
     @property
-    def due_at(self) -> float:
+    def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
         return self._look_at if self._version == self._watched.version or self._look_at == math.inf else 0.0
 
     def run(self) -> None:
-        """Look at the queues that are due. Raises as `CommandConnection.call` does where the server is away."""
+        """Look at the queues that are due. Raises as `CommandConnection.call` does where the server is unreachable."""
         version = self._watched.version
         now = clock.now_s()
         if self._look_at <= now:

@@ -131,7 +131,7 @@ class Channel(Publishing, SingleGet, Settlements, Declaring, virtual.Channel):
         session = self.session
         queues = {*self.consumed, *self._getting, *(message.queue for message in self.buffer)}
         for queue, consumer in self.consumers.items():
-            session.service.roster.strike_off(queue, consumer.id)
+            session.service.consumer_heartbeats.deregister(queue, consumer.id)
             session.service.watched.remove(queue, consumer.id)
         for queue in self._getting:
             session.service.watched.remove(queue, session.id)

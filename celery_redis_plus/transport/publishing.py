@@ -226,7 +226,7 @@ class Publishing:
             session.undelivered.count()
             logger.debug("%s: it is counted (option ignore_unroutable_exchanges)", text)
         else:
-            session.queues.see_to_sweep(UNDELIVERED)
+            session.queues.ensure_swept_once(UNDELIVERED)
             session.undelivered.keep(self._outgoing(message, UNDELIVERED), attempt, reason)
             logger.warning("%s: it is a dead letter of %r now (reason %s)", text, UNDELIVERED, reason)
         if broadcast:
@@ -281,7 +281,7 @@ class Publishing:
         expires = headers.get("expires") if "task" in headers else None
         if expiration is None and expires is None:
             return ""
-        self.session.queues.see_to_sweep(queue)
+        self.session.queues.ensure_swept_once(queue)
         return lifetime(expiration, expires)
 
     def _stream_payload(self, message: dict[str, Any]) -> bytes:

@@ -140,7 +140,7 @@ class RestrictedQueues:
             self._managed.discard(queue)
         elif reply.state is State.PAUSED:
             # The duties log it.
-            self._session.service.roster.hurry()
+            self._session.service.consumer_heartbeats.run_soon()
             self._session.service.wake()
         elif reply.state is State.UNKNOWN:
             try:

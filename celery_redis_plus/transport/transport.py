@@ -157,7 +157,7 @@ class Transport(virtual.Transport):
         session.close()
         if self._may_be_the_end() and session.service.register.waiting and not session.service.flush(FLUSH_S):
             logger.warning(
-                "the broker is away: %d message(s) are not settled; this process goes on trying while it lives, then they come "
+                "the broker is unreachable: %d message(s) are not settled; this process keeps trying, then they come "
                 "back after the visibility timeout",
                 len(session.service.register),
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A server that is away for much longer than the visibility timeout, while tasks run (issue B, Shows 4)."""
+"""A server that is unreachable for much longer than the visibility timeout, while tasks run (issue B, Shows 4)."""
 
 import os
 import time
@@ -78,5 +78,5 @@ def test_running_tasks_run_once_although_the_server_was_away(
     assert max(busy_s) < away_s / 4
     for worker in (holder, other):
         # A line when the server goes and one when it is back, not one a try.
-        assert worker.log().count("timers: the broker is away") == 1
-        assert worker.log().count("timers: the broker is back") == 1
+        assert worker.log().count("timers: the broker is unreachable") == 1
+        assert worker.log().count("timers: the broker is reachable again") == 1

@@ -51,7 +51,7 @@ class Consumed:
             assert self.inboxes[0].pump(5), f"nothing came, and {self.left} are left"
 
 
-# The duties' threads spread their retries by `random` while hypothesis draws.
+# The maintenance threads spread their retries by `random` while hypothesis draws.
 @pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")
 def test_no_queue_waits_for_the_backlog_of_another(redis_client, broker_url):
     @settings(

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 #: 2026-01-01; far from the real clock, so that a script that reads the real one is found out.
 START_MS = 1_767_225_600_000
 VISIBILITY_MS = 30_000
-# As `duties.sweeper` has them.
+# As `maintenance tasks.sweeper` has them.
 INTERVAL_MS, LEASE_MS, LONGEST_GAP_MS, GRACE_MS = 4_000, 6_000, 12_000, 10_000
 #: Names that share a prefix, need escaping, or look like a hash tag.
 LASTING = ("a", "a:b", "}%{x}")

@@ -187,7 +187,7 @@ class Proxy:
             finally:
                 self._forget(server_writer)
         except (OSError, asyncio.CancelledError):
-            pass  # the server is away, the client has gone, or the proxy ends: the others see a reset
+            pass  # the server is unreachable, the client has gone, or the proxy ends: the others see a reset
         finally:
             self._clients.discard(reader)
             self._forget(writer)

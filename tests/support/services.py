@@ -6,7 +6,7 @@ MODULE = "celery_redis_plus.maintenance.process_services"
 
 
 def end_services() -> None:
-    """Stop the duties and forget what they held: the next test's server is empty. (A process never forgets a broker.)"""
+    """Stop maintenance and forget what they held: the next test's server is empty. (A process never forgets a broker.)"""
     module = sys.modules.get(MODULE)
     if module is None:
         return

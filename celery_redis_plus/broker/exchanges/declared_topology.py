@@ -29,7 +29,7 @@ MOST_GONE = 1000
 
 
 class DeclaredTopology:
-    """Shared by all channels of a process and its duties."""
+    """Shared by all channels of a process and its maintenance tasks."""
 
     def __init__(self) -> None:
         """Know nothing."""

@@ -77,7 +77,7 @@ class SubscriberCursor:
         self.open: dict[str, Opened] = {}
         #: What to deliver again, flagged, before anything new; in the order of the stream.
         self.again: list[Opened] = []
-        #: Where to go on, since the stream has gone back: the duties have noticed that.
+        #: Where to go on, since the stream has gone back: the maintenance tasks have noticed that.
         self.back_to: Mark | None = None
         #: Called, from any thread, when one of these two was set.
         self.on_change: Callable[[], None] = lambda: None

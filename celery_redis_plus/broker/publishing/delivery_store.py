@@ -90,7 +90,7 @@ class DeliveryStore:
         text = json.dumps([about.exchange, about.routing_key, about.broadcast])
         call = (script("track"), self._keys.track(track))
         deadline = self._commands.call(*call, timeout_ms, int(KEPT_S * 1000), text, payload, *map(encode_name, recipients))
-        # For the case that we die before it is resolved: the duties of any process then see to it.
+        # For the case that we die before it is resolved: the maintenance tasks of any process then see to it.
         self._commands.command("ZADD", self._keys.tracks, deadline, track)
 
     def report(self, track: str, recipient: str, outcome: str, tag: str = "", *, wait: bool = False) -> None:

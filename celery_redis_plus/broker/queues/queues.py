@@ -205,7 +205,7 @@ class Queues:
         self._known.put(name, known)
         return known
 
-    def see_to_sweep(self, name: str) -> None:
+    def ensure_swept_once(self, name: str) -> None:
         """Have the queue swept, also where nobody consumes it: messages that expire are on their way. Raises as `known` does."""
         known = self.known(name)
         if known is None or not known.always_swept:

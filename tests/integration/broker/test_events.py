@@ -35,12 +35,12 @@ def names(broker, queue="q"):
     return [event.event for event in events_of(broker.client, broker.keys, queue)]
 
 
-def sweep(broker, *queues, visibility_timeout_s=30.0, see_off=lambda queue: None):
+def sweep(broker, *queues, visibility_timeout_s=30.0, forward=lambda queue: None):
     limits = Limits(visibility_timeout_s, 3, 5, 1000.0)
-    sweeper = Sweeper(broker.commands, broker.keys, name="s", limits=limits, see_off=see_off)
+    sweeper = Sweeper(broker.commands, broker.keys, name="s", limits=limits, forward=forward)
     sweeper.watch(queues)
     for queue in queues:
-        sweeper.hurry(queue)
+        sweeper.run_soon(queue)
     sweeper.run()
 
 

@@ -20,7 +20,7 @@ def persistent(start_server, brokers):
 
 def sweep(broker):
     limits = Limits(VISIBILITY_TIMEOUT_S, None, 5, 1000.0)
-    sweeper = Sweeper(broker.commands, broker.keys, name="s", limits=limits, see_off=lambda _: None)
+    sweeper = Sweeper(broker.commands, broker.keys, name="s", limits=limits, forward=lambda _: None)
     sweeper.watch(["q"])
     sweeper.run()
 

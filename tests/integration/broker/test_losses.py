@@ -15,7 +15,7 @@ LIMIT = 3
 def lose(broker):
     """Have the sweep recover what is claimed; returns how many failures each message has then, by body."""
     limits = Limits(visibility_timeout_s=30, delivery_limit=LIMIT, dead_letter_max=100, dead_letter_ttl_s=1000)
-    sweeper = Sweeper(broker.commands, broker.keys, name="test", limits=limits, see_off=lambda _: None)
+    sweeper = Sweeper(broker.commands, broker.keys, name="test", limits=limits, forward=lambda _: None)
 
     def run():
         claimed = broker.client.zrange("messages_index:{q}", 0, -1)
@@ -24,7 +24,7 @@ def lose(broker):
         seconds, microseconds = broker.client.time()
         broker.client.hset("meta:{q}", mapping={"swept": seconds * 1000 + microseconds // 1000, "grace": 0})
         sweeper.watch(["q"])
-        sweeper.hurry("q")
+        sweeper.run_soon("q")
         sweeper.run()
         keys = broker.client.keys("message:{q}:*")
         found = [broker.client.hmget(key, "payload", "failed") for key in keys]

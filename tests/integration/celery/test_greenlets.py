@@ -1,4 +1,4 @@
-"""Workers whose pool has greenlets: the duties and the consumer share one thread with the tasks, and a socket has one reader."""
+"""Workers whose pool has greenlets: maintenance and the consumer share one thread with the tasks, and a socket has one reader."""
 
 import time
 

@@ -14,7 +14,7 @@ MINUTE_S, DAY_S = 60, 86_400
 
 def sweeper_of(broker, name):
     limits = Limits(VISIBILITY_S, None, 5, 1000.0)
-    sweeper = Sweeper(broker.commands, broker.keys, name=name, limits=limits, see_off=lambda _: None)
+    sweeper = Sweeper(broker.commands, broker.keys, name=name, limits=limits, forward=lambda _: None)
     sweeper.watch(["q"])
     return sweeper
 
@@ -50,7 +50,7 @@ def test_a_pause_does_not_grow_by_the_step(clock, redis_client):
     sweeper = sweeper_of(broker, "s")
     sweeper.run()
     clock.step(-DAY_S)
-    sweeper.hurry()
+    sweeper.run_soon()
     sweeper.run()
     assert 0 < int(redis_client.hget("meta:{q}", "paused_until")) - clock.now_ms <= 20_000
     broker.commands.close()

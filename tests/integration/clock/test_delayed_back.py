@@ -34,7 +34,7 @@ def swept(broker):
 
 
 def sweep_again(sweeper):
-    sweeper.hurry()
+    sweeper.run_soon()
     sweeper.run()
 
 

@@ -45,7 +45,7 @@ def blocked(client):
 def test_a_message_to_fifty_idle_consumers_wakes_one(connect, crew, redis_client):
     publisher = connect().channel()
     declare(publisher, "q")
-    # The duties' blocked call on the timers is one of them.
+    # The maintenance thread's blocked call on the timers is one of them.
     wait_until(lambda: blocked(redis_client) == CONSUMERS + 1)
     redis_client.config_resetstat()
     for number in range(MESSAGES):

@@ -49,7 +49,7 @@ def noticed() -> Iterator[list[signals.Signal]]:
     """What this process has noticed since the test began."""
     found: list[signals.Signal] = []
     signals._lost.clear()  # noqa: SLF001 - what another test has cut off
-    end = signals.listen(found.append)
+    end = signals.connect(found.append)
     yield found
     end()
 

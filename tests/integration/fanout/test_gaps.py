@@ -74,7 +74,7 @@ def test_a_stream_that_went_back_behind_the_cursor_is_read_on_from_its_end(conne
     redis_client.delete(STREAM)
     redis_client.xadd(STREAM, {"head": "1 a.1 ", "payload": "{}"}, id="5-0")
     redis_client.hset("fanout:{/0.news}", "count", 1)
-    inbox.channel.session.service._subscriptions._reported.clear()  # noqa: SLF001 - its next beat, which may be 30 s away
+    inbox.channel.session.service._subscriber_heartbeats._reported.clear()  # noqa: SLF001 - its next beat, which may be 30 s away
     inbox.pump(2.5)
     assert [one.count for one in noticed] == [None]
     redis_client.hset("fanout:{/0.news}", "count", 2)

@@ -108,7 +108,7 @@ def test_each_connection_resumes_its_own_place(connect, redis_client):
 
 def test_an_orphan_that_nobody_adopts_is_given_up_and_logged(connect, redis_client, caplog):
     keeper = connect(subscriber_timeout=1)
-    Inbox(keeper.channel(), "keeps the duties going")
+    Inbox(keeper.channel(), "keeps maintenance going")
     connection = connect(subscriber_timeout=1)
     inbox = Inbox(connection.channel(), news())
     send(keeper.default_channel, 1)

@@ -68,7 +68,7 @@ def test_consumers_that_leave_in_order_leave_no_key(connect, redis_client):
 
 
 def test_a_subscriber_without_a_sign_of_life_dies_after_its_second_chance(connect, hasty, noticed, caplog):
-    """Its process is simulated by one whose duties have ended: no report, no goodbye."""
+    """Its process is simulated by one whose maintenance tasks have ended: no report, no goodbye."""
     inbox = Inbox(connect(subscriber_timeout=1).channel(), news())
     publisher = connect().channel()
     wait_until(lambda: subscribers(publisher)["q"].state == "live")

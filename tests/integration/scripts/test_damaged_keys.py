@@ -8,7 +8,7 @@ from tests.integration.broker.conftest import make_broker
 
 def sweep(broker, *queues):
     limits = Limits(30, None, 5, 1000.0)
-    sweeper = Sweeper(broker.commands, broker.keys, name="s", limits=limits, see_off=lambda _: None)
+    sweeper = Sweeper(broker.commands, broker.keys, name="s", limits=limits, forward=lambda _: None)
     sweeper.watch(queues)
     sweeper.run()
 

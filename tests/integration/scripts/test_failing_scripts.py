@@ -143,7 +143,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
     "move_dead_letter": [
         Scenario(lambda shop: shop.dead.replay(shop.dead.page("q")[0])),
         Scenario(lambda shop: shop.dead.replay(shop.dead.page("q")[0], "d")),
-        Scenario(lambda shop: shop.see_off("q"), before=dying, arguments=DLX),
+        Scenario(lambda shop: shop.forward("q"), before=dying, arguments=DLX),
     ],
     "store_dead_letters": [Scenario(lambda shop: shop.dead.keep("q", [shop.tag("dlx_outbox")]), before=dying, arguments=DLX)],
     "delete_dead": [

@@ -80,7 +80,7 @@ class Workshop:
         self.consumers = Consumers(self.commands, self.keys, timeout_s=60)
         self.pausing = Pausing(self.commands, self.keys)
         limits = Limits(VISIBILITY_S, 5, DEAD_MAX, 1e6)
-        self.sweeper = Sweeper(self.commands, self.keys, name="s", limits=limits, see_off=self.see_off)
+        self.sweeper = Sweeper(self.commands, self.keys, name="s", limits=limits, forward=self.forward)
         self.numbers = itertools.count(1)
         #: The claims of the message(s) that are held.
         self.held: list[Claimed] = []
@@ -129,7 +129,7 @@ class Workshop:
         tags: list[bytes] = self.client.zrange(getattr(self.q, place), number, number)
         return tags[0].decode()
 
-    def see_off(self, queue: str) -> None:
+    def forward(self, queue: str) -> None:
         for letter in self.dead.awaiting_dlx(queue):
             self.dead.forward(letter, ["d"], ("", "d"))
 
@@ -141,8 +141,8 @@ class Workshop:
                 swept = max(int(self.client.hget(meta, "swept") or 0), self.clock.now_ms)
                 self.client.hset(meta, mapping={"swept": swept, "grace": 0})
         self.sweeper.watch(["q", "d"])
-        self.sweeper.hurry("q")
-        self.sweeper.hurry("d")
+        self.sweeper.run_soon("q")
+        self.sweeper.run_soon("d")
         self.sweeper.run()
 
     def recover(self) -> None:

@@ -40,7 +40,7 @@ def test_they_are_freed_by_the_collector_and_their_consumers_leave_the_lists(con
         gc.collect()
         assert [thing() for thing in freed if thing() is not None] == []
         wait_until(lambda: not operator.consumers("q"))
-    # Ten connections had more than thirty; the duties may have opened theirs meanwhile.
+    # Ten connections had more than thirty; the maintenance tasks may have opened theirs meanwhile.
     wait_until(lambda: descriptors() <= before + 5)
 
 
@@ -79,5 +79,5 @@ def test_a_subscriber_that_was_dropped_is_freed_too(connect, broker_url):
     inbox.pump(0.2)
     freed = weakref.ref(inbox.channel.session)
     del inbox, connection
-    # The duties may be looking at its owner.
+    # The maintenance tasks may be looking at its owner.
     wait_until(lambda: (gc.collect(), freed() is None)[1])

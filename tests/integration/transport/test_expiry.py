@@ -43,7 +43,7 @@ def test_the_queues_ttl_holds_for_publishers_that_do_not_know_it(channel, connec
 
 
 def test_an_expired_message_is_not_delivered_though_nobody_swept(connect, redis_client):
-    """No consumer, so no duties run: the claim itself looks."""
+    """No consumer, so no maintenance task runs: the claim itself looks."""
     channel = connect().channel()
     declare(channel, "q")
     publish(channel, "q", "milk", expiration=0.05)

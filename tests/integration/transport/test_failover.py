@@ -1,4 +1,4 @@
-"""A list of URLs: kombu goes on to the next one where a server is away."""
+"""A list of URLs: kombu goes on to the next one where a server is unreachable."""
 
 from __future__ import annotations
 

@@ -32,38 +32,38 @@ def test_a_publisher_has_one_connection(connect, redis_client):
     assert names(redis_client) == {"commands": 1}
 
 
-def test_a_consumer_has_two_connections_and_its_process_two_for_the_duties(connect, redis_client):
+def test_a_consumer_has_two_connections_and_its_process_two_for_maintenance(connect, redis_client):
     first = Inbox(connect().channel(), "q", "r")
     first.rest(0.05)
-    expected = {"commands": 1, "bells": 1, "duties": 1, "timers": 1}
+    expected = {"commands": 1, "bells": 1, "maintenance": 1, "timers": 1}
     wait_until(lambda: names(redis_client) == expected, message=lambda: names(redis_client))
     second = Inbox(connect().channel(), "q", kombu.Queue("f", kombu.Exchange("e", "fanout")))
     second.rest(0.05)
-    expected = {"commands": 2, "bells": 2, "streams": 1, "duties": 1, "timers": 1}
+    expected = {"commands": 2, "bells": 2, "streams": 1, "maintenance": 1, "timers": 1}
     wait_until(lambda: names(redis_client) == expected, message=lambda: names(redis_client))
 
 
-def test_closing_leaves_no_connection_but_the_duties_which_end_too(connect, redis_client):
+def test_closing_leaves_no_connection_but_maintenance_which_ends_too(connect, redis_client):
     connection = connect()
     inbox = Inbox(connection.channel(), "q", kombu.Queue("f", kombu.Exchange("e", "fanout"), auto_delete=True))
     inbox.rest(0.05)
     connection.close()
-    wait_until(lambda: set(names(redis_client)) <= {"duties", "timers"}, message=lambda: names(redis_client))
+    wait_until(lambda: set(names(redis_client)) <= {"maintenance", "timers"}, message=lambda: names(redis_client))
     end_services()
     wait_until(lambda: not names(redis_client))
 
 
-def test_the_duties_begin_anew_after_they_ended_for_want_of_work(connect, redis_client, monkeypatch, caplog):
+def test_maintenance_begins_anew_after_it_ended_for_want_of_work(connect, redis_client, monkeypatch, caplog):
     monkeypatch.setattr(service, "IDLE_END_S", 0.0)
     for _ in range(3):
         connection = connect()
-        duties = connection.default_channel.session.service
+        thread = connection.default_channel.session.service
         inbox = Inbox(connection.channel(), "q")
         wait_until(lambda: names(redis_client)["timers"] == 1, message=lambda: names(redis_client))
         inbox.rest(0.05)
         connection.close()
-        duties.wake()
-        wait_until(lambda ended=duties: not ended.running)
+        thread.wake()
+        wait_until(lambda ended=thread: not ended.running)
         wait_until(lambda: names(redis_client)["timers"] == 0)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
@@ -94,7 +94,7 @@ def descriptors():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def after_ending_the_duties():
+def after_ending_maintenance():
     end_services()
     return descriptors(), threading.active_count()
 
@@ -108,10 +108,10 @@ def test_opening_and_closing_again_and_again_leaves_no_descriptor_and_no_thread(
         connection.release()
 
     once()
-    before = after_ending_the_duties()
+    before = after_ending_maintenance()
     for _ in range(20):
         once()
-    assert after_ending_the_duties() <= before
+    assert after_ending_maintenance() <= before
 
 
 def test_abandoned_connections_leave_no_descriptor_and_no_thread(redis_client, broker_url):
@@ -126,10 +126,10 @@ def test_abandoned_connections_leave_no_descriptor_and_no_thread(redis_client, b
         connection.release()
 
     once()
-    before = after_ending_the_duties()
+    before = after_ending_maintenance()
     for _ in range(10):
         once()
-    assert after_ending_the_duties() <= before
+    assert after_ending_maintenance() <= before
 
 
 def run_script(text, *arguments):
@@ -263,7 +263,7 @@ def test_a_forked_child_keeps_none_of_its_parents_descriptors(broker_url):
 
 
 def test_a_fork_of_a_consuming_process_disturbs_neither(broker_url):
-    """The child has no duties thread, and must neither settle nor hand back what the parent holds."""
+    """The child has no maintenance thread, and must neither settle nor hand back what the parent holds."""
     result = run_script(
         """
         import json, os, sys, kombu, celery_redis_plus

@@ -1,4 +1,4 @@
-"""No duty keeps the thread from heartbeats; a thread that is late or dead is noticed."""
+"""No maintenance task keeps the thread from heartbeats; a thread that is late or dead is noticed."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def held(connect):
 
 def heartbeats(service, monkeypatch):
     times = []
-    run = service._heartbeat.run  # noqa: SLF001
+    run = service._lease_heartbeats.run  # noqa: SLF001
 
     def note():
         times.append(time.monotonic())
         run()
 
-    monkeypatch.setattr(service._heartbeat, "run", note)  # noqa: SLF001
+    monkeypatch.setattr(service._lease_heartbeats, "run", note)  # noqa: SLF001
     return times
 
 
@@ -118,7 +118,7 @@ def test_late_heartbeats_are_counted_and_logged_with_what_took_the_time(held, mo
     with caplog.at_level(logging.WARNING, "celery_redis_plus.maintenance"):
         service.wake()
         wait_until(lambda: service.late_heartbeats == 1)
-    wait_until(lambda: "The longest duty since the last one: janitor, 1.5 s" in caplog.text)
+    wait_until(lambda: "The longest task since the last one: janitor, 1.5 s" in caplog.text)
 
 
 def test_a_thread_that_stands_still_is_noticed_by_the_consumer(held, monkeypatch, caplog):

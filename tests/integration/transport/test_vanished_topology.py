@@ -115,7 +115,7 @@ def test_a_queue_that_was_deleted_is_not_brought_back_by_its_consumer(connect, c
     admin.queue_delete("q")
     kept = Inbox(connect(polling_interval=0.2).channel(), work("kept", "kept"))
     redis_client.delete("meta:{kept}")
-    # The duty that looks for the one looks for the other as well.
+    # The maintenance task that looks for the one looks for the other as well.
     restored(redis_client, "kept")
     assert not redis_client.exists("meta:{q}")
     assert [queue for queue, _, _ in admin.list_bindings()] == ["kept"]

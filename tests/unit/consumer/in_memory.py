@@ -171,7 +171,7 @@ class InMemoryConnection:
         self.service = SimpleNamespace(
             register=unacked, keeper=None, delivering=Delivering(), start=lambda: None, check=lambda: None, wake=lambda: None,
             watched=SimpleNamespace(add=lambda *_: None, remove=lambda *_: None),
-            roster=SimpleNamespace(hurry=lambda: None, strike_off=lambda *_: None),
+            consumer_heartbeats=SimpleNamespace(run_soon=lambda: None, deregister=lambda *_: None),
             positions=SimpleNamespace(owned=lambda *_: []),
         )  # fmt: skip
         self.settler = InMemoryAcks(self.claimer, unacked)

@@ -1,4 +1,4 @@
-"""Duties that the server refuses: a refusal is no outage, and one duty's is not the others'."""
+"""Duties that the server refuses: a refusal is no outage, and one task's is not the others'."""
 
 import logging
 
@@ -37,7 +37,7 @@ def test_heartbeats_go_on_while_a_queue_cannot_be_swept(connect, redis_client, l
         before = deadline()
         wait_until(lambda before=before: deadline() > before, 10)
     assert len(lines("queue 'q' cannot be swept")) == 1
-    assert not lines("is away")
+    assert not lines("is unreachable")
 
     redis_client.delete(keys.trash)
     wait_until(lambda: lines("queue 'q' is swept again"), 10)
