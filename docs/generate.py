@@ -26,8 +26,8 @@ NOTE = "<!-- Made by docs/generate.py; change the code instead. -->\n"
 
 OPTIONS_INTRO = """# Options
 
-Give them as `broker_transport_options` in Celery, as `transport_options` in kombu, or in the URL's query.
-An unknown name or a value that is not allowed is an error that says so. Durations are in seconds.
+Set options as `broker_transport_options` in Celery, as `transport_options` in kombu, or in the URL's query. An unknown name, or a
+value that is not allowed, raises an error. Durations are in seconds.
 
 | option | type | default | unit | allowed | what it does |
 |---|---|---|---|---|---|
@@ -35,19 +35,19 @@ An unknown name or a value that is not allowed is an error that says so. Duratio
 
 ERRORS_INTRO = """# Errors
 
-Every error of ours is a `CeleryRedisPlusError`. Those that go away by themselves belong to the families on
-which Celery and kombu try again.
+Every error of this package is a `CeleryRedisPlusError`. Temporary errors belong to the families on which Celery and kombu try
+again.
 
-| error | what happened, and what you do |
+| error | cause and remedy |
 |---|---|
 """
 
 
 EVENTS_INTRO = f"""# Lifecycle events
 
-Schema version {events.SCHEMA_VERSION}. The scripts write an event in the same atomic step as the change it tells of, to one
-stream a queue, `events:{{Q}}`. Redis holds the columns packed into one value; this page lists them as readers see them. How the
-value is built stands in `celery_redis_plus/events.py`.
+Schema version {events.SCHEMA_VERSION}. The scripts write an event in the same atomic step as the change that it describes, to one
+stream a queue, `events:{{Q}}`. Redis stores the columns packed into one value; this page lists them as readers see them.
+`celery_redis_plus/events.py` has the encoding.
 """
 
 COLUMN_TYPES = {
@@ -87,7 +87,7 @@ def events_page() -> str:
     return "".join(
         (
             EVENTS_INTRO,
-            "\n## Events and the changes they tell of\n\n",
+            "\n## Events and transitions\n\n",
             table_head("event", "from", "to", "meaning"),
             *changes,
             "\n## Columns\n\n",
@@ -105,10 +105,9 @@ def events_page() -> str:
 
 CHECK_INTRO = """# Checking a broker
 
-`celery-redis-plus check` holds a broker against the rules below and prints a line for each violation. It may run while
-workers and publishers work: a script looks at each message in one moment of its queue, and what stands in several slots
-(lists, records, bindings) is looked at twice. One script call looks at `--batch` messages (100 by default, about 20 µs of the
-server's time each).
+`celery-redis-plus check` checks a broker against the rules below and prints a line for each violation. Workers and publishers
+may run at the same time: a script checks each message within one atomic step. Data in several slots (lists, records, bindings)
+is checked twice. One script call checks `--batch` messages (100 by default), at about 20 µs of server time each.
 
 ```bash
 celery-redis-plus check --url redis://localhost:6379/0
@@ -118,26 +117,26 @@ celery-redis-plus check --url redis://localhost:6379/0 --repair
 
 | exit status | meaning |
 |---|---|
-| 0 | nothing was found |
-| 1 | violations were found; with `--repair` those that could be are repaired, and a second run says 0 |
+| 0 | no violation was found |
+| 1 | violations were found; `--repair` repairs those that can be repaired, and a second run returns 0 |
 | 2 | the check could not run |
 
-Without `--url` it asks the environment's `CELERY_BROKER_URL`. Transport options may stand in the URL; `priority_order=low-first`
-has to, where the application sets it. No repair loses a message: a tag is only removed where there is no message behind it.
+Without `--url` it uses the environment's `CELERY_BROKER_URL`. Transport options may be part of the URL. If the application sets
+`priority_order=low-first`, the URL must have it too. No repair loses a message: a tag is removed only if it has no message.
 
 """
 
 
 def check_page() -> str:
     """Return the page of the check and its rules."""
-    rows = (table_row(f"`{name}`", rule.meaning, rule.repair or "none: look at it") for name, rule in RULES.items())
-    return CHECK_INTRO + table_head("rule", "what is wrong", "what `--repair` does") + "".join(rows)
+    rows = (table_row(f"`{name}`", rule.meaning, rule.repair or "none: examine it") for name, rule in RULES.items())
+    return CHECK_INTRO + table_head("rule", "violation", "action of `--repair`") + "".join(rows)
 
 
 SPARK_INTRO = """# Options of the Spark formats
 
-For what they are good for see [the data pipeline](spark.md). Names are taken in any case; an unknown one, or a value that is not
-allowed, is an error that says so.
+[The data pipeline](spark.md) explains their use. Names are case-insensitive. An unknown name, or a value that is not allowed,
+raises an error.
 """
 
 
@@ -156,9 +155,9 @@ def spark_options_page() -> str:
 
 ACK_POLICIES_INTRO = """# Ack policies
 
-What becomes of a message when its task has ended. Celery's settings (`acks_late`, `acks_on_failure_or_timeout`,
-`reject_on_worker_lost`) hold where no policy is chosen. A policy is chosen for a task, a queue or the app, and the first of
-these goes before the others:
+An ack policy decides about a message when its task ends. Without a policy, Celery's settings `acks_late`,
+`acks_on_failure_or_timeout` and `reject_on_worker_lost` decide. A policy is set for a task, a queue or the app. A task's policy
+overrides the queue's, and that one the app's:
 
 ```python
 from celery import Celery
@@ -172,13 +171,15 @@ configure_app(app, ack_policy="ack_after", queue_ack_policies={"orders": "reject
 def bill(order): ...
 ```
 
-`ack` removes the message; its event `acked` says how the work ended. `reject` makes it a dead letter. `requeue` sends
-the message back: it is delivered again under the queue's [retry policy](lifecycle.md#retry-policies), or after a
-[pause](lifecycle.md#requeue). It is a failed delivery, which counts towards the [delivery
-limit](dead-letters.md#the-delivery-limit), except where the task asked for it by `Reject(requeue=True)`. With `ack_first` the
-message is acked before the work begins, whatever comes
-then; where a worker is killed within a few milliseconds of that, the ack may not have left, and the task runs elsewhere. With
-`manual` only what the task says counts: to be done with a message it raises `Ignore`, or `Reject`.
+* `ack` removes the message. Its event `acked` records the outcome of the task.
+* `reject` makes it a dead letter.
+* `requeue` delivers it again, under the queue's [retry policy](lifecycle.md#retry-policies) or after a
+  [wait](lifecycle.md#requeue). This counts as a failed delivery towards the [delivery
+  limit](dead-letters.md#the-delivery-limit), except for `Reject(requeue=True)`.
+
+With `ack_first` the message is acked before the task begins, with any outcome. If the worker is killed within a few
+milliseconds of that, the ack may not have been sent, and another worker runs the task. With `manual` only the task decides: to
+finish a message it raises `Ignore` or `Reject`.
 
 """
 
@@ -189,30 +190,29 @@ def ack_policies_page() -> str:
         table_row(f"`{ending}`", doc, *(table.get(ending, "ack") for table in POLICIES.values()))
         for ending, doc in ENDINGS.items()
     )
-    head = table_head("ending", "what happened", *(f"`{policy}`" for policy in POLICIES))
+    head = table_head("ending", "event", *(f"`{policy}`" for policy in POLICIES))
     return ACK_POLICIES_INTRO + head + "".join(rows)
 
 
 DATA_INTRO = """# Data in Redis
 
-Every key on the server. `Q` stands for a queue, `X` for an exchange, `/0.` for `fanout_prefix` with the database's number. The
-option `global_keyprefix` stands before every key. The text in braces is Redis Cluster's hash tag: all keys of a queue share a
-slot, so one script may change them together. In a queue's name a leading `}` or `%` is escaped (`%7D`, `%25`).
+This page lists every key on the server. `Q` means a queue, `X` an exchange, `/0.` the `fanout_prefix` with the database's
+number. The option `global_keyprefix` is prepended to every key. The text in braces is Redis Cluster's hash tag: all keys of a
+queue share a slot, so one script may change them together. In a queue's name a leading `}` or `%` is escaped (`%7D`, `%25`).
 
 A **tag** identifies a message: 11 hexadecimal digits of server time (ms), 8 of the queue's count of publishes, one character, and
 the queue's id in base 36. The character says whether the queue has limits and the message events: `.` neither, `~` limits, `-`
 events, `=` both.
 
-A message's hash stands in exactly one **place**: ready (`queue:{Q}`), delayed (`delayed:{Q}`), unacked (`messages_index:{Q}`),
-or dead (`dlx_outbox:{Q}`, `dead:{Q}`). [The states of a message](states.md) has the script of each change.
-`celery-redis-plus check` holds the keys [against the rules](check.md).
+A message is in exactly one **place**: ready (`queue:{Q}`), delayed (`delayed:{Q}`), unacked (`messages_index:{Q}`),
+or dead (`dying:{Q}`, `dead:{Q}`). [The states of a message](states.md) has the script of each change. `celery-redis-plus check`
+checks the keys [against the rules](check.md).
 
-"Empty queue" says whether the key exists for a lasting queue that was declared and has never had a message, a binding or a
-consumer. Redis removes sets that have no member. "Written by" names the scripts in `lua/` that may write the key, and commands
-beside them.
+"Empty queue" says whether the key exists for a declared lasting queue that never had a message, a binding or a consumer. Redis
+removes sets without members. "Written by" names the scripts in `lua/` that may write the key, and other commands.
 
 Sources of this page: `celery_redis_plus/keys.py` spells the keys, `celery_redis_plus/key_descriptions.py` and
-`celery_redis_plus/record_fields.py` describe them, the headers of the scripts say who writes them.
+`celery_redis_plus/record_fields.py` describe them, and the headers of the scripts name the writers.
 """
 
 
@@ -235,8 +235,8 @@ def data_page() -> str:
 
 COUNTERS_INTRO = """# Counters
 
-`celery_redis_plus.counters(queue, connection=app)` reads a queue's counters in one round trip, and `celery-redis-plus counters`
-prints them. They count on the server, in the fields of [the queue's record](data.md), from its declaration on, and go with it.
+`celery_redis_plus.counters(queue, connection=app)` reads a queue's counters in one round trip. `celery-redis-plus counters`
+prints them. The server counts in the fields of [the queue's record](data.md), from its declaration to its deletion.
 """
 
 
@@ -244,7 +244,7 @@ def counters_page() -> str:
     """Return the page of all counters."""
     sections = (
         ("Counters of a queue", COUNTERS),
-        ("What `counters` says beside them", NOW),
+        ("Further values of `counters`", NOW),
         ("Counters of a fanout exchange", FANOUT_COUNTERS),
         ("Counters of a queue's events", {name: events.META_FIELDS[name] for name in ("skipped", "overrun")}),
         ("Counters of a process", PROCESS_COUNTERS),
