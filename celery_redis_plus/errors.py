@@ -1,17 +1,16 @@
-"""Every error that this package raises. What redis-py raises becomes one of them in `error_translation.py`.
+"""Every error that this package raises. `error_translation.py` translates redis-py's errors into them.
 
-A class's docstring says what happened and what the user does now; `docs/` prints these docstrings, so they
-are complete sentences. Besides the one base class, each error also inherits from the family that kombu and
-Celery decide by:
+A class's docstring has the cause and the remedy. `docs/errors.md` prints these docstrings, so they are complete
+sentences. Besides the base class, each error inherits from the family by which kombu and Celery decide:
 
 * *connection* (`redis.ConnectionError`, `redis.TimeoutError`): Celery closes the connection, opens another;
-* *channel* (`redis.ResponseError`): connecting again would not help, so nobody retries;
+* *channel* (`redis.ResponseError`): connecting again would not help, so there is no retry;
 * *value* (`ValueError`): the caller passed something that can never work;
-* *broker*: what AMQP has a reply code for (`reply_code`); the transport makes kombu's errors of them;
-* *refusal*: a queue does not take a message; nobody retries, because only the caller knows whether that makes sense.
+* *broker*: errors with an AMQP reply code (`reply_code`); the transport turns them into kombu's errors;
+* *refusal*: a queue refuses a message; there is no retry, because only the caller can decide about that.
 
-Messages name the place (`Address.display()`), the option or argument, its value and what is allowed. They
-hold no secrets.
+Messages name the address (`Address.display()`), the option or argument, its value and the allowed values. They
+contain no secrets.
 """
 
 # ruff: noqa: N818 - a user reads `except ServerUnreachable`; "Error" at the end of every name adds nothing
@@ -26,10 +25,10 @@ from redis import exceptions as redis_errors
 class CeleryRedisPlusError(Exception):
     """Base of all errors of celery-redis-plus. Catch it to catch them all."""
 
-    #: What the user does now, in short; part of the message.
+    #: The remedy in short; part of the message.
     remedy: ClassVar[str] = ""
 
-    # redis-py 8 prints only "network:ServerTimeout"; the message is what a log needs.
+    # redis-py 8 prints only "network:ServerTimeout"; a log needs the message.
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
 
@@ -38,68 +37,66 @@ class CeleryRedisPlusError(Exception):
 
 
 class ServerUnreachable(CeleryRedisPlusError, redis_errors.ConnectionError):
-    """No connection to the server, or it broke. Celery reconnects by itself; if that does not help, check
-    that the server runs, that host and port in `broker_url` are right, and that no firewall is between.
+    """The connection to the server failed or broke. Celery reconnects on its own. If that does not help, check that the
+    server runs, that host and port in `broker_url` are right, and that no firewall blocks them.
     """
 
     remedy = "check that the server runs and that broker_url is right"
 
 
 class TlsFailed(ServerUnreachable):
-    """The TLS handshake failed, or only one side speaks TLS, which the message says. Check that the server's port
-    speaks TLS exactly if the URL says so (`redispluss://`), and that `ssl_ca_certs` holds the authority that signed
-    the server's certificate for this host name. For a test server with a self-signed certificate,
-    `ssl_cert_reqs=none` switches the check off.
+    """The TLS handshake failed, or only one side speaks TLS; the message says which. Use `redispluss://` exactly if the
+    server's port speaks TLS. Check that `ssl_ca_certs` contains the authority that signed the server's certificate for
+    this host name. For a test server with a self-signed certificate, `ssl_cert_reqs=none` turns the check off.
     """
 
     remedy = "check ssl_ca_certs, ssl_cert_reqs and ssl_check_hostname, and that this port speaks TLS"
 
 
 class NotRedis(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.InvalidResponse):
-    """What answered does not speak the Redis protocol. Check host and port, and whether a proxy or an HTTP
-    server listens there.
+    """The server's reply is not in the Redis protocol. Check host and port, and whether a proxy or an HTTP server
+    listens there.
     """
 
     remedy = "check host and port in broker_url"
 
 
 class ServerTimeout(CeleryRedisPlusError, redis_errors.TimeoutError):
-    """The server did not accept a connection, or did not answer, in time. Celery reconnects by itself. If it
-    stays so, check the network and the server's load, or raise `socket_connect_timeout` or `socket_timeout`
-    (seconds).
+    """The server did not accept a connection, or did not reply, in time. Celery reconnects on its own. If the error
+    persists, check the network and the server's load, or raise `socket_connect_timeout` or `socket_timeout` (seconds).
     """
 
     remedy = "check the network and the server's load, or raise socket_timeout or socket_connect_timeout"
 
 
 class ServerLoading(CeleryRedisPlusError, redis_errors.BusyLoadingError):
-    """The server has started and still loads its data set. Wait: Celery tries again until it is done."""
+    """The server has started and still loads its data set. Wait: Celery tries again until the data set is loaded."""
 
     remedy = "wait until it has loaded its data set"
 
 
 class ServerUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ResponseError):
-    """The server answers, but refuses this command for the time being: it cannot write its snapshot
-    (MISCONF), has too few replicas (NOREPLICAS), runs a long script (BUSY), or its cluster is incomplete
-    (CLUSTERDOWN, TRYAGAIN), or lost a script again and again before it ran (SCRIPT FLUSH). Nothing was changed;
-    Celery tries again. Look into the server's log for the reason.
+    """The server refuses this command temporarily. Reasons: it cannot write its snapshot (MISCONF), has too few
+    replicas (NOREPLICAS), runs a long script (BUSY), has an incomplete cluster (CLUSTERDOWN, TRYAGAIN), or repeatedly
+    lost a script before it ran (SCRIPT FLUSH). Nothing was changed. Celery tries again. The server's log has the
+    reason.
     """
 
     remedy = "see the server's log; it may be over soon"
 
 
 class ReadOnlyReplica(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ReadOnlyError):
-    """The server is a read-only replica, perhaps a primary that was demoted a moment ago. Celery reconnects,
-    which helps once the name in `broker_url` leads to the new primary. If it stays so, point `broker_url` at
-    the primary.
+    """The server is a read-only replica, for example a primary that has just been demoted. Celery reconnects, which
+    helps once the name in `broker_url` leads to the new primary. If the error persists, point `broker_url` at the
+    primary.
     """
 
     remedy = "point broker_url at the primary"
 
 
 class AuthenticationFailed(CeleryRedisPlusError, redis_errors.AuthenticationError):
-    """The server refused the user name or password, or wants one and got none. Correct them in `broker_url`
-    (special characters percent-encoded) or in the credential provider.
+    """The server refused the user name or password, or requires one and got none. Correct them in `broker_url` (special
+    characters percent-encoded) or in the credential provider.
     """
 
     remedy = "correct the user name or password in broker_url"
@@ -109,41 +106,41 @@ class AuthenticationFailed(CeleryRedisPlusError, redis_errors.AuthenticationErro
 
 
 class NoPermission(CeleryRedisPlusError, redis_errors.NoPermissionError):
-    """The server's ACL forbids this user a command or a key. Grant it, e.g. `ACL SETUSER name +@all -@admin
-    -@dangerous +info ~prefix*`; the message names the command or script, and the key, that was refused.
+    """The server's ACL forbids this user a command or a key. The message names the command or script and the key. Grant
+    it, for example with `ACL SETUSER name +@all -@admin -@dangerous +info ~prefix*`.
     """
 
     remedy = "grant it with ACL SETUSER"
 
 
 class ServerTooOld(CeleryRedisPlusError, redis_errors.RedisError):
-    """The server is older than Redis 7.0 or Valkey 7.2, which this transport needs. Upgrade the server;
-    celery-redis-plus did not change anything in it.
+    """The server is older than Redis 7.0 or Valkey 7.2, which this transport needs. Upgrade the server. Nothing was
+    changed in it.
     """
 
     remedy = "upgrade the server, or point broker_url at a newer one"
 
 
 class ServerOutOfMemory(CeleryRedisPlusError, redis_errors.OutOfMemoryError):
-    """The server reached its `maxmemory` and refuses to store more. Nothing was stored. Workers can go on
-    consuming, which frees memory; or raise `maxmemory` (CONFIG SET maxmemory), add workers, or publish less.
+    """The server reached its `maxmemory` and stores no more data. Nothing was stored. Workers can continue to consume,
+    which frees memory. Otherwise raise `maxmemory` (CONFIG SET maxmemory), add workers, or publish less.
     """
 
     remedy = "raise maxmemory, or let workers drain the queues"
 
 
 class WrongKeyType(CeleryRedisPlusError, redis_errors.ResponseError):
-    """A key that this transport uses already holds a value of another type, written by another program or by
-    kombu's own Redis transport. The message names the command or script, the key, its type and the expected one. Use
-    another database number or set the transport option `global_keyprefix`.
+    """A key of this transport holds a value of another type, written by another program or by kombu's own Redis
+    transport. The message names the command or script, the key, its type and the expected one. Use another database
+    number, or set the transport option `global_keyprefix`.
     """
 
     remedy = "use another database number, or set the transport option global_keyprefix"
 
 
 class ClusterRedirected(CeleryRedisPlusError, redis_errors.ResponseError):
-    """The server is a node of a Redis Cluster, which keeps only some of the keys. Point `broker_url` at a server
-    that does not run in cluster mode.
+    """The server is a node of a Redis Cluster, which stores only some of the keys. Point `broker_url` at a server that
+    does not run in cluster mode.
     """
 
     remedy = "point broker_url at a server that does not run in cluster mode"
@@ -153,12 +150,12 @@ class ClusterRedirected(CeleryRedisPlusError, redis_errors.ResponseError):
 
 
 class InvalidArgument(CeleryRedisPlusError, ValueError):
-    """An argument is not allowed. The message names it, its value and what is allowed."""
+    """An argument is not allowed. The message names it, its value and the allowed values."""
 
 
 class OptionError(InvalidArgument):
-    """A transport option is unknown, of the wrong type or out of range. Correct `broker_transport_options`;
-    the message names the option, its value and what is allowed, or the nearest known name.
+    """A transport option is unknown, of the wrong type or out of range. The message names the option, its value and the
+    allowed values, or the nearest known name. Correct `broker_transport_options`.
     """
 
 
@@ -177,14 +174,14 @@ class InvalidPriority(InvalidArgument):
 
 
 class InvalidEta(InvalidArgument):
-    """An ETA or delay is not a time: neither ISO 8601, a datetime nor a number, or it is negative. Correct
-    `eta=` or `countdown=`. The message was not published.
+    """An ETA or delay is negative, or is no time: ISO 8601, a datetime or a number. Correct `eta=` or `countdown=`. The
+    message was not published.
     """
 
 
 class InvalidExpiration(InvalidArgument):
-    """The `expiration` of a message is not a time to live in milliseconds, or the `expires` of a task is not a moment.
-    Correct `expiration=` or `expires=`. The message was not published.
+    """The `expiration` of a message is no duration in milliseconds, or the `expires` of a task is no time. Correct
+    `expiration=` or `expires=`. The message was not published.
     """
 
 
@@ -193,159 +190,157 @@ class InvalidQueueName(InvalidArgument):
 
 
 class UnsupportedVersion(CeleryRedisPlusError, ImportError):
-    """The installed Celery, kombu or billiard lacks an internal name that this package builds on. The message names
-    it, the installed versions and the supported ones. Install a supported version.
+    """The installed Celery, kombu or billiard lacks an internal name that this package needs. The message names it, the
+    installed versions and the supported ones. Install a supported version.
     """
 
 
 class UnknownEventSchema(CeleryRedisPlusError):
-    """Lifecycle events were written by another release, in a form that this one does not know. Upgrade
-    celery-redis-plus where the events are read; they stay in their stream until then.
+    """Another release wrote the lifecycle events, in a format that this one does not know. Upgrade celery-redis-plus
+    where the events are read. They stay in their stream until then.
     """
 
 
 class EventsLost(CeleryRedisPlusError):
-    """Lifecycle events went before a reader had read them: trimmed by `event_log_maxlen` or `event_log_max_age`, or
-    with a stream that was deleted. The message names the queue, the first and the last of them and their number.
-    Read sooner or keep more; `failOnDataLoss=false` goes on without them, and counts them.
+    """Lifecycle events were removed before a reader had read them: trimmed by `archive_maxlen` or `archive_max_age`, or
+    deleted with their stream. The message names the queue, the first and last event, and their number. Read sooner or
+    keep more events. `failOnDataLoss=false` continues without them, and counts them.
     """
 
 
 class NoEvents(CeleryRedisPlusError):
-    """A queue has no lifecycle events to read. Switch the event log on (`event_log=True`) in the application; check
-    the queue's name, the prefix and the database number.
+    """A queue has no lifecycle events. Enable the archive (`archive=True`) in the application. Check the queue's name,
+    the prefix and the database number.
     """
 
 
 class TablesUnusable(CeleryRedisPlusError):
-    """A folder of tables has not what was asked for: no such table yet, a damaged or newer manifest, or another
-    process that is folding it. The message names the folder and what to run.
+    """A folder of tables cannot be used: the table does not exist yet, its manifest is damaged or newer, or another
+    process is folding it. The message names the folder and the command to run.
     """
 
 
 class SparkJobFailed(CeleryRedisPlusError):
-    """A Spark job failed; the message is what Spark's Python processes said, without the Java traces around it. See
-    them with `--verbose`.
+    """A Spark job failed. The message is the error of Spark's Python processes, without the Java traces. `--verbose`
+    shows those.
     """
 
 
 class SparkUnavailable(CeleryRedisPlusError):
-    """PySpark or Java is missing or too old. Install what the message names; everything that does not use Spark
-    works without them.
+    """PySpark or Java is missing or too old. The message names the requirement to install. Features without Spark work
+    without it.
     """
 
 
 class MessageTooLarge(InvalidArgument):
-    """A message is over 512 MB, the most that Redis stores in one value. It was not published. Store the data
-    elsewhere and send its location.
+    """A message exceeds 512 MB, the limit of one Redis value. It was not published. Store the data elsewhere and send
+    its location.
     """
 
 
-# --------------------------------------------------------------- broker family: what AMQP has reply codes for
+# --------------------------------------------------------------- broker family: errors with an AMQP reply code
 
 
 class BrokerError(CeleryRedisPlusError):
-    """Base of the errors that AMQP 0-9-1 has reply codes for. Catch it for all; each says what helps."""
+    """Base of the errors with an AMQP 0-9-1 reply code. Catch it to catch them all. Each has its own remedy."""
 
     #: AMQP 0-9-1 reply code; kombu's errors carry it as `code`.
     reply_code: ClassVar[int] = 541
 
 
 class QueueNotFound(BrokerError):
-    """The queue does not exist, or expired. Declare it before using it."""
+    """The queue does not exist, or has expired. Declare it first."""
 
     reply_code = 404
 
 
 class Unroutable(BrokerError):
-    """No queue took the message: no binding matches, or the queue was transient and is gone. The message is
-    not stored. Declare and bind the queue first.
+    """No queue took the message: no binding matches, or the transient queue has vanished. The message is not stored.
+    Declare and bind the queue first.
     """
 
     reply_code = 312
 
 
 class DeliveryNotFound(BrokerError):
-    """Nothing is known of a tracked delivery of this id: it never existed, or its state was kept long enough. Ask sooner."""
+    """No tracked delivery has this id: it never existed, or its state has expired. Ask sooner."""
 
     reply_code = 404
 
 
 class AccessRefused(BrokerError):
-    """A consumer cannot have the queue: another one consumes it exclusively, or this one wants to while others consume it. Cancel
-    the other consumer first, or consume without `exclusive`.
+    """A consumer cannot have the queue: another one consumes it exclusively, or this one asks for exclusive use of a
+    queue with consumers. Cancel the other consumer first, or consume without `exclusive`.
     """
 
     reply_code = 403
 
 
 class ResourceLocked(BrokerError):
-    """The queue belongs to another connection, which declared it with `exclusive=True`: others may only publish to it, and it
-    goes with that connection. Or it has a single active consumer, and cannot be asked for one message at a time. Use a queue of
-    your own, or consume it.
+    """The queue belongs to another connection, which declared it with `exclusive=True`. Other connections may only
+    publish to it, and it is deleted with its connection. Or the queue has a single active consumer, so `basic_get` is
+    refused. Use another queue, or consume it.
     """
 
     reply_code = 405
 
 
 class PreconditionFailed(BrokerError):
-    """A queue or exchange exists already with other arguments. Declare it with the same ones, or delete it
-    first.
-    """
+    """A queue or exchange exists already with other arguments. Declare it with the same ones, or delete it first."""
 
     reply_code = 406
 
 
 class ChannelClosed(BrokerError):
-    """The channel was closed before. Open a new one with `connection.channel()`."""
+    """The channel is closed. Open a new one with `connection.channel()`."""
 
     reply_code = 504
 
 
 class OutcomeUnknown(BrokerError):
-    """A publish lost its reply and was retried later than `publish_dedup_window` allows, so nobody can tell
-    whether the message was stored; sending it again might double it. Look whether it arrived, then decide.
-    Retrying sooner, or a longer window, avoids this.
+    """A publish lost its reply and was retried later than `publish_dedup_window` allows. It is unknown whether the
+    message was stored, and sending it again might store a second one. Check whether it arrived, then decide. A sooner
+    retry, or a longer window, avoids this.
     """
 
 
-# ------------------------------------------------------------------- no family: nobody but the caller can decide
+# ------------------------------------------------------------------- no family: only the caller can decide
 
 
 class NotReplicated(CeleryRedisPlusError):
-    """A publish is done: the message is stored, and consumers get it. But fewer replicas than `wait_replicas` asks
-    for had it within `wait_replicas_timeout`, so a failover now might lose it. Neither kombu nor Celery tries
-    again by itself; with `retry_errors`, their retry stores nothing and only asks the replicas again. Look after
-    the replicas. Publishing the same message anew would store a second one.
+    """The publish succeeded: the message is stored, and consumers receive it. But fewer than `wait_replicas` replicas
+    had it within `wait_replicas_timeout`, so a failover now might lose it. Neither kombu nor Celery tries again on its
+    own. With `retry_errors`, their retry stores nothing and only asks the replicas again. Check the replicas. Do not
+    publish the message again: that stores a second one.
     """
 
     def __init__(self, text: str, *, confirmed: int = 0, wanted: int = 0) -> None:
-        """Say how many replicas have `confirmed` of those that were `wanted`."""
+        """Store how many replicas have `confirmed` the publish, and how many were `wanted`."""
         super().__init__(text)
-        #: How many replicas have the message, surely.
+        #: Replicas that have confirmed the message.
         self.confirmed = confirmed
-        #: What `wait_replicas` asks for.
+        #: The value of `wait_replicas`.
         self.wanted = wanted
 
 
-# ---------------------------------------------------------------- refusal family: the queue does not take the message
+# ---------------------------------------------------------------- refusal family: the queue refuses the message
 
 
 class PublishRefused(CeleryRedisPlusError):
-    """A queue did not take a message, and nothing of it is stored there. Catch it for every such reason; each says what
-    helps. kombu and Celery do not try again by themselves: only the caller knows whether that makes sense.
+    """A queue refused a message, and nothing of it is stored there. Catch it to catch all reasons. Neither kombu nor
+    Celery tries again, because only the caller can decide about that.
     """
 
 
 class MessageNotAccepted(PublishRefused, InvalidArgument):
-    """A typed queue does not accept a message of this type. The message names the queue, what came and what the queue
-    accepts. Publish to another queue, or correct the message.
+    """A typed queue does not accept a message of this type. The message names the queue, the message's type and the
+    accepted types. Publish to another queue, or correct the message.
     """
 
 
 class QueueFull(PublishRefused):
-    """A queue is at one of its limits (`x-max-length`, `x-max-length-bytes`, `x-max-pending`) and refuses more. The
-    message is not in the queue; with `x-overflow: reject-publish-dlx` it is among the dead letters. Publish later, add
+    """A queue has reached a limit (`x-max-length`, `x-max-length-bytes`, `x-max-pending`) and refuses more messages.
+    The message is not in the queue. With `x-overflow: reject-publish-dlx` it is a dead letter. Publish later, add
     consumers, or raise the limit.
     """
 
@@ -357,7 +352,7 @@ class PublishTimedOut(QueueFull):
 
 
 class PublisherBlocksItself(QueueFull):
-    """A queue with `x-overflow: block` is full, and only the publisher's own thread consumes it: waiting would never end.
-    Nothing is stored. Run more than one thread or process (a solo worker must not publish into its own full queue), or
-    raise the limit.
+    """A queue with `x-overflow: block` is full, and only the publisher's own thread consumes it, so waiting would never
+    end. Nothing is stored. Run more than one thread or process, or raise the limit. A solo worker must not publish into
+    its own full queue.
     """

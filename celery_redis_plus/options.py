@@ -33,14 +33,15 @@ class Options:
     visibility_timeout: float = kinds.option(
         kinds.number(3),
         300,
-        "How long a claimed message stays with a worker that gives no sign of life; then it is ready again. "
-        "A living worker renews it every sixth of this time, every 5 s at the latest, so tasks may run far longer.",
+        "The time for which a claimed message belongs to a worker without a heartbeat; then it is ready "
+        "again. A live worker sends a heartbeat every sixth of this time, at least every 5 s, so tasks may "
+        "run far longer.",
         unit="s",
     )
     polling_interval: float = kinds.option(
         kinds.number(0.05, 3600),
         10,
-        "The longest time that an idle consumer blocks in one call before it looks again by itself.",
+        "The longest time that an idle consumer waits for a wake-up before it checks its queues.",
         unit="s",
     )
     fetch_batch_size: int | None = kinds.option(
@@ -53,26 +54,34 @@ class Options:
     overfetch_factor: float = kinds.option(
         kinds.number(1, 100),
         1,
-        "How many times its prefetch a consumer may hold. What is beyond the prefetch waits in the process, claimed, so that the "
-        "next message is there without a round trip, and no other consumer gets it meanwhile.",
+        "The number of messages that a process may claim, as a multiple of its prefetch. Messages beyond the "
+        "prefetch wait in the process, so the next one needs no round trip. Other consumers cannot get them.",
         unit="ratio",
     )
     min_fetch_interval: float = kinds.option(
         kinds.number(0, 3600),
         0,
-        "The least time between two claims of a connection: larger batches, later. Others may take what comes meanwhile.",
+        "The least time between two claims of a connection. Batches are larger and later; other consumers may"
+        " take new messages first.",
         unit="s",
+    )
+    max_fetch_interval: float | None = kinds.option(
+        kinds.number(0.05, 3600),
+        None,
+        "The longest time that an idle consumer waits for a wake-up. It replaces `polling_interval`.",
+        unit="s",
+        none="as polling_interval",
     )
     graceful_timeout: float | None = kinds.option(
         kinds.number(0),
         None,
-        "How long the tasks of a Celery worker that was told to stop may go on; then they are ended (prefork) or left, their "
-        "messages go back, and the worker ends. A second signal does so at once.",
+        "The time that a stopping Celery worker gives its running tasks. Then it ends them (prefork) or "
+        "leaves them, releases their messages, and exits. A second signal has the same effect at once.",
         unit="s",
         none="Celery's own rules: as long as they take",
     )
     global_keyprefix: str = kinds.option(
-        kinds.text(), "", "Put before every key, so that several applications can share a database."
+        kinds.text(), "", "Prefix of every key, so that several applications can share a database."
     )
     priority_order: str | None = kinds.option(
         kinds.choice("high-first", "low-first"),
@@ -84,26 +93,27 @@ class Options:
     consumer_heartbeat_timeout: float = kinds.option(
         _SECONDS,
         60,
-        "A consumer that gave no sign of life for so long counts as dead: it leaves the lists of its queues, and what it had of "
-        "them alone (being the single active consumer, a higher priority, exclusive use) passes on. A living one gives a sign "
-        "every third of this time.",
+        "A consumer without a heartbeat for this time counts as dead and leaves the lists of its queues. Its "
+        "privileges pass on: the turn as single active consumer, a higher priority, exclusive use. A live "
+        "consumer sends a heartbeat every third of this time.",
         unit="s",
     )
     consumer_priority: int = kinds.option(
         kinds.number(-1_000_000, 1_000_000, integer=True),
         0,
-        "The priority of this connection's consumers where a queue's consumer arguments have no `x-priority`: consumers of a "
-        "higher priority get every message while they have credit. `celery worker --consumer-priority` sets it for one worker.",
+        "The priority of this connection's consumers, unless a queue's consumer arguments have `x-priority`. "
+        "Consumers of a higher priority get every message while they have credit. `celery worker "
+        "--consumer-priority` sets it for one worker.",
     )
     queue_order_strategy: str = kinds.option(
         kinds.choice("round_robin", "sorted", "priority"),
         "round_robin",
-        "How a consumer of several queues shares its attention: in turn, by name, or the first declared first.",
+        "The order in which a consumer of several queues claims from them: in turn, by name, or the first declared first.",
     )
     fanout_prefix: bool | str = kinds.option(
         kinds.one_of(kinds.flag(), kinds.text("a text in which {db} is the database number", r"(?s:.+)")),
         True,
-        "Prefix of fanout streams: True for `/{db}.`, False for none, or a text of your own.",
+        "Prefix of fanout streams: True for `/{db}.`, False for none, or another text.",
     )
     fanout_patterns: bool = kinds.option(
         kinds.flag(), True, "Filter fanout messages by routing key, with the wildcards of a topic exchange."
@@ -111,87 +121,92 @@ class Options:
     stream_maxlen: int = kinds.option(
         kinds.number(1, integer=True),
         10_000,
-        "About how many messages a fanout stream keeps; a subscriber that falls further behind misses some, "
-        "which is counted and logged.",
+        "The approximate number of messages that a fanout stream keeps. A subscriber that falls further "
+        "behind misses some; they are counted and logged.",
         unit="messages",
     )
     stream_max_age: float | None = kinds.option(
         _SECONDS,
         86_400,
-        "How long a fanout stream keeps a message at most, whoever still wants it; what all subscribers have processed goes "
-        "before that.",
+        "The longest time that a fanout stream keeps a message, read or unread. Messages that all subscribers"
+        " have processed are removed earlier.",
         unit="s",
         none="any age, within stream_maxlen",
     )
     subscriber_timeout: float = kinds.option(
         _SECONDS,
         300,
-        "A fanout subscriber that gave no sign of life for so long, and then not within 30 s more, is dead: it is forgotten, "
-        "and what it had not read is counted and logged. A client that reconnects within this time resumes where it was.",
+        "A fanout subscriber without a heartbeat for this time and another 30 s is dead. It is removed, and "
+        "its unread messages are counted and logged. A client that reconnects within this time resumes at its"
+        " position.",
         unit="s",
     )
     transient_queue_ttl: float = kinds.option(
-        _SECONDS, 300, "An auto-delete queue that nobody uses vanishes after this time, with its messages.", unit="s"
+        _SECONDS, 300, "An unused auto-delete queue is removed after this time, with its messages.", unit="s"
     )
     delivery_limit: int | None = kinds.option(
         kinds.number(1, integer=True),
         20,
-        "How often the delivery of a message may fail (its worker died, or it was rejected with requeue) before it becomes a "
-        "dead letter. The queue argument `x-delivery-limit` goes first.",
+        "The number of failed deliveries (its worker died, or it was rejected with requeue) after which a "
+        "message becomes a dead letter. The queue argument `x-delivery-limit` overrides it.",
         unit="deliveries",
         none="no limit",
     )
     dead_letter_max: int = kinds.option(
         kinds.number(0, integer=True),
         10_000,
-        "How many dead letters a queue keeps; beyond it the oldest are removed, counted and logged.",
+        "The number of dead letters that a queue keeps. Beyond it the oldest are removed, counted and logged.",
         unit="messages",
     )
     dead_letter_ttl: float = kinds.option(
-        kinds.number(1), 604_800, "How long a queue keeps a dead letter; older ones are removed, counted and logged.", unit="s"
+        kinds.number(1),
+        604_800,
+        "The time for which a queue keeps a dead letter. Older ones are removed, counted and logged.",
+        unit="s",
     )
     publish_dedup_window: float = kinds.option(
         _SECONDS,
         900,
-        "How long a publish whose reply was lost can be retried without being doubled; make it longer than "
-        "what the retry policy allows.",
+        "The time within which a publish whose reply was lost can be retried without a second message. It has"
+        " to exceed the duration of your retry policy.",
         unit="s",
     )
     wait_replicas: int = kinds.option(
         kinds.number(0, integer=True),
         0,
-        "How many replicas must confirm each publish (the server's WAIT, in the same round trip) before it counts as done. "
-        "With fewer, `NotReplicated` is raised: the message is stored all the same. 0 asks for none, and costs nothing.",
+        "The number of replicas that must confirm each publish (the server's WAIT, in the same round trip). "
+        "With fewer, `NotReplicated` is raised, and the message is stored nevertheless. 0 asks for none, and "
+        "costs nothing.",
         unit="replicas",
     )
     wait_replicas_timeout: float = kinds.option(
-        _TIMEOUT, 1, "How long a publish waits for its replicas; only with `wait_replicas`.", unit="s"
+        _TIMEOUT, 1, "The time that a publish waits for its replicas; only with `wait_replicas`.", unit="s"
     )
     ignore_unroutable_exchanges: str = kinds.option(
         kinds.text("names of exchanges, separated by commas, with * and ?"),
         "celeryev,*.pidbox,reply*",
-        "Exchanges where a message without a queue or subscriber is only counted. Elsewhere it becomes a "
-        "dead letter of the queue `celery_redis_plus.undelivered`, or an error if it is `mandatory`. `celeryev` also stands for "
-        "the exchange that Celery's setting `event_exchange` names.",
+        "Exchanges that may have no recipient: their unroutable messages are only counted. Those of other "
+        "exchanges become dead letters of the queue `celery_redis_plus.undelivered`, or errors if they are "
+        "`mandatory`. `celeryev` includes the exchange of Celery's setting `event_exchange`.",
     )
     publish_timeout: float = kinds.option(
         kinds.number(0),
         30,
-        "How long a publish may wait: for room in a full queue with `x-overflow: block` (then it is an error), and at most "
-        "for the throttle of a queue with `x-throttle`. 0 does not wait.",
+        "The longest wait of a publish. In a full queue with `x-overflow: block` it then raises an error. It "
+        "also bounds each sleep of a queue with `x-throttle`. 0 does not wait.",
         unit="s",
     )
     throttle_threshold: float = kinds.option(
         kinds.number(0, 1),
         0.5,
-        "From which share of free room on publishers into a queue with `x-throttle: true` slow down.",
+        "The share of free room below which publishers into a queue with `x-throttle: true` slow down.",
         unit="ratio",
     )
     accept: Mapping[str, Any] | None = kinds.option(
         kinds.instance("dict", "a mapping of queue names to what they accept", Mapping),
         None,
-        "What queues accept, checked in Python at publish: queue name to a callable, a pydantic model, a msgspec Struct, a "
-        "dataclass, or a list of these. `configure_app(accept=…)` sets it.",
+        "The accepted messages by queue name, checked in Python at publish: a callable, a pydantic model, a "
+        "msgspec Struct, a dataclass, or a list of these. `configure_app(accept=…)` sets it.",
         none="what x-accept-types says",
     )
     message_ttl: None = kinds.option(
@@ -200,26 +215,26 @@ class Options:
             "expire, give the queue the argument x-message-ttl, or the task expires="
         ),
         None,
-        "Not supported: no live message of a lasting queue ever expires. The option exists to refuse, with "
-        "an explanation, what would silently delete waiting tasks and long ETAs.",
+        "Not supported, because it would silently delete waiting tasks and tasks with a long ETA. A value "
+        "other than None raises an error that explains this.",
     )
     socket_timeout: float | None = kinds.option(
         _TIMEOUT,
         5,
-        "How long to wait for the reply to a command; then the connection is dropped and opened anew. The "
-        "blocking calls of idle consumers get their own time on top.",
+        "The longest wait for the reply to a command; then the connection is closed and opened again. "
+        "Blocking calls of idle consumers have their own time in addition.",
         unit="s",
         none="no limit",
     )
     socket_connect_timeout: float | None = kinds.option(
         _TIMEOUT,
         5,
-        "How long to wait for a connection, and for each reply while it is set up.",
+        "The longest wait for a connection, and for each reply during its set-up.",
         unit="s",
         none="as socket_timeout",
     )
     socket_keepalive: bool | None = kinds.option(
-        kinds.flag(), None, "TCP keepalive, which notices a peer that vanished without a word.", none="on"
+        kinds.flag(), None, "TCP keepalive, which detects a peer that vanished without closing the connection.", none="on"
     )
     socket_keepalive_options: Mapping[int, int] | None = kinds.option(
         kinds.number_mapping(),
@@ -230,21 +245,21 @@ class Options:
     health_check_interval: float = kinds.option(
         kinds.number(0),
         25,
-        "A connection that was silent for so long is checked with a PING before it is trusted; 0 switches it off.",
+        "A connection that was silent for this time is checked with a PING before its next use. 0 turns the check off.",
         unit="s",
     )
     max_connections: int = kinds.option(
         kinds.number(1, integer=True),
         10,
-        "Accepted for compatibility. A kombu connection needs one connection for commands, and two more while it consumes; "
-        "there is no pool to limit.",
+        "Accepted for compatibility, without effect. A kombu connection uses one connection for commands, and"
+        " two more while it consumes; there is no pool.",
         unit="connections",
     )
     retry_on_timeout: bool | None = kinds.option(
         kinds.flag(),
         None,
-        "Accepted for compatibility. redis-py would send a command again whose reply was lost, which may "
-        "run it twice; this transport repeats by itself what is safe to repeat.",
+        "Accepted for compatibility, without effect. redis-py would repeat a command whose reply was lost, "
+        "which may run it twice. This transport repeats only commands that are safe to repeat.",
         none="no effect either way",
     )
     client_name: str | None = kinds.option(
@@ -256,30 +271,32 @@ class Options:
     credential_provider: Any = kinds.option(  # noqa: RUF009 - immutable as all others; Any hides it
         kinds.instance("object or str", "a redis.CredentialProvider, or the dotted path of such a class"),
         None,
-        "Where user name and password come from, instead of the URL.",
+        "The source of user name and password, instead of the URL.",
         none="the URL",
         secret=True,
     )
     ssl: bool | Mapping[str, Any] | None = kinds.option(
         kinds.one_of(kinds.flag(), kinds.instance("dict", "a mapping of redis-py's ssl_* arguments", Mapping)),
         None,
-        "TLS for a URL that does not say so: True (the server's certificate is checked), or redis-py's "
-        "`ssl_*` arguments. Celery's `broker_use_ssl` goes first.",
+        "TLS for a URL without it: True (the server's certificate is checked), or redis-py's `ssl_*` "
+        "arguments. Celery's `broker_use_ssl` overrides it.",
         none="as the URL says",
         secret=True,
     )
     event_log: bool | None = kinds.option(
         kinds.flag(),
         None,
-        "Write the lifecycle events of the messages in lasting queues to streams, for `message`, the Spark pipeline and other "
-        "readers. True and False are set in each queue that is declared, for all processes; a queue's `x-archive` goes first.",
-        none="queues stay as they are; new ones have none",
+        "Write the lifecycle events of messages in lasting queues to streams, for `message`, the Spark "
+        "pipeline and other readers. True and False are stored with each declared queue, for all processes. A"
+        " queue's `x-archive` overrides it.",
+        none="queues stay as they are; new ones are not archived",
     )
     error_traceback_bytes: int = kinds.option(
         kinds.number(0, 10_000, integer=True),
         0,
-        "How much of a failed task's traceback, from its end, is kept with its message and its dead letter. Tracebacks hold "
-        "source lines and, in the exception's text, perhaps personal data: all who read the broker can read them.",
+        "The bytes from the end of a failed task's traceback that are kept with its message and its dead "
+        "letter. Tracebacks have source lines and possibly personal data, which every user of the broker's "
+        "server can read.",
         unit="bytes",
     )
     event_log_sample: float = kinds.option(
@@ -294,29 +311,33 @@ class Options:
     event_log_index: bool = kinds.option(
         kinds.flag(),
         False,
-        "Keep for each message where its events are, and for each Celery task id its messages: `message` then finds finished "
-        "ones at once, and by task id. About 300 bytes a message, for `event_log_max_age`.",
+        "Keep an index of each message's events, and of the messages of each Celery task id. `message` then "
+        "finds finished messages at once, and by task id. About 300 bytes a message, for `archive_max_age`.",
     )
     event_log_maxlen: int = kinds.option(
         kinds.number(0, integer=True),
         100_000,
-        "How many events of a queue are kept; older ones go once every registered reader has them.",
+        "The number of events of a queue that are kept. Older ones are trimmed when every registered reader has them.",
         unit="events",
     )
     event_log_hard_maxlen: int = kinds.option(
         kinds.number(0, integer=True),
         1_000_000,
-        "How many events of a queue are kept for readers that lag; beyond it the oldest go unread, which is counted and logged.",
+        "The number of events of a queue that are kept for slow readers. Beyond it the oldest are trimmed "
+        "unread, counted and logged.",
         unit="events",
     )
-    event_log_max_age: float = kinds.option(
-        _SECONDS, 604_800, "How long events are kept; older ones go once every registered reader has them.", unit="s"
+    archive_max_age: float = kinds.option(
+        _SECONDS,
+        604_800,
+        "The time for which events are kept. Older ones are trimmed when every registered reader has them.",
+        unit="s",
     )
     deadletter_queue: str | None = kinds.option(
         kinds.text("the name of a queue", r"(?s:.+)"),
         None,
-        "Queue for messages that no other queue takes, and no alternate exchange.",
-        none="they become dead letters, see `ignore_unroutable_exchanges`",
+        "The queue for messages that neither another queue nor an alternate exchange takes.",
+        none="they become dead letters, see `unheard_exchanges`",
     )
 
     #: Names of the options that the user gave, as opposed to defaults.
