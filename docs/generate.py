@@ -205,8 +205,8 @@ the queue's id in base 36. The character says whether the queue has limits and t
 events, `=` both.
 
 A message is in exactly one **place**: ready (`queue:{Q}`), delayed (`delayed:{Q}`), unacked (`messages_index:{Q}`),
-or dead (`dying:{Q}`, `dead:{Q}`). [The states of a message](states.md) has the script of each change. `celery-redis-plus check`
-checks the keys [against the rules](check.md).
+or dead (`dlx_outbox:{Q}`, `dead:{Q}`). [The states of a message](states.md) has the script of each change.
+`celery-redis-plus check` checks the keys [against the rules](check.md).
 
 "Empty queue" says whether the key exists for a declared lasting queue that never had a message, a binding or a consumer. Redis
 removes sets without members. "Written by" names the scripts in `lua/` that may write the key, and other commands.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
 from markdown_it import MarkdownIt
@@ -19,10 +20,13 @@ NAMES = re.compile(r"`[^`]+`(?:, `[^`]+`)*")
 def sentences(text: str, *, cells: bool = True) -> list[list[str]]:
     """Return the words of each sentence in paragraphs, list items and, with `cells`, headings and table cells."""
     tokens = MarkdownIt().enable("table").parse(text)
-    pairs = zip(tokens, tokens[1:], strict=False)
-    inline = (token.content for before, token in pairs if token.type == "inline" and (cells or before.type == "paragraph_open"))
+    inline = (
+        token.content
+        for before, token in pairwise(tokens)
+        if token.type == "inline" and (cells or before.type == "paragraph_open")
+    )
     plain = (re.sub(r"\]\([^)]*\)", "]", NAMES.sub("Name", block)) for block in inline)
-    return [re.findall(r"[\w'’/.-]*\w", sentence) for block in plain for sentence in END.split(block)]
+    return [re.findall(r"[\w'/.-]*\w", sentence) for block in plain for sentence in END.split(block)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -35,4 +39,4 @@ def test_no_sentence_is_longer_than_45_words(page):
 if __name__ == "__main__":
     for path in (*PAGES, *sorted((ROOT / "docs/design").glob("*.md"))):
         lengths = [len(words) for words in sentences(path.read_text(encoding="utf-8"), cells=False)]
-        print(f"{sum(lengths) / len(lengths):5.1f} words a sentence, {max(lengths):3d} at most  {path.relative_to(ROOT)}")
+        print(f"{sum(lengths) / len(lengths):5.1f} words a sentence, {max(lengths):3d} at most  {path.relative_to(ROOT)}")  # noqa: T201 - a command
