@@ -202,14 +202,14 @@ class UnknownEventSchema(CeleryRedisPlusError):
 
 
 class EventsLost(CeleryRedisPlusError):
-    """Lifecycle events were removed before a reader had read them: trimmed by `archive_maxlen` or `archive_max_age`, or
+    """Lifecycle events were removed before a reader had read them: trimmed by `event_log_maxlen` or `event_log_max_age`, or
     deleted with their stream. The message names the queue, the first and last event, and their number. Read sooner or
     keep more events. `failOnDataLoss=false` continues without them, and counts them.
     """
 
 
 class NoEvents(CeleryRedisPlusError):
-    """A queue has no lifecycle events. Enable the archive (`archive=True`) in the application. Check the queue's name,
+    """A queue has no lifecycle events. Enable the event log (`event_log=True`) in the application. Check the queue's name,
     the prefix and the database number.
     """
 

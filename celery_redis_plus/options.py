@@ -65,13 +65,6 @@ class Options:
         " take new messages first.",
         unit="s",
     )
-    max_fetch_interval: float | None = kinds.option(
-        kinds.number(0.05, 3600),
-        None,
-        "The longest time that an idle consumer waits for a wake-up. It replaces `polling_interval`.",
-        unit="s",
-        none="as polling_interval",
-    )
     graceful_timeout: float | None = kinds.option(
         kinds.number(0),
         None,
@@ -185,9 +178,9 @@ class Options:
     ignore_unroutable_exchanges: str = kinds.option(
         kinds.text("names of exchanges, separated by commas, with * and ?"),
         "celeryev,*.pidbox,reply*",
-        "Exchanges that may have no recipient: their unroutable messages are only counted. Those of other "
-        "exchanges become dead letters of the queue `celery_redis_plus.undelivered`, or errors if they are "
-        "`mandatory`. `celeryev` includes the exchange of Celery's setting `event_exchange`.",
+        "Exchanges where a message without a queue or subscriber is only counted. Elsewhere it becomes a "
+        "dead letter of the queue `celery_redis_plus.undelivered`, or an error if it is `mandatory`. `celeryev` also stands for "
+        "the exchange that Celery's setting `event_exchange` names.",
     )
     publish_timeout: float = kinds.option(
         kinds.number(0),
@@ -289,7 +282,7 @@ class Options:
         "Write the lifecycle events of messages in lasting queues to streams, for `message`, the Spark "
         "pipeline and other readers. True and False are stored with each declared queue, for all processes. A"
         " queue's `x-archive` overrides it.",
-        none="queues stay as they are; new ones are not archived",
+        none="queues stay as they are; new ones have none",
     )
     error_traceback_bytes: int = kinds.option(
         kinds.number(0, 10_000, integer=True),
@@ -311,8 +304,8 @@ class Options:
     event_log_index: bool = kinds.option(
         kinds.flag(),
         False,
-        "Keep an index of each message's events, and of the messages of each Celery task id. `message` then "
-        "finds finished messages at once, and by task id. About 300 bytes a message, for `archive_max_age`.",
+        "Keep for each message where its events are, and for each Celery task id its messages: `message` then finds finished "
+        "ones at once, and by task id. About 300 bytes a message, for `event_log_max_age`.",
     )
     event_log_maxlen: int = kinds.option(
         kinds.number(0, integer=True),
@@ -327,7 +320,7 @@ class Options:
         "unread, counted and logged.",
         unit="events",
     )
-    archive_max_age: float = kinds.option(
+    event_log_max_age: float = kinds.option(
         _SECONDS,
         604_800,
         "The time for which events are kept. Older ones are trimmed when every registered reader has them.",
@@ -337,7 +330,7 @@ class Options:
         kinds.text("the name of a queue", r"(?s:.+)"),
         None,
         "The queue for messages that neither another queue nor an alternate exchange takes.",
-        none="they become dead letters, see `unheard_exchanges`",
+        none="they become dead letters, see `ignore_unroutable_exchanges`",
     )
 
     #: Names of the options that the user gave, as opposed to defaults.
