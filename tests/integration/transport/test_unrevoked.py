@@ -98,7 +98,7 @@ def test_what_is_revoked_makes_room_in_bytes(connect, redis_client):
     wait_until(lambda: channel.queue_counters("q").expired == 2)
     tasks = ExpiredTasks(channel.session.commands, channel.session.keys)
     tasks.done(tasks.take(tasks.names()))
-    assert redis_client.keys("expired*") == []
+    assert set(redis_client.keys("expired*")) <= {b"expired_wakeup"}
 
 
 @pytest.mark.parametrize("taken", [False, True])
