@@ -56,7 +56,7 @@ class Side:
         channel = self.connection.channel()
         self.queue = Queue(queue)
         self.queue(channel).declare()
-        channel.session.claimer.worker = "celery@benchmark"
+        channel.session.claim_commands.worker = "celery@benchmark"
         self._producer = Producer(channel)
         self._meter = bench.meter()
         self._server = bench.server
@@ -84,10 +84,10 @@ class Side:
         self._publish(count)
         session, done = self._channel.session, 0
         while done < count:
-            claimed = session.claimer.claim([self.queue.name], PREFETCH, share=False).messages
-            session.service.register.admit(claimed, session.id, clock.now_s())
-            held = [session.service.register.settle(message.tag, Settlement.ACK) for message in claimed]
-            session.settler.settle([one for one in held if one is not None], Settlement.ACK)
+            claimed = session.claim_commands.claim([self.queue.name], PREFETCH, share=False).messages
+            session.service.unacked_messages.add(claimed, session.id, clock.now_s())
+            held = [session.service.unacked_messages.settle(message.tag, Settlement.ACK) for message in claimed]
+            session.acknowledger.settle([one for one in held if one is not None], Settlement.ACK)
             done += len(claimed)
         self.script_us.append(self._server.info("commandstats")["cmdstat_evalsha"]["usec"] / count)
 

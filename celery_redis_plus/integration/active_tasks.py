@@ -37,7 +37,7 @@ class RunningTasks:
         self._started_at = clock.now_s()
         self._cancelled = None
 
-    def stopping(self) -> bool:
+    def is_stopping(self) -> bool:
         """Return whether the worker shuts down."""
         consumer = self._consumer()
         if consumer is None:
@@ -45,11 +45,11 @@ class RunningTasks:
         blueprints = (consumer.blueprint, getattr(consumer.controller, "blueprint", None))
         return any(blueprint is not None and blueprint.state in {CLOSE, TERMINATE} for blueprint in blueprints)
 
-    def ending(self) -> bool:
+    def stop_requested(self) -> bool:
         """Return whether the worker was told to end: its loop will see that with its next turn."""
         return compat.was_told_to_end()
 
-    def keeps(self, message: Any, adrift_since: float) -> bool | None:
+    def is_active(self, message: Any, orphaned_at: float) -> bool | None:
         """Return whether a task's message will still be settled; None while Celery has not decided, and at the first doubt.
 
         Messages that are no tasks belong to somebody who consumes inside a worker: they go back, as with AMQP. So does every
@@ -61,7 +61,7 @@ class RunningTasks:
             return False
         if _is_active(message):
             return True
-        if self._started_at <= adrift_since:
+        if self._started_at <= orphaned_at:
             return None
         if self._is_waiting(message, consumer):
             return True

@@ -27,7 +27,7 @@ from celery_redis_plus.transport import codec
 from celery_redis_plus.transport.delivered_message import Message
 
 if TYPE_CHECKING:
-    from celery_redis_plus.transport.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.broker_connection import BrokerConnection
 
 logger = logging.getLogger(__name__)
 

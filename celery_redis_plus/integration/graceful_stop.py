@@ -79,20 +79,22 @@ class GracefulStop:
 
 def give_back_everything(service: MaintenanceService) -> None:
     """Return to the server all that this process holds, since it ends, and wait until the server knows."""
-    service.register.give_back()
+    service.unacked_messages.give_back()
     if not service.flush(FLUSH_S):
-        logger.warning("the broker is unreachable: %d message(s) come back after the visibility timeout", len(service.register))
+        logger.warning(
+            "the broker is unreachable: %d message(s) come back after the visibility timeout", len(service.unacked_messages)
+        )
 
 
-def give_back_waiting(consumer: Any, keeper: ActiveTasks) -> None:
+def give_back_waiting(consumer: Any, active_tasks: ActiveTasks) -> None:
     """Return what a worker that stops has claimed and not begun, while its pool goes on with what runs.
 
     Celery has dropped it by now (`Consumer.on_close`), and would return it with the connection's end, when all tasks have ended.
     """
     channel = getattr(consumer.task_consumer, "channel", None)
-    if isinstance(channel, Channel) and keeper.stopping() and not channel.session.broken:
-        waiting = [tag for tag, message in channel.qos.unsettled().items() if not keeper.keeps(message, 0.0)]
+    if isinstance(channel, Channel) and active_tasks.is_stopping() and not channel.session.broken:
+        waiting = [tag for tag, message in channel.qos.unsettled().items() if not active_tasks.is_active(message, 0.0)]
         # The loop takes no turn any more.
-        channel.session.settler.release()
+        channel.session.acknowledger.flush()
         with suppress(*CONNECTION_ERRORS):
             channel.qos.give_back(waiting)

@@ -40,7 +40,7 @@ def begin_with_the_work(consumer: Any) -> None:
     """
     channel = getattr(consumer.task_consumer, "channel", None)
     if isinstance(channel, Channel):
-        channel.begins_at_delivery = False
+        channel.queue_consumers.begins_at_delivery = False
 
 
 def _process(process: Callable[[Any], Any], controller: Any, request: Any) -> Any:

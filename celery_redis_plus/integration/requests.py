@@ -137,13 +137,13 @@ class BrokerRequest:
             message = self.message  # type: ignore[attr-defined]
             if early and self._crp_ending == "success" and isinstance(message, Message):
                 self._crp_acked_early = True
-                message.note_early()
+                message.mark_acked_early()
             super().acknowledge()  # type: ignore[misc]
         else:
             message = self.message  # type: ignore[attr-defined]
             if self._crp_ending != "requeue" and isinstance(message, Message):
                 # By a policy, not as the task wishes.
-                message.note_failed()
+                message.mark_failed()
             super().reject(requeue=action == REQUEUE)  # type: ignore[misc]
 
 

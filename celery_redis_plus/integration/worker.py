@@ -76,8 +76,8 @@ class BrokerStep(bootsteps.StartStopStep):
         settle_at_once(parent)
         begin_only_what_is_held(parent)
         begin_with_the_work(parent)
-        transport.session.claimer.worker = parent.hostname
-        transport.poller.claiming.works_beside = not isinstance(parent.pool, solo.TaskPool)
+        transport.session.claim_commands.worker = parent.hostname
+        transport.delivery_loop.fetcher.pool_is_concurrent = not isinstance(parent.pool, solo.TaskPool)
         extend_inspect()
         self._service = transport.session.service
         self._service.revoke_expired(ExpiredTaskRevoker(parent, transport.session).wake)

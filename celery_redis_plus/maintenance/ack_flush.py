@@ -20,24 +20,24 @@ class AckFlush:
         """Flush nothing yet; `wake` wakes the thread that runs this."""
         self._wake = wake
         #: Those that have gathered acks.
-        self._settlers: set[Acknowledger] = set()
+        self._acknowledgers: set[Acknowledger] = set()
 
-    def expect(self, settler: Acknowledger) -> None:
-        """Flush `settler` when its acks are due. From any thread, after it has gathered one."""
-        if settler not in self._settlers:
-            self._settlers.add(settler)
+    def schedule(self, acknowledger: Acknowledger) -> None:
+        """Flush `acknowledger` when its acks are due. From any thread, after it has gathered one."""
+        if acknowledger not in self._acknowledgers:
+            self._acknowledgers.add(acknowledger)
             self._wake()
 
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds; infinity where no acks are gathered."""
-        return min((settler.flush_at for settler in list(self._settlers)), default=math.inf)
+        return min((acknowledger.flush_at for acknowledger in list(self._acknowledgers)), default=math.inf)
 
     def run(self) -> None:
         """Flush what is due. Never raises."""
-        for settler in list(self._settlers):
+        for acknowledger in list(self._acknowledgers):
             # First: what is gathered from now on is expected anew.
-            self._settlers.discard(settler)
-            settler.release_due()
-            if settler.gathers:
-                self._settlers.add(settler)
+            self._acknowledgers.discard(acknowledger)
+            acknowledger.flush_due()
+            if acknowledger.has_batched:
+                self._acknowledgers.add(acknowledger)

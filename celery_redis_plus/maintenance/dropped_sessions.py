@@ -24,7 +24,7 @@ class DroppedSessions:
 
     def __init__(
         self,
-        register: UnackedMessages,
+        unacked_messages: UnackedMessages,
         watched: ConsumedQueues,
         positions: SubscriberCursors,
         consumer_heartbeats: ConsumerHeartbeats,
@@ -32,7 +32,7 @@ class DroppedSessions:
         wake: Callable[[], None],
     ) -> None:
         """Clean up there; `wake` wakes the maintenance tasks, and takes no lock."""
-        self._register = register
+        self._unacked_messages = unacked_messages
         self._watched = watched
         self._positions = positions
         self._consumer_heartbeats = consumer_heartbeats
@@ -66,4 +66,4 @@ class DroppedSessions:
         for position in self._positions.all():
             if position.owner is None and not position.orphaned_at:
                 position.orphan({})
-        self._register.drop(session, queues)
+        self._unacked_messages.drop(session, queues)

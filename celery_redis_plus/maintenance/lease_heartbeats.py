@@ -1,4 +1,4 @@
-"""Moves on the deadlines of held messages every few seconds, whatever the consumer is doing.
+"""Moves on the deadlines of unacked messages every few seconds, whatever the consumer is doing.
 
 After a step of the server's clock nothing is recovered for as long as `maintenance/sweeper.py` says. Every living process has to
 send a heartbeat within that time, also one whose connection never broke: so the grace is two intervals.
@@ -29,10 +29,10 @@ def interval_s(visibility_timeout_s: float) -> float:
 class LeaseHeartbeats:
     """The maintenance task that keeps claims alive."""
 
-    def __init__(self, leases: Leases, register: UnackedMessages, *, visibility_timeout_s: float) -> None:
-        """Send for what stands in `register`."""
+    def __init__(self, leases: Leases, unacked_messages: UnackedMessages, *, visibility_timeout_s: float) -> None:
+        """Send for what stands in `unacked_messages`."""
         self._leases = leases
-        self._register = register
+        self._unacked_messages = unacked_messages
         self._interval_s = interval_s(visibility_timeout_s)
         self._next_run_at = 0.0
         #: Called with the seconds by which a heartbeat came later than planned, where these are more than an interval.
@@ -40,8 +40,8 @@ class LeaseHeartbeats:
 
     @property
     def late_s(self) -> float:
-        """By how many seconds the next heartbeat is overdue now; 0 where nothing is held, or it is not by an interval."""
-        late_s = clock.now_s() - self._next_run_at if self._next_run_at and len(self._register) else 0.0
+        """By how many seconds the next heartbeat is overdue now; 0 where nothing is unacked, or it is not by an interval."""
+        late_s = clock.now_s() - self._next_run_at if self._next_run_at and len(self._unacked_messages) else 0.0
         return late_s if late_s > self._interval_s else 0.0
 
     @property
@@ -54,10 +54,10 @@ class LeaseHeartbeats:
         self._next_run_at = 0.0
 
     def run(self) -> None:
-        """Send one heartbeat for everything held. Raises as `CommandConnection.call` does."""
+        """Send one heartbeat for everything unacked. Raises as `CommandConnection.call` does."""
         now = clock.now_s()
         late_s = now - self._next_run_at if self._next_run_at else 0.0
         self._next_run_at = now + self._interval_s
-        if late_s > self._interval_s and len(self._register):
+        if late_s > self._interval_s and len(self._unacked_messages):
             self.on_late(late_s)
-        self._leases.extend(chain.from_iterable(self._register.by_queue().values()))
+        self._leases.extend(chain.from_iterable(self._unacked_messages.by_queue().values()))

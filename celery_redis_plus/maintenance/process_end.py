@@ -38,13 +38,13 @@ class ProcessEnd:
     """What is left to do on one broker."""
 
     def __init__(
-        self, connector: Connector, keys: Keys, options: Options, register: UnackedMessages, watched: ConsumedQueues
+        self, connector: Connector, keys: Keys, options: Options, unacked_messages: UnackedMessages, watched: ConsumedQueues
     ) -> None:
-        """Give back what stands in `register`; the consumers in `watched` are off their queues then."""
+        """Give back what stands in `unacked_messages`; the consumers in `watched` are off their queues then."""
         self._address = connector.address
         self._keys = keys
         self._options = options
-        self._register = register
+        self._unacked_messages = unacked_messages
         self._watched = watched
 
     def run(self, until: float) -> None:
@@ -53,27 +53,31 @@ class ProcessEnd:
         In the thread that ends the process, since Python 3.12 starts none any more; and over a connection of its own, since
         another thread may wait for a reply with the maintenance thread's one.
         """
-        if not (len(self._register) or self._register.waiting or len(self._watched)) or time.monotonic() > until:
+        if not (len(self._unacked_messages) or self._unacked_messages.waiting or len(self._watched)) or time.monotonic() > until:
             return
         answer_s = min(ANSWER_S, self._options.socket_timeout or ANSWER_S)
         options = replace(self._options, socket_connect_timeout=answer_s, socket_timeout=answer_s)
         commands = CommandConnection(Connector(self._address, options), "exit", timeout=answer_s)
         # The maintenance thread shall not take it up meanwhile: it ends in the midst of anything.
-        self._register.on_work = lambda: None
+        self._unacked_messages.on_work = lambda: None
         try:
             self._give_back(commands, until)
         except (RedisError, OSError, CeleryRedisPlusError) as error:
             logger.warning(
                 "%d message(s) come back after the visibility timeout: the process ends, and the broker is unreachable: %s",
-                len(self._register), error,
+                len(self._unacked_messages), error,
             )  # fmt: skip
         finally:
             commands.abort()
 
     def _give_back(self, commands: CommandConnection, until: float) -> None:
         options = self._options
-        settler = Acknowledger(
-            commands, self._keys, self._register, dead_letter_max=options.dead_letter_max, delivery_limit=options.delivery_limit
+        acknowledger = Acknowledger(
+            commands,
+            self._keys,
+            self._unacked_messages,
+            dead_letter_max=options.dead_letter_max,
+            delivery_limit=options.delivery_limit,
         )
         watched = self._watched.all()
         queues_of: dict[str, set[str]] = {}
@@ -81,14 +85,14 @@ class ProcessEnd:
             for user in queue.users:
                 queues_of.setdefault(user.partition(SEPARATOR)[0], set()).add(queue.name)
         # Before others may claim: what goes back comes before what is newer.
-        self._register.give_back()
+        self._unacked_messages.give_back()
         for session, queues in queues_of.items():
             # A claim may be under way whose reply nobody reads any more.
-            self._register.abandon(session, queues, {})
-        ReconnectRecovery(commands, self._keys, self._register, settler).run()
+            self._unacked_messages.abandon(session, queues, {})
+        ReconnectRecovery(commands, self._keys, self._unacked_messages, acknowledger).run()
         consumers = Consumers(commands, self._keys, timeout_s=options.consumer_heartbeat_timeout)
         for queue in watched:
             for consumer in queue.consumers:
                 consumers.leave(queue.name, consumer.id)
-        while self._register.waiting and time.monotonic() < until:
+        while self._unacked_messages.waiting and time.monotonic() < until:
             time.sleep(LOOK_S)

@@ -40,7 +40,7 @@ class _Place:
     options: tuple[Any, ...]
 
 
-#: The services of this process. The register has to outlive every channel, so nothing smaller than the process can own it.
+#: The services of this process. `UnackedMessages` has to outlive every channel, so nothing smaller than the process can own it.
 _services: dict[_Place, MaintenanceService] = {}
 _services_lock = lock_of(sys.modules[__name__], "_services_lock")
 
@@ -53,20 +53,20 @@ def service_for(connector: Connector, keys: Keys, options: Options) -> Maintenan
         service = _services.get(place)
         if service is None:
             service = _services[place] = MaintenanceService(connector, keys, options)
-            service.keeper = _keepers[-1] if _keepers else None
+            service.active_tasks = _keepers[-1] if _keepers else None
         return service
 
 
-#: The keeper that `set_keeper` was given last.
+#: The active_tasks that `set_keeper` was given last.
 _keepers: list[ActiveTasks] = []
 
 
-def set_keeper(keeper: ActiveTasks | None) -> None:
-    """Let `keeper` decide about unsettled messages of this process after a connection loss, on every broker."""
-    _keepers[:] = [] if keeper is None else [keeper]
+def set_keeper(active_tasks: ActiveTasks | None) -> None:
+    """Let `active_tasks` decide about unsettled messages of this process after a connection loss, on every broker."""
+    _keepers[:] = [] if active_tasks is None else [active_tasks]
     with _services_lock:
         for service in _services.values():
-            service.keeper = keeper
+            service.active_tasks = active_tasks
 
 
 def services() -> list[MaintenanceService]:

@@ -37,12 +37,14 @@ FIRST_PAGE = b"-inf"
 class ReconnectRecovery:
     """The maintenance task that settles for sessions that are gone."""
 
-    def __init__(self, commands: CommandConnection, keys: Keys, register: UnackedMessages, settler: Acknowledger) -> None:
-        """Work over `commands` on what stands in `register`."""
+    def __init__(
+        self, commands: CommandConnection, keys: Keys, unacked_messages: UnackedMessages, acknowledger: Acknowledger
+    ) -> None:
+        """Work over `commands` on what stands in `unacked_messages`."""
         self._commands = commands
         self._keys = keys
-        self._register = register
-        self._settler = settler
+        self._unacked_messages = unacked_messages
+        self._acknowledger = acknowledger
         self._look_at = 0.0
         self._second_look: list[tuple[float, str, frozenset[str]]] = []
         #: (session, queue, page, messages returned): remains of broken sessions that are being handed back.
@@ -50,15 +52,15 @@ class ReconnectRecovery:
         #: Broken sessions that are looked at for the first time, with their queues.
         self._under_way: dict[str, frozenset[str]] = {}
         #: Decides for Celery; without one every unsettled message goes back, as AMQP does.
-        self.keeper: ActiveTasks | None = None
+        self.active_tasks: ActiveTasks | None = None
 
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds; infinity when nothing is open."""
-        if self._register.waiting or self._returning:
+        if self._unacked_messages.waiting or self._returning:
             return 0.0
         due = [at for at, _, _ in self._second_look]
-        if self._register.adrift():
+        if self._unacked_messages.orphaned():
             due.append(self._look_at)
         return min(due, default=float("inf"))
 
@@ -70,7 +72,7 @@ class ReconnectRecovery:
             self._look_at = now + LOOK_S
             self._decide()
             self._carry_out()
-        for session, queues in self._register.broken_sessions().items():
+        for session, queues in self._unacked_messages.broken_sessions().items():
             if session not in self._under_way:
                 self._under_way[session] = queues
                 self._returning.extend((session, queue, FIRST_PAGE, 0) for queue in queues)
@@ -82,34 +84,34 @@ class ReconnectRecovery:
             self._hand_back_page(*self._returning[0])
         busy = {returning[0] for returning in self._returning}
         for session in [session for session in self._under_way if session not in busy]:
-            self._register.recovered(session)
+            self._unacked_messages.recovered(session)
             self._second_look.append((clock.now_s() + SECOND_LOOK_S, session, self._under_way.pop(session)))
 
     def _carry_out(self) -> None:
-        orders = self._register.orders()
+        orders = self._unacked_messages.take_deferred()
         by_settlement: dict[Settlement, list[UnackedMessage]] = {}
         for order in orders:
-            by_settlement.setdefault(order.settlement, []).append(order.held)
+            by_settlement.setdefault(order.settlement, []).append(order.unacked)
         try:
             for settlement, messages in list(by_settlement.items()):
-                self._settler.settle(messages, settlement)
+                self._acknowledger.settle(messages, settlement)
                 del by_settlement[settlement]
         finally:
-            self._register.carried_out(
-                DeferredSettlement(held, what) for what, messages in by_settlement.items() for held in messages
+            self._unacked_messages.finish_deferred(
+                DeferredSettlement(unacked, what) for what, messages in by_settlement.items() for unacked in messages
             )
 
     def _decide(self) -> None:
-        for held in self._register.adrift():
-            reference = held.message
+        for unacked in self._unacked_messages.orphaned():
+            reference = unacked.message
             message = None if reference is None else reference()
-            if message is None or self.keeper is None:
+            if message is None or self.active_tasks is None:
                 keeps: bool | None = False
             else:
-                keeps = self.keeper.keeps(message, held.adrift_since)
+                keeps = self.active_tasks.is_active(message, unacked.orphaned_at)
             if keeps is False:
-                logger.debug("message %s of queue %r goes back: nobody works on it any more", held.tag, held.queue)
-                self._register.order(held, Settlement.RETURN)
+                logger.debug("message %s of queue %r goes back: nobody works on it any more", unacked.tag, unacked.queue)
+                self._unacked_messages.defer(unacked, Settlement.RELEASE_SEEN)
 
     def _hand_back_page(self, session: str, queue: str, page: bytes, total: int) -> None:
         of = self._keys.queue(queue)
@@ -119,7 +121,7 @@ class ReconnectRecovery:
             session,
             page,
             PAGE,
-            *self._register.tags(),
+            *self._unacked_messages.tags(),
         )
         total += returned
         if page:

@@ -77,13 +77,13 @@ class MaintenanceService:
 
     def __init__(self, connector: Connector, keys: Keys, options: Options) -> None:
         """Prepare; `start` starts the thread."""
-        self.register = UnackedMessages()
+        self.unacked_messages = UnackedMessages()
         self.watched = ConsumedQueues()
         #: What this process has declared.
         self.knowledge = DeclaredTopology()
         self.positions = SubscriberCursors(options.subscriber_timeout)
         #: Gives back what is left when the interpreter exits.
-        self.process_end = ProcessEnd(connector, keys, options, self.register, self.watched)
+        self.process_end = ProcessEnd(connector, keys, options, self.unacked_messages, self.watched)
         self.name = secrets.token_hex(6)
         self._keys = keys
         self._visibility_timeout_s = options.visibility_timeout
@@ -94,7 +94,7 @@ class MaintenanceService:
         #: Which thread delivers messages of which sessions right now.
         self.delivering = Delivering()
         self._waker = Waker()
-        self.register.on_work = self._waker.wake
+        self.unacked_messages.on_work = self._waker.wake
         self.watched.on_change = self._waker.wake
         commands = CommandConnection(connector, "maintenance", timeout=options.socket_timeout)
         self._commands = commands
@@ -102,13 +102,13 @@ class MaintenanceService:
         self._timers = WakeupWaiter(
             self._wakeup_connection, commands, wake=keys.client_wakeup(self.name), polling_interval_s=TIMER_WAIT_S
         )
-        settler = Acknowledger(
-            commands, keys, self.register, dead_letter_max=options.dead_letter_max, delivery_limit=options.delivery_limit
+        acknowledger = Acknowledger(
+            commands, keys, self.unacked_messages, dead_letter_max=options.dead_letter_max, delivery_limit=options.delivery_limit
         )
-        self._reconnect_recovery = ReconnectRecovery(commands, keys, self.register, settler)
+        self._reconnect_recovery = ReconnectRecovery(commands, keys, self.unacked_messages, acknowledger)
         self._lease_heartbeats = LeaseHeartbeats(
-            Leases(commands, keys, self.register, visibility_timeout_s=options.visibility_timeout),
-            self.register,
+            Leases(commands, keys, self.unacked_messages, visibility_timeout_s=options.visibility_timeout),
+            self.unacked_messages,
             visibility_timeout_s=options.visibility_timeout,
         )
         self._queues = queues = Queues(
@@ -143,7 +143,7 @@ class MaintenanceService:
         self.ack_flush = AckFlush(self._waker.wake)
         #: Hears of sessions that nobody closed.
         self.dropped = DroppedSessions(
-            self.register, self.watched, self.positions, self.consumer_heartbeats, wake=self._waker.wake
+            self.unacked_messages, self.watched, self.positions, self.consumer_heartbeats, wake=self._waker.wake
         )
         self._runner = TaskRunner(
             (
@@ -171,14 +171,14 @@ class MaintenanceService:
     # -- from the channels' threads ---------------------------------------------------------------------------------------
 
     @property
-    def keeper(self) -> ActiveTasks | None:
+    def active_tasks(self) -> ActiveTasks | None:
         """Who decides about unsettled messages after a connection loss; None: they all go back."""
-        return self._reconnect_recovery.keeper
+        return self._reconnect_recovery.active_tasks
 
-    @keeper.setter
-    def keeper(self, keeper: ActiveTasks | None) -> None:
-        self._reconnect_recovery.keeper = keeper
-        self._subscriber_heartbeats.keeper = keeper
+    @active_tasks.setter
+    def active_tasks(self, active_tasks: ActiveTasks | None) -> None:
+        self._reconnect_recovery.active_tasks = active_tasks
+        self._subscriber_heartbeats.active_tasks = active_tasks
 
     def revoke_expired(self, callback: Callable[[], None] | None) -> None:
         """Have `callback` called, in the maintenance thread, when tasks have expired; None: other processes revoke them."""
@@ -241,7 +241,7 @@ class MaintenanceService:
     def flush(self, timeout_s: float) -> bool:
         """Wait until nothing is left to settle, at most `timeout_s` seconds; return whether that was reached."""
         deadline = time.monotonic() + timeout_s
-        while self.register.waiting:
+        while self.unacked_messages.waiting:
             if time.monotonic() >= deadline:
                 return False
             self.start()
@@ -286,7 +286,7 @@ class MaintenanceService:
                     self._pause(LONGEST_BACKOFF_S)
                 else:
                     backoff_s = FIRST_BACKOFF_S
-                if self.watched.all() or len(self.register) or self.register.waiting:
+                if self.watched.all() or len(self.unacked_messages) or self.unacked_messages.waiting:
                     idle_since = None
                 else:
                     idle_since = idle_since or clock.now_s()
@@ -304,7 +304,7 @@ class MaintenanceService:
 
     def _retire(self) -> bool:
         with self._lock:
-            if self.watched.all() or self.register.waiting:
+            if self.watched.all() or self.unacked_messages.waiting:
                 return False
             if self._thread is threading.current_thread():
                 self._thread = None
@@ -328,9 +328,9 @@ class MaintenanceService:
         if record is None:
             return
         if record.arguments.max_unacked is None:
-            self.register.limited.discard(queue)
+            self.unacked_messages.limited.discard(queue)
         else:
-            self.register.limited.add(queue)
+            self.unacked_messages.limited.add(queue)
         if known is not None:
             logger.info("queue %r was declared again: %s", queue, record.arguments.encode())
         self.watched.redeclared(queue, self._queues.ttl_ms(record.arguments))

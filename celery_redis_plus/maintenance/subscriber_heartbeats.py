@@ -52,7 +52,7 @@ class SubscriberHeartbeats:
         #: Server's time of the last look for deaths, by exchange.
         self._reaped_ms: dict[str, int] = {}
         #: Decides about what was delivered over a connection that broke; without one all of it comes again.
-        self.keeper: ActiveTasks | None = None
+        self.active_tasks: ActiveTasks | None = None
 
     @property
     def next_run_at(self) -> float:
@@ -68,7 +68,7 @@ class SubscriberHeartbeats:
         now = clock.now_s()
         undecided = [position for position in self._positions.all() if position.undecided and position.owner is not None]
         for position in undecided:
-            position.decide(self.keeper)
+            position.decide(self.active_tasks)
         self._look_at = now + (DECIDE_S if undecided else REPORT_S)
         self._give_up()
         self._report(now)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
 
+from celery_redis_plus.connection import forks
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS, channel_error
 from celery_redis_plus.transport.declaring import Declaring
@@ -17,8 +18,8 @@ from celery_redis_plus.transport.single_get import SingleGet
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.persistent_connection import PersistentConnection
-    from celery_redis_plus.transport.broker_connection import BrokerConnection
-    from celery_redis_plus.transport.delivery_loop import DeliveryLoop
+    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
     from celery_redis_plus.transport.transport import Transport
 
 
@@ -34,7 +35,7 @@ class _Socket:
 
 
 class Channel(Publishing, SingleGet, Settlements, Declaring, virtual.Channel):
-    """A channel; all channels of a connection share its session and its poller."""
+    """A channel; all channels of a connection share its session and its delivery_loop."""
 
     Message = Message
     QoS = QoS
@@ -45,14 +46,15 @@ class Channel(Publishing, SingleGet, Settlements, Declaring, virtual.Channel):
     def __init__(self, connection: Transport, **kwargs: Any) -> None:
         """Open a channel on `connection`, kombu's name for the transport."""
         self.session: BrokerConnection = connection.session
-        self.poller: DeliveryLoop = connection.poller
-        self._init_consuming()
+        self.delivery_loop: DeliveryLoop = connection.delivery_loop
         super().__init__(connection, **kwargs)
+        self._init_consuming()
         # kombu's virtual channel encodes bodies to text; ours are bytes all the way.
         self.body_encoding = None
         self.client = _Socket(self.session.commands)
         self.subclient = _Socket(self.session.wakeup_connection)
-        self.poller.add(self)
+        self.delivery_loop.add(self.queue_consumers)
+        forks.on_fork_in_child(self)
 
     def _check_open(self) -> None:
         if self.closed and not self.session.commands.connected:
@@ -75,68 +77,58 @@ class Channel(Publishing, SingleGet, Settlements, Declaring, virtual.Channel):
         if self.closed:
             return
         self.closed = True
-        self.poller.discard(self)
+        self.delivery_loop.discard(self.queue_consumers)
         session = self.session
         try:
             if session.broken:
                 self._abandon()
             else:
-                self.poller.claiming.ahead.finish()
+                self.delivery_loop.fetcher.pending.finish()
                 self._leave()
         except CONNECTION_ERRORS:
             session.abandon()
             self._abandon()
         finally:
             self._consumer_queues.clear()
-            self.consumed.clear()
-            self.consumers.clear()
-            self.turns.clear()
+            self.queue_consumers.clear()
             if self.connection is not None:
                 self.connection.close_channel(self)
 
     def forked(self) -> None:
-        """Leave consumers and messages to the parent, in a child; `consumed` stays, and so the next `drain_events` raises."""
-        self.buffer.clear()
-        self.consumers.clear()
-        self.turns.clear()
-        self.later.clear()
+        """Leave what was delivered to the parent, in a child."""
         self._getting.clear()
-        self.open_broadcasts.clear()
+        self.fanout_consumer.forked()
         self.qos.forget()
 
     def _leave(self) -> None:
         """Close in order, while the server answers."""
-        keeper = self.session.service.keeper
+        active_tasks = self.session.service.active_tasks
         delivered = self.qos.unsettled()
         # Before others may claim: what goes back comes before what is newer.
-        if keeper is None:
+        if active_tasks is None:
             self.qos.give_back(list(delivered))
-        elif keeper.stopping():
-            self.qos.give_back([tag for tag, message in delivered.items() if not keeper.keeps(message, 0.0)])
+        elif active_tasks.is_stopping():
+            self.qos.give_back([tag for tag, message in delivered.items() if not active_tasks.is_active(message, 0.0)])
         for tag in list(self._consumer_queues):
             self.basic_cancel(tag)
         for queue in self._getting:
             self.session.service.watched.remove(queue, self.session.id)
-            self._unused_here(queue)
-        self._hand_back(list(self.buffer))
+            self._leave_queue(queue)
+        self.queue_consumers.release_buffered()
         # The session lives, and other channels use it: nothing but this channel's own deliveries is left to the duties.
         left = self.qos.unsettled()
         self.qos.forget()
         if left:
-            self.session.service.register.set_adrift(left)
+            self.session.service.unacked_messages.orphan(left)
 
     def _abandon(self) -> None:
         """Leave what a broken session has not settled to the duties, which outlive the connection."""
         delivered = self.qos.unsettled()
         session = self.session
-        queues = {*self.consumed, *self._getting, *(message.queue for message in self.buffer)}
-        for queue, consumer in self.consumers.items():
-            session.service.consumer_heartbeats.deregister(queue, consumer.id)
-            session.service.watched.remove(queue, consumer.id)
         for queue in self._getting:
             session.service.watched.remove(queue, session.id)
-        self._orphan_broadcasts(delivered)
-        self.buffer.clear()
+        self.fanout_consumer.orphan(delivered)
+        queues = {*self.queue_consumers.strike_off(), *self._getting}
         self.qos.forget()
         if queues or delivered:
-            session.service.register.abandon(session.id, queues, delivered)
+            session.service.unacked_messages.abandon(session.id, queues, delivered)

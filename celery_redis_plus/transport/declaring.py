@@ -18,7 +18,7 @@ from celery_redis_plus.transport.arguments import check_fanout_binding, check_qu
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.queues import Sizes
-    from celery_redis_plus.transport.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.broker_connection import BrokerConnection
 
 
 class Declaring:

@@ -33,35 +33,35 @@ class Message(base.Message):
 
     def begin(self) -> None:
         """Note that the work on it begins: the server is told where a delivery of it failed before. From any thread."""
-        held = self._held()
-        if held is not None:
-            self.channel.session.settler.begin(held)
+        unacked = self._unacked()
+        if unacked is not None:
+            self.channel.session.acknowledger.begin(unacked)
 
     def note_outcome(self, reason: str, failure: Failure | None = None) -> None:
         """Note how the work on it ended, for its settlement: a reason of `events.REASONS`, and the exception."""
         if self.channel is not None:
-            self.channel.session.service.register.note_outcome(self.delivery_tag, reason, failure)
+            self.channel.session.service.unacked_messages.note_outcome(self.delivery_tag, reason, failure)
 
     def tell_failed(self, reason: str, failure: Failure | None) -> None:
         """Tell the log that the work on it failed after it was acked early; nothing where its events are not written."""
         if self.channel is not None and self.queue is not None and is_logged(self.delivery_tag):
-            self.channel.session.settler.tell_failed(self.queue, self.delivery_tag, reason, failure)
+            self.channel.session.acknowledger.tell_failed(self.queue, self.delivery_tag, reason, failure)
 
-    def note_failed(self) -> None:
+    def mark_failed(self) -> None:
         """Note that its work failed: sent back with requeue, it counts towards the delivery limit."""
-        held = self._held()
-        if held is not None:
-            held.failed = True
+        unacked = self._unacked()
+        if unacked is not None:
+            unacked.failed = True
 
-    def note_early(self) -> None:
+    def mark_acked_early(self) -> None:
         """Note that it is acked before the work on it begins: for the event of its ack, which may leave a moment later."""
         self.note_outcome("early")
-        held = self._held()
-        if held is not None:
-            held.early = True
+        unacked = self._unacked()
+        if unacked is not None:
+            unacked.acked_early = True
 
-    def _held(self) -> UnackedMessage | None:
-        return None if self.channel is None else self.channel.session.service.register.find(self.delivery_tag)
+    def _unacked(self) -> UnackedMessage | None:
+        return None if self.channel is None else self.channel.session.service.unacked_messages.find(self.delivery_tag)
 
     def serializable(self) -> dict[str, Any]:
         """Return the payload again, as plain data."""
@@ -77,7 +77,7 @@ class Message(base.Message):
         }
 
 
-def broadcast_payload(entry: Entry, tag: str, *, redelivered: bool) -> dict[str, Any]:
+def broadcast_payload(entry: Entry, tag: str, redelivered: bool) -> dict[str, Any]:
     """Return a broadcast as kombu's payload. Every call makes a new one: each consumer may change its own."""
     envelope, _, body = entry[1][3].partition(SEPARATOR)
     payload = codec.load(envelope)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from kombu import Producer
 
 from celery_redis_plus.connection.forks import lock_of, on_fork_in_child
+from celery_redis_plus.consumer.delivery_tracking import TRACK, TrackingRequest
 from celery_redis_plus.errors import DeliveryNotFound, InvalidArgument
 from celery_redis_plus.transport.amqp_errors import as_channel_errors
 from celery_redis_plus.transport.channel_lookup import channel_of
-from celery_redis_plus.transport.delivery_tracking import TRACK, TrackingRequest
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.publishing.delivery_store import Tracked
-    from celery_redis_plus.transport.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.broker_connection import BrokerConnection
     from celery_redis_plus.transport.channel import Channel
 
 #: Seconds for which a recipient may take to answer, unless the publisher says.

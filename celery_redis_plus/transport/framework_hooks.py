@@ -8,6 +8,7 @@ pool), and asks an instance whether it works under the event loop (all but geven
 from __future__ import annotations
 
 import sys
+from fnmatch import fnmatchcase
 
 from kombu.utils.imports import symbol_by_name
 
@@ -36,6 +37,14 @@ def sends_events_to(exchange: str) -> bool:
     """Return whether an app of this process sends its events to this exchange."""
     question, module = EVENTS
     return exchange == EVENT_EXCHANGE or (module in sys.modules and bool(symbol_by_name(question)(exchange)))
+
+
+def ignores_unroutable(patterns: str, exchange: str) -> bool:
+    """Tell whether messages to an exchange may go nowhere, by the option `ignore_unroutable_exchanges`."""
+    names = [name.strip() for name in patterns.split(",")]
+    if any(fnmatchcase(exchange, name) for name in names):
+        return True
+    return EVENT_EXCHANGE in names and sends_events_to(exchange)
 
 
 def declares_queues_on(exchange: str) -> bool:

@@ -14,16 +14,16 @@ from celery_redis_plus.broker.arguments.expiry import lifetime
 from celery_redis_plus.broker.arguments.priority import RANKS, check_priority
 from celery_redis_plus.broker.dead_letters.unroutable import NO_SUBSCRIBERS, UNDELIVERED, UNROUTABLE
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
+from celery_redis_plus.consumer.delivery_tracking import TRACK
 from celery_redis_plus.errors import BrokerError, InvalidArgument, MessageNotAccepted, PublishRefused, Unroutable
 from celery_redis_plus.event_log.metadata import describe
 from celery_redis_plus.stored_message import SEPARATOR, Outgoing
 from celery_redis_plus.transport import codec
 from celery_redis_plus.transport.amqp_errors import as_channel_error, channel_error
 from celery_redis_plus.transport.arguments import PASSED_ON, check_properties
-from celery_redis_plus.transport.delivery_tracking import TRACK
 
 if TYPE_CHECKING:
-    from celery_redis_plus.transport.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.broker_connection import BrokerConnection
 
 logger = logging.getLogger(__name__)
 

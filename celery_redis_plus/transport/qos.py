@@ -70,60 +70,59 @@ class QoS(virtual.QoS):
         session, channel = self._session, self.channel
         if session.tracking.open:
             session.tracking.settled(tag, settlement)
-        if tag in channel.open_broadcasts:
-            channel.settle_broadcast(tag, settlement)
+        if channel.fanout_consumer.settle(tag, settlement):
             if threading.get_ident() != session.loop_thread:
                 session.waker.wake()
             return
         service = session.service
-        held = service.register.settle(tag, settlement)
-        if held is None:
+        unacked = service.unacked_messages.settle(tag, settlement)
+        if unacked is None:
             return
-        if held.failed and settlement is Settlement.REQUEUE:
+        if unacked.failed and settlement is Settlement.REQUEUE:
             settlement = Settlement.FAIL
-        poller = channel.poller
+        delivery_loop = channel.delivery_loop
         if session.broken:
-            service.register.order(held, settlement)
+            service.unacked_messages.defer(unacked, settlement)
         elif threading.get_ident() != session.loop_thread:
-            if held.early and settlement is Settlement.ACK and poller.turns_when_woken(service.keeper):
-                self._gather_elsewhere(held)
+            if unacked.acked_early and settlement is Settlement.ACK and delivery_loop.ticks_when_woken(service.active_tasks):
+                self._gather_elsewhere(unacked)
                 return
-            session.settler.post(held, settlement)
+            session.acknowledger.post(unacked, settlement)
             # The consumer sleeps in poll, perhaps for want of the credit that this settlement has freed.
             session.waker.wake()
-        elif settlement is not Settlement.ACK or not poller.keep(held):
-            session.settler.post(held, settlement)
+        elif settlement is not Settlement.ACK or not delivery_loop.keep(unacked):
+            session.acknowledger.post(unacked, settlement)
 
-    def _gather_elsewhere(self, held: UnackedMessage) -> None:
+    def _gather_elsewhere(self, unacked: UnackedMessage) -> None:
         """Keep an ack for the loop, from another thread, and wake the loop no more often than it has something to do.
 
         A thread that writes to the server hands the interpreter to others, and waits for it afterwards: with four threads that
         cost a third of what a worker can do. A loop that is woken takes it from them, too: it is let sleep while they have work.
         """
         session, limit = self._session, self.prefetch_count
-        session.settler.gather(held)
-        if not self.channel.poller.attached:
+        session.acknowledger.batch_ack(unacked)
+        if not self.channel.delivery_loop.attached:
             # The loop has ended meanwhile, and sends nothing any more.
-            session.settler.release()
-        elif 4 * self.credit(len(self.channel.buffer), limit) >= 3 * limit:
+            session.acknowledger.flush()
+        elif 4 * self.credit(len(self.channel.queue_consumers.buffer), limit) >= 3 * limit:
             session.waker.wake()
 
     def drop(self, tag: str) -> None:
         """Forget a delivered message that others hold by now."""
         self._delivered.pop(tag, None)
-        register = self._session.service.register
-        held = register.find(tag)
-        if held is not None:
-            register.confirm(held)
+        unacked_messages = self._session.service.unacked_messages
+        unacked = unacked_messages.find(tag)
+        if unacked is not None:
+            unacked_messages.discard(unacked)
         self._session.waker.wake()
 
     def leave(self, tag: str) -> None:
         """Have the duties give a delivered message back, as soon as the server can be asked; nothing where others hold it."""
         self._delivered.pop(tag, None)
-        register = self._session.service.register
-        held = register.settle(tag, Settlement.RETURN)
-        if held is not None:
-            register.order(held, Settlement.RETURN)
+        unacked_messages = self._session.service.unacked_messages
+        unacked = unacked_messages.settle(tag, Settlement.RELEASE_SEEN)
+        if unacked is not None:
+            unacked_messages.defer(unacked, Settlement.RELEASE_SEEN)
         self._session.waker.wake()
 
     @property
@@ -146,14 +145,14 @@ class QoS(virtual.QoS):
 
     def give_back(self, tags: list[str]) -> None:
         """Give some delivered messages back, waiting for the server's answer. Raises as `CommandConnection.call` does."""
-        register = self._session.service.register
-        held = []
+        unacked_messages = self._session.service.unacked_messages
+        unacked = []
         for tag in tags:
             self._delivered.pop(tag, None)
-            taken = register.settle(tag, Settlement.RETURN)
+            taken = unacked_messages.settle(tag, Settlement.RELEASE_SEEN)
             if taken is not None:
-                held.append(taken)
-        self._session.settler.settle_or_order(held, Settlement.RETURN)
+                unacked.append(taken)
+        self._session.acknowledger.settle_or_defer(unacked, Settlement.RELEASE_SEEN)
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
         """Do nothing: the channel's close decides what goes back."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from celery_redis_plus.transport.amqp_errors import channel_error
 
 if TYPE_CHECKING:
-    from celery_redis_plus.transport.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.broker_connection import BrokerConnection
     from celery_redis_plus.transport.qos import QoS
 
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import redis
 from kombu.transport import base, virtual
 
 from celery_redis_plus.connection.address import Address, url_options
+from celery_redis_plus.consumer.broker_connection import BrokerConnection
+from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
 from celery_redis_plus.kombu_options import check_url_options, ignored
 from celery_redis_plus.options import Options
 from celery_redis_plus.transport import framework_hooks, url_parsing
 from celery_redis_plus.transport.amqp_errors import CHANNEL_ERRORS, CONNECTION_ERRORS
-from celery_redis_plus.transport.broker_connection import BrokerConnection
 from celery_redis_plus.transport.channel import Channel as BrokerChannel
-from celery_redis_plus.transport.delivery_loop import DeliveryLoop
-from celery_redis_plus.transport.typed_queues import Accepted
+from celery_redis_plus.transport.compat import HUB_READY
+from celery_redis_plus.transport.typed_queues import Accepted, TypeCheck
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +59,7 @@ class Transport(virtual.Transport):
     )
 
     session: BrokerConnection
-    poller: DeliveryLoop
+    delivery_loop: DeliveryLoop
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         """Prepare a connection as `client`, a kombu Connection, describes it."""
@@ -83,12 +85,19 @@ class Transport(virtual.Transport):
             OptionError: a transport option is unknown, of the wrong type or out of range.
             redis.exceptions.ConnectionError: and its kin, as `errors` names them.
         """
-        session = BrokerConnection(self._address(), self._options(), self.client)
+        options = self._options()
+        session = BrokerConnection(
+            self._address(),
+            options,
+            self.client,
+            acceptance=TypeCheck(options.accept),
+            ignores_unroutable=partial(framework_hooks.ignores_unroutable, options.ignore_unroutable_exchanges),
+        )
         if self._connected:
             # kombu replaces a broken connection without closing it; nothing of it may stay in an event loop.
-            self.poller.detach()
+            self.delivery_loop.detach()
         self.session = session
-        self.poller = DeliveryLoop(session)
+        self.delivery_loop = DeliveryLoop(session, HUB_READY.of)
         self._connected = True
         return self
 
@@ -142,7 +151,7 @@ class Transport(virtual.Transport):
             return
         self._connected = False
         session = self.session
-        self.poller.detach()
+        self.delivery_loop.detach()
         try:
             if session.waiter.armed and not session.broken:
                 bell = session.waiter.disarm()
@@ -155,17 +164,17 @@ class Transport(virtual.Transport):
         if session.broken:
             session.abandon()
         session.close()
-        if self._may_be_the_end() and session.service.register.waiting and not session.service.flush(FLUSH_S):
+        if self._may_be_the_end() and session.service.unacked_messages.waiting and not session.service.flush(FLUSH_S):
             logger.warning(
                 "the broker is unreachable: %d message(s) are not settled; this process keeps trying, then they come "
                 "back after the visibility timeout",
-                len(session.service.register),
+                len(session.service.unacked_messages),
             )  # fmt: skip
 
     def _may_be_the_end(self) -> bool:
         """Return whether the process may end now, and not only replace a connection, as a worker does that goes on."""
-        keeper = self.session.service.keeper
-        return keeper is None or keeper.stopping() or keeper.ending()
+        active_tasks = self.session.service.active_tasks
+        return active_tasks is None or active_tasks.is_stopping() or active_tasks.stop_requested()
 
     def verify_connection(self, connection: Any) -> bool:
         """Return whether the connection is usable.
@@ -178,7 +187,7 @@ class Transport(virtual.Transport):
             return False
         if not self.session.broken and self.session.commands.connected:
             return True
-        return self.poller.attached or any(channel.consumed for channel in self.channels)
+        return self.delivery_loop.attached or any(channel.queue_consumers.consumed for channel in self.channels)
 
     # -- events -----------------------------------------------------------------------------------------------------------
 
@@ -189,19 +198,19 @@ class Transport(virtual.Transport):
             TimeoutError: none came within `timeout` seconds (`socket.timeout` is the same class).
             redis.exceptions.RedisError: the connection is broken; kombu reconnects.
         """
-        if not self.poller.drain(timeout):
+        if not self.delivery_loop.drain(timeout):
             raise TimeoutError(f"no message within {timeout} s")
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         """Serve the consumers from kombu's event loop."""
-        self.poller.attach(loop)
+        self.delivery_loop.attach(loop)
 
     def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
         """Leave the event loop."""
-        self.poller.detach()
+        self.delivery_loop.detach()
 
     def on_readable(self, fileno: int) -> None:
-        """Do nothing: the poller has callbacks of its own."""
+        """Do nothing: the delivery_loop has callbacks of its own."""
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
         """Return the connection's URL, transport options in its query included, as it can be read and used again.

@@ -110,13 +110,13 @@ def test_a_connection_that_breaks_before_it_consumes_is_given_up(*, own_server):
     transport.register_with_event_loop(first, hub)
     with own_server.client() as client:
         client.client_kill_filter(_type="normal", skipme=True)
-    poller = transport.poller
+    delivery_loop = transport.delivery_loop
     with pytest.raises(connection.connection_errors):
         transport.session.commands.read_ready()
     Queue("q")(connection.default_channel).declare()
-    assert transport.poller is poller, "kombu has replaced what the loop waits for"
+    assert transport.delivery_loop is delivery_loop, "kombu has replaced what the loop waits for"
     with pytest.raises(connection.connection_errors):
-        poller.on_tick()
+        delivery_loop.on_tick()
     connection.collect()
     assert not hub.on_tick
     assert not hub.readers

@@ -114,7 +114,7 @@ def test_remote_control_and_workers_that_come_and_go_leave_no_key(*, full, own_s
             found = [key for key in client.scan_iter() if not key.startswith(passing)]
             return {key.decode() for key in found if not (key.startswith(b"binding:") and client.pttl(key) > 0)}
 
-        [keeper] = visit(1)
+        [active_tasks] = visit(1)
         assert app.control.ping(timeout=2, limit=1)
         # A janitor that finds a reply queue alive looks again after two minutes.
         wait_until(lambda: not [one for one in keys() if "reply" in one], 200, keys)
@@ -132,7 +132,7 @@ def test_remote_control_and_workers_that_come_and_go_leave_no_key(*, full, own_s
         wait_until(lambda: keys() <= before, 300, lambda: sorted(keys() - before), interval_s=1)
         after = keys()
         check_invariants(client)
-    keeper.stop()
+    active_tasks.stop()
     figures(
         f"{calls} remote-control calls, {visits} workers come and gone, half of them killed: {len(before)} keys -> {len(after)}"
     )

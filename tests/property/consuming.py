@@ -126,7 +126,7 @@ class Consuming(World):
         )
 
     def settle_all(self, messages: list[Message], what: Settlement) -> None:
-        self.settler.settle([self.held(m.tag, m.claim, m.queue) for m in messages], what)
+        self.acknowledger.settle([self.held(m.tag, m.claim, m.queue) for m in messages], what)
         for message in messages:
             if what is Settlement.ACK:
                 self.remove(message)
@@ -135,7 +135,7 @@ class Consuming(World):
             elif what in (Settlement.REQUEUE, Settlement.FAIL):
                 self.sent_back(message, failed=what is Settlement.FAIL)
             else:
-                self.back(message, seen=what is Settlement.RETURN)
+                self.back(message, seen=what is Settlement.RELEASE_SEEN)
         if what in (Settlement.REJECT, Settlement.FAIL):
             for queue in {m.queue: None for m in messages}:
                 self.evict(queue)
@@ -153,7 +153,7 @@ class Consuming(World):
     )
     def settle_with_an_old_claim_number(self, data: st.DataObject, what: Settlement) -> None:
         tag, claim, queue = data.draw(st.sampled_from(self.telling()), label="stale")
-        self.settler.settle([self.held(tag, claim, queue)], what)
+        self.acknowledger.settle([self.held(tag, claim, queue)], what)
 
     @precondition(lambda self: self.stale)
     @rule(data=st.data(), place=st.sampled_from(("ready", "claimed", "dead")))
@@ -161,7 +161,7 @@ class Consuming(World):
         there = [old for old in self.stale if old[0] in self.messages and self.messages[old[0]].place == place]
         tag, claim, queue = data.draw(st.sampled_from(there or self.stale), label="stale")
         message = self.messages.get(tag)
-        self.settler.settle([self.held(tag, claim, queue)], Settlement.ACK)
+        self.acknowledger.settle([self.held(tag, claim, queue)], Settlement.ACK)
         if message is not None:
             self.remove(message)
 

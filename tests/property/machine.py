@@ -79,7 +79,7 @@ class Broker(Publishing, Consuming, Maintenance):
             batch = self.claimers["h1"].claim([queue], 500, share=False)
             expected = sorted((m for m in waiting if m.queue == queue), key=lambda m: m.order)
             assert [m.tag for m in batch.messages] == [m.tag for m in expected]
-            self.settler.settle([self.held(m.tag, m.claim, queue) for m in batch.messages], Settlement.ACK)
+            self.acknowledger.settle([self.held(m.tag, m.claim, queue) for m in batch.messages], Settlement.ACK)
         for logical in self.logical:
             assert logical.tag is not None, f"message {logical.number} was confirmed and is nowhere"
         assert violations(self.client, self.keys, swept=True) == []

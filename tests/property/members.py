@@ -78,7 +78,7 @@ class Process:
         self.session = f"s{next(self.numbers)}"
         self.commands, self.keys, self.client = commands, keys, client
         self.registry = Consumers(commands, keys, timeout_s=LIFE_MS / 1000)
-        self.claimer = ClaimCommands(commands, keys, holder=self.session, visibility_timeout_s=VISIBILITY_MS / 1000)
+        self.claim_commands = ClaimCommands(commands, keys, holder=self.session, visibility_timeout_s=VISIBILITY_MS / 1000)
         self.members: list[Member] = []
         self.died_at: int | None = None
         self.frozen_at: int | None = None
@@ -143,11 +143,11 @@ class Process:
         member.waits_since = now
         queue, taken = member.consumer.queue, []
         if not member.managed:
-            batch = self.claimer.claim([queue], member.credit, share=True, held=[len(member.held)])
-            taken, member.hot = batch.messages, bool(batch.more or batch.managed)
-            member.managed = bool(batch.managed)
+            batch = self.claim_commands.claim([queue], member.credit, share=True, held=[len(member.held)])
+            taken, member.hot = batch.messages, bool(batch.more or batch.restricted)
+            member.managed = bool(batch.restricted)
         else:
-            reply = self.claimer.claim_restricted(
+            reply = self.claim_commands.claim_restricted(
                 queue, member.credit, member.consumer.id, credit=member.credit, epoch=member.epoch
             )
             taken, member.epoch, member.hot = reply.messages, reply.epoch, reply.more

@@ -73,7 +73,7 @@ class Serving(RuleBasedStateMachine):
         self.clock = ServerClock(self.client, START_MS)
         self.keys = Keys("")
         self.commands = CommandConnection(Connector(self.address, Options()), "model", timeout=5)
-        self.settler = Acknowledger(self.commands, self.keys, UnackedMessages(), dead_letter_max=1000, delivery_limit=None)
+        self.acknowledger = Acknowledger(self.commands, self.keys, UnackedMessages(), dead_letter_max=1000, delivery_limit=None)
         self.queues = Queues(self.commands, self.keys, transient_ttl_s=3600)
         self.publisher = Publisher(self.commands, self.keys, dedup_window_s=900, on_missing=self.queues.revive)
         self.pausing = Pausing(self.commands, self.keys)
@@ -325,7 +325,9 @@ class Serving(RuleBasedStateMachine):
             return
         member = data.draw(st.sampled_from(holding), label="consumer")
         claimed = member.held.pop(0)
-        self.settler.settle([UnackedMessage(claimed.tag, claimed.queue, claimed.claim, member.process.session)], Settlement.ACK)
+        self.acknowledger.settle(
+            [UnackedMessage(claimed.tag, claimed.queue, claimed.claim, member.process.session)], Settlement.ACK
+        )
         keys = self.keys.queue(claimed.queue)
         if claimed.queue == "limited":
             self.commands.call(script("notify_if_ready"), [keys.ready, keys.wakeup, keys.meta])

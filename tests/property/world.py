@@ -144,9 +144,9 @@ class World(RuleBasedStateMachine):
         self.clock = ServerClock(self.client, START_MS)
         self.keys = Keys("p[*]")
         self.commands = LossyConnection(Connector(self.address, Options()))
-        self.register = UnackedMessages()
-        self.settler = Acknowledger(
-            self.commands, self.keys, self.register, dead_letter_max=DEAD_MAX, delivery_limit=DELIVERY_LIMIT
+        self.unacked_messages = UnackedMessages()
+        self.acknowledger = Acknowledger(
+            self.commands, self.keys, self.unacked_messages, dead_letter_max=DEAD_MAX, delivery_limit=DELIVERY_LIMIT
         )
         self.queues = Queues(
             self.commands,

@@ -1,7 +1,7 @@
 """The tests that are left out, each with its reason. Everything else must pass.
 
 A skip is for a test that asks how kombu's redis transport is made inside (key names, private methods, its
-poller's attributes), not what it does; or that needs a service that is no broker.
+delivery_loop's attributes), not what it does; or that needs a service that is no broker.
 `docs/upstream.md` names the behaviour behind each.
 """
 
@@ -41,7 +41,7 @@ def _kombu(reason: str, *tests: str) -> list[Skip]:
 
 SKIPS: tuple[Skip, ...] = (
     *_kombu(
-        "asks for redis-py's client inside the channel, kombu's pub/sub object and its poller's tables",
+        "asks for redis-py's client inside the channel, kombu's pub/sub object and its delivery_loop's tables",
         "test_event_loop_consumes_after_connection_reconnect",
         "test_failed_health_check_raises_connection_error",
     ),
@@ -98,7 +98,7 @@ SKIPS: tuple[Skip, ...] = (
     Skip(
         "kombu",
         "test_redis_brpop_qos.py",
-        "asks what kombu's poller does with the socket of an unread BRPOP reply (fds, _in_poll, _brpop_start)",
+        "asks what kombu's delivery_loop does with the socket of an unread BRPOP reply (fds, _in_poll, _brpop_start)",
     ),
     Skip(
         "celery",

@@ -42,36 +42,36 @@ class Acknowledger:
         self,
         commands: CommandConnection,
         keys: Keys,
-        register: UnackedMessages,
+        unacked_messages: UnackedMessages,
         *,
         dead_letter_max: int,
         delivery_limit: int | None,
-        on_gathered: Callable[[Acknowledger], None] = lambda _: None,
+        on_batched: Callable[[Acknowledger], None] = lambda _: None,
     ) -> None:
         """Settle over `commands`.
 
         Args:
             commands: the connection.
             keys: spells the keys.
-            register: what this process holds.
+            unacked_messages: those of this process.
             dead_letter_max: how many dead letters a queue keeps.
             delivery_limit: failed deliveries after which a message dies in queues without a limit of their own; None is never.
-            on_gathered: called with this, from any thread, when acks are gathered: they leave at `flush_at` at the latest.
+            on_batched: called with this, from any thread, when acks are gathered: they leave at `flush_at` at the latest.
         """
         self._commands = commands
         self._keys = keys
-        self._register = register
+        self._unacked_messages = unacked_messages
         self._dead_letter_max = dead_letter_max
         self._delivery_limit = -1 if delivery_limit is None else delivery_limit
-        #: Acks that wait for `release`; from any thread.
-        self._gathered: deque[UnackedMessage] = deque()
+        #: Acks that wait for `flush`; from any thread.
+        self._batched: deque[UnackedMessage] = deque()
         #: The last refusal of the server that was logged.
         self._refusal = ""
         #: When the first of them was gathered, on `clock`, in seconds.
-        self._gathered_at = 0.0
+        self._batched_at = 0.0
         #: Whether the ack of a message is among them whose work has ended: a loop sends it before all else.
         self._urgent = False
-        self._on_gathered = on_gathered
+        self._on_batched = on_batched
         self._ack = script("ack")
         self._begin = script("mark_begun")
         self._requeue = script("requeue")
@@ -81,29 +81,29 @@ class Acknowledger:
         self._note_error = script("record_error")
         self._tell_failed = script("log_failed")
 
-    def post(self, held: UnackedMessage, settlement: Settlement) -> None:
+    def post(self, unacked: UnackedMessage, settlement: Settlement) -> None:
         """Send a settlement without waiting for the reply. Never raises.
 
         A settlement that the connection loses, or cannot take within `LOCK_WAIT_S`, is deferred: the duties' thread sends it
         over a connection of its own.
         """
-        self._send([[held]], settlement)
+        self._send([[unacked]], settlement)
 
-    def begin(self, held: UnackedMessage) -> None:
+    def begin(self, unacked: UnackedMessage) -> None:
         """Tell the server that the work on a message begins, where a delivery of it failed before. Never raises.
 
         The call has left this process when this returns, and nothing waits for the reply. Where the connection is gone, or is not
         free in time, the server does not hear of it, and does not count the loss of this delivery.
         """
-        if held.begun or not held.failed_before:
+        if unacked.begun or not unacked.failed_before:
             return
-        held.begun = True
-        self._tell(self._begin, [self._keys.queue(held.queue).message], held.tag, held.claim)
+        unacked.begun = True
+        self._tell(self._begin, [self._keys.queue(unacked.queue).message], unacked.tag, unacked.claim)
 
     def tell_failed(self, queue: str, tag: str, reason: str, failure: Failure | None) -> None:
         """Have the events tell that a task failed whose message was acked early. Never raises, and waits for no reply."""
         # Its ack comes first.
-        self.release()
+        self.flush()
         error = "" if failure is None else pack_text(failure.text)
         self._tell(self._tell_failed, [self._keys.queue(queue).meta], tag, pack_text(reason), error)
 
@@ -121,45 +121,45 @@ class Acknowledger:
         finally:
             self._commands.lock.release()
 
-    def gather(self, held: UnackedMessage) -> None:
-        """Keep an ack for `release` or `release_due`: one script call for several. May be called from any thread."""
-        if not self._gathered:
-            self._gathered_at = clock.now_s()
-        self._gathered.append(held)
+    def batch_ack(self, unacked: UnackedMessage) -> None:
+        """Keep an ack for `flush` or `flush_due`: one script call for several. May be called from any thread."""
+        if not self._batched:
+            self._batched_at = clock.now_s()
+        self._batched.append(unacked)
         # After it: a release in between sends it, or leaves it to the next one.
-        if not held.early:
+        if not unacked.acked_early:
             self._urgent = True
-        self._on_gathered(self)
+        self._on_batched(self)
 
     @property
-    def gathers(self) -> bool:
-        """Whether acks wait for `release`."""
-        return bool(self._gathered)
+    def has_batched(self) -> bool:
+        """Whether acks wait for `flush`."""
+        return bool(self._batched)
 
     @property
     def flush_at(self) -> float:
         """When the gathered acks leave at the latest, on `clock`, in seconds; infinity where there are none."""
-        return self._gathered_at + EARLY_ACK_DELAY_S if self._gathered else math.inf
+        return self._batched_at + EARLY_ACK_DELAY_S if self._batched else math.inf
 
-    def release_due(self) -> None:
+    def flush_due(self) -> None:
         """Send the gathered acks if one of them has to leave now. May be called from any thread."""
-        if self._gathered and (self._urgent or self.flush_at <= clock.now_s()):
-            self.release()
+        if self._batched and (self._urgent or self.flush_at <= clock.now_s()):
+            self.flush()
 
     def forget(self) -> None:
         """Drop the acks that were gathered, in a forked child: the parent sends them."""
-        self._gathered.clear()
+        self._batched.clear()
 
-    def release(self, *, buffered: bool = False) -> None:
+    def flush(self, *, buffered: bool = False) -> None:
         """Send the gathered acks, with `buffered` in the wire's next write. Never raises, as `post`."""
-        if not self._gathered:
+        if not self._batched:
             return
         self._urgent = False
         queues: dict[str, list[UnackedMessage]] = {}
         with suppress(IndexError):
-            while self._gathered:
-                held = self._gathered.popleft()
-                queues.setdefault(held.queue, []).append(held)
+            while self._batched:
+                unacked = self._batched.popleft()
+                queues.setdefault(unacked.queue, []).append(unacked)
         batches = [messages[at : at + MAX_BATCH] for messages in queues.values() for at in range(0, len(messages), MAX_BATCH)]
         self._send(batches, Settlement.ACK, buffered=buffered)
 
@@ -181,8 +181,8 @@ class Acknowledger:
 
     def _defer(self, batches: Iterable[Iterable[UnackedMessage]], settlement: Settlement) -> None:
         for messages in batches:
-            for held in messages:
-                self._register.order(held, settlement)
+            for unacked in messages:
+                self._unacked_messages.defer(unacked, settlement)
 
     def _post(self, messages: list[UnackedMessage], settlement: Settlement, *, buffered: bool) -> None:
         commands = self._commands
@@ -195,8 +195,8 @@ class Acknowledger:
                 return
             if settlement in REQUEUES:
                 self._log_requeue(messages[0].queue, reply)
-            for held in messages:
-                self._register.confirm(held)
+            for unacked in messages:
+                self._unacked_messages.discard(unacked)
 
         if errors := _errors(messages, settlement):
             # With which exceptions the work ended: before the settlement, and in its write.
@@ -207,7 +207,7 @@ class Acknowledger:
                 return
         try:
             commands.send_nowait(self._script(settlement), keys, *arguments, done=done, buffered=buffered)
-            if messages[0].queue in self._register.limited:
+            if messages[0].queue in self._unacked_messages.limited:
                 commands.send_nowait(self._wake, self._wake_keys(messages[0].queue), buffered=buffered)
         except (RedisError, OSError) as error:
             # `done` has been told of the failure, and the session's owner meets it with its next call.
@@ -222,20 +222,20 @@ class Acknowledger:
         """Remove messages and wait for the reply; return how many were there. Raises as `CommandConnection.call` does."""
         return int(self._commands.call(self._ack, self._keys.queue(queue).ack, *tags))
 
-    def settle_or_order(self, messages: Sequence[UnackedMessage], settlement: Settlement) -> None:
+    def settle_or_defer(self, messages: Sequence[UnackedMessage], settlement: Settlement) -> None:
         """Settle messages and wait for the replies. Raises as `CommandConnection.call` does; the duties settle them then."""
         try:
             self.settle(messages, settlement)
         except Exception:
-            for held in messages:
-                self._register.order(held, settlement)
+            for unacked in messages:
+                self._unacked_messages.defer(unacked, settlement)
             raise
 
     def settle(self, messages: Iterable[UnackedMessage], settlement: Settlement) -> None:
-        """Settle messages and wait for the replies. Raises as `CommandConnection.call` does; the messages then stay held."""
+        """Settle messages and wait for the replies. Raises as `CommandConnection.call` does; the messages then stay unacked."""
         queues: dict[str, list[UnackedMessage]] = {}
-        for held in messages:
-            queues.setdefault(held.queue, []).append(held)
+        for unacked in messages:
+            queues.setdefault(unacked.queue, []).append(unacked)
         for batch in queues.values():
             for at in range(0, len(batch), MAX_BATCH):
                 part = batch[at : at + MAX_BATCH]
@@ -245,17 +245,17 @@ class Acknowledger:
                 reply = self._commands.call(self._script(settlement), keys, *arguments)
                 if settlement in REQUEUES:
                     self._log_requeue(batch[0].queue, reply)
-                for held in part:
-                    self._register.confirm(held)
-            if batch[0].queue in self._register.limited:
+                for unacked in part:
+                    self._unacked_messages.discard(unacked)
+            if batch[0].queue in self._unacked_messages.limited:
                 self._commands.call(self._wake, self._wake_keys(batch[0].queue))
 
     def _log_requeue(self, queue: str, reply: Any) -> None:
         _, died, _, deaths, paused = reply
         if died:
             log_deaths(queue, died, list(read_deaths(deaths)))
-        if paused and queue not in self._register.pauses_told:
-            self._register.pauses_told.add(queue)
+        if paused and queue not in self._unacked_messages.pauses_told:
+            self._unacked_messages.pauses_told.add(queue)
             log_pause(queue, paused[0].decode(), paused[1])
 
     def _wake_keys(self, queue: str) -> list[bytes]:
@@ -272,31 +272,31 @@ class Acknowledger:
     def _call(self, messages: list[UnackedMessage], settlement: Settlement) -> tuple[Sequence[bytes], list[Argument]]:
         keys = self._keys.queue(messages[0].queue)
         if settlement is Settlement.ACK:
-            return keys.ack, [_with_outcome(held) for held in messages]
+            return keys.ack, [_with_outcome(unacked) for unacked in messages]
         pairs: list[Argument] = []
-        for held in messages:
-            pairs += (held.tag, held.claim)
+        for unacked in messages:
+            pairs += (unacked.tag, unacked.claim)
         if settlement is Settlement.REJECT:
             return keys.state_keys, ["rejected", self._dead_letter_max, *pairs]
         if settlement in REQUEUES:
             return keys.state_keys, [self._delivery_limit, self._dead_letter_max, REQUEUES[settlement], *pairs]
-        seen = settlement is not Settlement.HAND_BACK
+        seen = settlement is not Settlement.RELEASE_UNSEEN
         return [keys.ready, keys.index, keys.message, keys.wakeup, keys.expiry, keys.schedule_wakeup, keys.meta], [
             int(seen),
             *pairs,
         ]
 
 
-def _with_outcome(held: UnackedMessage) -> str:
+def _with_outcome(unacked: UnackedMessage) -> str:
     """Return what the ack script takes for a message; only the events of an archived one tell how the work ended."""
-    return f"{held.tag}\t{held.outcome}" if held.outcome else held.tag
+    return f"{unacked.tag}\t{unacked.outcome}" if unacked.outcome else unacked.tag
 
 
 def _errors(messages: Sequence[UnackedMessage], settlement: Settlement) -> list[Argument]:
     """Return what the script takes that notes exceptions: of messages that stay on the server after a failure."""
     errors: list[Argument] = []
     if settlement is Settlement.REJECT or settlement in REQUEUES:
-        for held in messages:
-            if held.error:
-                errors += (held.tag, held.claim, held.error)
+        for unacked in messages:
+            if unacked.error:
+                errors += (unacked.tag, unacked.claim, unacked.error)
     return errors

@@ -33,7 +33,7 @@ class Batch:
     #: Queues that still had ready messages afterwards.
     more: list[str]
     #: Queues with rules for their consumers, which only the script `claim_restricted` may take from; none was looked at.
-    managed: list[str] = field(default_factory=list)
+    restricted: list[str] = field(default_factory=list)
 
 
 class BodyMissingError(ValueError):
@@ -60,7 +60,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ManagedBatch:
+class RestrictedBatch:
     """What a claim from a queue with rules brought."""
 
     messages: list[Claimed]
@@ -72,7 +72,7 @@ class ManagedBatch:
     #: There is more to take, or the consumer has to claim as soon as it has credit.
     more: bool
     #: Its consumers have priorities.
-    ranked: bool
+    has_priorities: bool
 
 
 class ClaimCommands:
@@ -99,7 +99,7 @@ class ClaimCommands:
         self._delivery_limit = -1 if delivery_limit is None else delivery_limit
         self._dead_letter_max = dead_letter_max
         self._claim = script("claim")
-        self._claim_managed = script("claim_restricted")
+        self._claim_restricted = script("claim_restricted")
         self._worker = ""
 
     @property
@@ -155,7 +155,7 @@ class ClaimCommands:
         shares = int(share and len(names) > 1)
         return keys, (credit, self._visibility_timeout_ms, self._holder, MAX_BATCH_BYTES, shares, self._worker, *held)
 
-    def claim_restricted(self, queue: str, count: int, consumer: str, *, credit: int, epoch: bytes) -> ManagedBatch:
+    def claim_restricted(self, queue: str, count: int, consumer: str, *, credit: int, epoch: bytes) -> RestrictedBatch:
         """Take up to `count` messages of a queue that has rules for its consumers.
 
         Args:
@@ -169,7 +169,7 @@ class ClaimCommands:
             redis.exceptions.RedisError: as `translation.translate` names it.
         """
         reply: list[bytes] = self._commands.call(
-            self._claim_managed, self._keys.queue(queue).consumer_keys,
+            self._claim_restricted, self._keys.queue(queue).consumer_keys,
             count, self._visibility_timeout_ms, self._holder, MAX_BATCH_BYTES, consumer, credit, epoch,
             self._delivery_limit, self._dead_letter_max, self._worker,
         )  # fmt: skip
@@ -179,13 +179,13 @@ class ClaimCommands:
         if int(told):
             deaths = list(read_deaths(reply[claimed_to:]))
             log_deaths(queue, len(deaths), deaths)
-        return ManagedBatch(
+        return RestrictedBatch(
             claimed_messages(reply[:claimed_to], [queue]),
             State(state.decode()),
             None if wait_s < 0 else wait_s,
             now_epoch,
             more=more == b"1",
-            ranked=ranked == b"1",
+            has_priorities=ranked == b"1",
         )
 
     def fetch_body(self, message: Claimed) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Claims last for the visibility timeout, unless they are extended in time: extends them, and tells what is still held."""
+"""Claims last for the visibility timeout, unless they are extended in time: extends them, and tells what is still unacked."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Leases:
     """Extends claims over one wire."""
 
     def __init__(
-        self, commands: CommandConnection, keys: Keys, register: UnackedMessages, *, visibility_timeout_s: float
+        self, commands: CommandConnection, keys: Keys, unacked_messages: UnackedMessages, *, visibility_timeout_s: float
     ) -> None:
-        """Extend what stands in `register`, by `visibility_timeout_s` seconds from now."""
+        """Extend what stands in `unacked_messages`, by `visibility_timeout_s` seconds from now."""
         self._commands = commands
         self._keys = keys
-        self._register = register
+        self._unacked_messages = unacked_messages
         self._timeout_s = visibility_timeout_s
 
     def extend(self, messages: Iterable[UnackedMessage]) -> None:
@@ -40,8 +40,8 @@ class Leases:
         """
         batch: dict[str, list[UnackedMessage]] = {}
         size = 0
-        for held in messages:
-            batch.setdefault(held.queue, []).append(held)
+        for unacked in messages:
+            batch.setdefault(unacked.queue, []).append(unacked)
             size += 1
             if size == BATCH:
                 self._send(batch)
@@ -53,19 +53,19 @@ class Leases:
         """Return whether this process may begin to work on a message.
 
         A process that stood still for longer than the visibility timeout does not know: others may have its messages. Then, and
-        only then, the server is asked. What does not stand in the register is nobody else's business.
+        only then, the server is asked. What does not stand in `UnackedMessages` is nobody else's business.
 
         Raises:
             redis.exceptions.RedisError: as `translation.translate` names it.
         """
-        held = self._register.find(tag)
-        return held is None or self.still_holds(held)
+        unacked = self._unacked_messages.find(tag)
+        return unacked is None or self.still_holds(unacked)
 
-    def still_holds(self, held: UnackedMessage) -> bool:
-        """Return what `holds` does, of a message that stands in the register. Raises as `holds` does."""
-        if not held.lost and clock.now_s() - held.confirmed_at > self._timeout_s:
-            self.extend([held])
-        return not held.lost
+    def still_holds(self, unacked: UnackedMessage) -> bool:
+        """Return what `holds` does, of a message that stands in `UnackedMessages`. Raises as `holds` does."""
+        if not unacked.lease_lost and clock.now_s() - unacked.confirmed_at > self._timeout_s:
+            self.extend([unacked])
+        return not unacked.lease_lost
 
     def _send(self, batch: dict[str, list[UnackedMessage]]) -> None:
         keys: list[bytes] = []
@@ -75,18 +75,18 @@ class Leases:
             of = self._keys.queue(queue)
             keys += (of.index, of.message)
             arguments.append(len(messages))
-            for held in messages:
-                asked[held.tag] = (held, held.claim)
-                arguments += (held.tag, held.claim)
+            for unacked in messages:
+                asked[unacked.tag] = (unacked, unacked.claim)
+                arguments += (unacked.tag, unacked.claim)
         asked_at = clock.now_s()
         for tag in self._commands.call(script("extend_leases"), keys, *arguments):
-            held, claim = asked.pop(tag.decode())
-            if self._register.lose(held.tag, claim) is not None:
+            unacked, claim = asked.pop(tag.decode())
+            if self._unacked_messages.mark_lease_lost(unacked.tag, claim) is not None:
                 logger.warning(
                     "message %s of queue %r was given to another consumer: this process gave no sign of life for longer than "
                     "the visibility timeout, or the queue was purged; it may run twice",
-                    held.tag, held.queue,
+                    unacked.tag, unacked.queue,
                 )  # fmt: skip
-        for held, claim in asked.values():
-            if held.claim == claim:
-                held.confirmed_at = asked_at
+        for unacked, claim in asked.values():
+            if unacked.claim == claim:
+                unacked.confirmed_at = asked_at

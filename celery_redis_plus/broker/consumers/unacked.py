@@ -1,6 +1,6 @@
 """What a process holds: every message it has claimed and not settled, whichever channel claimed it.
 
-The register outlives channels and connections. Heartbeats go out for exactly what stands here, a redelivery of what stands
+It outlives channels and connections. Heartbeats go out for exactly what stands here, a redelivery of what stands
 here is adopted instead of run again, and when a session breaks this is where it is decided what goes back.
 """
 
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class DeliveryState(Enum):
-    """How far a held message has come in this process."""
+    """How far a unacked message has come in this process."""
 
     #: Claimed, not yet delivered: it waits in a channel's buffer.
     BUFFERED = "buffered"
@@ -54,26 +54,26 @@ class Settlement(Enum):
     #: Sent back because the work on it failed: a failed delivery, back in place.
     FAIL = "fail"
     #: Given back by a consumer that had seen it, without a failure: close, cancel, shutdown.
-    RETURN = "return"
+    RELEASE_SEEN = "release seen"
     #: Given back out of a buffer: nobody saw it.
-    HAND_BACK = "hand back"
+    RELEASE_UNSEEN = "release unseen"
 
 
 @dataclass(slots=True, eq=False)
 class UnackedMessage:
-    """One held message."""
+    """One unacked message."""
 
     tag: str
     queue: str
     claim: int
     session: str
-    stage: DeliveryState = DeliveryState.BUFFERED
+    state: DeliveryState = DeliveryState.BUFFERED
     #: Set when the message's session has gone: whether the application still has the message.
     message: weakref.ReferenceType[Any] | None = None
     #: When the session went, on `clock`, in seconds.
-    adrift_since: float = 0.0
+    orphaned_at: float = 0.0
     #: The server says that another holder has it: no heartbeat any more, but an ack still counts.
-    lost: bool = False
+    lease_lost: bool = False
     #: It is being settled, and not by an ack.
     given_back: bool = False
     #: How the work ended, for the event of its ack: reason, TAB, the exception's class and message. Empty is success.
@@ -81,7 +81,7 @@ class UnackedMessage:
     #: The exception with which it ended, for the message's hash if it is not acked; as `broker.last_error` packs it.
     error: str = ""
     #: It is acked before the work on it begins, so that its ack may wait a moment for company.
-    early: bool = False
+    acked_early: bool = False
     #: Its consumer says that the work on it failed, should it send it back.
     failed: bool = False
     #: A delivery of it failed before: the server has to hear when the work on it begins.
@@ -96,25 +96,25 @@ class UnackedMessage:
 class DeferredSettlement:
     """A settlement that has to go out over another connection than the one the message came by."""
 
-    held: UnackedMessage
+    unacked: UnackedMessage
     settlement: Settlement
 
 
 class ActiveTasks(Protocol):
     """Knows which messages of a broken session the application still works on. `integration/` provides it for Celery."""
 
-    def stopping(self) -> bool:
+    def is_stopping(self) -> bool:
         """Return whether the consumer is shutting down, so that nothing unsettled will be settled any more."""
 
-    def ending(self) -> bool:
+    def stop_requested(self) -> bool:
         """Return whether the consumer was told to end, so that it should be given nothing more."""
 
-    def keeps(self, message: Any, adrift_since: float) -> bool | None:
+    def is_active(self, message: Any, orphaned_at: float) -> bool | None:
         """Return whether `message` will still be settled; None while the application has not decided.
 
         Args:
             message: what was delivered.
-            adrift_since: when its session went, on `clock`, in seconds.
+            orphaned_at: when its session went, on `clock`, in seconds.
         """
 
 
@@ -123,13 +123,13 @@ class UnackedMessages:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._held: dict[str, UnackedMessage] = {}
+        self._unacked: dict[str, UnackedMessage] = {}
         # Re-entrant: a signal's handler (a cold shutdown) may meet the loop's thread inside.
         self._lock = renewed(self, "_lock", threading.RLock)
-        self._orders: deque[DeferredSettlement] = deque()
+        self._deferred: deque[DeferredSettlement] = deque()
         self._finished = FinishedTags()
         #: The duties are carrying out orders that they have taken.
-        self._in_hand = False
+        self._settling_deferred = False
         #: Sessions that broke -> the queues they consumed.
         self._broken: dict[str, frozenset[str]] = {}
         #: Sessions that broke at any time, the last `GONE` of them.
@@ -142,12 +142,12 @@ class UnackedMessages:
         self.on_work: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
-        """Return how many messages are held."""
-        return len(self._held)
+        """Return how many messages are unacked."""
+        return len(self._unacked)
 
     # -- claimed, delivered, settled ------------------------------------------------------------------------------------
 
-    def admit(self, messages: Iterable[Claimed], session: str, asked_at: float) -> list[Claimed]:
+    def add(self, messages: Iterable[Claimed], session: str, asked_at: float) -> list[Claimed]:
         """Enter a batch that was claimed at `asked_at`, on `clock`, in seconds; return those to deliver.
 
         A message that this process holds already was recovered while it was being worked on: its new claim is adopted. One that
@@ -157,25 +157,25 @@ class UnackedMessages:
             if session in self._gone:
                 # Its reply was read while another thread found the session broken: the server gives them back, or has.
                 return []
-            return self._admit(messages, session, asked_at)
+            return self._add(messages, session, asked_at)
 
-    def _admit(self, messages: Iterable[Claimed], session: str, asked_at: float) -> list[Claimed]:
+    def _add(self, messages: Iterable[Claimed], session: str, asked_at: float) -> list[Claimed]:
         fresh = []
         for message in messages:
-            known = self._held.get(message.tag)
+            known = self._unacked.get(message.tag)
             if known is None and message.tag in self._finished:
                 self._ack_again(message, session)
             elif known is None or known.given_back:
-                held = UnackedMessage(message.tag, message.queue, message.claim, session, confirmed_at=asked_at)
-                held.failed_before = message.failures > 0
-                self._held[message.tag] = held
+                unacked = UnackedMessage(message.tag, message.queue, message.claim, session, confirmed_at=asked_at)
+                unacked.failed_before = message.failures > 0
+                self._unacked[message.tag] = unacked
                 fresh.append(message)
             else:
                 known.claim = message.claim
                 known.session = session
-                known.lost = False
+                known.lease_lost = False
                 known.confirmed_at = asked_at
-                if known.stage is DeliveryState.BUFFERED:
+                if known.state is DeliveryState.BUFFERED:
                     fresh.append(message)
         return fresh
 
@@ -186,48 +186,48 @@ class UnackedMessages:
             "acked again, and does not run again here",
             message.tag, message.queue,
         )  # fmt: skip
-        held = self._held[message.tag] = UnackedMessage(message.tag, message.queue, message.claim, session)
-        self.order(held, Settlement.ACK)
+        unacked = self._unacked[message.tag] = UnackedMessage(message.tag, message.queue, message.claim, session)
+        self.defer(unacked, Settlement.ACK)
 
     def find(self, tag: str) -> UnackedMessage | None:
-        """Return a held message."""
-        return self._held.get(tag)
+        """Return a unacked message."""
+        return self._unacked.get(tag)
 
     def note_outcome(self, tag: str, reason: str, failure: Failure | None = None) -> None:
         """Note how the work on a message ended: its settlement will tell, unless it is on its way."""
-        held = self._held.get(tag)
-        if held is not None and held.stage is not DeliveryState.SETTLING:
-            held.error = "" if failure is None else failure.packed()
+        unacked = self._unacked.get(tag)
+        if unacked is not None and unacked.state is not DeliveryState.SETTLING:
+            unacked.error = "" if failure is None else failure.packed()
             if is_logged(tag):
-                held.outcome = f"{pack_text(reason)}\t{pack_text(failure.text) if failure else ''}"
+                unacked.outcome = f"{pack_text(reason)}\t{pack_text(failure.text) if failure else ''}"
 
     def settle(self, tag: str, settlement: Settlement) -> UnackedMessage | None:
-        """Take `tag` for settling; None where it is not held or is being settled already."""
-        held = self._held.get(tag)
-        if held is None or held.stage is DeliveryState.SETTLING:
+        """Take `tag` for settling; None where it is not unacked or is being settled already."""
+        unacked = self._unacked.get(tag)
+        if unacked is None or unacked.state is DeliveryState.SETTLING:
             return None
-        held.stage = DeliveryState.SETTLING
-        held.given_back = settlement is not Settlement.ACK
-        return held
+        unacked.state = DeliveryState.SETTLING
+        unacked.given_back = settlement is not Settlement.ACK
+        return unacked
 
-    def confirm(self, held: UnackedMessage) -> None:
+    def discard(self, unacked: UnackedMessage) -> None:
         """Forget a message whose settlement the server has confirmed; of an acked one the tag is remembered for a while."""
-        if self._held.get(held.tag) is held:
-            del self._held[held.tag]
-            if held.stage is DeliveryState.SETTLING and not held.given_back:
-                self._finished.add(held.tag)
+        if self._unacked.get(unacked.tag) is unacked:
+            del self._unacked[unacked.tag]
+            if unacked.state is DeliveryState.SETTLING and not unacked.given_back:
+                self._finished.add(unacked.tag)
 
-    def order(self, held: UnackedMessage, settlement: Settlement) -> None:
+    def defer(self, unacked: UnackedMessage, settlement: Settlement) -> None:
         """Leave a settlement to the duties: its own connection is gone, or has lost it."""
-        held.stage = DeliveryState.SETTLING
-        held.given_back = settlement is not Settlement.ACK
-        self._orders.append(DeferredSettlement(held, settlement))
+        unacked.state = DeliveryState.SETTLING
+        unacked.given_back = settlement is not Settlement.ACK
+        self._deferred.append(DeferredSettlement(unacked, settlement))
         self.on_work()
 
     # -- broken sessions ------------------------------------------------------------------------------------------------
 
     def abandon(self, session: str, queues: Iterable[str], delivered: Mapping[str, Any]) -> None:
-        """Take over what a broken session leaves: its buffer goes back at once, the rest when the keeper has decided.
+        """Take over what a broken session leaves: its buffer goes back at once, the rest when the active_tasks has decided.
 
         Args:
             session: the holder's id on the server.
@@ -239,50 +239,56 @@ class UnackedMessages:
             while len(self._gone) > GONE:
                 del self._gone[next(iter(self._gone))]
             self._broken[session] = frozenset(queues) | self._broken.get(session, frozenset())
-            for held in list(self._held.values()):
-                if held.session != session:
+            for unacked in list(self._unacked.values()):
+                if unacked.session != session:
                     continue
-                if held.stage is DeliveryState.BUFFERED:
-                    held.stage = DeliveryState.SETTLING
-                    held.given_back = True
-                    self._orders.append(DeferredSettlement(held, Settlement.HAND_BACK))
-        self.set_adrift(delivered)
+                if unacked.state is DeliveryState.BUFFERED:
+                    unacked.state = DeliveryState.SETTLING
+                    unacked.given_back = True
+                    self._deferred.append(DeferredSettlement(unacked, Settlement.RELEASE_UNSEEN))
+        self.orphan(delivered)
 
-    def set_adrift(self, delivered: Mapping[str, Any]) -> None:
-        """Take over what a closed channel has delivered, tag -> message: it goes back when the keeper has decided so."""
+    def orphan(self, delivered: Mapping[str, Any]) -> None:
+        """Take over what a closed channel has delivered, tag -> message: it goes back when the active_tasks has decided so."""
         for tag, message in delivered.items():
-            held = self._held.get(tag)
-            if held is not None and held.stage is DeliveryState.DELIVERED:
-                held.message = weakref.ref(message)
-                held.adrift_since = clock.now_s()
+            unacked = self._unacked.get(tag)
+            if unacked is not None and unacked.state is DeliveryState.DELIVERED:
+                unacked.message = weakref.ref(message)
+                unacked.orphaned_at = clock.now_s()
         self.on_work()
 
     def drop(self, session: str, queues: Iterable[str]) -> None:
-        """Give back what a session held that nobody closed. The collector freed it: no application has its messages any more.
+        """Give back what a session unacked that nobody closed. The collector freed it: no application has its messages any more.
 
         Args:
             session: the holder's id on the server.
             queues: what it consumed.
         """
         delivered = [
-            held
-            for held in list(self._held.values())
-            if held.session == session and held.stage is DeliveryState.DELIVERED and held.message is None
+            unacked
+            for unacked in list(self._unacked.values())
+            if unacked.session == session and unacked.state is DeliveryState.DELIVERED and unacked.message is None
         ]
         if queues or delivered:
             self.abandon(session, queues, {})
-        for held in delivered:
-            self.order(held, Settlement.RETURN)
+        for unacked in delivered:
+            self.defer(unacked, Settlement.RELEASE_SEEN)
 
     def give_back(self) -> None:
-        """Leave it to the duties to return everything that is held, since the process ends."""
-        for held in list(self._held.values()):
-            if held.stage is not DeliveryState.SETTLING:
-                self.order(held, Settlement.HAND_BACK if held.stage is DeliveryState.BUFFERED else Settlement.RETURN)
+        """Leave it to the duties to return everything that is unacked, since the process ends."""
+        for unacked in list(self._unacked.values()):
+            if unacked.state is not DeliveryState.SETTLING:
+                self.defer(
+                    unacked, Settlement.RELEASE_UNSEEN if unacked.state is DeliveryState.BUFFERED else Settlement.RELEASE_SEEN
+                )
 
-    def adrift(self) -> list[UnackedMessage]:
+    def orphaned(self) -> list[UnackedMessage]:
         """Return the delivered messages whose session is gone."""
-        return [held for held in list(self._held.values()) if held.message is not None and held.stage is DeliveryState.DELIVERED]
+        return [
+            unacked
+            for unacked in list(self._unacked.values())
+            if unacked.message is not None and unacked.state is DeliveryState.DELIVERED
+        ]
 
     def broken_sessions(self) -> dict[str, frozenset[str]]:
         """Return the sessions whose remains on the server have not been handed back."""
@@ -294,44 +300,44 @@ class UnackedMessages:
 
     # -- for the duties -------------------------------------------------------------------------------------------------
 
-    def orders(self) -> list[DeferredSettlement]:
-        """Take the waiting orders, until `carried_out`."""
+    def take_deferred(self) -> list[DeferredSettlement]:
+        """Take the waiting orders, until `finish_deferred`."""
         taken = []
-        self._in_hand = bool(self._orders)
-        while self._orders:
-            taken.append(self._orders.popleft())
+        self._settling_deferred = bool(self._deferred)
+        while self._deferred:
+            taken.append(self._deferred.popleft())
         return taken
 
-    def carried_out(self, left: Iterable[DeferredSettlement] = ()) -> None:
+    def finish_deferred(self, left: Iterable[DeferredSettlement] = ()) -> None:
         """Note that the orders taken are carried out, except those `left`, which wait again."""
-        self._orders.extend(left)
-        self._in_hand = False
+        self._deferred.extend(left)
+        self._settling_deferred = False
 
     @property
     def waiting(self) -> bool:
         """Whether orders or broken sessions wait for the duties, or for the server's answer to them."""
-        return bool(self._orders or self._in_hand or self._broken)
+        return bool(self._deferred or self._settling_deferred or self._broken)
 
     def by_queue(self) -> dict[str, list[UnackedMessage]]:
-        """Return what heartbeats go out for, by queue: everything held that no other holder has taken over."""
+        """Return what heartbeats go out for, by queue: everything unacked that no other holder has taken over."""
         queues: dict[str, list[UnackedMessage]] = {}
-        for held in list(self._held.values()):
-            if not held.lost:
-                queues.setdefault(held.queue, []).append(held)
+        for unacked in list(self._unacked.values()):
+            if not unacked.lease_lost:
+                queues.setdefault(unacked.queue, []).append(unacked)
         return queues
 
     def queues_of(self, tags: Iterable[str]) -> list[str]:
-        """Return the queues of those of the messages that are held."""
-        return [held.queue for tag in tags if (held := self._held.get(tag)) is not None]
+        """Return the queues of those of the messages that are unacked."""
+        return [unacked.queue for tag in tags if (unacked := self._unacked.get(tag)) is not None]
 
     def tags(self) -> list[str]:
-        """Return the tags held."""
-        return list(self._held)
+        """Return the tags unacked."""
+        return list(self._unacked)
 
-    def lose(self, tag: str, claim: int) -> UnackedMessage | None:
+    def mark_lease_lost(self, tag: str, claim: int) -> UnackedMessage | None:
         """Note that the server gave a message to another holder, unless it was claimed anew since it was asked."""
-        held = self._held.get(tag)
-        if held is None or held.claim != claim or held.stage is DeliveryState.SETTLING:
+        unacked = self._unacked.get(tag)
+        if unacked is None or unacked.claim != claim or unacked.state is DeliveryState.SETTLING:
             return None
-        held.lost = True
-        return held
+        unacked.lease_lost = True
+        return unacked

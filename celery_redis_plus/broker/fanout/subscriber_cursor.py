@@ -50,7 +50,7 @@ class Opened:
     before: Mark
     #: Set when its connection has gone: whether the application still has the message.
     message: weakref.ReferenceType[Any] | None = None
-    adrift_since: float = 0.0
+    orphaned_at: float = 0.0
 
 
 class SubscriberCursor:
@@ -171,21 +171,21 @@ class SubscriberCursor:
         for tag, opened in list(self.open.items()):
             message = messages.get(tag)
             opened.message = None if message is None else weakref.ref(message)
-            opened.adrift_since = now
+            opened.orphaned_at = now
 
     def go_back_to(self, mark: Mark) -> None:
         """Have the reader go on at `mark`: the stream has gone back behind what was read."""
         self.back_to = mark
         self.on_change()
 
-    def decide(self, keeper: ActiveTasks | None) -> None:
+    def decide(self, active_tasks: ActiveTasks | None) -> None:
         """Bring what was delivered over a broken connection again, unless the application still works on it."""
         lost = []
         for tag, opened in list(self.open.items()):
-            if not opened.adrift_since:
+            if not opened.orphaned_at:
                 continue
             message = None if opened.message is None else opened.message()
-            given_up = message is None or keeper is None or keeper.keeps(message, opened.adrift_since) is False
+            given_up = message is None or active_tasks is None or active_tasks.is_active(message, opened.orphaned_at) is False
             if given_up and self.open.pop(tag, None) is not None:
                 lost.append(opened)
         if lost:
@@ -194,7 +194,7 @@ class SubscriberCursor:
     @property
     def undecided(self) -> bool:
         """Whether something was delivered over a broken connection whose fate is open."""
-        return any(opened.adrift_since for opened in list(self.open.values()))
+        return any(opened.orphaned_at for opened in list(self.open.values()))
 
 
 class SubscriberCursors:

@@ -40,10 +40,10 @@ class Broker:
     commands: CommandConnection
     keys: Keys
     queues: Queues
-    register: UnackedMessages
+    unacked_messages: UnackedMessages
     publisher: Publisher
-    claimer: ClaimCommands
-    settler: Acknowledger
+    claim_commands: ClaimCommands
+    acknowledger: Acknowledger
     consumers: Consumers
 
     def declare(self, *names: str, **arguments: Any) -> None:
@@ -55,13 +55,13 @@ class Broker:
             self.publisher.to_queue(queue, Outgoing(b"{}", body, rank, eta), PublishAttempt())
 
     def claim(self, *queues: str, credit: int = 100, share: bool = False) -> list[Claimed]:
-        return self.claimer.claim(queues, credit, share=share).messages
+        return self.claim_commands.claim(queues, credit, share=share).messages
 
     def bodies(self, *queues: str, credit: int = 100) -> list[bytes | None]:
         return [message.body for message in self.claim(*queues, credit=credit)]
 
     def settle(self, settlement: Settlement, *messages: Claimed) -> None:
-        self.settler.settle([UnackedMessage(m.tag, m.queue, m.claim, "holder") for m in messages], settlement)
+        self.acknowledger.settle([UnackedMessage(m.tag, m.queue, m.claim, "holder") for m in messages], settlement)
 
     def check(self, *, swept: bool = False) -> None:
         assert violations(self.client, self.keys, swept=swept) == []
@@ -71,17 +71,17 @@ def make_broker(client: redis.Redis) -> Broker:
     place = client.connection_pool.connection_kwargs
     address = Address.from_parts(hostname=place["host"], port=place["port"], virtual_host=str(place.get("db") or 0))
     commands = CommandConnection(Connector(address, Options()), "test", timeout=5)
-    keys, register = Keys(), UnackedMessages()
+    keys, unacked_messages = Keys(), UnackedMessages()
     queues = Queues(commands, keys, transient_ttl_s=300)
     return Broker(
         client=client,
         commands=commands,
         keys=keys,
         queues=queues,
-        register=register,
+        unacked_messages=unacked_messages,
         publisher=Publisher(commands, keys, dedup_window_s=900, on_missing=queues.revive),
-        claimer=ClaimCommands(commands, keys, holder="holder", visibility_timeout_s=30),
-        settler=Acknowledger(commands, keys, register, dead_letter_max=DEAD_MAX, delivery_limit=None),
+        claim_commands=ClaimCommands(commands, keys, holder="holder", visibility_timeout_s=30),
+        acknowledger=Acknowledger(commands, keys, unacked_messages, dead_letter_max=DEAD_MAX, delivery_limit=None),
         consumers=Consumers(commands, keys, timeout_s=60),
     )
 

@@ -8,7 +8,7 @@ from celery_redis_plus.stored_message import LARGE_BODY
 def test_a_claim_takes_at_most_five_hundred(broker):
     broker.declare("q")
     broker.publish("q", *(b"%d" % number for number in range(1200)))
-    batch = broker.claimer.claim(["q"], 1200, share=False)
+    batch = broker.claim_commands.claim(["q"], 1200, share=False)
     assert [message.body for message in batch.messages] == [b"%d" % number for number in range(MAX_BATCH)]
     assert batch.more == ["q"]
     broker.check()
@@ -18,7 +18,7 @@ def test_a_claim_stops_at_a_megabyte_and_puts_the_rest_back_in_place(broker):
     broker.declare("q")
     bodies = [bytes([ord("a") + number]) * 300_000 for number in range(6)]
     broker.publish("q", *bodies)
-    batch = broker.claimer.claim(["q"], 100, share=False)
+    batch = broker.claim_commands.claim(["q"], 100, share=False)
     assert [message.body for message in batch.messages] == bodies[:4]
     assert batch.more == ["q"]
     broker.check(swept=True)
@@ -29,7 +29,7 @@ def test_one_message_over_the_limit_is_claimed_alone(broker):
     broker.declare("a", "b")
     broker.publish("a", b"x" * LARGE_BODY, b"small")
     broker.publish("b", b"other")
-    batch = broker.claimer.claim(["a", "b"], 10, share=True)
+    batch = broker.claim_commands.claim(["a", "b"], 10, share=True)
     assert [len(message.body or b"") for message in batch.messages] == [LARGE_BODY]
     assert batch.more == ["a", "b"]
     assert broker.bodies("a", "b") == [b"small", b"other"]
@@ -40,9 +40,9 @@ def test_the_body_of_a_large_message_is_not_in_the_claim(broker):
     broker.publish("q", b"x" * (LARGE_BODY + 1), b"small")
     large, small = broker.claim("q")
     assert (large.body, small.body) == (None, b"small")
-    assert broker.claimer.fetch_body(large) == b"x" * (LARGE_BODY + 1)
+    assert broker.claim_commands.fetch_body(large) == b"x" * (LARGE_BODY + 1)
     broker.settle(Settlement.ACK, large)
-    assert broker.claimer.fetch_body(large) is None
+    assert broker.claim_commands.fetch_body(large) is None
 
 
 def test_credit_is_split_among_the_queues_and_what_one_leaves_goes_to_the_others(broker):
@@ -97,10 +97,10 @@ def test_redelivery_and_failures_are_told_apart(broker):
     broker.declare("q")
     broker.publish("q", b"x")
     expected = [
-        (Settlement.HAND_BACK, False, 0),
-        (Settlement.RETURN, True, 0),
+        (Settlement.RELEASE_UNSEEN, False, 0),
+        (Settlement.RELEASE_SEEN, True, 0),
         (Settlement.FAIL, True, 1),
-        (Settlement.HAND_BACK, True, 1),
+        (Settlement.RELEASE_UNSEEN, True, 1),
     ]
     (message,) = broker.claim("q")
     for number, (settlement, redelivered, failures) in enumerate(expected, 2):

@@ -80,7 +80,7 @@ def test_a_queue_that_is_not_archived_has_no_events(broker):
 def test_each_return_is_told(archived):
     archived.declare("q")
     archived.publish("q", b"x")
-    archived.settle(Settlement.HAND_BACK, *archived.claim("q"))
+    archived.settle(Settlement.RELEASE_UNSEEN, *archived.claim("q"))
     archived.settle(Settlement.REQUEUE, *archived.claim("q"))
     archived.settle(Settlement.REJECT, *archived.claim("q"))
     told = [(event.event, event.reason) for event in events_of(archived.client, archived.keys, "q")]

@@ -11,15 +11,15 @@ TIMEOUT_S = 30.0
 
 @pytest.fixture
 def leases(broker):
-    return Leases(broker.commands, broker.keys, broker.register, visibility_timeout_s=TIMEOUT_S)
+    return Leases(broker.commands, broker.keys, broker.unacked_messages, visibility_timeout_s=TIMEOUT_S)
 
 
 @pytest.fixture
 def held(broker):
     broker.declare("q")
     broker.publish("q", b"x")
-    (message,) = broker.register.admit(broker.claim("q"), "session", clock.now_s())
-    return broker.register.find(message.tag)
+    (message,) = broker.unacked_messages.add(broker.claim("q"), "session", clock.now_s())
+    return broker.unacked_messages.find(message.tag)
 
 
 def stand_still(held):
@@ -50,10 +50,10 @@ def test_after_a_standstill_the_server_is_asked_once_and_the_claim_extended(brok
 @pytest.mark.parametrize("how", ["claimed by another", "ready again", "gone"])
 def test_after_a_standstill_what_others_have_is_lost(broker, leases, held, how):
     if how == "gone":
-        broker.settler.ack_now("q", [held.tag])
+        broker.acknowledger.ack_now("q", [held.tag])
     else:
-        broker.settler.settle([type(held)(held.tag, "q", held.claim, "session")], Settlement.RETURN)
-        broker.register._held[held.tag] = held  # noqa: SLF001 - this process does not know that it went back
+        broker.acknowledger.settle([type(held)(held.tag, "q", held.claim, "session")], Settlement.RELEASE_SEEN)
+        broker.unacked_messages._unacked[held.tag] = held  # noqa: SLF001 - this process does not know that it went back
         if how == "claimed by another":
             assert len(broker.claim("q")) == 1
     assert leases.holds(held.tag), "within its time it is believed"

@@ -36,10 +36,10 @@ def lose(broker):
 @pytest.fixture
 def begin(broker):
     def run(message):
-        broker.register.admit([message], "session", clock.now_s())
-        held = broker.register.find(message.tag)
-        broker.settler.begin(held)
-        broker.register.confirm(held)
+        broker.unacked_messages.add([message], "session", clock.now_s())
+        held = broker.unacked_messages.find(message.tag)
+        broker.acknowledger.begin(held)
+        broker.unacked_messages.discard(held)
         # The call is on its way, and this one behind it.
         broker.commands.command("PING")
 
@@ -102,9 +102,9 @@ def test_a_beginning_of_an_older_claim_does_not_count(broker, lose, begin):
 def test_a_message_that_never_failed_begins_without_a_word_to_the_server(broker):
     broker.declare("q")
     broker.publish("q", b"x")
-    (message,) = broker.register.admit(broker.claim("q"), "session", clock.now_s())
+    (message,) = broker.unacked_messages.add(broker.claim("q"), "session", clock.now_s())
     broker.client.config_resetstat()
-    broker.settler.begin(broker.register.find(message.tag))
+    broker.acknowledger.begin(broker.unacked_messages.find(message.tag))
     broker.commands.command("PING")
     assert "cmdstat_evalsha" not in broker.client.info("commandstats")
 
@@ -114,9 +114,9 @@ def test_to_begin_over_a_lost_connection_is_no_error_and_opens_none(broker, lose
     broker.publish("q", b"x")
     broker.claim("q")
     lose()
-    (message,) = broker.register.admit(broker.claim("q"), "session", clock.now_s())
+    (message,) = broker.unacked_messages.add(broker.claim("q"), "session", clock.now_s())
     broker.commands.abort()
-    held = broker.register.find(message.tag)
+    held = broker.unacked_messages.find(message.tag)
     assert isinstance(held, UnackedMessage)
-    broker.settler.begin(held)
+    broker.acknowledger.begin(held)
     assert not broker.commands.connected

@@ -26,29 +26,29 @@ def test_posted_settlements_are_sent_again(broker, settlement):
     broker.declare("q")
     broker.publish("q", b"x", b"y", b"z")
     # Each kind is known to the connection before the server forgets it.
-    (first, *rest) = broker.register.admit(broker.claim("q"), "session", clock.now_s())
-    broker.settler.post(broker.register.settle(first.tag, settlement), settlement)
+    (first, *rest) = broker.unacked_messages.add(broker.claim("q"), "session", clock.now_s())
+    broker.acknowledger.post(broker.unacked_messages.settle(first.tag, settlement), settlement)
     assert broker.queues.sizes("q").unacked == 2
     broker.client.script_flush()
     for message in rest:
-        broker.settler.post(broker.register.settle(message.tag, settlement), settlement)
+        broker.acknowledger.post(broker.unacked_messages.settle(message.tag, settlement), settlement)
     assert broker.queues.sizes("q").unacked in (0, 2)
     broker.commands.command("PING")
     broker.commands.command("PING")
     assert broker.queues.sizes("q").unacked == 0
-    assert len(broker.register) == 0
+    assert len(broker.unacked_messages) == 0
 
 
 def test_scripts_flushed_between_many_posts_lose_none(broker):
     broker.declare("q")
     broker.publish("q", *[b"x"] * 60)
-    claimed = broker.register.admit(broker.claim("q"), "session", clock.now_s())
+    claimed = broker.unacked_messages.add(broker.claim("q"), "session", clock.now_s())
     for number, message in enumerate(claimed):
         if number % 7 == 0:
             broker.client.script_flush()
-        broker.settler.post(broker.register.settle(message.tag, Settlement.ACK), Settlement.ACK)
+        broker.acknowledger.post(broker.unacked_messages.settle(message.tag, Settlement.ACK), Settlement.ACK)
     while broker.commands.has_pending:
         broker.commands.command("PING")
     assert broker.queues.sizes("q").unacked == 0
-    assert len(broker.register) == 0
-    assert not broker.register.waiting
+    assert len(broker.unacked_messages) == 0
+    assert not broker.unacked_messages.waiting

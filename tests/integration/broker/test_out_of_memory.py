@@ -56,7 +56,7 @@ def test_everything_else_works(full):
     full.settle(Settlement.ACK, *messages[:4])
     full.settle(Settlement.REQUEUE, *messages[4:6])
     full.settle(Settlement.REJECT, *messages[6:8])
-    full.settle(Settlement.HAND_BACK, *messages[8:])
+    full.settle(Settlement.RELEASE_UNSEEN, *messages[8:])
     full.commands.call(script("sweep"), keys.state_keys, "s", 6000, 4000, 500, 1, 1000, 12_000, -1, 10, 60_000)
     assert full.commands.command("HGET", keys.meta, "sweeper") == b"s"
     full.queues.declare("new", QueueArguments.parse("new", durable=True))
@@ -78,10 +78,10 @@ def test_a_worker_may_declare_its_queues_and_they_are_tended_and_archived(full):
 
 
 def test_a_posted_ack_is_executed(full):
-    (message,) = full.register.admit(full.claim("q", credit=1), "session", clock.now_s())
-    full.settler.post(full.register.settle(message.tag, Settlement.ACK), Settlement.ACK)
+    (message,) = full.unacked_messages.add(full.claim("q", credit=1), "session", clock.now_s())
+    full.acknowledger.post(full.unacked_messages.settle(message.tag, Settlement.ACK), Settlement.ACK)
     full.commands.command("PING")
-    assert len(full.register) == 0
+    assert len(full.unacked_messages) == 0
 
 
 def test_a_consumer_is_woken_served_and_closed_at_once(start_server):

@@ -187,6 +187,6 @@ def test_a_late_original_does_not_take_the_body_of_its_retry_away(broker):
     assert send(2, stage(2), retry=True) == b""
     # A second retry whose body a first, late one has used up.
     assert send(2, second, retry=True) == b""
-    assert [broker.claimer.fetch_body(message) for message in broker.claim("q")] == [b"1", b"2"]
+    assert [broker.claim_commands.fetch_body(message) for message in broker.claim("q")] == [b"1", b"2"]
     assert broker.client.keys("*staged*") == []
     broker.check()

@@ -62,7 +62,7 @@ def test_a_failed_message_waits_as_its_queues_policy_says_and_dies_at_its_end(br
 def test_none_does_not_try_again(broker):
     broker.declare("q", arguments={"x-retry-policy": "none"})
     broker.publish("q", b"x")
-    broker.settle(Settlement.HAND_BACK, *broker.claim("q"))
+    broker.settle(Settlement.RELEASE_UNSEEN, *broker.claim("q"))
     assert broker.queues.sizes("q").ready == 1
     (message,) = broker.claim("q")
     broker.settle(Settlement.REQUEUE, message)

@@ -10,7 +10,7 @@ from celery_redis_plus.broker.consumers.unacked import Settlement
 from celery_redis_plus.scripts import script
 from tests.integration.broker.conftest import DEAD_MAX
 
-BACK = [Settlement.REQUEUE, Settlement.RETURN, Settlement.HAND_BACK]
+BACK = [Settlement.REQUEUE, Settlement.RELEASE_SEEN, Settlement.RELEASE_UNSEEN]
 
 
 @pytest.mark.parametrize("settlement", BACK)
@@ -51,8 +51,8 @@ def test_an_ack_removes_the_message_wherever_it_is(broker, place):
         broker.settle(Settlement.REJECT if place == "dead" else Settlement.REQUEUE, old)
     if place == "claimed again":
         broker.claim("q")
-    assert broker.settler.ack_now("q", [old.tag]) == 1
-    assert broker.settler.ack_now("q", [old.tag]) == 0
+    assert broker.acknowledger.ack_now("q", [old.tag]) == 1
+    assert broker.acknowledger.ack_now("q", [old.tag]) == 0
     assert broker.client.keys("message:*") == []
     broker.check()
 
@@ -84,26 +84,26 @@ def test_a_thousand_are_settled_in_bounded_calls(broker):
 def test_posted_settlements_arrive_in_order_and_are_confirmed(broker):
     broker.declare("q")
     broker.publish("q", *[b"x"] * 50)
-    claimed = broker.register.admit(broker.claim("q"), "session", clock.now_s())
+    claimed = broker.unacked_messages.add(broker.claim("q"), "session", clock.now_s())
     for message in claimed:
-        broker.settler.post(broker.register.settle(message.tag, Settlement.ACK), Settlement.ACK)
-    assert len(broker.register) == 50
+        broker.acknowledger.post(broker.unacked_messages.settle(message.tag, Settlement.ACK), Settlement.ACK)
+    assert len(broker.unacked_messages) == 50
     assert broker.queues.sizes("q").unacked == 0
-    assert len(broker.register) == 0
-    assert not broker.register.waiting
+    assert len(broker.unacked_messages) == 0
+    assert not broker.unacked_messages.waiting
 
 
 def test_posted_settlements_of_a_lost_connection_are_left_to_the_duties(broker):
     broker.declare("q")
     broker.publish("q", *[b"x"] * 3)
-    claimed = broker.register.admit(broker.claim("q"), "session", clock.now_s())
+    claimed = broker.unacked_messages.add(broker.claim("q"), "session", clock.now_s())
     broker.client.client_pause(1000, all=True)
     for message in claimed:
-        broker.settler.post(broker.register.settle(message.tag, Settlement.ACK), Settlement.ACK)
+        broker.acknowledger.post(broker.unacked_messages.settle(message.tag, Settlement.ACK), Settlement.ACK)
     broker.commands.abort()
     broker.client.client_unpause()
-    orders = broker.register.orders()
-    assert [order.held.tag for order in orders] == [message.tag for message in claimed]
+    orders = broker.unacked_messages.take_deferred()
+    assert [order.unacked.tag for order in orders] == [message.tag for message in claimed]
     assert all(order.settlement is Settlement.ACK for order in orders)
 
 
@@ -112,39 +112,39 @@ def test_a_settlement_never_opens_a_lost_connection_anew(broker, monkeypatch):
     monkeypatch.setattr(acks, "LOCK_WAIT_S", 10)
     broker.declare("q")
     broker.publish("q", b"x")
-    (message,) = broker.register.admit(broker.claim("q"), "session", clock.now_s())
-    held = broker.register.settle(message.tag, Settlement.ACK)
+    (message,) = broker.unacked_messages.add(broker.claim("q"), "session", clock.now_s())
+    held = broker.unacked_messages.settle(message.tag, Settlement.ACK)
     with broker.commands.lock:
         # It waits for the connection, which breaks meanwhile.
-        thread = threading.Thread(target=broker.settler.post, args=(held, Settlement.ACK))
+        thread = threading.Thread(target=broker.acknowledger.post, args=(held, Settlement.ACK))
         thread.start()
         thread.join(0.1)
         assert thread.is_alive()
         broker.commands.abort()
     thread.join(10)
     assert not broker.commands.connected
-    assert [order.held for order in broker.register.orders()] == [held]
+    assert [order.unacked for order in broker.unacked_messages.take_deferred()] == [held]
 
 
 @pytest.fixture
 def settling_message(broker):
     broker.declare("q")
     broker.publish("q", b"x")
-    (message,) = broker.register.admit(broker.claim("q"), "session", clock.now_s())
-    return broker.register.settle(message.tag, Settlement.ACK)
+    (message,) = broker.unacked_messages.add(broker.claim("q"), "session", clock.now_s())
+    return broker.unacked_messages.settle(message.tag, Settlement.ACK)
 
 
 def test_a_settlement_whose_connection_is_busy_for_long_is_left_to_the_duties(broker, settling_message):
     """Another thread may wait there for the server's disk."""
     told = []
-    broker.register.on_work = lambda: told.append(True)
-    thread = threading.Thread(target=broker.settler.post, args=(settling_message, Settlement.ACK))
+    broker.unacked_messages.on_work = lambda: told.append(True)
+    thread = threading.Thread(target=broker.acknowledger.post, args=(settling_message, Settlement.ACK))
     with broker.commands.lock:
         thread.start()
         thread.join(10)
         assert not thread.is_alive()
     assert told
-    assert [order.held for order in broker.register.orders()] == [settling_message]
+    assert [order.unacked for order in broker.unacked_messages.take_deferred()] == [settling_message]
 
 
 def hand_back_page(broker, page, *known):

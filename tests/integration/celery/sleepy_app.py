@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_redis_plus.transport import hub_registration
+from celery_redis_plus.consumer import hub_registration
 from tests.integration.celery.app import app
 
 __all__ = ["app"]

@@ -35,12 +35,12 @@ def request_(channel):
     (message,) = inbox.messages
     # Or a heartbeat asks first.
     channel.session.service.stop()
-    channel.session.service.register.find(message.delivery_tag).confirmed_at -= 10**6
+    channel.session.service.unacked_messages.find(message.delivery_tag).confirmed_at -= 10**6
     return Request(message)
 
 
 def held_by(channel):
-    return len(channel.session.service.register)
+    return len(channel.session.service.unacked_messages)
 
 
 def test_what_is_still_ours_begins(channel, request_):

@@ -126,7 +126,7 @@ def test_worker_inside_another_program_knows_what_runs(server):
         "    return x + 1\n"
         "with start_worker(app, pool='threads', perform_ping_check=False):\n"
         "    from celery_redis_plus.maintenance.process_services import services\n"
-        "    print(increment.delay(1).get(timeout=10), [type(one.keeper).__name__ for one in services()])"
+        "    print(increment.delay(1).get(timeout=10), [type(one.active_tasks).__name__ for one in services()])"
     )
 
     assert printed == "2 ['RunningTasks']"

@@ -22,7 +22,9 @@ def sweeper_of(broker, name):
 @pytest.mark.parametrize("step_s", [MINUTE_S, DAY_S])
 def test_what_a_dead_consumer_held_comes_back_within_the_visibility_timeout(clock, redis_client, step_s):
     broker = make_broker(redis_client)
-    broker.claimer = type(broker.claimer)(broker.commands, broker.keys, holder="dead", visibility_timeout_s=VISIBILITY_S)
+    broker.claim_commands = type(broker.claim_commands)(
+        broker.commands, broker.keys, holder="dead", visibility_timeout_s=VISIBILITY_S
+    )
     broker.declare("q")
     broker.publish("q", b"x")
     assert broker.bodies("q") == [b"x"]

@@ -58,7 +58,7 @@ def test_a_step_back_puts_no_large_message_before_older_ones(clock, broker):
     broker.publish("q", published[0])
     clock.step(-HOUR_S)
     broker.publish("q", *published[1:])
-    assert [broker.claimer.fetch_body(message) for message in broker.claim("q")] == published
+    assert [broker.claim_commands.fetch_body(message) for message in broker.claim("q")] == published
 
 
 def test_what_goes_back_after_a_step_stands_where_it_stood(clock, broker):

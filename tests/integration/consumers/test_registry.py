@@ -25,7 +25,7 @@ def test_a_consumer_is_listed_as_soon_as_it_consumes(connect, operator):
     inbox = Inbox(connect().channel(), "q", prefetch=2, ack=False)
     (record,) = operator.consumers("q")
     assert (record.host, record.pid, record.queue, record.priority) == (socket.gethostname(), os.getpid(), "q", 0)
-    assert record.tag == inbox.channel.consumers["q"].tag
+    assert record.tag == inbox.channel.queue_consumers.consumers["q"].tag
     assert not record.active
     assert timedelta(0) <= datetime.now(UTC) - record.since < timedelta(seconds=30)
 
@@ -51,7 +51,7 @@ def test_a_cancelled_consumer_leaves_at_once(connect, operator):
     assert len(operator.consumers("q")) == 2
     one.cancel()
     (left,) = operator.consumers("q")
-    assert left.id == two.channel.consumers["q"].id
+    assert left.id == two.channel.queue_consumers.consumers["q"].id
 
 
 def test_two_channels_of_one_connection_are_two_consumers(connection, operator):

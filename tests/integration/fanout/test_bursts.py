@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from celery_redis_plus.transport import delivery_loop
+from celery_redis_plus.consumer import delivery_loop
 from tests.integration.fanout.conftest import news, send
 from tests.support.inbox import Inbox, publish
 from tests.support.waiting import wait_until
@@ -17,7 +17,7 @@ FEW = delivery_loop.BROADCASTS_IN_A_ROW
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """A burst is not cut short by a machine that stands still for a moment."""
-    monkeypatch.setattr(delivery_loop, "TURN_S", 60)
+    monkeypatch.setattr(delivery_loop, "TICK_BUDGET_S", 60)
 
 
 def test_one_call_delivers_what_a_read_has_brought_in_order(channel):
@@ -36,7 +36,7 @@ def test_one_call_delivers_no_more_than_the_prefetch(channel):
 
 def test_a_slow_consumer_gets_one_a_call(channel, monkeypatch):
     """So `drain_events` returns to a program that looks at something else between its calls."""
-    monkeypatch.setattr(delivery_loop, "TURN_S", 0.010)
+    monkeypatch.setattr(delivery_loop, "TICK_BUDGET_S", 0.010)
     inbox = Inbox(channel, news())
     inbox.consumer.on_message = lambda message: (inbox._take(message), time.sleep(0.020))  # noqa: SLF001 - ours
     send(channel, 1, 2, 3)

@@ -107,11 +107,11 @@ def test_each_connection_resumes_its_own_place(connect, redis_client):
 
 
 def test_an_orphan_that_nobody_adopts_is_given_up_and_logged(connect, redis_client, caplog):
-    keeper = connect(subscriber_timeout=1)
-    Inbox(keeper.channel(), "keeps maintenance going")
+    active_tasks = connect(subscriber_timeout=1)
+    Inbox(active_tasks.channel(), "keeps maintenance going")
     connection = connect(subscriber_timeout=1)
     inbox = Inbox(connection.channel(), news())
-    send(keeper.default_channel, 1)
+    send(active_tasks.default_channel, 1)
     inbox.drain(1)
     redis_client.client_kill_filter(_id=connection.transport.session.commands.command("CLIENT", "ID"))
     with pytest.raises(connection.connection_errors):
@@ -119,7 +119,7 @@ def test_an_orphan_that_nobody_adopts_is_given_up_and_logged(connect, redis_clie
     connection.collect()
     with caplog.at_level(logging.WARNING):
         wait_until(lambda: "nobody came back" in caplog.text, 10)
-    assert keeper.default_channel.fanout_subscribers("news") == []
+    assert active_tasks.default_channel.fanout_subscribers("news") == []
 
 
 def test_loss_and_return_of_the_broker_are_told_once(connect, redis_client, noticed):

@@ -66,7 +66,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
         Scenario(lambda shop: shop.settle("REQUEUE"), arguments={"x-delayed-retry-min": 1000}),
         Scenario(lambda shop: shop.settle("REQUEUE"), arguments={"x-delivery-limit": 1}),
     ],
-    "release": [Scenario(lambda shop: shop.settle("HAND_BACK"))],
+    "release": [Scenario(lambda shop: shop.settle("RELEASE_UNSEEN"))],
     "release_session": [
         Scenario(
             lambda shop: shop.run(

@@ -68,13 +68,15 @@ class Workshop:
         self.commands = FailingConnection(Connector(address, Options()), "test", timeout=5)
         self.keys = Keys()
         self.q = self.keys.queue("q")
-        self.register = UnackedMessages()
+        self.unacked_messages = UnackedMessages()
         knowledge = DeclaredTopology()
         self.queues = Queues(self.commands, self.keys, transient_ttl_s=3600, knowledge=knowledge)
         self.bindings = Bindings(self.commands, self.keys, knowledge)
         self.publisher = Publisher(self.commands, self.keys, dedup_window_s=900, on_missing=self.queues.revive)
-        self.claimer = ClaimCommands(self.commands, self.keys, holder="holder", visibility_timeout_s=VISIBILITY_S)
-        self.settler = Acknowledger(self.commands, self.keys, self.register, dead_letter_max=DEAD_MAX, delivery_limit=5)
+        self.claim_commands = ClaimCommands(self.commands, self.keys, holder="holder", visibility_timeout_s=VISIBILITY_S)
+        self.acknowledger = Acknowledger(
+            self.commands, self.keys, self.unacked_messages, dead_letter_max=DEAD_MAX, delivery_limit=5
+        )
         self.dead = DeadLetters(self.commands, self.keys)
         self.messages = Messages(self.commands, self.keys, dead_letter_max=DEAD_MAX)
         self.consumers = Consumers(self.commands, self.keys, timeout_s=60)
@@ -90,7 +92,7 @@ class Workshop:
         self.declare("q", **arguments)
         self.declare("d")
         self.publish(b"dead1", b"dead2")
-        self.settler.settle(self.holding(self.claim()), Settlement.REJECT)
+        self.acknowledger.settle(self.holding(self.claim()), Settlement.REJECT)
         self.publish(b"held1", b"held2")
         self.held = self.claim()
         self.publish(b"ready1", b"ready2", b"ready3")
@@ -113,14 +115,14 @@ class Workshop:
                 self.run("publish_bounded", keys, b"{}\n" + body, 255, eta, number, 0, 900_000, life, limits, "0 0 me ", "")
 
     def claim(self, *queues: str, credit: int = 100) -> list[Claimed]:
-        return self.claimer.claim(queues or ("q",), credit, share=False).messages
+        return self.claim_commands.claim(queues or ("q",), credit, share=False).messages
 
     @staticmethod
     def holding(messages: list[Claimed]) -> list[UnackedMessage]:
         return [UnackedMessage(m.tag, m.queue, m.claim, "holder") for m in messages]
 
     def settle(self, name: str) -> None:
-        self.settler.settle(self.holding(self.held), Settlement[name])
+        self.acknowledger.settle(self.holding(self.held), Settlement[name])
 
     def run(self, name: str, keys: Any, *arguments: Any) -> Any:
         return self.commands.call_packed(script(name), pack_call(script(name).sha, keys, arguments))

@@ -33,7 +33,7 @@ def test_an_ack_leaves_while_the_work_after_it_goes_on(worked, early):
 
     def work(message):
         if early:
-            message.note_early()
+            message.mark_acked_early()
         message.ack()
         if not left_by_then:
             wait_until(lambda: publisher.queue_sizes("q").unacked == 3, 10)
@@ -49,7 +49,7 @@ def test_early_acks_of_short_work_leave_with_the_next_claim(worked, monkeypatch)
     done = []
 
     def work(message):
-        message.note_early()
+        message.mark_acked_early()
         message.ack()
         done.append(message.delivery_tag)
 
@@ -79,7 +79,7 @@ def test_nothing_is_claimed_while_the_loop_works(worked, early):
 
     def work(message):
         if early:
-            message.note_early()
+            message.mark_acked_early()
         message.ack()
         ready.append(publisher.queue_sizes("q").ready)
 
@@ -104,14 +104,14 @@ def test_an_ack_that_meets_a_lost_connection_leaves_over_another_one(worked):
 
 def test_an_ack_leaves_when_its_turn_ends_by_an_exception(worked):
     def work(message):
-        message.note_early()
+        message.mark_acked_early()
         message.ack()
         raise SystemExit
 
     running, inbox, publisher = worked(work, prefetch=4, count=8)
     with pytest.raises(SystemExit):
         running.run(lambda: False)
-    assert not inbox.channel.session.settler.gathers
+    assert not inbox.channel.session.acknowledger.has_batched
     wait_until(lambda: publisher.queue_sizes("q").unacked == 3, 10)
 
 
@@ -119,9 +119,9 @@ def test_an_ack_that_makes_room_for_others_leaves_at_once(worked):
     waiting = []
 
     def work(message):
-        message.note_early()
+        message.mark_acked_early()
         message.ack()
-        waiting.append(inbox.channel.session.settler.gathers)
+        waiting.append(inbox.channel.session.acknowledger.has_batched)
 
     running, inbox, _ = worked(work, prefetch=4, count=8, arguments={"x-max-unacked": 2})
     running.run(lambda: len(waiting) == 8)
@@ -135,5 +135,5 @@ def test_an_ack_that_comes_while_the_loop_ends_leaves(worked):
     connection, session = inbox.connection, inbox.channel.session
     connection.transport.unregister_from_event_loop(connection.connection, running.hub)
     # A thread that saw the loop just before its end.
-    session.settler.gather(session.service.register.settle(messages[0].delivery_tag, Settlement.ACK))
+    session.acknowledger.batch_ack(session.service.unacked_messages.settle(messages[0].delivery_tag, Settlement.ACK))
     wait_until(lambda: publisher.queue_sizes("q").unacked == 3, 10)

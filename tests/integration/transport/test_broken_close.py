@@ -10,18 +10,18 @@ from tests.support.services import end_services
 
 
 class Worker:
-    """A keeper whose worker goes on."""
+    """A active_tasks whose worker goes on."""
 
     def __init__(self, *, ends):
         self.ends = ends
 
-    def stopping(self):
+    def is_stopping(self):
         return False
 
-    def ending(self):
+    def stop_requested(self):
         return self.ends
 
-    def keeps(self, message, adrift_since):
+    def is_active(self, message, orphaned_at):
         return None
 
 
@@ -60,9 +60,9 @@ def test_a_worker_that_goes_on_does_not_wait_when_it_changes_to_the_next_server_
     try:
         with Connection(own_server.url()) as connection:
             set_keeper(Worker(ends=ends))
-            register = connection.default_channel.session.service.register
+            unacked_messages = connection.default_channel.session.service.unacked_messages
             own_server.kill()
-            register.abandon("gone", {"q"}, {})
+            unacked_messages.abandon("gone", {"q"}, {})
             connection.maybe_switch_next()
             connection.close()
     finally:

@@ -36,10 +36,10 @@ def test_what_other_channels_have_claimed_stays_with_them(connect, redis_client)
     publish(publisher, "q", *range(20))
     inbox = Inbox(connection.channel(), "q")
     inbox.drain(1)
-    register = inbox.channel.session.service.register
+    unacked_messages = inbox.channel.session.service.unacked_messages
     get_and_close(connection, "side")
-    assert register.broken_sessions() == {}
-    wait_until(lambda: not register.waiting)
+    assert unacked_messages.broken_sessions() == {}
+    wait_until(lambda: not unacked_messages.waiting)
     assert sizes_of(publisher) == (0, 19)
     assert inbox.drain(20) == list(range(20))
     assert redis_client.hget("meta:{q}", "delivered") == b"20"
@@ -51,8 +51,8 @@ def test_a_claim_whose_reply_is_read_slowly_is_not_given_to_another(connect, red
     inbox = Inbox(connection.channel(), "q")
     assert inbox.rest(0.05) == []
     get_and_close(connection, "q")
-    register = inbox.channel.session.service.register
-    admit = register.admit
+    unacked_messages = inbox.channel.session.service.unacked_messages
+    add = unacked_messages.add
     held = []
 
     def slow(messages, *rest):
@@ -60,9 +60,9 @@ def test_a_claim_whose_reply_is_read_slowly_is_not_given_to_another(connect, red
             for _ in range(30):
                 held.append(sizes_of(publisher))
                 time.sleep(0.02)
-        return admit(messages, *rest)
+        return add(messages, *rest)
 
-    monkeypatch.setattr(register, "admit", slow)
+    monkeypatch.setattr(unacked_messages, "add", slow)
     publish(publisher, "q", "m")
     assert inbox.drain(1) == ["m"]
     assert set(held) == {(0, 1)}
@@ -83,13 +83,13 @@ def test_what_it_got_and_did_not_settle_goes_back_at_once(connect):
 class Undecided:
     """A worker that goes on, and works on everything that it was given."""
 
-    def stopping(self):
+    def is_stopping(self):
         return False
 
-    def ending(self):
+    def stop_requested(self):
         return False
 
-    def keeps(self, message, adrift_since):
+    def is_active(self, message, orphaned_at):
         return None
 
 
@@ -102,9 +102,9 @@ def test_what_a_worker_still_works_on_stays_with_it(connect):
     set_keeper(Undecided())
     try:
         inbox.channel.close()
-        register = publisher.session.service.register
-        assert register.broken_sessions() == {}
-        wait_until(lambda: not register.waiting)
+        unacked_messages = publisher.session.service.unacked_messages
+        assert unacked_messages.broken_sessions() == {}
+        wait_until(lambda: not unacked_messages.waiting)
         assert sizes_of(publisher) == (1, 1)
         inbox.messages[0].ack()
         wait_until(lambda: sizes_of(publisher) == (1, 0))
@@ -113,16 +113,16 @@ def test_what_a_worker_still_works_on_stays_with_it(connect):
 
 
 def test_what_comes_of_a_broken_sessions_claim_afterwards_is_not_delivered(connect):
-    """Another thread found it broken between the reply and the register."""
+    """Another thread found it broken between the reply and `UnackedMessages`."""
     connection, publisher = connect(), connect().channel()
     declare(publisher, "q")
     channel = connection.channel()
     assert channel.basic_get("q") is None
     publish(publisher, "q", 1)
     session = channel.session
-    batch = session.claimer.claim(["q"], 1, share=False)
+    batch = session.claim_commands.claim(["q"], 1, share=False)
     session.abandon()
-    register = session.service.register
-    register.abandon(session.id, ["q"], {})
-    assert register.admit(batch.messages, session.id, clock.now_s()) == []
+    unacked_messages = session.service.unacked_messages
+    unacked_messages.abandon(session.id, ["q"], {})
+    assert unacked_messages.add(batch.messages, session.id, clock.now_s()) == []
     wait_until(lambda: sizes_of(publisher) == (1, 0))

@@ -173,7 +173,7 @@ def test_the_option_sets_the_limit_of_queues_without_one(connect):
     publish(channel, "q", "poison")
     for delivery in (1, 2):
         inbox.drain(delivery)
-        inbox.messages[-1].note_failed()
+        inbox.messages[-1].mark_failed()
         inbox.messages[-1].requeue()
     assert wait_until(lambda: letters(channel, "q"))[0].failures == 2
 

@@ -144,7 +144,7 @@ def test_a_running_consumer_hears_of_messages_when_its_queue_has_got_a_single_ac
     inbox.pump(0.1)
     declare_elsewhere("q", arguments={"x-single-active-consumer": True})
     service = channel.session.service
-    wait_until(lambda: not inbox.pump(0.05) and channel.bells["q"] != channel.session.keys.queue("q").wakeup)
+    wait_until(lambda: not inbox.pump(0.05) and channel.queue_consumers.bells["q"] != channel.session.keys.queue("q").wakeup)
     assert service.consumer_heartbeats.next_run_at
     publish(channel, "q", "a")
     assert inbox.drain(1, timeout_s=8) == ["a"]
@@ -155,9 +155,9 @@ def test_a_settlement_wakes_others_where_the_queue_has_got_a_limit_of_unacked_me
     inbox = Inbox(channel, "q")
     declare_elsewhere("q", arguments={"x-max-unacked": 2})
     service = channel.session.service
-    wait_until(lambda: not inbox.pump(0.05) and "q" in service.register.limited)
+    wait_until(lambda: not inbox.pump(0.05) and "q" in service.unacked_messages.limited)
     declare_elsewhere("q")
-    wait_until(lambda: not inbox.pump(0.05) and "q" not in service.register.limited)
+    wait_until(lambda: not inbox.pump(0.05) and "q" not in service.unacked_messages.limited)
 
 
 def test_a_process_remembers_a_bounded_number_of_queues(channel, monkeypatch):

@@ -16,7 +16,7 @@ def deliver(connect, loop, count):
     running = loop(connection)
     running.run(lambda: len(inbox.messages) == count)
     for message in inbox.messages:
-        message.note_early()
+        message.mark_acked_early()
     return running, inbox, publisher
 
 
@@ -37,7 +37,7 @@ def test_several_leave_in_one_call(connect, loop, monkeypatch):
     commands, calls = inbox.channel.session.commands, []
     post = commands.send_nowait
     monkeypatch.setattr(
-        commands, "post", lambda script, keys, *tags, **options: (calls.append(tags), post(script, keys, *tags, **options))
+        commands, "send_nowait", lambda script, keys, *tags, **options: (calls.append(tags), post(script, keys, *tags, **options))
     )
     ack_in_a_thread(inbox.messages)
     running.run(lambda: publisher.queue_sizes("q").unacked == 0)
@@ -50,7 +50,7 @@ def test_those_given_while_the_loop_ends_leave_as_well(connect, loop, monkeypatc
     transport = connection.transport
     transport.unregister_from_event_loop(connection.connection, running.hub)
     # A thread that asked just before the end was told that the loop would see to it.
-    monkeypatch.setattr(transport.poller, "turns_when_woken", lambda keeper: True)
+    monkeypatch.setattr(transport.delivery_loop, "ticks_when_woken", lambda active_tasks: True)
     ack_in_a_thread(inbox.messages)
     transport.session.commands.command("PING")
     assert publisher.queue_sizes("q").unacked == 0
@@ -61,6 +61,6 @@ def test_those_given_when_the_connection_is_lost_leave_over_another_one(connect,
     session = inbox.channel.session
     ack_in_a_thread(inbox.messages)
     session.abandon()
-    inbox.connection.transport.poller.detach()
+    inbox.connection.transport.delivery_loop.detach()
     assert session.service.flush(10)
     assert publisher.queue_sizes("q").unacked == 0

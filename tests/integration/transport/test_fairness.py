@@ -127,8 +127,8 @@ def test_a_claim_whose_reply_is_read_later_is_fair_too(connect, loop, prefetch, 
 
         inbox.consumer.on_message = take
     running = loop(connection)
-    connection.transport.poller.claiming.works_beside = True
-    ahead = connection.transport.poller.claiming.ahead
+    connection.transport.delivery_loop.fetcher.pool_is_concurrent = True
+    ahead = connection.transport.delivery_loop.fetcher.pending
     posted = []
 
     def ack_later():

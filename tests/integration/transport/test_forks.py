@@ -15,7 +15,8 @@ def test_a_child_forked_while_the_duties_read_what_is_declared_binds_and_publish
         channel.exchange_declare("x", "topic", durable=True)
         channel.queue_declare("q", durable=True)
         service = channel.session.service
-        locks = [service.knowledge._lock, service.register._lock, service.watched._lock, service.positions._lock, service._lock]
+        unacked = service.unacked_messages
+        locks = [service.knowledge._lock, unacked._lock, service.watched._lock, service.positions._lock, service._lock]
         amid, done = threading.Event(), threading.Event()
 
         def holds():
@@ -64,7 +65,7 @@ CONSUMES = """
         kombu.Producer(connection.channel()).publish(body, routing_key="q")
     connection.drain_events(timeout=5)
     try:
-        connection.drain_events(timeout=0.2) if not channel.buffer else None
+        connection.drain_events(timeout=0.2) if not channel.queue_consumers.buffer else None
     except TimeoutError:
         pass
     reader, writer = os.pipe()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_redis_plus.stored_message import LARGE_BODY
-from celery_redis_plus.transport import consuming
+from celery_redis_plus.transport import codec
 from tests.support.inbox import Inbox, declare, publish
 
 LARGE = "x" * (LARGE_BODY + 1)
@@ -31,8 +31,8 @@ def begun_when_read(channel, redis_client, monkeypatch):
         publish(channel, "q", body)
         (key,) = redis_client.keys("message:{q}:*")
         redis_client.hset(key, "failed", 1)
-        monkeypatch.setattr(channel.session.claimer, "fetch_body", noting(channel.session.claimer.fetch_body))
-        monkeypatch.setattr(consuming, "payload_of", noting(consuming.payload_of))
+        monkeypatch.setattr(channel.session.claim_commands, "fetch_body", noting(channel.session.claim_commands.fetch_body))
+        monkeypatch.setattr(codec, "load", noting(codec.load))
         return known
 
     return publish_failed
@@ -57,7 +57,7 @@ def test_basic_get_begins_a_message_before_it_reads_the_body(channel, begun_when
 def test_a_large_body_is_begun_before_it_is_fetched_where_the_work_begins_later(channel, begun_when_read):
     known = begun_when_read(LARGE)
     # As a Celery worker has it.
-    channel.begins_at_delivery = False
+    channel.queue_consumers.begins_at_delivery = False
     Inbox(channel, "q").drain(1)
     assert known
     assert all(known)
@@ -65,6 +65,6 @@ def test_a_large_body_is_begun_before_it_is_fetched_where_the_work_begins_later(
 
 def test_a_small_body_is_not_begun_by_reading_it_where_the_work_begins_later(channel, begun_when_read):
     known = begun_when_read("small")
-    channel.begins_at_delivery = False
+    channel.queue_consumers.begins_at_delivery = False
     Inbox(channel, "q").drain(1)
     assert known == [False]

@@ -229,11 +229,11 @@ def test_after_a_standstill_a_buffered_message_that_others_have_is_not_delivered
     inbox.drain(1)
     # Or a heartbeat asks for us.
     channel.session.service.stop()
-    register = channel.session.service.register
-    (one, other) = [register.find(claimed.tag) for claimed in channel.buffer]
+    unacked_messages = channel.session.service.unacked_messages
+    (one, other) = [unacked_messages.find(claimed.tag) for claimed in channel.queue_consumers.buffer]
     for held in (one, other):
         held.confirmed_at -= 1000
     redis_client.hincrby(channel.session.keys.queue("q").message + one.tag.encode(), "claim", 1)
     assert inbox.rest() == [0, 2]
-    assert register.find(one.tag) is None
-    assert register.find(other.tag) is other
+    assert unacked_messages.find(one.tag) is None
+    assert unacked_messages.find(other.tag) is other

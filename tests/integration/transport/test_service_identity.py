@@ -36,7 +36,7 @@ def test_the_background_thread_of_a_second_connection_keeps_as_many_dead_letters
         publish(channel, "q", number)
         message = channel.basic_get("q")
         # As after the loss of its connection: the service settles it.
-        service.register.order(service.register.find(message.delivery_tag), Settlement.REJECT)
+        service.unacked_messages.defer(service.unacked_messages.find(message.delivery_tag), Settlement.REJECT)
         service.start()
-        wait_until(lambda: not service.register.waiting)
+        wait_until(lambda: not service.unacked_messages.waiting)
     assert redis_client.zcard("dead:{q}") == 2

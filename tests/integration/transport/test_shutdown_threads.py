@@ -13,15 +13,15 @@ MESSAGES = 300
 
 
 class Ending:
-    """A keeper whose worker was told to end, and waits for its pool."""
+    """A active_tasks whose worker was told to end, and waits for its pool."""
 
-    def stopping(self):
+    def is_stopping(self):
         return False
 
-    def ending(self):
+    def stop_requested(self):
         return True
 
-    def keeps(self, message, adrift_since):
+    def is_active(self, message, orphaned_at):
         return True
 
 
@@ -63,7 +63,7 @@ def test_acks_leave_although_the_loop_stands_still_and_another_thread_fires_its_
             message.ack()
         with connect().channel() as other:
             wait_until(lambda: other.queue_sizes("q").unacked == 0, 20, lambda: other.queue_sizes("q"))
-        wait_until(lambda: len(channel.session.service.register) == 0, 20)
+        wait_until(lambda: len(channel.session.service.unacked_messages) == 0, 20)
     finally:
         ended.set()
         timers.join(10)

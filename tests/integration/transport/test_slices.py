@@ -151,4 +151,4 @@ def test_a_dead_thread_is_started_again_by_the_consumer(held, monkeypatch, caplo
     assert "has died; it is started again" in caplog.text
     times = heartbeats(service, monkeypatch)
     wait_until(lambda: len(times) > 1)
-    assert not service.register.find(inbox.messages[0].delivery_tag).lost
+    assert not service.unacked_messages.find(inbox.messages[0].delivery_tag).lease_lost

@@ -27,7 +27,7 @@ def test_after_a_suspend_buffered_messages_are_checked_before_they_begin(connect
     inbox.drain(1)
     # Else its heartbeat may ask first.
     channel.session.service.stop()
-    lost = channel.buffer[0].tag
+    lost = channel.queue_consumers.buffer[0].tag
     sleep()
     redis_client.hincrby(channel.session.keys.queue("q").message + lost.encode(), "claim", 1)
     assert inbox.rest() == [0, 2]
@@ -40,7 +40,7 @@ def test_after_a_suspend_heartbeats_run_at_once(connect, redis_client, sleep):
     inbox.drain(1)
     service, index = channel.session.service, channel.session.keys.queue("q").index
     wait_until(lambda: service._lease_heartbeats.next_run_at > clock.now_s() + 1)  # noqa: SLF001 - one has just run
-    tag = next(iter(service.register.tags()))
+    tag = next(iter(service.unacked_messages.tags()))
     redis_client.zadd(index, {tag: 1e12})
     sleep()
     service.wake()

@@ -13,16 +13,16 @@ from typing import Any
 
 import kombu
 
-from celery_redis_plus.broker.consumers.claims import MAX_QUEUES, Batch, ManagedBatch, State
+from celery_redis_plus.broker.consumers.claims import MAX_QUEUES, Batch, RestrictedBatch, State
 from celery_redis_plus.broker.consumers.unacked import Settlement, UnackedMessages
 from celery_redis_plus.connection.waker import Waker
+from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance.delivering import Delivering
 from celery_redis_plus.options import Options
 from celery_redis_plus.stored_message import Claimed
 from celery_redis_plus.transport.channel import Channel
-from celery_redis_plus.transport.delivery_loop import DeliveryLoop
-from celery_redis_plus.transport.restricted_queues import RestrictedQueues
+from celery_redis_plus.transport.compat import HUB_READY
 
 ENVELOPE = b'{"content-type":"text/plain","content-encoding":"utf-8","headers":{},"properties":{"delivery_info":{}}}'
 
@@ -34,7 +34,7 @@ class InMemoryClaims:
         self.ready: dict[str, deque[str]] = defaultdict(deque)
         #: Queues with rules for their consumers -> the state that a claim is told.
         self.restricted: dict[str, State] = {}
-        #: What restricted claims are told else: `wait_s`, `epoch`, `ranked`.
+        #: What restricted claims are told else: `wait_s`, `epoch`, `has_priorities`.
         self.told: dict[str, Any] = {}
         #: The claims made: (queues, credit).
         self.made: list[tuple[list[str], int]] = []
@@ -70,12 +70,12 @@ class InMemoryClaims:
             reply += [b"%d %b 1 0 0" % (queues.index(message.queue) + 1, message.tag.encode()), message.envelope + b"\n"]
         done(reply, None)
 
-    def claim_restricted(self, queue: str, count: int, consumer: str, *, credit: int, epoch: bytes) -> ManagedBatch:
+    def claim_restricted(self, queue: str, count: int, consumer: str, *, credit: int, epoch: bytes) -> RestrictedBatch:
         self.made.append(([queue], count))
         state = self.restricted.get(queue, State.PLAIN)
         found = self._take(queue, count) if state in (State.OK, State.PLAIN) else []
-        told = {"wait_s": None, "epoch": b"1", "ranked": False, **self.told}
-        return ManagedBatch(found, state, more=bool(found and self.ready[queue]), **told)
+        told = {"wait_s": None, "epoch": b"1", "has_priorities": False, **self.told}
+        return RestrictedBatch(found, state, more=bool(found and self.ready[queue]), **told)
 
     def fetch_body(self, message: Claimed) -> bytes | None:
         return None
@@ -95,22 +95,22 @@ class InMemoryAcks:
 
     def post(self, message: Any, settlement: Settlement) -> None:
         self._claims.settled.append((settlement, message.tag))
-        self._unacked.confirm(message)
+        self._unacked.discard(message)
 
-    def gather(self, message: Any) -> None:
+    def batch_ack(self, message: Any) -> None:
         self.waiting.append(message)
 
-    def release(self, *, buffered: bool = False) -> None:
+    def flush(self, *, buffered: bool = False) -> None:
         while self.waiting:
             self.post(self.waiting.pop(0), Settlement.ACK)
 
-    def release_due(self) -> None:
-        self.release()
+    def flush_due(self) -> None:
+        self.flush()
 
     def begin(self, message: Any) -> None:
         pass
 
-    def settle_or_order(self, messages: Sequence[Any], settlement: Settlement) -> None:
+    def settle_or_defer(self, messages: Sequence[Any], settlement: Settlement) -> None:
         for message in sorted(messages, key=lambda message: message.tag, reverse=True):
             self.post(message, settlement)
             self._claims.ready[message.queue].appendleft(message.tag)
@@ -158,8 +158,8 @@ class InMemoryConnection:
         self.keys = Keys("")
         self.broken, self.loop_thread = False, None
         self.waker, ringer = Waker(), Waker()
-        self.claimer = InMemoryClaims()
-        self.commands = _Commands(self.claimer)
+        self.claim_commands = InMemoryClaims()
+        self.commands = _Commands(self.claim_commands)
         self.waiter = InMemoryWaiter(ringer)
         self.wakeup_connection = SimpleNamespace(fileno=ringer.fileno, generation=1)
         self.stream_connection = None
@@ -169,16 +169,17 @@ class InMemoryConnection:
         )  # fmt: skip
         unacked = UnackedMessages()
         self.service = SimpleNamespace(
-            register=unacked, keeper=None, delivering=Delivering(), start=lambda: None, check=lambda: None, wake=lambda: None,
+            unacked_messages=unacked, active_tasks=None, delivering=Delivering(),
+            start=lambda: None, check=lambda: None, wake=lambda: None,
             watched=SimpleNamespace(add=lambda *_: None, remove=lambda *_: None),
             consumer_heartbeats=SimpleNamespace(run_soon=lambda: None, deregister=lambda *_: None),
             positions=SimpleNamespace(owned=lambda *_: []),
         )  # fmt: skip
-        self.settler = InMemoryAcks(self.claimer, unacked)
-        self.leases = SimpleNamespace(still_holds=lambda message: not message.lost)
+        self.acknowledger = InMemoryAcks(self.claim_commands, unacked)
+        self.leases = SimpleNamespace(still_holds=lambda message: not message.lease_lost)
         self.queues = SimpleNamespace(read=lambda queue: None, arguments=lambda queue: None)
         self.consumers = SimpleNamespace(
-            join=lambda consumer, **_: consumer.queue in self.claimer.restricted, leave=lambda *_: None,
+            join=lambda consumer, **_: consumer.queue in self.claim_commands.restricted, leave=lambda *_: None,
             suspend=lambda consumer: self.suspended.append(consumer.queue),
         )  # fmt: skip
         #: Queues that were told that their consumer has no credit any more.
@@ -187,12 +188,14 @@ class InMemoryConnection:
         self.tracking = SimpleNamespace(open={}, delivered=lambda *_: None, settled=lambda *_: None)
         self.bound: dict[str, Any] = {}
         self.bindings = SimpleNamespace()
-        self.claims = RestrictedQueues(self)
 
     def check(self) -> None:
         pass
 
     check_process = check
+
+    def watch_queue(self, queue: str, consumer: Any = None) -> None:
+        pass
 
     def new_consumer_id(self) -> str:
         return "me.1"
@@ -233,11 +236,11 @@ class Consuming:
 
     def __init__(self, **options: Any) -> None:
         self.connection = InMemoryConnection(**options)
-        self.broker = self.connection.claimer
-        self.unacked = self.connection.service.register
-        self.loop = DeliveryLoop(self.connection)
+        self.broker = self.connection.claim_commands
+        self.unacked = self.connection.service.unacked_messages
+        self.loop = DeliveryLoop(self.connection, HUB_READY.of)
         self._transport = kombu.Connection("redisplus://").transport
-        self._transport.session, self._transport.poller = self.connection, self.loop
+        self._transport.session, self._transport.delivery_loop = self.connection, self.loop
         #: The delivered messages, in their order.
         self.messages: list[Any] = []
 

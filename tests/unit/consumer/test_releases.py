@@ -12,7 +12,7 @@ def test_a_close_releases_what_was_claimed(consuming):
     assert world.drain(1) == ["a"]
     channel.close()
     assert dict(map(reversed, world.broker.settled)) == {
-        "a": Settlement.RETURN, "b": Settlement.HAND_BACK, "c": Settlement.HAND_BACK,
+        "a": Settlement.RELEASE_SEEN, "b": Settlement.RELEASE_UNSEEN, "c": Settlement.RELEASE_UNSEEN,
     }  # fmt: skip
     assert sorted(world.waiting("q")) == [*"abcd"]
     assert len(world.unacked) == 0
@@ -37,7 +37,7 @@ def test_another_channel_keeps_its_messages_when_one_closes(consuming):
     first = world.channel("q", prefetch=2)
     world.channel("r", prefetch=2)
     assert world.drain(1) == ["q1"]
-    world.loop.claiming.claim()
+    world.loop.fetcher.claim()
     first.close()
     assert world.drain() == ["r1", "r2"]
     assert sorted(world.unacked.tags()) == ["r1", "r2"]
@@ -49,7 +49,7 @@ def test_a_recover_releases_what_was_delivered(consuming):
     channel = world.channel("q", prefetch=2)
     world.drain()
     channel.basic_recover(requeue=True)
-    assert [settlement for settlement, _ in world.broker.settled] == [Settlement.RETURN] * 2
+    assert [settlement for settlement, _ in world.broker.settled] == [Settlement.RELEASE_SEEN] * 2
     assert sorted(world.waiting("q")) == ["a", "b"]
 
 
@@ -82,10 +82,10 @@ def test_a_broken_connection_leaves_its_messages_to_maintenance(consuming):
     world.connection.broken = True
     channel.close()
     assert world.broker.settled == []
-    assert {one.held.tag: one.settlement for one in world.unacked.orders()} == {
-        "b": Settlement.HAND_BACK, "c": Settlement.HAND_BACK,
+    assert {one.unacked.tag: one.settlement for one in world.unacked.take_deferred()} == {
+        "b": Settlement.RELEASE_UNSEEN, "c": Settlement.RELEASE_UNSEEN,
     }  # fmt: skip
-    assert [one.tag for one in world.unacked.adrift()] == ["a"]
+    assert [one.tag for one in world.unacked.orphaned()] == ["a"]
     assert list(world.unacked.broken_sessions().values()) == [frozenset({"q"})]
 
 
@@ -96,4 +96,4 @@ def test_an_ack_over_a_broken_connection_is_deferred(consuming):
     world.drain()
     world.connection.broken = True
     world.ack("a")
-    assert [(one.held.tag, one.settlement) for one in world.unacked.orders()] == [("a", Settlement.ACK)]
+    assert [(one.unacked.tag, one.settlement) for one in world.unacked.take_deferred()] == [("a", Settlement.ACK)]

@@ -61,7 +61,7 @@ def test_a_consumer_that_is_not_active_any_more_releases_its_buffer(consuming):
     world.broker.restricted["q"] = State.STANDBY
     world.connection.waiter.rings(None)
     assert world.drain() == []
-    assert world.broker.settled == [(Settlement.HAND_BACK, "b")]
+    assert world.broker.settled == [(Settlement.RELEASE_UNSEEN, "b")]
     assert world.waiting("q") == ["b"]
 
 
@@ -91,7 +91,7 @@ def test_a_consumer_of_a_queue_that_another_connection_owns_ends(consuming):
 def test_queues_with_priorities_hear_that_the_credit_is_gone(consuming):
     world = consuming()
     world.broker.restricted["q"] = State.OK
-    world.broker.told["ranked"] = True
+    world.broker.told["has_priorities"] = True
     world.channel("q", "r", prefetch=1)
     world.drain()
     world.broker.publish("r", "b")

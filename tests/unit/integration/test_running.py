@@ -19,7 +19,7 @@ class FlushingPool(BasePool):
 
 
 class Consumer(SimpleNamespace):
-    """What the keeper reads of Celery's consumer."""
+    """What the active_tasks reads of Celery's consumer."""
 
 
 class Request:
@@ -69,99 +69,99 @@ def active():
 
 
 def test_a_cold_shutdown_keeps_nothing(make_consumer, active, monkeypatch):
-    keeper = RunningTasks(make_consumer(BasePool))
+    active_tasks = RunningTasks(make_consumer(BasePool))
     message = make_message()
     active(message)
     monkeypatch.setattr(state, "should_terminate", 0)
-    assert keeper.keeps(message, clock.now_s()) is False
+    assert active_tasks.is_active(message, clock.now_s()) is False
 
 
 @pytest.mark.parametrize("pool", [BasePool, FlushingPool])
 def test_running_task_is_kept_before_and_after_the_restart(pool, make_consumer, active):
-    keeper = RunningTasks(consumer := make_consumer(pool))
+    active_tasks = RunningTasks(consumer := make_consumer(pool))
     message = make_message()
     active(message)
 
-    assert keeper.keeps(message, clock.now_s()) is True
-    keeper.started()
-    assert keeper.keeps(message, 0.0) is True
+    assert active_tasks.is_active(message, clock.now_s()) is True
+    active_tasks.started()
+    assert active_tasks.is_active(message, 0.0) is True
     consumer.pool.stop()
-    assert keeper.keeps(message, 0.0) is False
+    assert active_tasks.is_active(message, 0.0) is False
 
 
 @pytest.mark.parametrize(("pool", "kept"), [(BasePool, True), (FlushingPool, False)])
 def test_waiting_task_is_decided_by_the_pool_once_the_consumer_is_back(pool, kept, make_consumer):
-    keeper = RunningTasks(make_consumer(pool))
-    keeper.started()
+    active_tasks = RunningTasks(make_consumer(pool))
+    active_tasks.started()
     message = make_message()
-    adrift_since = clock.now_s()
+    orphaned_at = clock.now_s()
 
-    assert keeper.keeps(message, adrift_since) is None
-    keeper.started()
+    assert active_tasks.is_active(message, orphaned_at) is None
+    active_tasks.started()
     if not kept:
         # Perhaps it has only just ended, and its ack is on its way.
-        assert keeper.keeps(message, adrift_since) is None
-    assert keeper.keeps(message, adrift_since) is kept
+        assert active_tasks.is_active(message, orphaned_at) is None
+    assert active_tasks.is_active(message, orphaned_at) is kept
 
 
 def test_task_on_its_way_to_a_child_is_kept(make_consumer):
-    keeper = RunningTasks(consumer := make_consumer(FlushingPool))
+    active_tasks = RunningTasks(consumer := make_consumer(FlushingPool))
     request = Request(make_message())
     request.on_accepted = MethodType(print, request)
     consumer.pool._pool = SimpleNamespace(_cache={1: SimpleNamespace(_accept_callback=request.on_accepted)})  # noqa: SLF001
-    keeper.started()
+    active_tasks.started()
 
-    assert keeper.keeps(request.message, 0.0) is True
+    assert active_tasks.is_active(request.message, 0.0) is True
 
 
 def test_task_in_the_workers_timer_goes_back(make_consumer):
-    keeper = RunningTasks(consumer := make_consumer())
+    active_tasks = RunningTasks(consumer := make_consumer())
     waiting, cancelled = make_message("1"), make_message("2")
     consumer.timer.call_after(100, print, (Request(waiting),))
     consumer.timer.cancel(consumer.timer.call_after(100, print, (Request(cancelled),)))
     consumer.timer.call_after(100, print)
-    keeper.started()
+    active_tasks.started()
 
-    assert keeper.keeps(waiting, 0.0) is True
-    assert keeper.keeps(cancelled, 0.0) is None
-    assert keeper.keeps(cancelled, 0.0) is False
+    assert active_tasks.is_active(waiting, 0.0) is True
+    assert active_tasks.is_active(cancelled, 0.0) is None
+    assert active_tasks.is_active(cancelled, 0.0) is False
 
 
 def test_message_that_is_no_task_goes_back_at_once(make_consumer):
-    keeper = RunningTasks(make_consumer())
+    active_tasks = RunningTasks(make_consumer())
     message = make_message()
     del message.headers["task"]
 
-    assert keeper.keeps(message, clock.now_s()) is False
+    assert active_tasks.is_active(message, clock.now_s()) is False
 
 
 def test_task_of_the_first_protocol_is_known_by_its_body(make_consumer, active):
-    keeper = RunningTasks(make_consumer(FlushingPool))
+    active_tasks = RunningTasks(make_consumer(FlushingPool))
     message = make_message()
     message.headers.clear()
     message._decoded_cache = {"task": "t", "id": "1"}  # noqa: SLF001 - what kombu sets by decoding
     active(message)
 
-    assert keeper.keeps(message, clock.now_s()) is True
+    assert active_tasks.is_active(message, clock.now_s()) is True
 
 
 def test_retry_with_the_same_id_is_another_message(make_consumer, active):
-    keeper = RunningTasks(make_consumer(FlushingPool))
-    keeper.started()
+    active_tasks = RunningTasks(make_consumer(FlushingPool))
+    active_tasks.started()
     old, new = make_message(), make_message()
     active(new)
 
-    assert keeper.keeps(old, 0.0) is None
-    assert keeper.keeps(old, 0.0) is False
-    assert keeper.keeps(new, 0.0) is True
+    assert active_tasks.is_active(old, 0.0) is None
+    assert active_tasks.is_active(old, 0.0) is False
+    assert active_tasks.is_active(new, 0.0) is True
 
 
 def test_worker_that_shuts_down_or_is_gone_stops(make_consumer):
-    keeper = RunningTasks(consumer := make_consumer())
+    active_tasks = RunningTasks(consumer := make_consumer())
 
-    assert not keeper.stopping()
+    assert not active_tasks.is_stopping()
     consumer.blueprint.state = CLOSE
-    assert keeper.stopping()
+    assert active_tasks.is_stopping()
     orphan = RunningTasks(Consumer())
-    assert orphan.stopping()
-    assert orphan.keeps(make_message(), 0.0) is False
+    assert orphan.is_stopping()
+    assert orphan.is_active(make_message(), 0.0) is False

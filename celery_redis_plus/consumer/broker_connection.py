@@ -8,10 +8,9 @@ import os
 import secrets
 import socket
 import weakref
-from collections.abc import Collection
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.exceptions import NoPermissionError, RedisError
 
@@ -38,24 +37,38 @@ from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.forks import this_process
 from celery_redis_plus.connection.waker import Waker
+from celery_redis_plus.consumer.delivery_tracking import Tracking
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance.process_services import service_for
-from celery_redis_plus.transport import framework_hooks
-from celery_redis_plus.transport.delivery_tracking import Tracking
-from celery_redis_plus.transport.restricted_queues import RestrictedQueues
-from celery_redis_plus.transport.typed_queues import TypeCheck
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.arguments.limits import Limits
     from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+    from celery_redis_plus.broker.consumers.registry import Consumer
     from celery_redis_plus.broker.queues.queues import Sizes
     from celery_redis_plus.connection.address import Address
     from celery_redis_plus.keys import FanoutKeys
     from celery_redis_plus.maintenance.service import MaintenanceService
     from celery_redis_plus.options import Options
+    from celery_redis_plus.stored_message import Outgoing
 
 logger = logging.getLogger(__name__)
+
+
+class Acceptance(Protocol):
+    """What typed queues accept of the messages that this process publishes."""
+
+    @property
+    def queues(self) -> bool:
+        """Whether any queue is checked by something that only Python has."""
+
+    def check(self, queue: str, message: Mapping[str, Any]) -> None:
+        """Raise MessageNotAccepted where no callable or model of the queue accepts the message."""
+
+    def check_declared(self, queue: str, limits: Limits, outgoing: Outgoing) -> None:
+        """Raise MessageNotAccepted where no type that the queue was declared with matches."""
 
 
 class BrokerConnection:
@@ -64,8 +77,23 @@ class BrokerConnection:
     `id` is the holder's name on the server: what a broken session has claimed can be told from what others have.
     """
 
-    def __init__(self, address: Address, options: Options, origin: object | None = None) -> None:
-        """Connect to `address`; `origin` is what will open the next session, should this one break.
+    def __init__(
+        self,
+        address: Address,
+        options: Options,
+        origin: object | None,
+        *,
+        acceptance: Acceptance,
+        ignores_unroutable: Callable[[str], bool],
+    ) -> None:
+        """Connect.
+
+        Args:
+            address: where to.
+            options: the transport's.
+            origin: what will open the next connection, should this one break.
+            acceptance: the check of what typed queues accept.
+            ignores_unroutable: tells whether messages to an exchange may go nowhere, and are only counted then.
 
         Raises:
             redis.exceptions.ConnectionError: and its kin, as `errors` names them.
@@ -93,7 +121,8 @@ class BrokerConnection:
         self.ownership = Ownership(self.commands, self.keys, self.id, gone=knowledge.gone, remove=self._remove_queue)
         #: Exclusive queues that were declared here -> the process that did; a fork leaves them to its parent.
         self._owned: dict[str, int] = {}
-        self.acceptance = TypeCheck(options.accept)
+        self.acceptance = acceptance
+        self.ignores_unroutable = ignores_unroutable
         self.waiting_room = PublisherWaitQueue(self.commands, self.keys, self._capacity_connection)
         bounded = FlowController(
             self.waiting_room,
@@ -113,7 +142,7 @@ class BrokerConnection:
         self._numbers = itertools.count(1)
         self.undelivered = Undelivered(self.publisher, keep=options.dead_letter_max)
         self.tracking = Tracking(DeliveryStore(self.commands, self.keys), self.undelivered)
-        self.claimer = ClaimCommands(
+        self.claim_commands = ClaimCommands(
             self.commands,
             self.keys,
             holder=self.id,
@@ -121,8 +150,7 @@ class BrokerConnection:
             delivery_limit=options.delivery_limit,
             dead_letter_max=options.dead_letter_max,
         )
-        self.claimer.worker = options.client_name or f"{os.getpid()}@{socket.gethostname()}"
-        self.claims = RestrictedQueues(self)
+        self.claim_commands.worker = options.client_name or f"{os.getpid()}@{socket.gethostname()}"
         self.waiter = WakeupWaiter(
             self.wakeup_connection,
             self.commands,
@@ -133,15 +161,17 @@ class BrokerConnection:
         self.reader = FanoutReader(
             self.stream_connection, patterns=options.fanout_patterns, polling_interval_s=options.polling_interval
         )
-        self.settler = Acknowledger(
+        self.acknowledger = Acknowledger(
             self.commands,
             self.keys,
-            self.service.register,
+            self.service.unacked_messages,
             dead_letter_max=options.dead_letter_max,
             delivery_limit=options.delivery_limit,
-            on_gathered=self.service.ack_flush.expect,
+            on_batched=self.service.ack_flush.schedule,
         )
-        self.leases = Leases(self.commands, self.keys, self.service.register, visibility_timeout_s=options.visibility_timeout)
+        self.leases = Leases(
+            self.commands, self.keys, self.service.unacked_messages, visibility_timeout_s=options.visibility_timeout
+        )
         self.dead_letters = DeadLetters(self.commands, self.keys)
         #: Where broadcasts go: exchange -> target.
         self.targets: dict[str, Target] = {}
@@ -221,12 +251,20 @@ class BrokerConnection:
         self.id = secrets.token_hex(6)
         self.loop_thread = None
         self.waiter.forget()
-        self.settler.forget()
+        self.acknowledger.forget()
 
     @cached_property
     def service(self) -> MaintenanceService:
         """This process's service for the broker; `forked` forgets it, because a child has one of its own."""
         return service_for(self.connector, self.keys, self.options)
+
+    def watch_queue(self, queue: str, consumer: Consumer | None = None) -> None:
+        """Have the maintenance tasks look after a queue, for a consumer or for this connection."""
+        declared = self.queues.arguments(queue)
+        ttl_ms = None if declared is None else self.queues.ttl_ms(declared)
+        service = self.service
+        service.watched.add(queue, self.id if consumer is None else consumer.id, ttl_ms, consumer)
+        service.start()
 
     def fanout_keys(self, exchange: str) -> FanoutKeys:
         """Return the keys of a fanout exchange."""
@@ -241,13 +279,6 @@ class BrokerConnection:
             known = Target(self.fanout_keys(exchange), self.options.stream_maxlen, max_age_ms, ignores_unroutable=ignores)
             self.targets[exchange] = known
         return known
-
-    def ignores_unroutable(self, exchange: str) -> bool:
-        """Tell whether messages to an exchange may go nowhere, and are only counted then."""
-        names = [name.strip() for name in self.options.ignore_unroutable_exchanges.split(",")]
-        if any(fnmatchcase(exchange, name) for name in names):
-            return True
-        return framework_hooks.EVENT_EXCHANGE in names and framework_hooks.sends_events_to(exchange)
 
     # -- exclusive queues -------------------------------------------------------------------------------------------------
 

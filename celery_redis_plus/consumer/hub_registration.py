@@ -1,4 +1,4 @@
-"""A poller's place in Celery's event loop: file descriptors, wake-ups, and the timers that its deliveries have filled."""
+"""A delivery loop's place in Celery's event loop: file descriptors, wake-ups, and the timers that its deliveries have filled."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.transport.compat import HUB_READY
-
 if TYPE_CHECKING:
     from celery_redis_plus.connection.persistent_connection import PersistentConnection
     from celery_redis_plus.connection.waker import Waker
 
 #: Timers that kombu's loop fires in one turn: ten (`Hub.fire_timers`, kombu 5.7), of which one may be somebody else's.
-TIMERS_A_TURN = 9
+TIMERS_A_TICK = 9
 #: Seconds between two calls of `on_timer`.
 TIMER_S = 2.0
 
 
 class HubRegistration:
-    """What one poller has registered with a kombu Hub, and how it makes the Hub turn again."""
+    """What one delivery_loop has registered with a kombu Hub, and how it makes the Hub turn again."""
 
-    def __init__(self, waker: Waker) -> None:
-        """Be woken by `waker`; take part in no loop yet."""
+    def __init__(self, waker: Waker, has_callbacks: Callable[[Any], bool]) -> None:
+        """Take part in no loop yet.
+
+        Args:
+            waker: wakes the loop.
+            has_callbacks: tells whether a loop has callbacks to call in its next turn.
+        """
         self._waker = waker
+        self._has_callbacks = has_callbacks
         self._loop: Any = None
         self._on_tick: Callable[[], None] | None = None
         self._timer: Any = None
@@ -36,11 +40,11 @@ class HubRegistration:
         self._wakes_at = math.inf
 
     @property
-    def taken(self) -> bool:
-        """Whether the poller is served by a loop."""
+    def attached(self) -> bool:
+        """Whether the delivery_loop is served by a loop."""
         return self._loop is not None
 
-    def take(self, loop: Any, on_tick: Callable[[], None], on_timer: Callable[[], None]) -> None:
+    def attach(self, loop: Any, on_tick: Callable[[], None], on_timer: Callable[[], None]) -> None:
         """Be served by `loop`: `on_tick` before it sleeps, `on_timer` every `TIMER_S`."""
         self._loop = loop
         self._timers_ahead = 0
@@ -50,7 +54,7 @@ class HubRegistration:
         loop.add_reader(self._waker.fileno(), self._woken_up)
         self._timer = loop.call_repeatedly(TIMER_S, on_timer)
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         """Be served by no loop any more."""
         loop, self._loop = self._loop, None
         loop.on_tick.discard(self._on_tick)
@@ -66,22 +70,22 @@ class HubRegistration:
 
     # -- its turns --------------------------------------------------------------------------------------------------------
 
-    def begin_turn(self) -> None:
+    def begin_tick(self) -> None:
         """Note that the loop has fired timers since the last turn."""
-        self._timers_ahead = max(0, self._timers_ahead - TIMERS_A_TURN)
+        self._timers_ahead = max(0, self._timers_ahead - TIMERS_A_TICK)
 
-    def fill_timer(self, entries: int) -> None:
+    def count_timer_entries(self, entries: int) -> None:
         """Note that a delivery has put entries into Celery's timer."""
         self._timers_ahead += entries
 
-    def turns_again(self, *, delivered: bool) -> bool:
+    def needs_another_tick(self, *, delivered: bool) -> bool:
         """Return whether the loop has to turn again before it sleeps; `delivered`: this turn had deliveries."""
         # `on_tick` is a set: others, such as the prefork pool, which starts to write a job from there, may have had their turn
         # before a delivery in this one (Celery 5.7, `AsynPool`).
         others_look_again = delivered and len(self._loop.on_tick) > 1
         # What a delivery left for the loop's next turn (`call_soon`: Celery's acks) does not wake it by itself (kombu 5.7,
         # `Hub.create_loop`: the timeout was taken before `on_tick`).
-        return bool(others_look_again or self._timers_ahead or HUB_READY.of(self._loop))
+        return bool(others_look_again or self._timers_ahead or self._has_callbacks(self._loop))
 
     def wake_in(self, seconds: float) -> None:
         """Have the loop turn again in `seconds`. It has taken its timeout for this turn, so one more comes at once."""

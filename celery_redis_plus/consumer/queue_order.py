@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from celery_redis_plus.stored_message import Claimed
 
 #: Queues without a known reason to claim that a claim looks at all the same: their bells are not heard while others have work.
-COLD_QUEUES = 4
+IDLE_QUEUES = 4
 
 
-class Turns:
+class QueueOrder:
     """The order of one channel's queues.
 
     With `round_robin` the queue that has given no message for the longest time is the first to be asked, so that a claim of a
@@ -25,7 +25,7 @@ class Turns:
         self._strategy = strategy
         self._consumed = consumed
         #: Queues with a reason to claim from.
-        self.hot: dict[str, None] = {}
+        self.candidates: dict[str, None] = {}
         #: Queues in the order in which a claim has last looked at them without a reason.
         self._line: dict[str, None] = {}
         #: Queue -> when it last gave messages, as a number that grows.
@@ -43,7 +43,7 @@ class Turns:
         """Return the queues that the next claim asks, in order: those with a reason, and some others in turn.
 
         The others are as many as the last claim brought messages, so that each queue is looked at once while the channel gets
-        about as many messages as it has queues; with `few` they are `COLD_QUEUES`.
+        about as many messages as it has queues; with `few` they are `IDLE_QUEUES`.
         """
         consumed = self._consumed
         if len(consumed) == 1:
@@ -52,14 +52,14 @@ class Turns:
             return sorted(consumed)
         if self._strategy == "priority":
             return list(consumed)
-        chosen = [*self.hot, *self.cold(COLD_QUEUES if few else max(COLD_QUEUES, self.brought))]
+        chosen = [*self.candidates, *self.idle(IDLE_QUEUES if few else max(IDLE_QUEUES, self.brought))]
         served = self._served
         chosen.sort(key=lambda queue: served.get(queue, 0))
         return chosen
 
-    def cold(self, most: int) -> list[str]:
+    def idle(self, most: int) -> list[str]:
         """Return up to `most` queues without a reason, those first that were not returned for the longest time."""
-        line, hot = self._line, self.hot
+        line, candidates = self._line, self.candidates
         if len(line) != len(self._consumed):
             for queue in self._consumed:
                 line.setdefault(queue)
@@ -69,7 +69,7 @@ class Turns:
                 break
             if queue not in self._consumed:
                 del line[queue]
-            elif queue not in hot:
+            elif queue not in candidates:
                 del line[queue]
                 line[queue] = None
                 chosen.append(queue)
@@ -91,13 +91,13 @@ class Turns:
 
     def forget(self, queue: str) -> None:
         """Forget a queue that is consumed no more."""
-        self.hot.pop(queue, None)
+        self.candidates.pop(queue, None)
         self._line.pop(queue, None)
         self._served.pop(queue, None)
 
     def clear(self) -> None:
         """Forget all queues."""
-        self.hot.clear()
+        self.candidates.clear()
         self._line.clear()
         self._served.clear()
 

@@ -1,0 +1,31 @@
+"""How much a channel may still deliver and claim, as its `QueueConsumers` asks it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Credit(Protocol):
+    """The prefetch limit of one channel, and the messages that it has delivered and not settled."""
+
+    #: How many messages may be delivered and not settled; 0 is no limit.
+    prefetch_count: int
+
+    @property
+    def busy(self) -> bool:
+        """Whether a message is delivered and not settled."""
+
+    def can_consume(self) -> bool:
+        """Return whether one more message may be delivered."""
+
+    def credit(self, buffered: int, most: int) -> int:
+        """Return how many messages, at `most`, a claim may take beside the `buffered` ones."""
+
+    def unsettled(self) -> dict[str, Any]:
+        """Return the messages that are delivered and not settled, by tag, in the order of delivery."""
+
+    def ack(self, delivery_tag: str) -> None:
+        """Settle a message as done."""
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Settle a message that was not done: to the dead letters, or back in place."""

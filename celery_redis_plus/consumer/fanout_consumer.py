@@ -1,0 +1,177 @@
+"""The broadcasts of one channel: subscriptions, deliveries and settlements."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.consumer.delivery_tracking import HEADER
+from celery_redis_plus.consumer.queue_consumers import UNREADABLE, Payload
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.fanout.entries import Entry
+    from celery_redis_plus.broker.fanout.reader import Delivery
+    from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor
+    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.credit import Credit
+    from celery_redis_plus.keys import FanoutKeys
+
+logger = logging.getLogger(__name__)
+
+#: Makes a payload of a stream's entry and a delivery tag; the third argument tells whether it is delivered again.
+Decode = Callable[["Entry", str, bool], Payload]
+
+
+class FanoutConsumer:
+    """Broadcasts of one channel. What is bound is bound for all channels of the connection."""
+
+    def __init__(
+        self,
+        connection: BrokerConnection,
+        credit: Credit,
+        consumed: Mapping[str, Callable[[Payload], Any]],
+        *,
+        decode: Decode,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            connection: the connections to the broker.
+            credit: the channel's prefetch limit.
+            consumed: queue -> the function that its deliveries are handed to; the caller keeps it up to date.
+            decode: makes a payload of a stream's entry; raises one of `UNREADABLE` where it cannot.
+        """
+        self._connection = connection
+        self._credit = credit
+        self._consumed = consumed
+        self._decode = decode
+        #: Broadcasts that were delivered and not settled: delivery tag -> position. It outlives the channel, for late acks.
+        self._unsettled: dict[str, SubscriberCursor] = {}
+        #: Queues whose consumer takes broadcasts without acks.
+        self._no_ack: set[str] = set()
+
+    # -- subscriptions ----------------------------------------------------------------------------------------------------
+
+    def bind(self, queue: str, exchange: str, routing_key: str) -> None:
+        """Take the cursor now, so that nothing is missed between binding and consuming."""
+        connection = self._connection
+        keys = connection.fanout_keys(exchange)
+        connection.bound.setdefault(queue, {})[exchange, routing_key] = keys
+        self._position(queue, keys)
+
+    def unbind(self, queue: str, exchange: str, routing_key: str) -> bool:
+        """End what `bind` began; return whether there was such a binding, and the queue's others have to be read anew."""
+        connection = self._connection
+        bound = connection.bound.get(queue, {})
+        keys = bound.pop((exchange, routing_key), None)
+        if keys is None:
+            return False
+        connection.reader.unsubscribe(queue)
+        if all(other != exchange for other, _ in bound):
+            for position in connection.service.positions.owned(connection, queue):
+                if position.stream == keys.stream:
+                    self._end(position)
+            connection.registry.forget_durable(keys, queue)
+        return True
+
+    def forget_queue(self, queue: str, exchanges: Collection[str]) -> None:
+        """Forget the subscriptions of a queue that was deleted, and was bound to fanout `exchanges`."""
+        connection = self._connection
+        connection.bound.pop(queue, None)
+        connection.reader.unsubscribe(queue)
+        self.leave(queue)
+        for exchange in exchanges:
+            connection.registry.forget_durable(connection.fanout_keys(exchange), queue)
+
+    def consume(self, queue: str, *, no_ack: bool) -> None:
+        """Read the queue's broadcasts for this channel, which consumes it."""
+        if no_ack:
+            self._no_ack.add(queue)
+        else:
+            self._no_ack.discard(queue)
+        self.read(queue)
+
+    def read(self, queue: str) -> None:
+        """Read the broadcasts of what the queue is bound to now, if this channel consumes it."""
+        if queue not in self._consumed:
+            return
+        connection = self._connection
+        may = None if queue in self._no_ack else self._may_take
+        for (_, routing_key), keys in connection.bound.get(queue, {}).items():
+            position = self._position(queue, keys)
+            position.decide(connection.service.active_tasks)
+            position.live = True
+            connection.reader.subscribe(position, routing_key, self, may)
+
+    def leave(self, queue: str) -> None:
+        """Note that this connection consumes the queue no more."""
+        for position in self._connection.service.positions.owned(self._connection, queue):
+            self._end(position)
+
+    def orphan(self, delivered: dict[str, Any]) -> None:
+        """Leave the positions of a broken connection to the next one; `delivered` is not settled: tag -> message."""
+        for queue in self._consumed:
+            for position in self._connection.service.positions.owned(self._connection, queue):
+                position.orphan(delivered)
+
+    def forked(self) -> None:
+        """Leave what was delivered to the parent, in a child."""
+        self._unsettled.clear()
+
+    def _position(self, queue: str, keys: FanoutKeys) -> SubscriberCursor:
+        connection = self._connection
+        positions = connection.service.positions
+        position = positions.of(connection, queue, keys.stream)
+        if position is None:
+            known = connection.queues.read(queue)
+            durable = known is not None and known.arguments.durable_subscriber
+            position = connection.registry.subscribe(keys, queue, durable=durable)
+            positions.add(position, connection)
+        position.on_change = connection.waker.wake
+        return position
+
+    def _end(self, position: SubscriberCursor) -> None:
+        self._connection.service.positions.end(position, self._connection.registry)
+
+    def _may_take(self) -> bool:
+        # Asked of the instance: Celery replaces it (worker_disable_prefetch).
+        return self._credit.can_consume()
+
+    # -- deliveries -------------------------------------------------------------------------------------------------------
+
+    def deliver_broadcast(self, delivery: Delivery) -> int:
+        """Deliver a broadcast; return how many entries that has added to Celery's timer.
+
+        Its tag is this process's; what settles it moves the cursor on.
+        """
+        subscription, entry, before, redelivered = delivery
+        position = subscription.position
+        tag = f"{position.id}/{entry[0].decode()}"
+        try:
+            payload = self._decode(entry, tag, redelivered)
+        except UNREADABLE:
+            logger.exception("broadcast %r to queue %r cannot be read; passed over", entry[0], position.queue)
+            return 0
+        deliver = self._consumed.get(position.queue)
+        if deliver is None:
+            return 0
+        if before is not None:
+            position.deliver(tag, entry, before)
+            self._unsettled[tag] = position
+        if HEADER in payload["headers"]:
+            tracking = self._connection.tracking
+            tracking.delivered(payload["headers"], tag, position.id, entry[1][3])
+            if before is None:
+                tracking.settled(tag, Settlement.ACK)
+        deliver(payload)
+        return 1 if payload["headers"].get("eta") else 0
+
+    def settle(self, tag: str, settlement: Settlement) -> bool:
+        """Settle a broadcast; return False where the message is none, or another thread has just settled it."""
+        position = self._unsettled.pop(tag, None)
+        if position is None:
+            return False
+        position.settle(tag, settlement)
+        return True

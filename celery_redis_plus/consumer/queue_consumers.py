@@ -1,0 +1,368 @@
+"""The queues that one channel consumes: when to ask each of them, how much to claim, and what is claimed and not delivered."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus import clock
+from celery_redis_plus.broker.consumers.registry import INTERESTED, NOT_INTERESTED, NOTIFIED, Consumer
+from celery_redis_plus.broker.consumers.unacked import DeliveryState, Settlement
+from celery_redis_plus.consumer.delivery_tracking import HEADER
+from celery_redis_plus.consumer.fetch_request import FetchRequest
+from celery_redis_plus.consumer.queue_order import QueueOrder
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessage
+    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.credit import Credit
+    from celery_redis_plus.consumer.fetch_request import FetchResult
+    from celery_redis_plus.consumer.restricted_queues import RestrictedQueues
+    from celery_redis_plus.stored_message import Claimed
+
+logger = logging.getLogger(__name__)
+
+#: A channel that has more unacked messages does not count them for each claim.
+COUNTED = 100
+#: What reading a message raises that no version of this package has published.
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
+
+#: A message as its consumer gets it: a dict with `headers` and `properties`.
+Payload = dict[str, Any]
+
+
+class QueueConsumers:
+    """The consumers of one channel. Nothing else changes their candidates, recheck times and buffer."""
+
+    def __init__(
+        self,
+        connection: BrokerConnection,
+        restricted_queues: RestrictedQueues,
+        credit: Credit,
+        *,
+        decode: Callable[[Claimed], Payload],
+        on_end: Callable[[str], None],
+    ) -> None:
+        """Consume nothing yet.
+
+        Args:
+            connection: the connections to the broker.
+            restricted_queues: claims from queues with rules.
+            credit: the channel's prefetch limit.
+            decode: makes a payload of a message; raises one of `UNREADABLE` where it cannot.
+            on_end: called with the name of a queue whose consumer was ended by the server.
+        """
+        self._connection = connection
+        self._restricted_queues = restricted_queues
+        self.credit = credit
+        self._decode = decode
+        self._on_end = on_end
+        #: queue -> the function that its deliveries are handed to; in the order of consumption.
+        self.consumed: dict[str, Callable[[Payload], Any]] = {}
+        #: queue -> the consumer as the server knows it.
+        self.consumers: dict[str, Consumer] = {}
+        #: queue -> the key of the wake-up of this channel's consumer of it.
+        self.bells: dict[str, bytes] = {}
+        #: queue -> when to ask it again without a wake-up, on `clock`, in seconds.
+        self.recheck_at: dict[str, float] = {}
+        #: Claimed and not delivered.
+        self.buffer: deque[Claimed] = deque()
+        self.order = QueueOrder(connection.options.queue_order_strategy, self.consumed)
+        #: Queues that there is a reason to claim from.
+        self.candidates = self.order.candidates
+        #: Queues that were declared again, as the duties have noticed.
+        self._redeclared: deque[str] = deque()
+        self._no_ack: set[str] = set()
+        #: The work on a message begins with its delivery; else the consumer calls `Message.begin`.
+        self.begins_at_delivery = True
+
+    # -- which queues ------------------------------------------------------------------------------------------------------
+
+    def consume(
+        self, queue: str, tag: str, deliver: Callable[[Payload], Any], *, priority: int, exclusive: bool, no_ack: bool
+    ) -> None:  # fmt: skip
+        """Hand the messages of `queue` to `deliver` from now on.
+
+        Args:
+            queue: its name.
+            tag: the consumer's.
+            deliver: gets each payload.
+            priority: of the consumer.
+            exclusive: consume the queue alone.
+            no_ack: a delivered message counts as settled.
+
+        Raises:
+            AccessRefused: another consumer has the queue alone, or this one wants to and there are others.
+            ResourceLocked: another connection declared it with `exclusive=True`.
+        """
+        self._join(queue, tag, priority, exclusive=exclusive)
+        self.consumed[queue] = deliver
+        if no_ack:
+            self._no_ack.add(queue)
+        else:
+            self._no_ack.discard(queue)
+        self.candidates[queue] = None
+
+    def _join(self, queue: str, tag: str, priority: int, *, exclusive: bool) -> None:
+        if queue in self.consumers:
+            return
+        connection = self._connection
+        consumer = Consumer(
+            connection.new_consumer_id(), queue, tag, priority=priority, exclusive=exclusive, state=self._state_of(queue),
+            on_redeclared=self._redeclared_by_others(queue),
+        )  # fmt: skip
+        known = connection.queues.read(queue)
+        self._restricted_queues.note(queue, restricted=connection.consumers.join(consumer, patient=True))
+        self.consumers[queue] = consumer
+        self._choose_bell(queue)
+        if known is not None and known.arguments.max_unacked is not None:
+            connection.service.unacked_messages.limited.add(queue)
+        connection.watch_queue(queue, consumer)
+
+    def _choose_bell(self, queue: str) -> None:
+        """Choose the wake-up of this channel's consumer of a queue, by what the queue was declared with."""
+        connection, consumer = self._connection, self.consumers[queue]
+        declared = connection.queues.arguments(queue)
+        alone = declared is not None and declared.single_active
+        self.bells[queue] = connection.keys.queue(queue).wakeup_of(consumer.id if alone else str(consumer.priority or ""))
+
+    def _redeclared_by_others(self, queue: str) -> Callable[[], None]:
+        """Return what the duties call; it does not keep alive a channel that was dropped."""
+        reference = weakref.ref(self)
+
+        def note() -> None:
+            alive = reference()
+            if alive is not None:
+                alive.note_redeclared(queue)
+
+        return note
+
+    def note_redeclared(self, queue: str) -> None:
+        """Note that a queue was declared again, by any process. From any thread."""
+        self._redeclared.append(queue)
+        self._connection.waker.wake()
+
+    def _state_of(self, queue: str) -> Callable[[], str]:
+        """Return what tells the duties of a consumer's state, without keeping the channel alive."""
+        reference = weakref.ref(self)
+
+        def tell() -> str:
+            alive = reference()
+            if alive is None or not alive.available(1):
+                return NOT_INTERESTED
+            return NOTIFIED if queue in alive.candidates else INTERESTED
+
+        return tell
+
+    def end(self, queue: str) -> None:
+        """End the consumer of a queue. What it has claimed and nobody has seen goes back in place at once."""
+        self.consumed.pop(queue, None)
+        self.order.forget(queue)
+        self.recheck_at.pop(queue, None)
+        self._no_ack.discard(queue)
+        connection = self._connection
+        connection.reader.unsubscribe(queue)
+        if connection.broken:
+            return
+        self.release_buffered(queue)
+        consumer = self.consumers[queue]
+        # In this order: the duties list it again, should they find it watched and not on the list.
+        connection.service.watched.remove(queue, consumer.id)
+        connection.consumers.leave(queue, consumer.id)
+        del self.consumers[queue]
+
+    def strike_off(self) -> list[str]:
+        """Leave the lists of consumers after the connection broke; return the queues that something is claimed from."""
+        service = self._connection.service
+        for queue, consumer in self.consumers.items():
+            service.consumer_heartbeats.deregister(queue, consumer.id)
+            service.watched.remove(queue, consumer.id)
+        queues = [*self.consumed, *(message.queue for message in self.buffer)]
+        self.buffer.clear()
+        return queues
+
+    def clear(self) -> None:
+        """Forget all consumers, of a channel that is closed."""
+        self.consumed.clear()
+        self.consumers.clear()
+        self.order.clear()
+
+    def forked(self) -> None:
+        """Leave consumers and messages to the parent, in a child; `consumed` stays, and so the next `drain_events` raises."""
+        self.buffer.clear()
+        self.consumers.clear()
+        self.order.clear()
+        self.recheck_at.clear()
+
+    # -- what to claim -----------------------------------------------------------------------------------------------------
+
+    def available(self, most: int) -> int:
+        """Return how many messages, at `most`, may be claimed now."""
+        return self.credit.credit(len(self.buffer), most)
+
+    def next_request(self, credit: int) -> FetchRequest:
+        """Return the request for up to `credit` messages that is made next."""
+        queues = self.order.next_queues(few=self._restricted_queues.has_rules)
+        unacked = self._count_unacked(queues) if credit > 1 else ()
+        return FetchRequest(queues, credit, self.order.share, unacked, self.candidates, self.consumers)
+
+    def _count_unacked(self, queues: Sequence[str]) -> Sequence[int]:
+        """Return how many messages of each queue this channel has delivered; nothing where it has too many to count."""
+        delivered = self.credit.unsettled()
+        if len(delivered) > COUNTED:
+            return ()
+        counts = Counter(self._connection.service.unacked_messages.queues_of(delivered))
+        return [counts[queue] for queue in queues]
+
+    def mark_checked(self, queues: Iterable[str]) -> None:
+        """Note that a claim asks the queues: there is no other reason to, until its result says so or a wake-up comes."""
+        for queue in queues:
+            self.candidates.pop(queue, None)
+
+    def add(self, result: FetchResult, asked_at: float) -> None:
+        """Take the result of a claim that was made at `asked_at`, on `clock`, in seconds."""
+        self._apply(result)
+        fresh = self._connection.service.unacked_messages.add(result.messages, self._connection.id, asked_at)
+        self.buffer.extend(self.order.took(fresh))
+
+    def _apply(self, result: FetchResult) -> None:
+        for queue in result.released:
+            self.release_buffered(queue)
+        for queue in result.ended:
+            if queue in self.consumers:
+                self.end(queue)
+                self._on_end(queue)
+        if result.recheck_at:
+            self.recheck_at.update(result.recheck_at)
+        for queue in result.more:
+            if queue in self.consumed:
+                self.candidates[queue] = None
+
+    def add_candidates(self, queues: Iterable[str]) -> None:
+        """Ask those of the queues that are consumed here with the next claims."""
+        self.candidates.update((queue, None) for queue in queues if queue in self.consumed)
+
+    def add_due_candidates(self) -> None:
+        """Ask the queues with the next claim for which the time has come."""
+        while self._redeclared:
+            queue = self._redeclared.popleft()
+            if queue in self.consumed:
+                self._choose_bell(queue)
+                self.candidates[queue] = None
+        if not self.recheck_at:
+            return
+        now = clock.now_s()
+        for queue in [queue for queue, at in self.recheck_at.items() if at <= now]:
+            del self.recheck_at[queue]
+            if queue in self.consumed:
+                self.candidates[queue] = None
+                if not self.available(1):
+                    # Another consumer shall look.
+                    self._connection.waiter.notify(self.bells[queue])
+
+    def recheck_all(self) -> None:
+        """Ask every queue with the next claims."""
+        self.candidates.update(dict.fromkeys(self.consumed))
+
+    def release_buffered(self, queue: str | None = None) -> None:
+        """Release what is claimed from a queue, or from all of them, and not delivered: in place, unseen."""
+        unacked_messages = self._connection.service.unacked_messages
+        gone = {message.tag for message in self.buffer if queue is None or message.queue == queue}
+        if not gone:
+            return
+        self.buffer = deque(message for message in self.buffer if message.tag not in gone)
+        released = [one for tag in gone if (one := unacked_messages.settle(tag, Settlement.RELEASE_UNSEEN)) is not None]
+        self._connection.acknowledger.settle_or_defer(released, Settlement.RELEASE_UNSEEN)
+
+    # -- deliveries --------------------------------------------------------------------------------------------------------
+
+    def deliver_next(self) -> int:
+        """Deliver the first buffered message; return how many entries that has added to Celery's timer."""
+        claimed = self.buffer[0]
+        connection, queue = self._connection, claimed.queue
+        if not self._may_deliver(queue):
+            return 0
+        unacked = connection.service.unacked_messages.find(claimed.tag)
+        if unacked is not None and not self._still_ours(unacked):
+            self.buffer.popleft()
+            return 0
+        deliver = self.consumed.get(queue)
+        if deliver is None:
+            self.buffer.popleft()
+            self._release_unseen(claimed.tag)
+            return 0
+        payload = self.read(claimed, unacked, begins=self.begins_at_delivery)
+        # Only now: until it is delivered or gone, a release of the buffer has to find it.
+        self.buffer.popleft()
+        if payload is None:
+            return 0
+        if unacked is not None:
+            unacked.state = DeliveryState.DELIVERED
+        headers = payload["headers"]
+        if HEADER in headers:
+            connection.tracking.delivered(headers, claimed.tag, queue)
+        if queue in self._no_ack:
+            self.credit.ack(claimed.tag)
+        deliver(payload)
+        # Celery sends a task with an eta through its timer even when the eta has passed.
+        return 1 if headers.get("eta") else 0
+
+    def _may_deliver(self, queue: str) -> bool:
+        """Return whether what is claimed from `queue` may be delivered; if not, it has been released."""
+        consumer = self.consumers.get(queue)
+        result = None if consumer is None else self._restricted_queues.check_active(consumer)
+        if result is None:
+            return True
+        before = len(self.buffer)
+        self._apply(result)
+        return len(self.buffer) == before
+
+    def _still_ours(self, unacked: UnackedMessage) -> bool:
+        """Return whether a buffered message is still ours to deliver: not if we stood still, and others have it by now."""
+        if unacked.state is not DeliveryState.BUFFERED:
+            # It came twice, and was delivered under its later claim.
+            return False
+        if self._connection.leases.still_holds(unacked):
+            return True
+        self._connection.service.unacked_messages.discard(unacked)
+        return False
+
+    def _release_unseen(self, tag: str) -> None:
+        unacked = self._connection.service.unacked_messages.settle(tag, Settlement.RELEASE_UNSEEN)
+        if unacked is not None:
+            self._connection.acknowledger.post(unacked, Settlement.RELEASE_UNSEEN)
+
+    def read(self, claimed: Claimed, unacked: UnackedMessage | None, *, begins: bool) -> Payload | None:
+        """Return what is delivered of a message, fetching a large body; None where there is nothing to deliver.
+
+        Args:
+            claimed: the message.
+            unacked: the record of it.
+            begins: the work on it begins with its delivery.
+        """
+        # Before it is fetched and decoded: a body can kill the process that reads it, and that has to count as a failure.
+        if unacked is not None and (begins or claimed.body is None):
+            self._connection.acknowledger.begin(unacked)
+        try:
+            if claimed.body is None:
+                claimed.body = self._connection.claim_commands.fetch_body(claimed)
+            if claimed.body is None:
+                logger.warning("message %s of queue %r is gone: the queue was deleted, or expired", claimed.tag, claimed.queue)
+                self.credit.ack(claimed.tag)
+                return None
+            return self._decode(claimed)
+        except UNREADABLE:
+            logger.exception("message %s of queue %r cannot be read: to the dead letters", claimed.tag, claimed.queue)
+            self.credit.reject(claimed.tag)
+            return None
+
+    def take_buffered(self, queue: str) -> Claimed | None:
+        """Take the first message of the queue that was claimed for a consumer, and not delivered yet."""
+        for claimed in self.buffer:
+            if claimed.queue == queue:
+                self.buffer.remove(claimed)
+                return claimed
+        return None

@@ -1,0 +1,63 @@
+"""Which wake-ups a connection's channels wait for, and what a wake-up, or the end of the wait, gives them reason to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.fetch_policy import FetchPolicy
+    from celery_redis_plus.consumer.queue_consumers import QueueConsumers
+
+
+class WakeupListener:
+    """The blocked call that waits for the wake-ups of all channels of a connection."""
+
+    def __init__(self, connection: BrokerConnection, consumers: list[QueueConsumers], policy: FetchPolicy) -> None:
+        """Wait for `consumers`, which the caller keeps up to date, as `policy` lets them claim."""
+        self._connection = connection
+        self._consumers = consumers
+        self._policy = policy
+
+    def arm(self) -> None:
+        """Wait for the wake-ups of the queues for which there is credit, unless a call that covers them is out already."""
+        waiter = self._connection.waiter
+        wanted = self._wanted()
+        if wanted and not waiter.armed:
+            waiter.arm(wanted)
+        elif waiter.armed and not set(wanted) <= set(waiter.armed):
+            waiter.wake()
+            self.take(wait=True)
+            if any(consumers.candidates for consumers in self._consumers):
+                # A wake-up came meanwhile: claim first.
+                self._connection.waker.wake()
+            else:
+                waiter.arm(wanted)
+
+    def take(self, *, wait: bool = False) -> None:
+        """Read an ended wait: a queue with a wake-up is a candidate; after a timeout every queue is."""
+        waiter = self._connection.waiter
+        if not waiter.armed or not (wait or waiter.arrived()):
+            return
+        bell = waiter.take()
+        used, delayed = False, self._policy.delay_s() > 0
+        for consumers in self._consumers:
+            if bell is None:
+                consumers.recheck_all()
+                used = True
+                continue
+            queues = [queue for queue in consumers.consumed if consumers.bells[queue] == bell]
+            if queues:
+                consumers.add_candidates(queues)
+                used = used or (not delayed and consumers.available(self._policy.batch) > 0)
+        if not used and bell is not None:
+            # Woken for nothing: cancelled, or out of credit. The next in line shall look.
+            waiter.notify(bell)
+
+    def _wanted(self) -> tuple[bytes, ...]:
+        """Return the wake-ups of the queues for which there is credit; none while no claim may be made."""
+        bells: dict[bytes, None] = {}
+        for consumers in () if self._policy.delay_s() else self._consumers:
+            if consumers.consumed and consumers.available(self._policy.batch) > 0:
+                bells.update(dict.fromkeys(consumers.bells[queue] for queue in consumers.consumed))
+        return tuple(bells)
