@@ -302,12 +302,14 @@ class CommandConnection(PersistentConnection):
         self.outcome_unknown = False
         try:
             self._busy = True
+            # The call itself is still needed: an error names its keys.
+            written = packed
             if script is not None and script.sha not in self._loaded:
-                packed = self._with_source(script, packed)
+                written = self._with_source(script, packed)
             if self._outbox:
-                packed = self._behind_outbox(packed)
+                written = self._behind_outbox(written)
             self.outcome_unknown = True
-            send(connection, packed)
+            send(connection, written)
             if self._pending:
                 self._read_pending()
             reply = self._read()
