@@ -6,7 +6,7 @@
 -- ARGV  1 repair (0/1)  2 priority 0 comes first (0/1)  3 time that a claimed message gets whose place was lost (ms), then tags
 -- Returns per violation: tag, rule, what was found.
 -- @include now
--- @include tag
+-- @include ageing
 -- @include state_keys
 
 local NAMES = { 'ready', 'delayed', 'index', 'dlx_outbox', 'dead' }
@@ -20,8 +20,8 @@ end
 local repair = ARGV[1] == '1'
 local low_first = ARGV[2] == '1'
 local now = now_ms()
-local record = redis.call('HMGET', queue.meta, 'id', 'ttl', 'dlx')
-local known, ttl, exchange = record[1], record[2], record[3]
+local record = redis.call('HMGET', queue.meta, 'id', 'ttl', 'dlx', 'ageing')
+local known, ttl, exchange, level = record[1], record[2], record[3], level_of(record[4])
 local found = {}
 
 local function report(tag, rule, what)
@@ -34,11 +34,21 @@ end
 local function original_score(hash, tag)
   local since = tonumber(redis.call('ZSCORE', queue.delayed, tag) or '') or tonumber(string.sub(tag, 1, 11), 16) or now
   if not (since >= 0 and since < LEVEL) then since = now end
+  local rank = tonumber(redis.call('HGET', hash, 'rank'))
+  if rank then return text(rank * level + since) end
   local envelope = string.match(redis.call('HGET', hash, 'payload'), '^[^\n]*')
   local readable, data = pcall(cjson.decode, envelope)
   local properties = readable and type(data) == 'table' and data.properties
   local priority = type(properties) == 'table' and tonumber(properties.priority) or 0
-  return text((low_first and priority or 255 - priority) * LEVEL + since)
+  return text((low_first and priority or 255 - priority) * level + since)
+end
+
+-- When a message that was delayed is due: the time in its score, and after its own `delay` at the latest. After a step of the clock
+-- back the score of a message with an ETA may lie behind that: it comes late, and never early.
+local function due_of(fields)
+  local score, delay, rank = tonumber(fields[1]), fields[7], fields[8]
+  local due = score - rank_of(score, rank) * level
+  return delay and math.min(due, now + delay) or due
 end
 
 local function put(place, score, tag)
@@ -61,8 +71,8 @@ local function put_home(hash, tag, fields)
   elseif died then
     put(exchange and 'dlx_outbox' or 'dead', fields[5] or text(now), tag)
     return exchange and 'dlx_outbox' or 'dead'
-  elseif score and tonumber(score) % LEVEL > now then
-    put('delayed', text(tonumber(score) % LEVEL), tag)
+  elseif score and due_of(fields) > now then
+    put('delayed', text(due_of(fields)), tag)
     return 'delayed'
   end
   put('ready', score or original_score(hash, tag), tag)
@@ -105,7 +115,7 @@ local function check_fields(hash, tag, place, fields)
     -- Nobody can settle it or keep it: what the sweep would do at its deadline is done now.
     redis.call('ZREM', queue.index, tag)
     put('ready', score, tag)
-    redis.call('HDEL', hash, 'score', 'owner')
+    redis.call('HDEL', hash, 'score', 'delay', 'owner')
     return 'ready'
   end
   if #wrong > 0 then redis.call('HDEL', hash, unpack(wrong)) end
@@ -124,7 +134,7 @@ local function check_position(hash, tag, place, fields)
   if place == 'ready' then
     right = original_score(hash, tag)
   elseif place == 'delayed' and fields[1] then
-    right = text(tonumber(fields[1]) % LEVEL)
+    right = text(due_of(fields))
   elseif place == 'index' then
     right = text(now + ARGV[3])
   end
@@ -193,14 +203,14 @@ local function check(tag)
   -- What is in the trash alone is being freed.
   if trashed > 0 and trashed == #where then return end
   if not check_hash(hash, tag, table.concat(where, ', ')) then return end
-  local fields = redis.call('HMGET', hash, 'score', 'claim', 'owner', 'reason', 'died', 'expires')
+  local fields = redis.call('HMGET', hash, 'score', 'claim', 'owner', 'reason', 'died', 'expires', 'delay', 'rank')
   local place = where[1]
   if #where == 0 then
     report(tag, 'no-place', 'in no set')
     if not repair then return end
     place = put_home(hash, tag, fields)
     if place == 'ready' then
-      redis.call('HDEL', hash, 'score')
+      redis.call('HDEL', hash, 'score', 'delay')
       fields[1] = false
     end
   elseif #where > 1 then

@@ -4,3 +4,8 @@
 local function level_of(ageing)
   return tonumber(ageing) or LEVEL
 end
+
+-- The rank (0-255, 0 first) of a message: its field `rank`, where its score does not tell it.
+local function rank_of(score, rank)
+  return tonumber(rank) or math.floor(score / LEVEL)
+end

@@ -36,8 +36,7 @@ local function rebase_delayed_message(queue, tag, due, now, newest, ageing)
   if not (latest and due > latest) then return end
   local score = tonumber(fields[2])
   if score then
-    local rank = tonumber(fields[3]) or math.floor(score / LEVEL)
-    local place = rank * level_of(ageing) + math.max(latest, newest)
+    local place = rank_of(score, fields[3]) * level_of(ageing) + math.max(latest, newest)
     if place < score then redis.call('HSET', hash, 'score', text(place)) end
   end
   redis.call('ZADD', queue.delayed, text(latest), tag)

@@ -11,6 +11,8 @@ from celery_redis_plus.maintenance import sweeper as sweeper_module
 from celery_redis_plus.stored_message import Outgoing
 from tests.integration.broker.conftest import make_broker
 from tests.integration.clock.test_back import sweeper_of
+from tests.support.inbox import Inbox, publish
+from tests.support.waiting import wait_until
 
 HOUR_S = 3600
 DELAY_MS = 5000
@@ -224,3 +226,11 @@ def test_the_life_of_a_delayed_message_begins_when_its_own_delay_ends(clock, bro
     sweep_again(sweeper)
     ((_, expires),) = redis_client.zrange("expiry:{q}", 0, -1, withscores=True)
     assert 60_000 - SLACK_MS < expires - clock.now_ms <= 60_000
+
+
+def test_a_delayed_message_comes_in_time_over_living_connections(clock, connect, redis_client):
+    inbox = Inbox(connect(visibility_timeout=6).channel(), "q")
+    publish(inbox.channel, "q", 1, headers={"x-delay": 1500})
+    wait_until(lambda: redis_client.hget("meta:{q}", "swept"))
+    clock.step(-HOUR_S)
+    inbox.drain(1, timeout_s=1.5 + SLACK_MS / 1000 + 2)
