@@ -86,7 +86,8 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
   -- The score of a queue with ageing does not tell the priority.
   if record[9] then redis.call('HSET', hash, 'rank', rank) end
   if ttl then redis.call('PEXPIRE', hash, ttl) end
-  if record[5] and limits_bytes(record[5]) then redis.call('HINCRBY', meta, 'bytes', size_of(hash)) end
+  -- One that keeps the tag of a time without limits is not counted out either.
+  if record[5] and is_bounded(tag) and limits_bytes(record[5]) then redis.call('HINCRBY', meta, 'bytes', size_of(hash)) end
   if logged then log_published(meta, tag, record.description, payload, eta - now) end
   return tag
 end

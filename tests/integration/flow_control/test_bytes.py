@@ -1,0 +1,26 @@
+"""The bytes that a queue with `x-max-length-bytes` counts for: what is counted in is counted out."""
+
+from __future__ import annotations
+
+import kombu
+
+from tests.support.inbox import Inbox, declare, publish
+from tests.support.waiting import wait_until
+
+
+def test_a_replayed_message_from_before_the_limits_is_not_counted(channel, redis_client):
+    meta = channel.session.keys.queue("q").meta
+    declare(channel, "q")
+    publish(channel, "q", "old")
+    inbox = Inbox(channel, kombu.Queue("q", no_declare=True), ack=False)
+    inbox.drain(1)
+    inbox.messages[0].reject()
+    (letter,) = wait_until(lambda: channel.session.dead_letters.page("q"))
+    # The record was assumed until now: the first process that knows the limits declares the queue.
+    redis_client.hset(meta, "assumed", 1)
+    declare(channel, "q", arguments={"x-max-length-bytes": 1000})
+    assert redis_client.hexists(meta, "limited")
+
+    assert channel.session.dead_letters.replay(letter)
+    assert channel.queue_purge("q") == 1
+    assert int(redis_client.hget(meta, "bytes") or 0) == 0
