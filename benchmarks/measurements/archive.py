@@ -41,7 +41,6 @@ local function error_of() end
     "include/tag_flags.lua": """\
 local PLAIN, BOUNDED, LOGGED, BOUNDED_AND_LOGGED = 46, 126, 45, 61
 local function is_plain() return true end
-local function is_bounded() return false end
 """,
 }
 

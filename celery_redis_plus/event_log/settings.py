@@ -5,8 +5,11 @@ The scripts read it (`lua/include/log_event.lua`), so what one process sets hold
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from celery_redis_plus.keys import decode_name, encode_name
 
 if TYPE_CHECKING:
     from celery_redis_plus.keys import QueueKeys
@@ -44,13 +47,19 @@ class EventLogSettings:
         )
 
     def record(self, keys: QueueKeys) -> bytes:
-        """Return the record's field for one queue.
-
-        Numbers: permille, index, payload, maxlen, hard maxlen, age in ms, the lengths of five keys; then the events as
-        `,one,two,` or `*`; then the keys, of which no script has to spell one.
-        """
-        named = (keys.events, keys.events_meta, keys.events_readers, keys.event_index, keys.task_index)
-        bounds = (self.maxlen, self.hard_maxlen, self.max_age_ms)
-        numbers = (self.permille, int(self.index), int(self.payload), *bounds, *map(len, named))
-        chosen = f",{','.join(self.events)}," if self.events else "*"
-        return f"{' '.join(map(str, numbers))} {chosen} ".encode() + b"".join(named)
+        """Return the record's field for one queue: JSON, which the scripts decode, with the keys, which no script spells."""
+        fields = {
+            "permille": self.permille,
+            "index": self.index,
+            "payload": self.payload,
+            "maxlen": self.maxlen,
+            "hard_maxlen": self.hard_maxlen,
+            "age": self.max_age_ms,
+            "chosen": f",{','.join(self.events)}," if self.events else "*",
+            "events": decode_name(keys.events),
+            "meta": decode_name(keys.events_meta),
+            "readers": decode_name(keys.events_readers),
+            "event_index": decode_name(keys.event_index),
+            "task_index": decode_name(keys.task_index),
+        }
+        return encode_name(json.dumps(fields, ensure_ascii=False))

@@ -54,19 +54,7 @@ local function log_of(meta, event_log)
   _logs[meta] = false
   if event_log == nil then event_log = redis.call('HGET', meta, 'event_log') end
   if not event_log then return false end
-  local permille, index, payload, maxlen, hardest, age, events, of_log, readers, event_index, task_index, chosen, at =
-    string.match(event_log, '^(%d+) (%d) (%d) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+) ()')
-  local log = { permille = tonumber(permille), index = index == '1', payload = payload == '1', age = age,
-    maxlen = tonumber(maxlen), hardest = tonumber(hardest), chosen = chosen }
-  local function next_key(length)
-    at = at + length
-    return string.sub(event_log, at - length, at - 1)
-  end
-  log.events = next_key(events)
-  log.meta = next_key(of_log)
-  log.readers = next_key(readers)
-  log.event_index = next_key(event_index)
-  log.task_index = next_key(task_index)
+  local log = cjson.decode(event_log)
   local state = redis.pcall('HMGET', log.meta, 'epoch', 'checked', 'full', 'run')
   if state.err then return false end
   local now, ts = now_ms_and_us()

@@ -43,7 +43,7 @@ local function trim_events(meta)
   local past = first + math.min(length, MOST_TRIMMED)
   local kept = math.max(first + length - log.maxlen, first_kept_by_age(log, text(epoch), first, past, (now_ms() - log.age) * 1000))
   local uncommitted = first_uncommitted(log, epoch, past)
-  kept = math.min(past, math.max(math.min(kept, uncommitted), first + length - log.hardest))
+  kept = math.min(past, math.max(math.min(kept, uncommitted), first + length - log.hard_maxlen))
   if kept <= first then return 0, skipped end
   local trimmed = redis.call('XTRIM', log.events, 'MINID', text(epoch) .. '-' .. text(kept))
   local overrun = math.min(trimmed, math.max(0, kept - math.max(first, uncommitted)))
