@@ -67,12 +67,13 @@ _BY_CODE: dict[str, type[CeleryRedisPlusError]] = {
 
 _MAX_CLIENTS = "max number of clients reached"
 _MAX_CLIENTS_REMEDY = "raise the server's maxclients, or run fewer processes"
-#: What a command within a script says that the user may not run: its code is ERR (script.c of Redis and Valkey).
-DENIED_IN_SCRIPT = "ACL failure in script"
+#: What a command within a script says that the user may not run: its code is ERR (script.c of Valkey and Redis; Redis 7.0 has
+#: the second text, which names no command).
+DENIED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
 _BY_TEXT: tuple[tuple[str, type[CeleryRedisPlusError]], ...] = (
     ("DB index is out of range", InvalidAddress),
     ("SELECT is not allowed in cluster mode", InvalidAddress),
-    (DENIED_IN_SCRIPT, NoPermission),
+    *((text, NoPermission) for text in DENIED_IN_SCRIPT),
 )
 
 

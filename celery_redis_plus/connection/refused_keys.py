@@ -115,7 +115,7 @@ def _is_about_call(error: ResponseError) -> bool:
 
 
 def _is_denied(error: ResponseError) -> bool:
-    return isinstance(error, NoPermissionError) or DENIED_IN_SCRIPT in str(error)
+    return isinstance(error, NoPermissionError) or any(text in str(error) for text in DENIED_IN_SCRIPT)
 
 
 def _is_about_keys(error: ResponseError) -> bool:
