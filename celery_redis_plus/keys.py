@@ -140,6 +140,8 @@ class QueueKeys:
     claim: tuple[bytes, ...]
     #: What the ack script takes.
     ack: tuple[bytes, ...]
+    #: What the delete script takes.
+    delete: tuple[bytes, ...]
     #: What the scripts take that deal with consumers; `lua/include/consumers.lua` has the same order.
     consumer_keys: tuple[bytes, ...]
 
@@ -282,6 +284,21 @@ class Keys:
             state_keys=state_keys,
             claim=(ready, index, message, wakeup, meta, expiry, delayed, consumers, with_credit),
             ack=(index, ready, delayed, dead, dlx_outbox, message, meta),
+            delete=(
+                trash,
+                meta,
+                wakeup,
+                schedule_wakeup,
+                consumers,
+                expiry,
+                with_credit,
+                consumer,
+                ready,
+                delayed,
+                index,
+                dlx_outbox,
+                dead,
+            ),
             consumer_keys=(*state_keys, consumers, consumer, with_credit),
         )
 

@@ -140,19 +140,7 @@ class Maintenance(World):
     def delete_and_declare_again(self, queue: str, dies: bool) -> None:
         ready = len(self.live(queue, "ready"))
         if dies:
-            keys = self.keys.queue(queue)
-            others = [
-                keys.trash,
-                keys.meta,
-                keys.wakeup,
-                keys.schedule_wakeup,
-                keys.consumers,
-                keys.expiry,
-                keys.with_credit,
-                keys.consumer,
-            ]
-            sets = [keys.ready, keys.delayed, keys.index, keys.dlx_outbox, keys.dead]
-            self.commands.call(script("delete"), [*others, *sets], 0, 0, 0, "")
+            self.commands.call(script("delete"), self.keys.queue(queue).delete, 0, 0, 0, "")
         else:
             assert self.queues.delete(queue) == ready
         for message in [m for m in self.messages.values() if m.queue == queue]:

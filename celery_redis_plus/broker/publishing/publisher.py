@@ -186,10 +186,8 @@ class Publisher:
         if message.unique is not None and publish is not self._publish_dead:
             last = (*last, message.unique)
         with self._commands.exclusive():
-            if queue in attempt.pending:
-                producer, number, retry = self._number_of_retry(queue, attempt)
-            else:
-                (producer, number), retry = self._commands.next_number(), 0
+            is_retry = queue in attempt.pending
+            producer, number, retry = self._number_of_retry(queue, attempt) if is_retry else (*self._commands.next_number(), 0)
             keys = publish.keys(queue, producer)
             if len(message.body) > LARGE_BODY:
                 check_size(message)
@@ -284,10 +282,8 @@ class Publisher:
         if len(payload) > MAX_BODY:
             raise MessageTooLarge(f"broadcast of {len(payload)} bytes to {exchange!r}: at most {MAX_BODY} bytes")
         with self._commands.exclusive():
-            if exchange in attempt.pending:
-                producer, number, retry = self._number_of_retry(exchange, attempt)
-            else:
-                (producer, number), retry = self._commands.next_number(), 0
+            is_retry = exchange in attempt.pending
+            producer, number, retry = self._number_of_retry(exchange, attempt) if is_retry else (*self._commands.next_number(), 0)
             identity = b"%b.%d" % (producer, number)
             arguments = (
                 payload, routing_key, identity, target.maxlen, number, retry, self._window, target.max_age_ms,

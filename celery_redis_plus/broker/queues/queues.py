@@ -367,20 +367,9 @@ class Queues:
         self, name: str, *, if_unused: bool = False, if_empty: bool = False, if_gone: bool = False, if_id: bytes = b""
     ) -> tuple[int, int, int, bytes]:
         """Run the delete script; return whether it did, the ready messages, whether the queue was transient, its archive."""
-        keys = self._keys.queue(name)
-        sets = [keys.ready, keys.delayed, keys.index, keys.dlx_outbox, keys.dead]
-        others = [
-            keys.trash,
-            keys.meta,
-            keys.wakeup,
-            keys.schedule_wakeup,
-            keys.consumers,
-            keys.expiry,
-            keys.with_credit,
-            keys.consumer,
-        ]
+        keys = self._keys.queue(name).delete
         conditions = (int(if_unused), int(if_empty), int(if_gone), if_id)
-        reply: tuple[int, int, int, bytes] = self._commands.call(script("delete"), [*others, *sets], *conditions)
+        reply: tuple[int, int, int, bytes] = self._commands.call(script("delete"), keys, *conditions)
         return reply
 
 
