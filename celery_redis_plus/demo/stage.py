@@ -188,11 +188,6 @@ class Stage:
             sizes: Sizes = channel.queue_sizes(queue)
             return sizes
 
-    def keys_left(self) -> int:
-        """Remove the demo's keys, and return how many are still there."""
-        self._remove_keys()
-        return len(journals.keys_under(self.journal.client, self.prefix))
-
     # ---- building and removing
 
     def _embedded_server(self, exits: ExitStack) -> str:

@@ -28,8 +28,6 @@ PENDING, DELIVERED = "pending", "delivered"
 ACKED, REJECTED = "acked", "rejected"
 #: It did not answer in time. Its queue did not take the message. Its message is gone, and nobody has said how.
 TIMED_OUT, REFUSED, GONE = "timed_out", "refused", "gone"
-#: An answer that nothing changes any more.
-FINAL = frozenset({ACKED, REJECTED, TIMED_OUT, REFUSED, GONE})
 #: Not an outcome: the message is in the recipient's queue, under this tag.
 QUEUED = "queued"
 
