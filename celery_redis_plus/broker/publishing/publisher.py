@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.arguments.deduplication import standing_of
-from celery_redis_plus.broker.publishing.publish_calls import PublishCall
+from celery_redis_plus.broker.publishing.publish_scripts import PublishScript
 from celery_redis_plus.connection.command_encoding import pack_call
 from celery_redis_plus.errors import MessageTooLarge, NotReplicated, OutcomeUnknown, PublishRefused, QueueNotFound
 from celery_redis_plus.events import pack_description
@@ -115,11 +115,11 @@ class Publisher:
         self._bounded = bounded
         #: Queues whose events are written, as far as this publisher knows.
         self.event_logged: set[str] = set()
-        self._publish = PublishCall("publish", keys, lambda of: of.publish)
-        self._publish_bounded = PublishCall(
+        self._publish = PublishScript("publish", keys, lambda of: of.publish)
+        self._publish_bounded = PublishScript(
             "publish_bounded", keys, lambda of: (*of.state_keys, of.waiting_publishers, of.consumers)
         )
-        self._publish_dead = PublishCall("publish_dead", keys, lambda of: of.state_keys)
+        self._publish_dead = PublishScript("publish_dead", keys, lambda of: of.state_keys)
         self._publish_fanout = script("publish_fanout")
 
     def to_queue(
@@ -179,7 +179,7 @@ class Publisher:
         return self._put(queue, message, attempt) if managed is None else managed
 
     def _send(
-        self, queue: str, message: Outgoing, attempt: PublishAttempt, publish: PublishCall, more: tuple[bytes, ...] = ()
+        self, queue: str, message: Outgoing, attempt: PublishAttempt, publish: PublishScript, more: tuple[bytes, ...] = ()
     ) -> Any:  # fmt: skip
         """Run a script that publishes, with `more` than the common arguments."""
         last: tuple[bytes, ...] = (_description(message),) if queue in self.event_logged else UNDESCRIBED

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 KNOWN_QUEUES = 1024
 
 
-class PublishCall:
+class PublishScript:
     """One script that publishes to queues."""
 
     def __init__(self, name: str, keys: Keys, of_queue: Callable[[QueueKeys], tuple[bytes, ...]]) -> None:
-        """Call the script `name`; `of_queue` returns its keys before the producer's record, and `keys` spells them."""
+        """Know the script `name`; `of_queue` returns its keys before the producer's record, and `keys` spells them."""
         self.script = script(name)
         self._spelled = keys
         self._of_queue = of_queue
