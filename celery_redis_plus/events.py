@@ -73,7 +73,7 @@ FIELD = b"v"
 #: The stream entry's optional field that holds the stored payload: envelope, line feed, body.
 PAYLOAD_FIELD = b"p"
 
-SEPARATOR = "\t"
+FIELD_SEPARATOR = "\t"
 
 #: Digits of the message id that are, in hexadecimal, the server's ms when it was published (see lua/include/enqueue.lua).
 ID_TIME_DIGITS = 11
@@ -144,7 +144,7 @@ DERIVED = (
 )
 
 #: All columns of the table `events`, in order.
-COLUMNS = (*PLACE, *VALUE, *DERIVED)
+EVENT_COLUMNS = (*PLACE, *VALUE, *DERIVED)
 
 META_FIELDS = {
     "version": "Highest schema version in the stream.",
@@ -322,14 +322,14 @@ def pack_description(**values: Any) -> str:
     packed = [_packed(values.pop(column.name, None)) for column in DESCRIPTION]
     if values:
         raise TypeError(f"a description has no column {', '.join(values)}")
-    return SEPARATOR.join(packed)
+    return FIELD_SEPARATOR.join(packed)
 
 
 def encode(event: Event) -> bytes:
     """Return the value of the stream entry's field `FIELD`. For tests and synthetic data: live events come from the scripts."""
     packed = [_packed(getattr(event, column.name)) for column in PACKED]
     packed.append(pack_description(**{column.name: getattr(event, column.name) for column in DESCRIPTION}))
-    return SEPARATOR.join(packed).encode("utf-8", "surrogateescape")
+    return FIELD_SEPARATOR.join(packed).encode("utf-8", "surrogateescape")
 
 
 def decode(value: bytes, field: bytes = FIELD) -> Event:
@@ -338,7 +338,7 @@ def decode(value: bytes, field: bytes = FIELD) -> Event:
     Raises:
         UnknownEventSchema: the entry's field is not `FIELD`, or the value does not have this version's columns.
     """
-    texts = value.decode("utf-8", "surrogateescape").split(SEPARATOR)
+    texts = value.decode("utf-8", "surrogateescape").split(FIELD_SEPARATOR)
     if field != FIELD or len(texts) != len(VALUE):
         raise UnknownEventSchema(
             f"an event in field {field!r} with {len(texts)} columns; this release reads version {SCHEMA_VERSION}: "

@@ -11,7 +11,7 @@ from typing import Any
 from celery_redis_plus.errors import OptionError
 
 #: Options of kombu's Redis transport, and of RabbitMQ's, that have no meaning here.
-MEANINGLESS = frozenset(
+IGNORED_OPTIONS = frozenset(
     {
         *(
             "ack_emulation",
@@ -31,7 +31,7 @@ MEANINGLESS = frozenset(
 
 #: What kombu 5.7 reads from, or writes into, the same dict: `Connection._extract_failover_opts`, and the
 #: retry policy with which `Producer.publish(retry=True)` updates it (the arguments of `Connection.ensure`).
-OF_KOMBU = frozenset(
+KOMBU_OPTIONS = frozenset(
     {
         *(
             "max_retries",
@@ -46,7 +46,7 @@ OF_KOMBU = frozenset(
 )
 
 #: What kombu's Sentinel transport reads.
-OF_SENTINEL = frozenset({"master_name", "min_other_sentinels", "sentinel_kwargs"})
+SENTINEL_OPTIONS = frozenset({"master_name", "min_other_sentinels", "sentinel_kwargs"})
 
 
 def ignored(mapping: Mapping[str, Any]) -> list[str]:
@@ -55,12 +55,12 @@ def ignored(mapping: Mapping[str, Any]) -> list[str]:
     They are accepted, so that an existing application runs unchanged; whoever opens the connection logs them
     once.
     """
-    return sorted(name for name in mapping if name in MEANINGLESS)
+    return sorted(name for name in mapping if name in IGNORED_OPTIONS)
 
 
 def unknown(name: str, known: Collection[str]) -> OptionError:
     """Return the error for an option that is none of the `known` ones, nor any that is passed over."""
-    if name in OF_SENTINEL:
+    if name in SENTINEL_OPTIONS:
         return OptionError(f"transport option {name!r}: Redis Sentinel is not supported; give the address of the primary")
     near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(sorted(known))}"
@@ -74,7 +74,7 @@ def check_url_options(mapping: Mapping[str, str]) -> None:
         OptionError: one of kombu's own options, such as `max_retries`, stands in the URL.
     """
     for name in mapping:
-        if name in OF_KOMBU:
+        if name in KOMBU_OPTIONS:
             raise OptionError(
                 f"option {name!r} stands in the broker URL, where kombu does not see it; "
                 "put it into broker_transport_options (transport_options in kombu)"

@@ -13,7 +13,7 @@ from typing import Any
 from celery_redis_plus import option_types as kinds
 from celery_redis_plus.errors import OptionError
 from celery_redis_plus.events import TRANSITIONS
-from celery_redis_plus.kombu_options import MEANINGLESS, OF_KOMBU, unknown
+from celery_redis_plus.kombu_options import IGNORED_OPTIONS, KOMBU_OPTIONS, unknown
 
 _SECONDS = kinds.number(1)
 _TIMEOUT = kinds.number(0.01)
@@ -364,7 +364,7 @@ class Options:
             if name in declared:
                 if value is not None or declared[name].metadata["none"]:
                     given[name] = value
-            elif name not in MEANINGLESS and name not in OF_KOMBU:
+            elif name not in IGNORED_OPTIONS and name not in KOMBU_OPTIONS:
                 raise unknown(name, declared)
         return cls(**given, explicit=frozenset(given))
 

@@ -15,7 +15,7 @@ LARGE_BODY = 1_000_000
 #: Bytes; Redis refuses a string over 512 MB (`proto-max-bulk-len`).
 MAX_BODY = 512 * 1024 * 1024
 
-SEPARATOR = b"\n"
+BODY_SEPARATOR = b"\n"
 
 
 @dataclass(slots=True)
@@ -62,5 +62,5 @@ class Claimed:
 
 def split_payload(payload: bytes) -> tuple[bytes, bytes | None]:
     """Return (envelope, body) of a stored payload; body is None where it stands in a field of its own."""
-    envelope, separator, body = payload.partition(SEPARATOR)
+    envelope, separator, body = payload.partition(BODY_SEPARATOR)
     return envelope, body if separator else None

@@ -79,7 +79,7 @@ def errors_page() -> str:
 
 def events_page() -> str:
     """Return the page of the event schema and of the state machine."""
-    columns = (table_row(f"`{column.name}`", COLUMN_TYPES[column.kind], column.doc) for column in events.COLUMNS)
+    columns = (table_row(f"`{column.name}`", COLUMN_TYPES[column.kind], column.doc) for column in events.EVENT_COLUMNS)
     changes = (
         table_row(f"`{change.event}`", ", ".join(change.sources), change.target, change.doc)
         for change in events.TRANSITIONS.values()

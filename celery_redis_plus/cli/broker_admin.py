@@ -10,7 +10,7 @@ from celery_redis_plus.broker.consumers.registry import ConsumerRecord, Consumer
 from celery_redis_plus.broker.dead_letters.store import DeadLetter, DeadLetters
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.exchanges.bindings import Bindings
-from celery_redis_plus.broker.integrity import BATCH, Checker
+from celery_redis_plus.broker.integrity import CHECKED_A_CALL, Checker
 from celery_redis_plus.broker.queues.counters import Counters, read_counters
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.address import Address, url_options
@@ -144,7 +144,7 @@ class BrokerAdmin:
         if not self._queues.exists(queue):
             raise QueueNotFound(f"there is no queue {queue!r}")
 
-    def checker(self, *, repair: bool = False, batch: int = BATCH) -> Checker:
+    def checker(self, *, repair: bool = False, batch: int = CHECKED_A_CALL) -> Checker:
         """Return what holds the broker against its invariants, and with `repair` mends it; see `Checker`."""
         low_first = self._options.priority_order == "low-first"
         return Checker(self._commands, self._keys, self._queues, repair=repair, batch=batch, low_first=low_first)

@@ -14,7 +14,7 @@ from celery_redis_plus.connection.reply_parser import send
 from celery_redis_plus.errors import ServerTimeout, ServerUnreachable
 
 #: Seconds by which the server may be late with its own timeout (up to 100 ms, seen by its cron) and the network besides.
-OVERDUE_S = 5.0
+REPLY_GRACE_S = 5.0
 
 
 class BlockingConnection(PersistentConnection):
@@ -40,7 +40,7 @@ class BlockingConnection(PersistentConnection):
             connection = self._open()
             self._waiting = True
             self._command = arguments
-            self._patience_s = lasts_s + OVERDUE_S
+            self._patience_s = lasts_s + REPLY_GRACE_S
             self._overdue_at = time.monotonic() + self._patience_s
             try:
                 send(connection, pack_command(arguments))

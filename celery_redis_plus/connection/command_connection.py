@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: How often a script is sent that the server does not know.
-TRIES = 8
+#: How often a script is sent to a server that loses its scripts.
+SCRIPT_SENDS = 8
 
 #: Called with (reply, None) or (None, error).
 Done = Callable[[Any, Exception | None], None]
@@ -120,7 +120,7 @@ class CommandConnection(PersistentConnection):
 
     def call_packed(self, script: Script, packed: bytes) -> Any:
         """Run a script whose call is packed already. For `exclusive` use; raises as `call` does."""
-        for _ in range(TRIES):
+        for _ in range(SCRIPT_SENDS):
             try:
                 return self._exchange(script, packed)
             except NoScriptError:
@@ -129,8 +129,8 @@ class CommandConnection(PersistentConnection):
                 if self._source_error is not None:
                     raise self._source_error from None
         raise ServerUnavailable(
-            f"{self.connector.address.display()}: the server lost its scripts {TRIES} times in a row, each time before it ran "
-            "one. Nothing was changed. What to do: stop what sends SCRIPT FLUSH."
+            f"{self.connector.address.display()}: the server lost its scripts {SCRIPT_SENDS} times in a row, each time before it "
+            "ran one. Nothing was changed. What to do: stop what sends SCRIPT FLUSH."
         )
 
     def command(self, *arguments: Argument) -> Any:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.connector import Connector
 
 #: Seconds that the server may take for all the types.
-TIMEOUT_S = 2.0
+TYPES_TIMEOUT_S = 2.0
 #: Seconds for which an answer stands: a publisher that fails 1,000 times a second must not connect as often.
-LASTS_S = 1.0
+TYPES_KEPT_S = 1.0
 
 
 class RefusedKeys:
@@ -56,7 +56,7 @@ class RefusedKeys:
     def _keys_of(self, error: ResponseError, keys: tuple[bytes, ...]) -> str:
         about = (keys, _is_denied(error))
         last, at, text = self._last
-        if last != about or time.monotonic() - at > LASTS_S:
+        if last != about or time.monotonic() - at > TYPES_KEPT_S:
             text = self._find(error, keys)
             self._last = (about, time.monotonic(), text)
         return text
@@ -78,7 +78,7 @@ class RefusedKeys:
 
     def _types(self, keys: Sequence[bytes]) -> list[str | None]:
         """Return the keys' types, `none` for a key that does not exist, None for one that this user may not see."""
-        connection = self._connector.open("refused", timeout=TIMEOUT_S)
+        connection = self._connector.open("refused", timeout=TYPES_TIMEOUT_S)
         try:
             send(connection, b"".join(pack_command((b"TYPE", key)) for key in keys))
             return [_type(connection) for _ in keys]

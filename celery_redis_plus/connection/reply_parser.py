@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from redis.connection import Connection
 
 #: Types of complete replies, errors aside.
-PLAIN = frozenset({bytes, list, int, type(None)})
+COMPLETE_TYPES = frozenset({bytes, list, int, type(None)})
 
-#: What Python raises where a parser or a socket was closed under the hands of its user, or is used by two greenlets at once.
+#: Errors of a parser or socket that was closed during its use, or that two greenlets use at once.
 #: Interrupts and time limits (`SoftTimeLimitExceeded` is an Exception) are none of them.
-BROKEN = (AssertionError, AttributeError, BufferError, EOFError, LookupError, RuntimeError, TypeError, ValueError)
+PARSER_ERRORS = (AssertionError, AttributeError, BufferError, EOFError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 class Replies(NamedTuple):
@@ -60,7 +60,7 @@ def send(connection: Connection, packed: bytes) -> None:
         raise RedisConnectionError("Connection closed.")
     try:
         connection.send_packed_command((packed,), check_health=False)
-    except BROKEN as error:
+    except PARSER_ERRORS as error:
         raise RedisConnectionError(f"Error while writing to socket: {error!r}") from error
 
 
@@ -68,7 +68,7 @@ def _guarded(read: Callable[[], Any]) -> Callable[[], Any]:
     def guarded() -> Any:
         try:
             return read()
-        except BROKEN as error:
+        except PARSER_ERRORS as error:
             raise RedisConnectionError(f"Error while reading from socket: {error!r}") from error
 
     return guarded
@@ -78,7 +78,7 @@ def _arrived(sock: Any, unread: Callable[[], Any]) -> bool:
     try:
         # TLS has a buffer of its own.
         return bool(unread() or (hasattr(sock, "pending") and sock.pending()) or is_readable(sock.fileno()))
-    except (OSError, *BROKEN):
+    except (OSError, *PARSER_ERRORS):
         # Closed: a read will tell.
         return True
 
@@ -93,13 +93,13 @@ def _quick(sock: Any, reader: Any, buffer: bytearray, slow: Callable[[], Any]) -
                 size = receive(buffer)
             except TimeoutError as error:
                 raise RedisTimeoutError("Timeout reading from socket") from error
-            except (OSError, *BROKEN) as error:
+            except (OSError, *PARSER_ERRORS) as error:
                 raise RedisConnectionError(f"Error while reading from socket: {error.args}") from error
             if size == 0:
                 raise RedisConnectionError("Connection closed by server.")
             reader.feed(buffer, 0, size)
         reply = reader.gets(False)
-        if type(reply) in PLAIN:
+        if type(reply) in COMPLETE_TYPES:
             return reply
         if isinstance(reply, Exception):
             raise reply

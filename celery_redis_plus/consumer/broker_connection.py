@@ -18,21 +18,21 @@ from celery_redis_plus import signals
 from celery_redis_plus.broker.consumers.acks import Acknowledger
 from celery_redis_plus.broker.consumers.claims import ClaimCommands
 from celery_redis_plus.broker.consumers.leases import Leases
-from celery_redis_plus.broker.consumers.registry import SEPARATOR, Consumers
+from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR, Consumers
 from celery_redis_plus.broker.consumers.wakeup_waiter import WakeupWaiter
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.broker.dead_letters.unroutable import Undelivered
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.fanout.reader import FanoutReader
 from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
-from celery_redis_plus.broker.flow_control.controller import LOOK_S, FlowController, PublishTimeouts
+from celery_redis_plus.broker.flow_control.controller import WAITER_CHECK_S, FlowController, PublishTimeouts
 from celery_redis_plus.broker.flow_control.publisher_queue import PublisherWaitQueue
 from celery_redis_plus.broker.publishing.delivery_store import DeliveryStore
 from celery_redis_plus.broker.publishing.publisher import Publisher, Replication, Target
 from celery_redis_plus.broker.queues.ownership import Ownership
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection import forks
-from celery_redis_plus.connection.blocking_connection import OVERDUE_S, BlockingConnection
+from celery_redis_plus.connection.blocking_connection import REPLY_GRACE_S, BlockingConnection
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.forks import this_process
@@ -211,10 +211,10 @@ class BrokerConnection:
             logger.debug("%s: PING is refused: %s", self.address.display(), error)
 
     def _capacity_connection(self) -> BlockingConnection:
-        return BlockingConnection(self.connector, "room", timeout=LOOK_S + OVERDUE_S)
+        return BlockingConnection(self.connector, "room", timeout=WAITER_CHECK_S + REPLY_GRACE_S)
 
     def _consumes_itself(self, consumers: Collection[str]) -> bool:
-        return self.service.delivering.all_here({name.partition(SEPARATOR)[0] for name in consumers})
+        return self.service.delivering.all_here({name.partition(CONSUMER_ID_SEPARATOR)[0] for name in consumers})
 
     def _failed(self) -> None:
         self.broken = True
@@ -223,7 +223,7 @@ class BrokerConnection:
 
     def new_consumer_id(self) -> str:
         """Return the id of one more consumer."""
-        return f"{self.id}{SEPARATOR}{next(self._numbers)}"
+        return f"{self.id}{CONSUMER_ID_SEPARATOR}{next(self._numbers)}"
 
     @property
     def origin(self) -> object | None:

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 TICK_BUDGET_S = 0.010
 #: Broadcasts that are delivered in a row while messages may wait in queues.
 BROADCASTS_IN_A_ROW = 32
-#: Messages that are delivered in a row while broadcasts may have come.
+#: Messages that are delivered in a row before broadcasts are checked.
 MESSAGES_IN_A_ROW = 32
-#: Seconds between two looks at connections that should have answered.
+#: Seconds between two checks of connections whose reply is overdue.
 HEALTH_S = 5.0
 #: Seconds; what a channel looks at later than this waits for a turn that comes anyway.
 LONG_RECHECK_S = 2.5

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.broker.consumers.claims import MAX_BATCH
+from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED
 
 if TYPE_CHECKING:
     from celery_redis_plus.consumer.hub_registration import HubRegistration
     from celery_redis_plus.options import Options
 
 #: Most messages of a claim, and in the buffer of a channel without a prefetch limit, where the options say nothing.
-UNLIMITED = min(100, MAX_BATCH)
+UNLIMITED = min(100, MAX_CLAIMED)
 
 
 class FetchPolicy:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: A channel that has more unacked messages does not count them for each claim.
-COUNTED = 100
+#: Unacked messages of a channel above which they are not counted for each claim.
+MAX_COUNTED_UNACKED = 100
 #: What reading a message raises that no version of this package has published.
 UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
 
@@ -212,7 +212,7 @@ class QueueConsumers:
     def _count_unacked(self, queues: Sequence[str]) -> Sequence[int]:
         """Return how many messages of each queue this channel has delivered; nothing where it has too many to count."""
         delivered = self.credit.unsettled()
-        if len(delivered) > COUNTED:
+        if len(delivered) > MAX_COUNTED_UNACKED:
             return ()
         counts = Counter(self._connection.service.unacked_messages.queues_of(delivered))
         return [counts[queue] for queue in queues]

@@ -13,7 +13,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers.claims import MAX_BATCH_BYTES, MAX_QUEUES, Batch, State, batch_of
+from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED_BYTES, MAX_QUEUES, Batch, State, batch_of
 from celery_redis_plus.consumer.fetch_request import FetchResult
 from celery_redis_plus.errors import AccessRefused, ResourceLocked
 
@@ -68,7 +68,7 @@ class RestrictedQueues:
 
     def _claim_in_parts(self, result: FetchResult, request: FetchRequest) -> None:
         """Claim with several calls, among which the credit is split as one call splits it among its queues."""
-        left, room, at = len(request.queues), MAX_BATCH_BYTES, 0
+        left, room, at = len(request.queues), MAX_CLAIMED_BYTES, 0
         for names in self._parts(request.queues):
             unacked = request.unacked[at : at + len(names)]
             at += len(names)

@@ -33,7 +33,7 @@ BROKER_VARIABLE = "CRP_DEMO_BROKER"
 PREFIX_VARIABLE = "CRP_DEMO_PREFIX"
 
 #: A task of the retries fails so many times before it succeeds.
-FAILURES = 2
+FAILED_RUNS = 2
 BACKOFF_S = 0.2
 
 #: How long a task of the crash takes.
@@ -85,7 +85,7 @@ def fail_then_succeed(self: Task, number: int) -> None:
     """Note each attempt; fail twice, and ask for a retry with exponential back-off."""
     attempt = self.request.retries
     note(RETRIES, self.request.hostname, number=number, attempt=attempt)
-    if attempt < FAILURES:
+    if attempt < FAILED_RUNS:
         raise self.retry(countdown=BACKOFF_S * 2**attempt, max_retries=5)
 
 

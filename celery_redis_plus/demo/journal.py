@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Record = dict[str, Any]
 
 #: Of one read or write; as long as the transport's own timeouts.
-TIMEOUT_S = 5
+SERVER_TIMEOUT_S = 5
 
 
 class Journal:
@@ -81,6 +81,6 @@ def _client(address: Address) -> redis.Redis:
         username=address.username,
         password=address.password,
         credential_provider=address.credential_provider,
-        socket_timeout=TIMEOUT_S,
-        socket_connect_timeout=TIMEOUT_S,
+        socket_timeout=SERVER_TIMEOUT_S,
+        socket_connect_timeout=SERVER_TIMEOUT_S,
     )

@@ -32,7 +32,7 @@ CHAPTERS: tuple[Chapter, ...] = (
 )
 
 #: What can go wrong with a server, a connection or a worker; all else is a mistake of ours, and ends in a traceback.
-FAILURES = (CeleryRedisPlusError, RedisError, KombuError, OSError)
+COMMAND_ERRORS = (CeleryRedisPlusError, RedisError, KombuError, OSError)
 
 #: What ends the demo early; a terminal that is closed sends SIGHUP.
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -77,7 +77,7 @@ def tell(stage: Stage, account: Account, chapters: tuple[Chapter, ...] = CHAPTER
     for play in chapters:
         try:
             outcome = play(stage, account)
-        except FAILURES as error:
+        except COMMAND_ERRORS as error:
             account.say(f"the demo cannot go on: {error}")
             outcomes.append(Outcome("The demo ended early", []))
             print_logs(stage, account)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.event_log.stream import EventLog
 
 #: Events of a batch, and of one command.
-BATCH, CHUNK = 50_000, 5000
+EVENTS_A_FILE, EVENTS_A_READ = 50_000, 5000
 _NAME = re.compile(r"finished-(\d+)-(\d+)\.parquet")
 
 
@@ -81,8 +81,8 @@ class _Mover:
         at = numbering.index(self._position)
         lost = max(0, numbering.trimmed - at)
         finished, events, told = 0, 0, 0
-        for low in range(at + lost, numbering.total, BATCH):
-            high = min(low + BATCH, numbering.total)
+        for low in range(at + lost, numbering.total, EVENTS_A_FILE):
+            high = min(low + EVENTS_A_FILE, numbering.total)
             rows, read = self._fold(numbering, low, high)
             lost += high - low - read
             self._write(numbering.id(high), rows)
@@ -93,7 +93,7 @@ class _Mover:
     def _fold(self, numbering: Offsets, low: int, high: int) -> tuple[list[dict[str, Any]], int]:
         rows, read = [], 0
         for epoch, first, last in numbering.ranges(low, high):
-            for entries in self._log.chunks(self._queue, epoch, first, last, CHUNK):
+            for entries in self._log.chunks(self._queue, epoch, first, last, EVENTS_A_READ):
                 read += len(entries)
                 for _, fields in entries:
                     event = decode(fields[1], fields[0])

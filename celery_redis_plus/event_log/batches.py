@@ -39,7 +39,7 @@ def arrow_type(kind: str) -> pa.DataType:
 
 
 @cache
-def arrow_schema(columns: tuple[events.Column, ...] = events.COLUMNS) -> pa.Schema:
+def arrow_schema(columns: tuple[events.Column, ...] = events.EVENT_COLUMNS) -> pa.Schema:
     """Return the schema of columns; by default that of the batches."""
     return pa.schema([pa.field(column.name, arrow_type(column.kind)) for column in columns])
 
@@ -106,7 +106,7 @@ def _read_csv(text: bytes) -> pa.Table:
         pa.py_buffer(text),
         # One block: a block's end inside a chunk would only make chunks to be combined again.
         csv.ReadOptions(column_names=[column.name for column in events.VALUE], use_threads=False, block_size=len(text) + 1),
-        csv.ParseOptions(delimiter=events.SEPARATOR, quote_char=False, double_quote=False, escape_char=False),
+        csv.ParseOptions(delimiter=events.FIELD_SEPARATOR, quote_char=False, double_quote=False, escape_char=False),
         csv.ConvertOptions(
             column_types={column.name: _STORED.get(column.kind) or arrow_type(column.kind) for column in events.VALUE},
             null_values=[""],

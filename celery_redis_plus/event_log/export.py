@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.event_log.stream import EventLog
 
 #: Entries asked for in one command.
-CHUNK = 5000
+EVENTS_A_READ = 5000
 
 
 def export(log: EventLog, queues: Sequence[str], output: str, *, kind: str = "parquet") -> int:
@@ -41,7 +41,7 @@ def _batches(log: EventLog, queues: Sequence[str]) -> Iterator[Any]:
 
     for queue, numbering in log.numberings(queues, strict=False).items():
         for epoch, low, high in numbering.ranges(numbering.trimmed, numbering.total):
-            for entries in log.chunks(queue, epoch, low, high, CHUNK):
+            for entries in log.chunks(queue, epoch, low, high, EVENTS_A_READ):
                 if entries:
                     yield batch(queue, entries)
 

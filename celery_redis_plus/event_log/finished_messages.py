@@ -10,7 +10,7 @@ from celery_redis_plus.events import CLAIMED, DEAD, DELAYED, GONE, READY, TRANSI
 
 #: The columns of a row.
 #: Reasons of an event that ends a delivery, where the delivery failed.
-FAILURES = frozenset(("rejected", "heartbeat_lost", "delivery_limit", "retry_policy"))
+FAILED_REASONS = frozenset(("rejected", "heartbeat_lost", "delivery_limit", "retry_policy"))
 
 FINISHED = (
     Column("id", "text", "The message's id."),
@@ -90,4 +90,4 @@ def row(path: Sequence[Event]) -> dict[str, Any]:
 
 
 def _is_failure(event: Event) -> bool:
-    return event.event in ("recovered", "requeued", "retried", "dead_lettered") and event.reason in FAILURES
+    return event.event in ("recovered", "requeued", "retried", "dead_lettered") and event.reason in FAILED_REASONS

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Milliseconds for which other workers are woken for a task that this app does not have; later they find it by themselves.
-PASSED_ON_MS = 3_000
+#: Milliseconds for which other workers are woken for a task that this app does not have; later their regular check finds it.
+OFFERED_MS = 3_000
 #: Seconds between two such calls of this worker: workers without the task must not keep each other busy. The first is at once.
-PASS_ON_PAUSE_S = 0.25
+OFFER_PAUSE_S = 0.25
 
 
 class ExpiredTaskRevoker:
@@ -90,7 +90,7 @@ class ExpiredTaskRevoker:
                     self._look(tasks)
             tasks.done(done)
         if self._passes_on:
-            time.sleep(max(0.0, self._passed_on_at + PASS_ON_PAUSE_S - time.monotonic()))
+            time.sleep(max(0.0, self._passed_on_at + OFFER_PAUSE_S - time.monotonic()))
             self._pass_on(tasks)
 
     def _look(self, tasks: ExpiredTasks) -> list[str]:
@@ -99,8 +99,8 @@ class ExpiredTaskRevoker:
             self._again = False
         waiting, consumer = tasks.names(), self._consumer()
         known = [] if consumer is None else [name for name in waiting if name in consumer.app.tasks]
-        self._passes_on |= any(age_ms < PASSED_ON_MS for name, age_ms in waiting.items() if name not in known)
-        if self._passes_on and time.monotonic() - self._passed_on_at >= PASS_ON_PAUSE_S:
+        self._passes_on |= any(age_ms < OFFERED_MS for name, age_ms in waiting.items() if name not in known)
+        if self._passes_on and time.monotonic() - self._passed_on_at >= OFFER_PAUSE_S:
             self._pass_on(tasks)
         return known
 

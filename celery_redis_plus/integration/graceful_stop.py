@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: Seconds for which the end waits until the server has what goes back and what was acked.
-FLUSH_S = 5.0
+STOP_FLUSH_S = 5.0
 #: Seconds for which a cold shutdown waits for the consumer's end, which a warm one has begun.
 CLOSING_S = 2.0
 
@@ -80,7 +80,7 @@ class GracefulStop:
 def give_back_everything(service: MaintenanceService) -> None:
     """Return to the server all that this process holds, since it ends, and wait until the server knows."""
     service.unacked_messages.give_back()
-    if not service.flush(FLUSH_S):
+    if not service.flush(STOP_FLUSH_S):
         logger.warning(
             "the broker is unreachable: %d message(s) come back after the visibility timeout", len(service.unacked_messages)
         )

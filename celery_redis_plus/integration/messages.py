@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.arguments.eta import eta_to_ms
-from celery_redis_plus.broker.queues.messages import ID, MessageInfo, Messages
+from celery_redis_plus.broker.queues.messages import MESSAGE_ID, MessageInfo, Messages
 from celery_redis_plus.errors import OptionError
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.keys import decode_name
@@ -41,7 +41,7 @@ def message(app: Celery, id: str, *, queue: str | None = None) -> MessageInfo | 
         names = [queue] if queue is not None else list(queues())
         moved = None
         # Delayed messages are looked through only for a task that no index knows.
-        for tags_of in [_itself] if ID.fullmatch(id) else [messages.of_task, messages.delayed_of_task]:
+        for tags_of in [_itself] if MESSAGE_ID.fullmatch(id) else [messages.of_task, messages.delayed_of_task]:
             for name in names:
                 for tag in tags_of(name, id)[-1:]:
                     found = messages.find(name, tag)
@@ -106,7 +106,7 @@ def move(app: Celery, id: str, target: str, *, queue: str | None = None) -> str 
 
 
 def _tags(messages: Messages, queue: str, id: str) -> list[str]:  # noqa: A002 - as above
-    if ID.fullmatch(id):
+    if MESSAGE_ID.fullmatch(id):
         return [id]
     return messages.of_task(queue, id) or messages.delayed_of_task(queue, id)
 

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-#: How many callables inside each other are looked through for ours.
-DEPTH = 20
+#: Most nested callables that are searched for ours.
+MAX_WRAPPERS = 20
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any], *more: Any) -> None:
@@ -23,7 +23,7 @@ def wrap(owner: Any, name: str, around: Callable[..., Any], *more: Any) -> None:
 def _layers(present: Any) -> Iterator[Any]:
     """Return a callable and those that it wraps: partials, `functools.wraps`, wrapt's proxies, and plain closures."""
     waiting, seen = [present], 0
-    while waiting and seen < DEPTH:
+    while waiting and seen < MAX_WRAPPERS:
         layer = waiting.pop()
         seen += 1
         yield layer

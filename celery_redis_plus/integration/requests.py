@@ -19,15 +19,15 @@ from celery_redis_plus.integration.ack_policies import ACK, POLICIES, REQUEUE, A
 from celery_redis_plus.integration.lease_guard import TaskLostError, is_held
 from celery_redis_plus.transport.delivered_message import Message
 
-#: Ending -> reason of the event `acked`, where it is another word.
-REASONS = {"success": "", "time_limit": "failure", "worker_lost": "failure", "rejected": "", "requeue": ""}
-#: Exceptions of which nothing is kept: the ending has said all.
-SILENT = (Retry, Ignore)
+#: Ending -> reason of the event `acked`, where the two differ.
+ACK_REASONS = {"success": "", "time_limit": "failure", "worker_lost": "failure", "rejected": "", "requeue": ""}
+#: Exceptions that are not stored: the ending says enough.
+UNRECORDED_ERRORS = (Retry, Ignore)
 #: Endings of a task that has failed.
-FAILURES = ("failure", "time_limit", "worker_lost", "rejected")
+FAILED_ENDINGS = ("failure", "time_limit", "worker_lost", "rejected")
 
-#: How Celery settles by its own settings once everything is acked late: by the names of the settings, 5.6 and 5.7.
-LATE = {
+#: Celery's settings that decide how a late-acked task is settled, by their names in 5.6 and 5.7.
+LATE_SETTLEMENTS = {
     "acks_late": True,
     "acks_on_failure_or_timeout": True,
     "acks_on_failure": True,
@@ -101,8 +101,8 @@ class BrokerRequest:
         if not isinstance(message, Message):
             return
         failure = None if error is None else _failure(error, traceback, message)
-        reason = REASONS.get(ending, ending)
-        if self._crp_acked_early and ending in FAILURES:
+        reason = ACK_REASONS.get(ending, ending)
+        if self._crp_acked_early and ending in FAILED_ENDINGS:
             message.tell_failed(reason or ending, failure)
         else:
             message.note_outcome(reason, failure)
@@ -164,7 +164,7 @@ def _ending(error: BaseException) -> str:
 
 def _failure(error: BaseException, traceback: str, message: Message) -> Failure | None:
     """Return what is kept of an exception; None of one that says nothing."""
-    if isinstance(error, SILENT):
+    if isinstance(error, UNRECORDED_ERRORS):
         return None
     if isinstance(error, Reject):
         return None if error.reason is None else failure_of("Reject", _text(error.reason))
@@ -206,8 +206,8 @@ def understand_requests(app: Any, policies: AckPolicies, *, waits_in_pool: bool 
         if governed:
             policies.of(task, None)
             names["crp_policies"] = policies
-            names["crp_settings"] = {name: getattr(task, name) for name in LATE if hasattr(task, name)}
-            for name, value in LATE.items():
+            names["crp_settings"] = {name: getattr(task, name) for name in LATE_SETTLEMENTS if hasattr(task, name)}
+            for name, value in LATE_SETTLEMENTS.items():
                 if hasattr(task, name):
                     setattr(task, name, value)
         task.Request = type(base.__name__, (BrokerRequest, base), names)

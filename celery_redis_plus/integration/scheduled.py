@@ -21,7 +21,7 @@ from celery_redis_plus.transport.transport import Transport
 logger = logging.getLogger(__name__)
 
 #: Most broker-held tasks that one answer lists, over all queues of the worker.
-LIMIT = 1000
+MAX_LISTED = 1000
 #: What Celery's timer gives every task with an eta (`celery/worker/strategy.py`, 5.6 and 5.7).
 TIMER_PRIORITY = 6
 #: The control command and its old name.
@@ -65,7 +65,7 @@ class _Scheduled:
 
 
 def held_by_broker(
-    transport: Transport, queues: Sequence[str], *, app: Any, hostname: str, limit: int = LIMIT
+    transport: Transport, queues: Sequence[str], *, app: Any, hostname: str, limit: int = MAX_LISTED
 ) -> list[dict[str, Any]]:
     """Return the delayed tasks of `queues` in the shape of `inspect scheduled`, those due next first.
 

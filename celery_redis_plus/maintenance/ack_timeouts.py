@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which the read of the answers blocks; a dead connection is noticed by then.
-BLOCK_S = 10.0
-#: Seconds after which a failed connection is tried again.
-AGAIN_S = 0.5
-#: Seconds between two looks for deliveries whose publisher has died.
-LOOK_S = 30.0
+#: Seconds for which the read of the answers blocks; a dead connection is noticed within them.
+ANSWER_BLOCK_S = 10.0
+#: Seconds until a failed connection is opened again.
+RECONNECT_DELAY_S = 0.5
+#: Seconds between two checks for deliveries whose publisher has died.
+ABANDONED_CHECK_S = 30.0
 #: What became of a message whose recipient was too late, by what `DeliveryStore.kill` found.
 OUTCOMES = {"died": TIMED_OUT, "dead": REJECTED, "gone": GONE}
 
@@ -90,7 +90,7 @@ class AbandonedDeliveries:
     def __init__(self, overdue: Overdue) -> None:
         """Let `overdue` see to them."""
         self._overdue = overdue
-        self._next_run_at = clock.now_s() + random.uniform(1, LOOK_S)  # noqa: S311 - spreads load, guards nothing
+        self._next_run_at = clock.now_s() + random.uniform(1, ABANDONED_CHECK_S)  # noqa: S311 - spreads load, guards nothing
 
     @property
     def next_run_at(self) -> float:
@@ -99,7 +99,7 @@ class AbandonedDeliveries:
 
     def run(self) -> None:
         """Look for some. Raises as `CommandConnection.call` does."""
-        self._next_run_at = clock.now_s() + LOOK_S
+        self._next_run_at = clock.now_s() + ABANDONED_CHECK_S
         tracks = self._overdue.tracks
         slice_ = Slice()
         for track in tracks.forgotten():
@@ -178,7 +178,7 @@ class AckTimeouts:
                 except (RedisError, OSError, CeleryRedisPlusError) as error:
                     logger.debug("deliveries: the broker is unreachable (%s); trying again", error)
                     self._drop()
-                    time.sleep(AGAIN_S)
+                    time.sleep(RECONNECT_DELAY_S)
         except Exception:
             logger.exception("the wait for deliveries failed; this is a defect of celery-redis-plus, please report it")
         finally:
@@ -227,7 +227,7 @@ class AckTimeouts:
                 self._answers.abort()
             streams = [self._keys.track(track)[1] for track in tracks]
             ids = [self._watched[track].last for track in tracks]
-            self._answers.start("XREAD", "BLOCK", int(BLOCK_S * 1000), "STREAMS", *streams, *ids)
+            self._answers.start("XREAD", "BLOCK", int(ANSWER_BLOCK_S * 1000), "STREAMS", *streams, *ids)
             self._armed = tracks
         due_s = min((watched.ask_at for watched in list(self._watched.values())), default=0.0) - clock.now_s()
         readable = wait_readable([self._waker.fileno(), self._answers.fileno()], max(due_s, 0.0))

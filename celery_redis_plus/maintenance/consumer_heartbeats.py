@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: Consumers in one script call.
-BATCH = 50
-#: Seconds until a consumer that is not on its list is looked at once more.
-LOOK_AGAIN_S = 0.2
+CONSUMERS_A_CALL = 50
+#: Seconds until a consumer that is missing in its queue's list is checked once more.
+UNLISTED_RECHECK_S = 0.2
 #: Seconds after which a consumer's end is looked for beyond the moment at which it is due.
 DEATH_MARGIN_S = 0.02
 #: Seconds between two looks whether a paused queue goes on.
-PAUSE_LOOK_S = 5.0
+PAUSE_CHECK_S = 5.0
 
 
 class ConsumerHeartbeats:
@@ -69,8 +69,8 @@ class ConsumerHeartbeats:
         self._beat(present)
 
     def _beat(self, consumers: list[Consumer]) -> None:
-        for at in range(0, len(consumers), BATCH):
-            for sign in self._consumers.beat(consumers[at : at + BATCH]):
+        for at in range(0, len(consumers), CONSUMERS_A_CALL):
+            for sign in self._consumers.beat(consumers[at : at + CONSUMERS_A_CALL]):
                 if not sign.known:
                     self._join_again(sign.consumer)
                 if sign.next_death_s is not None:
@@ -83,7 +83,7 @@ class ConsumerHeartbeats:
         if consumer.id not in self._missed:
             # Taken for dead; or cancelled at this very moment, and then it must not be listed again.
             self._missed.add(consumer.id)
-            self._next_run_at = clock.now_s() + LOOK_AGAIN_S
+            self._next_run_at = clock.now_s() + UNLISTED_RECHECK_S
             return
         self._missed.discard(consumer.id)
         try:
@@ -105,7 +105,7 @@ class ConsumerHeartbeats:
                 end = datetime.fromtimestamp(sign.paused_until, UTC).isoformat() if sign.paused_until else "it is resumed"
                 logger.warning("queue %r is paused until %s: %s", queue, end, sign.paused)
         if sign.paused is not None:
-            self._next_run_at = min(self._next_run_at, clock.now_s() + PAUSE_LOOK_S)
+            self._next_run_at = min(self._next_run_at, clock.now_s() + PAUSE_CHECK_S)
 
     def _present(self) -> list[Consumer]:
         return [consumer for queue in self._watched.all() for consumer in queue.consumers]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.broker.dead_letters.store import GONE, NO_TARGET, DeadLetter, DeadLetters, Forward
+from celery_redis_plus.broker.dead_letters.store import ALREADY_GONE, NO_TARGET, DeadLetter, DeadLetters, Forward
 from celery_redis_plus.broker.dead_letters.x_death import is_cycle
 from celery_redis_plus.maintenance.time_slices import Slice
 
@@ -88,7 +88,7 @@ class DeadLetterForwarder:
         """
         revived = [name for name in forward.targets if self._queues.revive(name)]
         taken = self._letters.forward(forward.letter, revived, forward.routing) if revived else NO_TARGET
-        return taken > 0 or taken == GONE
+        return taken > 0 or taken == ALREADY_GONE
 
     def _targets(self, exchange: str, routing_key: str, letter: DeadLetter, tables: dict[str, RoutingTable]) -> list[str]:
         """Return where an exchange routes a message; `tables` keeps the bindings as they were read for this page."""

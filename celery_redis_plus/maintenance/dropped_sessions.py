@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.broker.consumers.registry import SEPARATOR
+from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import UnackedMessages
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
     from celery_redis_plus.maintenance.consumer_heartbeats import ConsumerHeartbeats
 
-#: Sessions that wait at most: where nothing was consumed no thread takes them, and there is nothing to give back.
-MOST = 10_000
+#: Most sessions that wait: a process that consumes nothing has no thread that takes them, and nothing to release.
+MAX_WAITING_SESSIONS = 10_000
 
 
 class DroppedSessions:
@@ -37,7 +37,7 @@ class DroppedSessions:
         self._positions = positions
         self._consumer_heartbeats = consumer_heartbeats
         self._wake = wake
-        self._sessions: deque[str] = deque(maxlen=MOST)
+        self._sessions: deque[str] = deque(maxlen=MAX_WAITING_SESSIONS)
 
     def note(self, session: str) -> None:
         """Note a session by its id. The collector calls this in any thread, inside whatever that does: it takes no lock."""
@@ -58,7 +58,7 @@ class DroppedSessions:
         queues = set()
         for queue in self._watched.all():
             for user in queue.users:
-                if user.partition(SEPARATOR)[0] == session:
+                if user.partition(CONSUMER_ID_SEPARATOR)[0] == session:
                     queues.add(queue.name)
                     self._watched.remove(queue.name, user)
                     if user != session:

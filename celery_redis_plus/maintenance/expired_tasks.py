@@ -11,8 +11,8 @@ from celery_redis_plus import clock
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.expired_tasks import ExpiredTasks
 
-#: Seconds between two looks; spread, so that a hundred workers do not look together. A task that expires rings a bell besides.
-LOOK_S = 20.0
+#: Seconds between two checks; spread, so that a hundred workers do not check together. A task that expires sends a wakeup too.
+EXPIRED_CHECK_S = 20.0
 
 
 class ExpiredTaskRevocation:
@@ -45,7 +45,7 @@ class ExpiredTaskRevocation:
 
     def run(self) -> None:
         """Look, and tell. Raises as `CommandConnection.call` does."""
-        self._look_at = clock.now_s() + random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
+        self._look_at = clock.now_s() + random.uniform(0.8, 1.2) * EXPIRED_CHECK_S  # noqa: S311 - spreads load, guards nothing
         callback = self._on_expired
         if callback is not None and self._tasks.waiting():
             callback()

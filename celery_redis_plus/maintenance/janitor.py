@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.queues import Queues
     from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 
-#: Seconds between two looks for vanished queues; spread, so that a hundred workers do not look together.
-CLEAR_S = 30.0
-#: Seconds after which the list of transient queues is made anew, should it have changed unnoticed.
-LIST_S = 60.0
+#: Seconds between two checks for vanished queues; spread, so that a hundred workers do not check together.
+VANISHED_CHECK_S = 30.0
+#: Seconds after which the list of transient queues is read again, in case it changed unnoticed.
+RELIST_S = 60.0
 
 
 class Janitor:
@@ -38,7 +38,7 @@ class Janitor:
         self._vanished: deque[str] = deque()
         #: Called with exchange and queue when a vanished queue's binding has gone with it.
         self.on_unbound: Callable[[str, str], None] = lambda *_: None
-        self._clear_at = clock.now_s() + random.uniform(1, CLEAR_S)  # noqa: S311 - spreads load, guards nothing
+        self._clear_at = clock.now_s() + random.uniform(1, VANISHED_CHECK_S)  # noqa: S311 - spreads load, guards nothing
 
     @property
     def next_run_at(self) -> float:
@@ -64,13 +64,13 @@ class Janitor:
         if slice_.over:
             return
         if now >= self._clear_at and not self._vanished:
-            self._clear_at = now + random.uniform(0.8, 1.2) * CLEAR_S  # noqa: S311 - spreads load, guards nothing
+            self._clear_at = now + random.uniform(0.8, 1.2) * VANISHED_CHECK_S  # noqa: S311 - spreads load, guards nothing
             self._clear()
         while self._vanished and not slice_.over:
             self._free_page()
 
     def _list(self, now: float) -> None:
-        self._list_at = now + LIST_S
+        self._list_at = now + RELIST_S
         transient = {queue.name for queue in self._watched.all() if queue.ttl_ms is not None}
         self._touch_at = {name: self._touch_at.get(name, 0.0) for name in transient}
 

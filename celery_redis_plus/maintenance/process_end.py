@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from celery_redis_plus.broker.consumers.acks import Acknowledger
-from celery_redis_plus.broker.consumers.registry import SEPARATOR, Consumers
+from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR, Consumers
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.errors import CeleryRedisPlusError
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: Seconds that the end of a process may take for all its brokers together, and for each answer of one.
-LIMIT_S, ANSWER_S = 1.0, 0.4
-#: Seconds between two looks whether the maintenance thread has carried out what it had begun.
-LOOK_S = 0.005
+END_LIMIT_S, END_ANSWER_S = 1.0, 0.4
+#: Seconds between two checks whether the maintenance thread has finished its current task.
+END_POLL_S = 0.005
 
 
 class ProcessEnd:
@@ -55,7 +55,7 @@ class ProcessEnd:
         """
         if not (len(self._unacked_messages) or self._unacked_messages.waiting or len(self._watched)) or time.monotonic() > until:
             return
-        answer_s = min(ANSWER_S, self._options.socket_timeout or ANSWER_S)
+        answer_s = min(END_ANSWER_S, self._options.socket_timeout or END_ANSWER_S)
         options = replace(self._options, socket_connect_timeout=answer_s, socket_timeout=answer_s)
         commands = CommandConnection(Connector(self._address, options), "exit", timeout=answer_s)
         # The maintenance thread shall not take it up meanwhile: it ends in the midst of anything.
@@ -83,7 +83,7 @@ class ProcessEnd:
         queues_of: dict[str, set[str]] = {}
         for queue in watched:
             for user in queue.users:
-                queues_of.setdefault(user.partition(SEPARATOR)[0], set()).add(queue.name)
+                queues_of.setdefault(user.partition(CONSUMER_ID_SEPARATOR)[0], set()).add(queue.name)
         # Before others may claim: what goes back comes before what is newer.
         self._unacked_messages.give_back()
         for session, queues in queues_of.items():
@@ -95,4 +95,4 @@ class ProcessEnd:
             for consumer in queue.consumers:
                 consumers.leave(queue.name, consumer.id)
         while self._unacked_messages.waiting and time.monotonic() < until:
-            time.sleep(LOOK_S)
+            time.sleep(END_POLL_S)

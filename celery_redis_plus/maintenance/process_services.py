@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.connection.forks import lock_of
-from celery_redis_plus.maintenance.process_end import LIMIT_S
+from celery_redis_plus.maintenance.process_end import END_LIMIT_S
 from celery_redis_plus.maintenance.service import MaintenanceService
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.options import Options
 
 
-#: The options that a service goes by. Connections that differ in one of them have services of their own.
-OPTIONS = (
+#: The options that a service uses. Connections that differ in one of them have services of their own.
+SERVICE_OPTIONS = (
     *("visibility_timeout", "delivery_limit", "dead_letter_max", "dead_letter_ttl", "consumer_heartbeat_timeout"),
     *("transient_queue_ttl", "subscriber_timeout", "stream_max_age", "fanout_prefix", "publish_dedup_window"),
     *("event_log", "event_log_sample", "event_log_events", "event_log_payload", "event_log_index"),
@@ -48,7 +48,7 @@ _services_lock = lock_of(sys.modules[__name__], "_services_lock")
 def service_for(connector: Connector, keys: Keys, options: Options) -> MaintenanceService:
     """Return this process's service for a broker, made at first use."""
     address = connector.address
-    place = _Place(address.display(), address.username, keys.prefix, tuple(getattr(options, name) for name in OPTIONS))
+    place = _Place(address.display(), address.username, keys.prefix, tuple(getattr(options, name) for name in SERVICE_OPTIONS))
     with _services_lock:
         service = _services.get(place)
         if service is None:
@@ -78,7 +78,7 @@ def services() -> list[MaintenanceService]:
 @atexit.register
 def _at_exit() -> None:
     """Give back what this process holds: a child that the process forked has forgotten its parent's services, and has its own."""
-    until = time.monotonic() + LIMIT_S
+    until = time.monotonic() + END_LIMIT_S
     for service in services():
         service.process_end.run(until)
 

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at messages whose fate is open.
-LOOK_S = 0.5
-#: Seconds after which a broken session is looked at once more: its last claim may have been under way to the server.
-SECOND_LOOK_S = 5.0
-#: Entries of the index that one script call looks at.
-PAGE = 500
+#: Seconds between two checks of messages whose outcome is unknown.
+ORPHAN_CHECK_S = 0.5
+#: Seconds until a broken session is checked once more: its last claim may have been under way to the server.
+SESSION_RECHECK_S = 5.0
+#: Entries of the index that one script call reads.
+INDEX_PAGE = 500
 #: Where `hand_back_session` begins; it returns where it goes on.
 FIRST_PAGE = b"-inf"
 
@@ -69,7 +69,7 @@ class ReconnectRecovery:
         self._carry_out()
         now = clock.now_s()
         if now >= self._look_at:
-            self._look_at = now + LOOK_S
+            self._look_at = now + ORPHAN_CHECK_S
             self._decide()
             self._carry_out()
         for session, queues in self._unacked_messages.broken_sessions().items():
@@ -85,7 +85,7 @@ class ReconnectRecovery:
         busy = {returning[0] for returning in self._returning}
         for session in [session for session in self._under_way if session not in busy]:
             self._unacked_messages.recovered(session)
-            self._second_look.append((clock.now_s() + SECOND_LOOK_S, session, self._under_way.pop(session)))
+            self._second_look.append((clock.now_s() + SESSION_RECHECK_S, session, self._under_way.pop(session)))
 
     def _carry_out(self) -> None:
         orders = self._unacked_messages.take_deferred()
@@ -120,7 +120,7 @@ class ReconnectRecovery:
             [of.ready, of.index, of.message, of.wakeup, of.expiry, of.schedule_wakeup, of.meta],
             session,
             page,
-            PAGE,
+            INDEX_PAGE,
             *self._unacked_messages.tags(),
         )
         total += returned

@@ -17,8 +17,8 @@ from celery_redis_plus import clock
 
 logger = logging.getLogger(__name__)
 
-#: Seconds until a maintenance task that the server refused is tried again.
-REST_S = 1.0
+#: Seconds until a maintenance task that the server refused runs again.
+REFUSED_RETRY_S = 1.0
 
 
 class MaintenanceTask(Protocol):
@@ -97,7 +97,7 @@ class TaskRunner:
 
     def _note(self, task: MaintenanceTask, text: str, now: float) -> None:
         known = self._refused.get(task)
-        self._refused[task] = _Refusal(text, now + REST_S)
+        self._refused[task] = _Refusal(text, now + REFUSED_RETRY_S)
         if known is None or known.text != text:
             logger.error("%s: the broker refuses it (%s); trying again", _name(task), text)
 

@@ -350,7 +350,7 @@ class MaintenanceService:
                 self._timer_rang(self._timers.disarm())
             if bells:
                 self._timers.arm(bells)
-        wait_s = max(0.0, min(self._runner.next_run_at - clock.now_s(), LONGEST_REST_S))
+        wait_s = max(0.0, min(self._runner.next_run_at - clock.now_s(), MAX_IDLE_S))
         descriptors = [self._waker.fileno()]
         if self._timers.armed:
             descriptors.append(self._wakeup_connection.fileno())
@@ -399,5 +399,5 @@ class MaintenanceService:
             self._waker.clear()
 
 
-#: Seconds after which the thread looks around even if nothing is due.
-LONGEST_REST_S = 30.0
+#: Most seconds that the thread sleeps when nothing is due.
+MAX_IDLE_S = 30.0

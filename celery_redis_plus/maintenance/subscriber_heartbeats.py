@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.fanout.subscriber_registry import BATCH, SECOND_CHANCE_S
+from celery_redis_plus.broker.fanout.subscriber_registry import SECOND_CHANCE_S, SUBSCRIBERS_A_CALL
 from celery_redis_plus.signals import SubscriberDied, notify
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two reports of a cursor that moves: what a process that dies has processed since comes again, if it is durable.
-REPORT_S = 1.0
-#: Seconds between two signs of life of one that does not move, at most; never more than a third of what it is given.
-BEAT_S = 30.0
-#: Seconds between two looks at deliveries of a broken connection.
-DECIDE_S = 0.5
+#: Seconds between two reports of a moving cursor. After a crash, a durable subscriber gets again what it processed since.
+CURSOR_REPORT_S = 1.0
+#: Most seconds between two heartbeats of a cursor that does not move; never more than a third of its timeout.
+SUBSCRIBER_HEARTBEAT_S = 30.0
+#: Seconds between two checks of deliveries of a broken connection.
+UNDECIDED_CHECK_S = 0.5
 
 
 class SubscriberHeartbeats:
@@ -46,7 +46,7 @@ class SubscriberHeartbeats:
         self._fanout_keys = fanout_keys
         #: What was reported last, and when: (cursor, seconds on `clock`).
         self._reported: dict[str, tuple[Mark, float]] = {}
-        self._beat_s = min(BEAT_S, positions.keep_s / 3)
+        self._beat_s = min(SUBSCRIBER_HEARTBEAT_S, positions.keep_s / 3)
         self._look_at = 0.0
         self._reap_at = clock.now_s() + random.uniform(1, SECOND_CHANCE_S)  # noqa: S311 - spreads load, guards nothing
         #: Server's time of the last look for deaths, by exchange.
@@ -69,7 +69,7 @@ class SubscriberHeartbeats:
         undecided = [position for position in self._positions.all() if position.undecided and position.owner is not None]
         for position in undecided:
             position.decide(self.active_tasks)
-        self._look_at = now + (DECIDE_S if undecided else REPORT_S)
+        self._look_at = now + (UNDECIDED_CHECK_S if undecided else CURSOR_REPORT_S)
         self._give_up()
         self._report(now)
         if now >= self._reap_at:
@@ -96,8 +96,8 @@ class SubscriberHeartbeats:
             if position.cursor != cursor or now - at >= self._beat_s or not at:
                 by_stream.setdefault(position.stream, []).append(position)
         for of_stream in by_stream.values():
-            for first in range(0, len(of_stream), BATCH):
-                batch = of_stream[first : first + BATCH]
+            for first in range(0, len(of_stream), SUBSCRIBERS_A_CALL):
+                batch = of_stream[first : first + SUBSCRIBERS_A_CALL]
                 cursors = [position.cursor for position in batch]
                 end = self._registry.heartbeat(batch[0].keys, batch)
                 for position, cursor in zip(batch, cursors, strict=True):
@@ -106,7 +106,7 @@ class SubscriberHeartbeats:
                     if position.ended:
                         # Its goodbye, over another connection, may have been done before this made its record anew.
                         self._registry.unsubscribe(position)
-        if len(self._reported) > 2 * len(positions) + BATCH:
+        if len(self._reported) > 2 * len(positions) + SUBSCRIBERS_A_CALL:
             known = {position.id for position in positions}
             self._reported = {name: last for name, last in self._reported.items() if name in known}
 

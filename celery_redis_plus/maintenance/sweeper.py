@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two passes over a queue at the most: within it, and the server's answer, a lost bell is rung again.
-INTERVAL_S = 4.0
+#: Most seconds between two sweeps of a queue: within them, and the server's answer, a lost wakeup is sent again.
+SWEEP_INTERVAL_S = 4.0
 #: Seconds by which a lease outlasts the next pass. A frozen sweeper that also swallowed a bell delays the next ring by
 #: both together, which stays under the 5 s that the design promises.
 LEASE_MARGIN_S = 0.5
-#: Entries of one queue that one pass moves, of each kind.
-LIMIT = 500
+#: Entries of one queue that one sweep moves, of each kind.
+ENTRIES_A_SWEEP = 500
 #: Queues in one script call.
-QUEUES = 50
+QUEUES_A_SWEEP = 50
 #: Seconds by which a pass may come early, to serve queues together that are due together.
 TOGETHER_S = 0.0005
 #: Wait after an outage, or a step of the server's clock, before messages are recovered, in intervals of the heartbeat.
@@ -82,7 +82,7 @@ class Sweeper:
             _ms(limits.dead_letter_ttl_s),
         )
         self._visibility_ms = _ms(visibility_timeout_s)
-        self._interval_s = min(INTERVAL_S, visibility_timeout_s / 6)
+        self._interval_s = min(SWEEP_INTERVAL_S, visibility_timeout_s / 6)
         self._lease_s = self._interval_s + LEASE_MARGIN_S
         self._grace_s = GRACE_INTERVALS * interval_s(visibility_timeout_s)
         # The last heartbeat may be as old when the outage begins: what is left of the timeout is for the way back.
@@ -121,11 +121,11 @@ class Sweeper:
         urgent = [queue for queue in due if queue in self._take_over]
         ordinary = [queue for queue in due if queue not in self._take_over]
         for queues, take_over in ((urgent, True), (ordinary, False)):
-            for at in range(0, len(queues), QUEUES):
+            for at in range(0, len(queues), QUEUES_A_SWEEP):
                 if slice_.over:
                     # The rest stays due.
                     return
-                part = queues[at : at + QUEUES]
+                part = queues[at : at + QUEUES_A_SWEEP]
                 self._sweep(part, take_over=take_over)
                 self._take_over.difference_update(part)
 
@@ -135,13 +135,13 @@ class Sweeper:
             keys += self._keys.queue(queue).state_keys
         keys += self._keys.expired
         reply = self._commands.call(
-            script("sweep"), keys, self._name, _ms(self._lease_s), _ms(self._interval_s), LIMIT, int(take_over),
+            script("sweep"), keys, self._name, _ms(self._lease_s), _ms(self._interval_s), ENTRIES_A_SWEEP, int(take_over),
             _ms(self._grace_s), _ms(self._longest_gap_s), *self._bounds, self._visibility_ms,
         )  # fmt: skip
         now = clock.now_s()
-        deaths = list(read_deaths(reply[COLUMNS * len(queues) :]))
+        deaths = list(read_deaths(reply[SWEEP_VALUES * len(queues) :]))
         for number, queue in enumerate(queues):
-            swept = Swept(*reply[COLUMNS * number : COLUMNS * (number + 1)])
+            swept = Swept(*reply[SWEEP_VALUES * number : SWEEP_VALUES * (number + 1)])
             if swept.id:
                 self._note_id(queue, swept.id)
             if queue in self._next_run_at:
@@ -193,7 +193,7 @@ class Swept:
 
 
 #: Values that the sweep returns for a queue.
-COLUMNS = len(fields(Swept))
+SWEEP_VALUES = len(fields(Swept))
 
 
 def _report(queue: str, swept: Swept) -> None:

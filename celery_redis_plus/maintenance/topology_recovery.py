@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks for a flush; spread, so that a hundred workers do not look together.
-LOOK_S = 5.0
+#: Seconds between two checks for a flush; spread, so that a hundred workers do not check together.
+FLUSH_CHECK_S = 5.0
 #: Each of so many looks asks for every queue and exchange by itself, one of which may have been evicted: as many commands.
 CLOSELY = 4
-#: Seconds after which a missing record is looked for again before it is believed: a deletion takes the record first, and its
-#: place in the list of queues a moment later.
-SECOND_LOOK_S = 0.3
+#: Seconds until a missing record is checked once more: a deletion removes the record first, and the queue's name from the list
+#: of queues a moment later.
+MISSING_RECHECK_S = 0.3
 
 
 class TopologyRecovery:
@@ -55,7 +55,7 @@ class TopologyRecovery:
     def run(self) -> None:
         """Look, and declare again what is missing. Raises as `CommandConnection.call` does."""
         now = clock.now_s()
-        rest_s = random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
+        rest_s = random.uniform(0.8, 1.2) * FLUSH_CHECK_S  # noqa: S311 - spreads load, guards nothing
         self._look_at = now + rest_s
         watched = {queue.name for queue in self._watched.all()}
         if not watched:
@@ -75,7 +75,7 @@ class TopologyRecovery:
             self._declare(name)
         self._suspects = missing - self._suspects
         if self._suspects:
-            self._look_at = min(self._look_at, clock.now_s() + SECOND_LOOK_S)
+            self._look_at = min(self._look_at, clock.now_s() + MISSING_RECHECK_S)
             return
         for exchange in self._knowledge.bound_exchanges():
             self._bindings.look_after(exchange)

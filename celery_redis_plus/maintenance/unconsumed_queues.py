@@ -13,8 +13,8 @@ from celery_redis_plus import clock
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.queues import Queues
 
-#: Seconds between two looks; spread, so that a hundred workers do not look together. A new queue rings a bell besides.
-LOOK_S = 20.0
+#: Seconds between two checks; spread, so that a hundred workers do not check together. A new queue sends a wakeup besides.
+UNCONSUMED_CHECK_S = 20.0
 
 
 class UnconsumedQueues:
@@ -38,7 +38,7 @@ class UnconsumedQueues:
 
     def run(self) -> None:
         """Read the list, and remove queues that are gone. Raises as `CommandConnection.call` does."""
-        self._look_at = clock.now_s() + random.uniform(0.8, 1.2) * LOOK_S  # noqa: S311 - spreads load, guards nothing
+        self._look_at = clock.now_s() + random.uniform(0.8, 1.2) * UNCONSUMED_CHECK_S  # noqa: S311 - spreads load, guards nothing
         found = self._queues.always_swept()
         gone = set(self._queues.without_record(found))
         if gone:

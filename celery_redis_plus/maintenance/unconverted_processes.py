@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks; a new queue is looked at when its consumer starts.
-LOOK_S = 300.0
-#: How many queues one look takes: five short commands each.
-MOST = 32
+#: Seconds between two checks; a new queue is checked when its consumer starts.
+CONVERSION_CHECK_S = 300.0
+#: Queues in one check: five short commands each.
+QUEUES_A_CHECK = 32
 
 
 class UnconvertedProcesses:
@@ -50,19 +50,19 @@ class UnconvertedProcesses:
         version = self._watched.version
         now = clock.now_s()
         if self._look_at <= now:
-            self._look_at = now + LOOK_S
+            self._look_at = now + CONVERSION_CHECK_S
             self._looked.clear()
         lasting = [queue.name for queue in self._watched.all() if queue.ttl_ms is None]
         due = [name for name in lasting if name not in self._looked and name not in self._warned]
         try:
-            for name in due[:MOST]:
+            for name in due[:QUEUES_A_CHECK]:
                 self._look(name)
                 self._looked.add(name)
         except NoPermissionError as error:
             logger.debug("kombu's keys cannot be looked at: %s", error)
             self._look_at = math.inf
         # What is left is due with the next round.
-        self._version = version if len(due) <= MOST else -1
+        self._version = version if len(due) <= QUEUES_A_CHECK else -1
 
     def _look(self, queue: str) -> None:
         lists = self._keys.kombu_lists(queue)

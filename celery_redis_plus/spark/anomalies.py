@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 #: Columns of every table of findings.
-COLUMNS = ("kind", "subject", "value", "usual", "count", "since")
+FINDING_COLUMNS = ("kind", "subject", "value", "usual", "count", "since")
 
 
 @dataclass(frozen=True)

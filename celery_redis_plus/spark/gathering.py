@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 EVENTS_A_TASK = 250_000
 
 #: What is read of the events; a column that an older release did not write is null.
-EVENTS = pa.schema([pa.field("date", pa.date32()) if name == "date" else arrow_schema().field(name) for name in NEEDED])
+EVENTS_SCHEMA = pa.schema([pa.field("date", pa.date32()) if name == "date" else arrow_schema().field(name) for name in NEEDED])
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def planned(files: Mapping[str, Sequence[Path]], rows: Mapping[str, int], parall
 def unpacked(batches: Iterable[pa.RecordBatch]) -> pa.Table:
     """Return the events that a partition of `gathered` holds."""
     values = [value.as_buffer() for batch in batches for value in batch.column("packed")]
-    return pa.concat_tables([EVENTS.empty_table(), *(pa.ipc.open_stream(value).read_all() for value in values)])
+    return pa.concat_tables([EVENTS_SCHEMA.empty_table(), *(pa.ipc.open_stream(value).read_all() for value in values)])
 
 
 def days_of(files: Collection[Path]) -> list[str]:
@@ -99,7 +99,7 @@ def _pack(batches: Iterator[pa.RecordBatch], *, shares: list[list[Portion]]) -> 
     for batch in batches:
         for number in batch.column("id").to_pylist():
             for portion in shares[number]:
-                events = dataset.dataset(portion.path, schema=EVENTS, format="parquet")
+                events = dataset.dataset(portion.path, schema=EVENTS_SCHEMA, format="parquet")
                 for read in events.to_batches(use_threads=False, batch_readahead=1, fragment_readahead=1):
                     yield from _cut(read, portion)
 
@@ -148,6 +148,6 @@ def _first_and_last(path: Path) -> tuple[date | None, date | None]:
 
 
 def _all_days(path: Path) -> list[date]:
-    times = dataset.dataset(str(path), schema=EVENTS, format="parquet").to_table(columns=["ts"]).column("ts")
+    times = dataset.dataset(str(path), schema=EVENTS_SCHEMA, format="parquet").to_table(columns=["ts"]).column("ts")
     days: list[date] = times.cast(pa.date32()).unique().to_pylist()
     return days

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 mpl.rcParams["svg.fonttype"] = "none"
 
 #: More lines than this in a chart cannot be told apart: the busiest queues are drawn.
-MOST_LINES = 8
+MAX_LINES = 8
 
 TITLES = {
     "states": "Messages by state",
@@ -154,7 +154,7 @@ def _paint(axes: Axes, painter: Any, figures: Mapping[str, pd.DataFrame]) -> Non
 
 def _busiest(figures: Mapping[str, pd.DataFrame], name: str) -> list[tuple[str, Any]]:
     frame = figures[name]
-    order = [queue for queue in figures["by_queue"]["queue"] if queue in set(frame["queue"])][:MOST_LINES]
+    order = [queue for queue in figures["by_queue"]["queue"] if queue in set(frame["queue"])][:MAX_LINES]
     return [(queue, frame[frame["queue"] == queue]) for queue in order]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from celery_redis_plus.events import COLUMNS
+from celery_redis_plus.events import EVENT_COLUMNS
 
 #: Spark's types of the kinds of `events.Column`.
 TYPES = {"text": "string", "int": "int", "long": "bigint", "us": "timestamp", "ms": "timestamp", "bytes": "binary"}
@@ -36,4 +36,4 @@ def arrow(columns: Mapping[str, str]) -> pa.Schema:
 
 
 #: The columns of the source and of the table `events`, as a DDL string.
-EVENTS_DDL = ddl({column.name: TYPES[column.kind] for column in COLUMNS})
+EVENTS_DDL = ddl({column.name: TYPES[column.kind] for column in EVENT_COLUMNS})

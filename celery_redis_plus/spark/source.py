@@ -35,7 +35,7 @@ class CeleryRedisSource(DataSource):
         return "celery_redis"
 
     def schema(self) -> str:
-        """Return the columns of `events.COLUMNS`."""
+        """Return the columns of `events.EVENT_COLUMNS`."""
         return EVENTS_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark gives the signature

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Relative error of a percentile's rank is at most 1 in this.
 PERCENTILE_ACCURACY = 10_000
 #: Rows of the lists of single messages.
-LONGEST_LIST = 20
+MAX_LISTED_VALUES = 20
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def _failures(messages: DataFrame) -> DataFrame:
 
 def _list(messages: DataFrame, by: str) -> DataFrame:
     columns = ("task", "queue", "task_id", "id", "state", "attempts", "wait_s", "run_s", "worker", "published_at")
-    return messages.orderBy(sf.desc(by), "id").limit(LONGEST_LIST).select(*columns)
+    return messages.orderBy(sf.desc(by), "id").limit(MAX_LISTED_VALUES).select(*columns)
 
 
 def _workers(workers: DataFrame) -> DataFrame:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.broker.arguments.queue_arguments import KNOWN, QueueArguments
+from celery_redis_plus.broker.arguments.queue_arguments import KNOWN_ARGUMENTS, QueueArguments
 from celery_redis_plus.errors import InvalidArgument, PreconditionFailed
 from celery_redis_plus.transport import framework_hooks
 
@@ -105,7 +105,7 @@ def check_queue_arguments(queue: str, declared: QueueArguments) -> None:
         InvalidArgument: the queue type cannot be served, or the name is that of a known argument, misspelled.
     """
     for name, value in declared.arguments.items():
-        if name in KNOWN:
+        if name in KNOWN_ARGUMENTS:
             continue
         what = f"argument {name!r} of queue {queue!r} is {value!r:.100}"
         if name == "x-queue-type":
@@ -114,11 +114,12 @@ def check_queue_arguments(queue: str, declared: QueueArguments) -> None:
                     f"{what}; allowed are {', '.join(map(repr, QUEUE_TYPES))}: streams are fanout exchanges here"
                 )
             continue
-        near = difflib.get_close_matches(name, KNOWN, n=1, cutoff=0.85)
+        near = difflib.get_close_matches(name, KNOWN_ARGUMENTS, n=1, cutoff=0.85)
         if near:
             raise InvalidArgument(f"{what}, which is unknown here; did you mean {near[0]!r}?")
         _warn_once(
-            ("queue", queue, name), f"{what}, which is unknown here and has no effect; allowed are {', '.join(sorted(KNOWN))}"
+            ("queue", queue, name),
+            f"{what}, which is unknown here and has no effect; allowed are {', '.join(sorted(KNOWN_ARGUMENTS))}",
         )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport import base
 
 from celery_redis_plus.events import is_logged
-from celery_redis_plus.stored_message import SEPARATOR
+from celery_redis_plus.stored_message import BODY_SEPARATOR
 from celery_redis_plus.transport import codec
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Message(base.Message):
 
 def broadcast_payload(entry: Entry, tag: str, redelivered: bool) -> dict[str, Any]:
     """Return a broadcast as kombu's payload. Every call makes a new one: each consumer may change its own."""
-    envelope, _, body = entry[1][3].partition(SEPARATOR)
+    envelope, _, body = entry[1][3].partition(BODY_SEPARATOR)
     payload = codec.load(envelope)
     payload["body"] = body
     properties = payload["properties"]

@@ -23,7 +23,7 @@ HOSTS = {
 }
 #: The exchange of Celery's events, unless an app calls it otherwise; who knows that, and a module that sends or reads them loads.
 EVENT_EXCHANGE = "celeryev"
-EVENTS = ("celery_redis_plus.integration.events:is_event_exchange", "celery.events.event")
+EVENT_QUESTION = ("celery_redis_plus.integration.events:is_event_exchange", "celery.events.event")
 
 
 def greet() -> None:
@@ -35,7 +35,7 @@ def greet() -> None:
 
 def sends_events_to(exchange: str) -> bool:
     """Return whether an app of this process sends its events to this exchange."""
-    question, module = EVENTS
+    question, module = EVENT_QUESTION
     return exchange == EVENT_EXCHANGE or (module in sys.modules and bool(symbol_by_name(question)(exchange)))
 
 

@@ -17,7 +17,7 @@ from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.consumer.delivery_tracking import TRACK
 from celery_redis_plus.errors import BrokerError, InvalidArgument, MessageNotAccepted, PublishRefused, Unroutable
 from celery_redis_plus.event_log.metadata import describe
-from celery_redis_plus.stored_message import SEPARATOR, Outgoing
+from celery_redis_plus.stored_message import BODY_SEPARATOR, Outgoing
 from celery_redis_plus.transport import codec
 from celery_redis_plus.transport.amqp_errors import as_channel_error, channel_error
 from celery_redis_plus.transport.arguments import PASSED_ON, check_properties
@@ -285,7 +285,7 @@ class Publishing:
         return lifetime(expiration, expires)
 
     def _stream_payload(self, message: dict[str, Any]) -> bytes:
-        return self._envelope(message) + SEPARATOR + _body(message["body"])
+        return self._envelope(message) + BODY_SEPARATOR + _body(message["body"])
 
     def _envelope(self, message: dict[str, Any], priority: int | None = None) -> bytes:
         """Return headers and properties as they are stored; `priority` is that of the queue, where it caps."""

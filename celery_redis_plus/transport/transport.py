@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_PORT = 6379
 #: Seconds for which a close waits for settlements that have to go out over another connection.
-FLUSH_S = 5.0
+CLOSE_FLUSH_S = 5.0
 #: Options without a meaning here that this process has named in its log: once is enough, and every connection has them.
 _reported: set[str] = set()
 
@@ -164,7 +164,7 @@ class Transport(virtual.Transport):
         if session.broken:
             session.abandon()
         session.close()
-        if self._may_be_the_end() and session.service.unacked_messages.waiting and not session.service.flush(FLUSH_S):
+        if self._may_be_the_end() and session.service.unacked_messages.waiting and not session.service.flush(CLOSE_FLUSH_S):
             logger.warning(
                 "the broker is unreachable: %d message(s) are not settled; this process keeps trying, then they come "
                 "back after the visibility timeout",

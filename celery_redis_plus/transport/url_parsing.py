@@ -16,10 +16,10 @@ from urllib.parse import parse_qsl, urlencode
 from celery_redis_plus.transport.compat import PARSE_URL
 from celery_redis_plus.transport.url_schemes import SOCKET, leads_to_us
 
-#: Names of a query that kombu itself understands; those that start with `ssl_` as well.
-OF_KOMBU = frozenset({"connect_timeout", "heartbeat", "insist", "login_method"})
+#: Query names that kombu itself understands, besides those that start with `ssl_`.
+KOMBU_QUERY_NAMES = frozenset({"connect_timeout", "heartbeat", "insist", "login_method"})
 #: Names of a query that are parts of the address, and what kombu calls them. A later one goes before an earlier one.
-OF_ADDRESS = {"db": "virtual_host", "virtual_host": "virtual_host", "username": "userid", "password": "password"}
+ADDRESS_QUERY_NAMES = {"db": "virtual_host", "virtual_host": "virtual_host", "username": "userid", "password": "password"}
 
 ParseUrl = Callable[[str], dict[str, Any]]
 
@@ -42,10 +42,10 @@ def _knowing_our_options(parse_url: ParseUrl) -> ParseUrl:
         if not query or not leads_to_us(head.partition("://")[0]):
             return parse_url(url)
         given = dict(parse_qsl(query, keep_blank_values=True))
-        for_kombu = {name: value for name, value in given.items() if name in OF_KOMBU or name.startswith("ssl_")}
-        options = {name: value for name, value in given.items() if name not in for_kombu and name not in OF_ADDRESS}
+        for_kombu = {name: value for name, value in given.items() if name in KOMBU_QUERY_NAMES or name.startswith("ssl_")}
+        options = {name: value for name, value in given.items() if name not in for_kombu and name not in ADDRESS_QUERY_NAMES}
         parsed = parse_url(f"{head}?{urlencode(for_kombu)}" if for_kombu else head)
-        parsed |= {field: given[name] for name, field in OF_ADDRESS.items() if given.get(name)}
+        parsed |= {field: given[name] for name, field in ADDRESS_QUERY_NAMES.items() if given.get(name)}
         if options:
             parsed["virtual_host"] = f"{parsed['virtual_host'] or ''}?{urlencode(options)}"
         return parsed

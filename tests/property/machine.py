@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from celery_redis_plus.broker.consumers.unacked import Settlement
-from celery_redis_plus.maintenance.sweeper import COLUMNS
+from celery_redis_plus.maintenance.sweeper import SWEEP_VALUES
 from tests.property.consuming import Consuming
 from tests.property.maintenance import Maintenance
 from tests.property.publishing import Publishing
@@ -67,7 +67,7 @@ class Broker(Publishing, Consuming, Maintenance):
         self.clock.set(self.clock.latest_ms + 10 * VISIBILITY_MS)
         # The first passes may give the living time for a heartbeat.
         for _ in range(GRACE_MS // INTERVAL_MS + 2):
-            while 0 in self.sweep(list(QUEUES), 500, "last", take_over=True)[: COLUMNS * len(QUEUES) : COLUMNS]:
+            while 0 in self.sweep(list(QUEUES), 500, "last", take_over=True)[: SWEEP_VALUES * len(QUEUES) : SWEEP_VALUES]:
                 pass
             self.clock.advance(INTERVAL_MS)
         assert violations(self.client, self.keys, swept=True) == []

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
-from celery_redis_plus.maintenance.sweeper import COLUMNS
+from celery_redis_plus.maintenance.sweeper import SWEEP_VALUES
 from celery_redis_plus.scripts import script
 from tests.property.world import (
     DEAD_MAX,
@@ -56,7 +56,7 @@ class Maintenance(World):
         newest = {queue: int(self.client.hget(self.keys.queue(queue).meta, "newest") or 0) for queue in wanted}
         reply = self.run_sweep(wanted, limit, sweeper, take_over=take_over)
         for number, queue in enumerate(wanted):
-            wait_ms, mine, promoted, recovered, *_ = reply[COLUMNS * number : COLUMNS * (number + 1)]
+            wait_ms, mine, promoted, recovered, *_ = reply[SWEEP_VALUES * number : SWEEP_VALUES * (number + 1)]
             if mine:
                 self.rebase(queue, newest[queue])
             due = sorted((m for m in self.live(queue, "delayed") if m.eta <= now), key=lambda m: (m.eta, m.tag))

@@ -21,7 +21,7 @@ from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.errors import AccessRefused
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.maintenance.sweeper import COLUMNS
+from celery_redis_plus.maintenance.sweeper import SWEEP_VALUES
 from celery_redis_plus.options import Options
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import Outgoing
@@ -183,7 +183,7 @@ class Serving(RuleBasedStateMachine):
         self.commands.call(
             script("sweep"), [*keys, *self.keys.expired], "sweeper", 6_000, SWEEP_MS, 500, 1, GRACE_MS, LONGEST_GAP_MS, -1, 1000,
             10**12,
-        )[:COLUMNS]  # fmt: skip
+        )[:SWEEP_VALUES]  # fmt: skip
 
     def pass_time(self, ms: int) -> None:
         end = self.now + ms

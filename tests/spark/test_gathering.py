@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", reason="needs the extra `spark`")
 import pyarrow as pa
 from pyarrow import parquet
 
-from celery_redis_plus.spark.gathering import EVENTS, EVENTS_A_TASK, Portion, _pack, days_of, planned, unpacked
+from celery_redis_plus.spark.gathering import EVENTS_A_TASK, EVENTS_SCHEMA, Portion, _pack, days_of, planned, unpacked
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -22,7 +22,7 @@ def stored(tmp_path):
     def store(times, name="events.parquet", **columns):
         count = len(times)
         given = {"ts": times, "id": [f"{number:08}.1" for number in range(count)], "queue": ["celery"] * count} | columns
-        table = pa.table({key: pa.array(values, EVENTS.field(key).type) for key, values in given.items()})
+        table = pa.table({key: pa.array(values, EVENTS_SCHEMA.field(key).type) for key, values in given.items()})
         parquet.write_table(table, tmp_path / name)
         return tmp_path / name
 
@@ -74,7 +74,7 @@ def test_a_column_that_an_older_release_did_not_write_is_null(stored):
 @pytest.mark.parametrize("statistics", [True, False])
 def test_days_between_the_first_and_the_last_count_only_if_they_have_events(tmp_path, statistics):
     def file(name, *days):
-        table = pa.table({"ts": pa.array([NOON + timedelta(days=day) for day in days], EVENTS.field("ts").type)})
+        table = pa.table({"ts": pa.array([NOON + timedelta(days=day) for day in days], EVENTS_SCHEMA.field("ts").type)})
         parquet.write_table(table, tmp_path / name, write_statistics=statistics)
         return tmp_path / name
 

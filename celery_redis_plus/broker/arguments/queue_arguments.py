@@ -13,7 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.arguments.field_tables import first_difference, inequivalent, pack_table, to_text, unpack_table
-from celery_redis_plus.broker.arguments.retry_policy import KINDS, RetryPolicy
+from celery_redis_plus.broker.arguments.retry_policy import POLICY_KINDS, RetryPolicy
 from celery_redis_plus.errors import InvalidArgument, InvalidQueueName
 from celery_redis_plus.keys import encode_name
 
@@ -319,7 +319,7 @@ def _retry_policy() -> _Rule:
         except ValueError:
             return False
 
-    return _Rule(f"a policy such as 'exponential first=1000 max=60000', of the kinds {', '.join(KINDS)}", fits)
+    return _Rule(f"a policy such as 'exponential first=1000 max=60000', of the kinds {', '.join(POLICY_KINDS)}", fits)
 
 
 _STRING = _Rule("a str", lambda value: isinstance(value, str))
@@ -378,7 +378,7 @@ _RULES: dict[str, _Rule] = {
 
 
 #: The names of all arguments that have an effect.
-KNOWN = frozenset(_RULES)
+KNOWN_ARGUMENTS = frozenset(_RULES)
 
 
 def _checked(queue: str, key: str, value: object) -> object:

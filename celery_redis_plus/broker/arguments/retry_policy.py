@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, fields
 
-#: Attempts after which the delay grows no more: far beyond any delivery limit.
-MOST_ATTEMPTS = 1000
+#: Attempt after which the delay stays the same: far beyond any delivery limit.
+MAX_BACKOFF_ATTEMPT = 1000
 #: Milliseconds, a hundred years: an eta stays below the 10^13 that a score keeps for the time.
-LONGEST_MS = 100 * 31_557_600_000
-KINDS = ("none", "constant", "linear", "exponential", "fibonacci", "list")
+MAX_RETRY_DELAY_MS = 100 * 31_557_600_000
+POLICY_KINDS = ("none", "constant", "linear", "exponential", "fibonacci", "list")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +45,18 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         """Raise ValueError where a value is not allowed."""
-        if self.kind not in KINDS:
-            raise ValueError(f"kind {self.kind!r}; allowed: {', '.join(KINDS)}")
+        if self.kind not in POLICY_KINDS:
+            raise ValueError(f"kind {self.kind!r}; allowed: {', '.join(POLICY_KINDS)}")
         for name in ("first", "step", "max", "total"):
-            if not 0 <= getattr(self, name) <= LONGEST_MS:
-                raise ValueError(f"{name}={getattr(self, name)}; allowed: 0 to {LONGEST_MS} ms")
+            if not 0 <= getattr(self, name) <= MAX_RETRY_DELAY_MS:
+                raise ValueError(f"{name}={getattr(self, name)}; allowed: 0 to {MAX_RETRY_DELAY_MS} ms")
         if self.kind not in ("none", "list") and self.first < 1:
-            raise ValueError(f"first={self.first}; allowed: 1 to {LONGEST_MS} ms")
+            raise ValueError(f"first={self.first}; allowed: 1 to {MAX_RETRY_DELAY_MS} ms")
         if not 1 <= self.multiplier <= 1000:
             raise ValueError(f"multiplier={self.multiplier:g}; allowed: 1 to 1000")
         if not 0 <= self.jitter <= 1:
             raise ValueError(f"jitter={self.jitter:g}; allowed: 0 to 1")
-        if (self.kind == "list") != bool(self.delays) or not all(0 <= delay <= LONGEST_MS for delay in self.delays):
+        if (self.kind == "list") != bool(self.delays) or not all(0 <= delay <= MAX_RETRY_DELAY_MS for delay in self.delays):
             raise ValueError("delays are for the kind list, which needs some: list delays=1000,5000")
 
     @classmethod
@@ -103,12 +103,12 @@ class RetryPolicy:
             return None
         waited = 0
         if self.total:
-            waited = sum(self._delay(number, message_id) for number in range(1, min(attempt, MOST_ATTEMPTS) + 1))
+            waited = sum(self._delay(number, message_id) for number in range(1, min(attempt, MAX_BACKOFF_ATTEMPT) + 1))
         return None if self.total and waited > self.total else self._delay(attempt, message_id)
 
     def _delay(self, attempt: int, message_id: str) -> int:
-        attempt = min(attempt, MOST_ATTEMPTS)
-        longest = self.max or LONGEST_MS
+        attempt = min(attempt, MAX_BACKOFF_ATTEMPT)
+        longest = self.max or MAX_RETRY_DELAY_MS
         if self.kind == "list":
             delay = float(self.delays[attempt - 1])
         elif self.kind == "linear":

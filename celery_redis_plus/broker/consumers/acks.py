@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: Most messages one script call settles.
-MAX_BATCH = 250
+SETTLED_A_CALL = 250
 #: Seconds for which a settlement waits for its connection, where other threads wait for replies, before it is deferred.
 LOCK_WAIT_S = 0.05
 #: Seconds for which the ack of a message that is acked before its work may wait for others.
@@ -160,7 +160,9 @@ class Acknowledger:
             while self._batched:
                 unacked = self._batched.popleft()
                 queues.setdefault(unacked.queue, []).append(unacked)
-        batches = [messages[at : at + MAX_BATCH] for messages in queues.values() for at in range(0, len(messages), MAX_BATCH)]
+        batches = [
+            messages[at : at + SETTLED_A_CALL] for messages in queues.values() for at in range(0, len(messages), SETTLED_A_CALL)
+        ]
         self._send(batches, Settlement.ACK, buffered=buffered)
 
     def _send(self, batches: Iterable[list[UnackedMessage]], settlement: Settlement, *, buffered: bool = False) -> None:
@@ -237,8 +239,8 @@ class Acknowledger:
         for unacked in messages:
             queues.setdefault(unacked.queue, []).append(unacked)
         for batch in queues.values():
-            for at in range(0, len(batch), MAX_BATCH):
-                part = batch[at : at + MAX_BATCH]
+            for at in range(0, len(batch), SETTLED_A_CALL):
+                part = batch[at : at + SETTLED_A_CALL]
                 keys, arguments = self._call(part, settlement)
                 if errors := _errors(part, settlement):
                     self._commands.call(self._note_error, [self._keys.queue(part[0].queue).message], *errors)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys
 
 #: Most messages a claim takes; Lua's `unpack` fails near 8,000 values, and a batch blocks the server for its length.
-MAX_BATCH = 500
+MAX_CLAIMED = 500
 #: Bytes of payload after which a claim takes no further message.
-MAX_BATCH_BYTES = 1_000_000
+MAX_CLAIMED_BYTES = 1_000_000
 #: Most queues a claim looks at; hot ones come first (100 queues in one call cost 10 ms when all are cold).
 MAX_QUEUES = 20
 
@@ -153,7 +153,7 @@ class ClaimCommands:
         else:
             keys = [key for name in names for key in self._keys.queue(name).claim]
         shares = int(share and len(names) > 1)
-        return keys, (credit, self._visibility_timeout_ms, self._holder, MAX_BATCH_BYTES, shares, self._worker, *held)
+        return keys, (credit, self._visibility_timeout_ms, self._holder, MAX_CLAIMED_BYTES, shares, self._worker, *held)
 
     def claim_restricted(self, queue: str, count: int, consumer: str, *, credit: int, epoch: bytes) -> RestrictedBatch:
         """Take up to `count` messages of a queue that has rules for its consumers.
@@ -170,7 +170,7 @@ class ClaimCommands:
         """
         reply: list[bytes] = self._commands.call(
             self._claim_restricted, self._keys.queue(queue).consumer_keys,
-            count, self._visibility_timeout_ms, self._holder, MAX_BATCH_BYTES, consumer, credit, epoch,
+            count, self._visibility_timeout_ms, self._holder, MAX_CLAIMED_BYTES, consumer, credit, epoch,
             self._delivery_limit, self._dead_letter_max, self._worker,
         )  # fmt: skip
         state, wait_ms, now_epoch, more, ranked, told = reply[0].split()

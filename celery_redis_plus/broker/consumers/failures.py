@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 logger = logging.getLogger(__name__)
 
-#: Entries of a script's reply for one message (`note_death` in `lua/include/return_to_queue.lua`).
-PARTS = 5
+#: Values in a script's reply for one message (`note_death` in `lua/include/return_to_queue.lua`).
+DEATH_VALUES = 5
 #: Place as the scripts call it -> how the line ends.
 PLACES = {
     b"store": "it is kept: celery-redis-plus dead-letters show %(queue)s %(tag)s",
@@ -37,8 +37,8 @@ class Failed:
 
 def read_deaths(parts: Sequence[bytes | int]) -> Iterator[Failed]:
     """Yield the deaths that a script's reply tells of; it has the first ones only."""
-    for at in range(0, len(parts), PARTS):
-        meta, tag, failures, place, envelope = (_bytes(part) for part in parts[at : at + PARTS])
+    for at in range(0, len(parts), DEATH_VALUES):
+        meta, tag, failures, place, envelope = (_bytes(part) for part in parts[at : at + DEATH_VALUES])
         yield Failed(meta, tag.decode(), int(failures), place, name_of(tag.decode(), envelope))
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: Messages in one script call.
-BATCH = 250
+LEASES_A_CALL = 250
 
 
 class Leases:
@@ -43,7 +43,7 @@ class Leases:
         for unacked in messages:
             batch.setdefault(unacked.queue, []).append(unacked)
             size += 1
-            if size == BATCH:
+            if size == LEASES_A_CALL:
                 self._send(batch)
                 batch, size = {}, 0
         if batch:

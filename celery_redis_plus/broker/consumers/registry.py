@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.persistent_connection import Argument
     from celery_redis_plus.keys import Keys
 
-#: Claimed messages that one script call looks at when it counts who holds them.
-PAGE = 500
+#: Unacked messages that one script call reads when it counts them by consumer.
+UNACKED_PAGE = 500
 INTERESTED, NOTIFIED, NOT_INTERESTED = "interested", "notified", "not interested"
-#: Stands between a session and the number of its consumer in a consumer's id.
-SEPARATOR = "."
+#: In a consumer's id, between the session and the consumer's number.
+CONSUMER_ID_SEPARATOR = "."
 #: Seconds between two tries of a consumer in whose way there are others that may be dead, and how long it tries in all: a
 #: probed consumer has `ANSWER_MS` of lua/include/consumers.lua.
 PROBING_S, PROBED_WITHIN_S = 0.1, 5.0
@@ -170,12 +170,12 @@ class Consumers:
         """Return the queue's live consumers, the longest there first. Raises as `CommandConnection.call` does."""
         keys = self._keys.queue(queue)
         call = (script("list_consumers"), [keys.consumers, keys.consumer, keys.meta, keys.index, keys.message])
-        looked_at, active, holders, *entries = self._commands.call(*call, 0, PAGE)
+        looked_at, active, holders, *entries = self._commands.call(*call, 0, UNACKED_PAGE)
         held = Counter(holders)
         first = 0
-        while looked_at == PAGE:
-            first += PAGE
-            looked_at, _, holders = self._commands.call(*call, first, PAGE)[:3]
+        while looked_at == UNACKED_PAGE:
+            first += UNACKED_PAGE
+            looked_at, _, holders = self._commands.call(*call, first, UNACKED_PAGE)[:3]
             held.update(holders)
         found = [
             _record(queue, name, dict(zip(record[::2], record[1::2], strict=True)), held, active)
@@ -201,6 +201,6 @@ def _record(queue: str, name: bytes, fields: dict[bytes, bytes], held: Counter[b
         state=text(b"state"),
         since=time(b"since"),
         last_heard=time(b"heard"),
-        held=held[name.partition(SEPARATOR.encode())[0]],
+        held=held[name.partition(CONSUMER_ID_SEPARATOR.encode())[0]],
         active=name == active,
     )

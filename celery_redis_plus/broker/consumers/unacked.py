@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.stored_message import Claimed
 
 
-#: So many broken sessions a process remembers, to refuse what comes of their claims afterwards.
-GONE = 1000
+#: Most broken sessions that a process remembers, to refuse late replies to their claims.
+MAX_BROKEN_SESSIONS = 1000
 
 
 logger = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class UnackedMessages:
         self._settling_deferred = False
         #: Sessions that broke -> the queues they consumed.
         self._broken: dict[str, frozenset[str]] = {}
-        #: Sessions that broke at any time, the last `GONE` of them.
+        #: Sessions that broke at any time, the last `MAX_BROKEN_SESSIONS` of them.
         self._gone: dict[str, None] = {}
         #: Queues with a limit of messages in work: a settlement there makes room, and wakes who may take the next one.
         self.limited: set[str] = set()
@@ -236,7 +236,7 @@ class UnackedMessages:
         """
         with self._lock:
             self._gone[session] = None
-            while len(self._gone) > GONE:
+            while len(self._gone) > MAX_BROKEN_SESSIONS:
                 del self._gone[next(iter(self._gone))]
             self._broken[session] = frozenset(queues) | self._broken.get(session, frozenset())
             for unacked in list(self._unacked.values()):

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
 
 WAKE_TTL_MS = 60_000
-#: Life of a wake-up that is passed on: its queue may have been deleted meanwhile. The sweep notifies again for what waits.
-PASSED_ON_MS = 60_000
+#: TTL of a wakeup that is passed on: its queue may have been deleted since. The sweep sends a wakeup again for ready messages.
+FORWARDED_WAKEUP_MS = 60_000
 
 
 class WakeupWaiter:
@@ -87,4 +87,4 @@ class WakeupWaiter:
 
     def notify(self, wakeup: bytes) -> None:
         """Pass a wake-up on to the next client that waits."""
-        self._commands.call(script("notify"), [wakeup], PASSED_ON_MS)
+        self._commands.call(script("notify"), [wakeup], FORWARDED_WAKEUP_MS)

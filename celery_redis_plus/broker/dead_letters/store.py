@@ -16,17 +16,17 @@ from celery_redis_plus.errors import InvalidArgument, InvalidEta, QueueNotFound
 from celery_redis_plus.event_log.metadata import describe
 from celery_redis_plus.events import pack_text
 from celery_redis_plus.scripts import script
-from celery_redis_plus.stored_message import SEPARATOR, split_payload
+from celery_redis_plus.stored_message import BODY_SEPARATOR, split_payload
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.connection.persistent_connection import Argument
     from celery_redis_plus.keys import Keys
 
-#: Messages that one script call reads or deletes, and bytes of payload after which it reads no further one.
-PAGE, PAGE_BYTES = 100, 1_000_000
-#: What the move script answers for a message that is no longer there, and for targets of which none has a record.
-GONE, NO_TARGET = -1, -2
+#: Messages that one script call reads or deletes, and bytes of payload after which it stops reading.
+DEAD_LETTER_PAGE, DEAD_LETTER_PAGE_BYTES = 100, 1_000_000
+#: Answers of the move script: the message is gone; no target has a record.
+ALREADY_GONE, NO_TARGET = -1, -2
 
 #: Fields of its hash that `list_messages` reads of each dead letter.
 LISTED = ("reason", "failed", "claim", "score", "rank", "error")
@@ -103,7 +103,7 @@ class DeadLetters:
         """Return how many dead letters the queue keeps."""
         return int(self._commands.command("ZCARD", self._keys.queue(queue).dead))
 
-    def page(self, queue: str, first: int = 0, limit: int = PAGE) -> list[DeadLetter]:
+    def page(self, queue: str, first: int = 0, limit: int = DEAD_LETTER_PAGE) -> list[DeadLetter]:
         """Return up to `limit` dead letters from rank `first` on, the longest dead first."""
         return self._read(queue, self._keys.queue(queue).dead, first, limit)
 
@@ -112,7 +112,7 @@ class DeadLetters:
         first = 0
         while page := self.page(queue, first):
             yield from page
-            first += PAGE
+            first += DEAD_LETTER_PAGE
 
     def get(self, queue: str, tag: str) -> DeadLetter | None:
         """Return one dead letter; None where there is none of that tag."""
@@ -153,8 +153,8 @@ class DeadLetters:
         """Delete dead letters for good; return how many there were."""
         of = self._keys.queue(queue)
         deleted = 0
-        for at in range(0, len(tags), PAGE):
-            page = tags[at : at + PAGE]
+        for at in range(0, len(tags), DEAD_LETTER_PAGE):
+            page = tags[at : at + DEAD_LETTER_PAGE]
             deleted += int(self._commands.call(script("delete_dead"), [of.dead, of.trash, of.message, of.meta], *page))
         return deleted
 
@@ -162,7 +162,7 @@ class DeadLetters:
         """Delete all dead letters of the queue for good; return how many there were."""
         of = self._keys.queue(queue)
         purged = int(self._commands.call(script("delete_dead"), [of.dead, of.trash, of.message, of.meta]))
-        while self._commands.call(script("empty_trash"), [of.trash, of.message, of.meta], PAGE, ""):
+        while self._commands.call(script("empty_trash"), [of.trash, of.message, of.meta], DEAD_LETTER_PAGE, ""):
             pass
         return purged
 
@@ -170,13 +170,13 @@ class DeadLetters:
 
     def awaiting_dlx(self, queue: str) -> list[DeadLetter]:
         """Return some of the messages that wait for the dead-letter exchange, the longest dead first."""
-        return self._read(queue, self._keys.queue(queue).dlx_outbox, 0, PAGE)
+        return self._read(queue, self._keys.queue(queue).dlx_outbox, 0, DEAD_LETTER_PAGE)
 
     def forward(self, letter: DeadLetter, targets: Sequence[str], routing: tuple[str, str]) -> int:
         """Move a dying message to `targets`; `routing` is the (exchange, routing key) that it goes by now.
 
         Returns:
-            How many took it, GONE, or NO_TARGET: nothing has changed then.
+            How many took it, ALREADY_GONE, or NO_TARGET: nothing has changed then.
         """
         return self.move(letter, targets, self._keys.queue(letter.queue).dlx_outbox, "forwarded", routing=routing)
 
@@ -231,7 +231,7 @@ class DeadLetters:
         letters: list[DeadLetter] = []
         rank = first
         while rank - first < limit:
-            page = rank, min(PAGE, first + limit - rank), PAGE_BYTES
+            page = rank, min(DEAD_LETTER_PAGE, first + limit - rank), DEAD_LETTER_PAGE_BYTES
             _, looked_at, *found = self._commands.call(
                 script("list_messages"), [key, self._keys.queue(queue).message], *page, *LISTED
             )
@@ -289,4 +289,4 @@ def _goes_on(letter: DeadLetter, routing: tuple[str, str] | None) -> tuple[bytes
     except InvalidEta:
         # It was published before that was checked.
         life = ""
-    return (payload if letter.body is None else payload + SEPARATOR + letter.body), life
+    return (payload if letter.body is None else payload + BODY_SEPARATOR + letter.body), life

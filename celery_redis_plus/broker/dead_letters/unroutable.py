@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Protocol
 
-from celery_redis_plus.stored_message import SEPARATOR, Outgoing
+from celery_redis_plus.stored_message import BODY_SEPARATOR, Outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +50,7 @@ class Undelivered:
 
     def keep_for(self, recipient: str, payload: bytes, attempt: Any, reason: str) -> None:
         """Keep a broadcast for one recipient, who stands in the header `x-recipient`; `payload` is as the stream has it."""
-        envelope, _, body = payload.partition(SEPARATOR)
+        envelope, _, body = payload.partition(BODY_SEPARATOR)
         data: dict[str, Any] = json.loads(envelope)
         headers: Mapping[str, Any] = data.get("headers") or {}
         data["headers"] = {**headers, RECIPIENT: recipient}

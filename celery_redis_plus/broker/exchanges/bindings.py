@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-VERSION = b"version"
+BINDINGS_VERSION = b"version"
 #: Seconds for which bindings that were seen on the server count as known; the mark that the last one's removal leaves there
 #: lasts longer (`lua/bind.lua`).
 FRESH_S = 1800.0
@@ -197,7 +197,7 @@ class Bindings:
 
     def look_after(self, exchange: str) -> None:
         """Declare again what this process has bound to the exchange, where the server has lost it."""
-        version = int(self._commands.command("HGET", self._keys.binding(exchange), VERSION) or 0)
+        version = int(self._commands.command("HGET", self._keys.binding(exchange), BINDINGS_VERSION) or 0)
         if not version or self._flushes.get(exchange, self._first_flush) != self._knowledge.flushes:
             self.refresh(exchange)
 
@@ -238,7 +238,7 @@ class Bindings:
     def _read(self, exchange: str) -> tuple[int, list[Binding]]:
         flat = self._commands.command("HGETALL", self._keys.binding(exchange))
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
-        version = int(fields.pop(VERSION, 0))
+        version = int(fields.pop(BINDINGS_VERSION, 0))
         return version, [decode_binding(field) for field in fields]
 
 
@@ -249,7 +249,7 @@ class Check:
         """Post the question over `commands`."""
         self._known = known
         self.moved = False
-        commands.command_nowait("HGET", key, VERSION, done=self._answered)
+        commands.command_nowait("HGET", key, BINDINGS_VERSION, done=self._answered)
 
     def _answered(self, reply: bytes | None, error: Exception | None) -> None:
         self.moved = error is None and int(reply or 0) != self._known.version

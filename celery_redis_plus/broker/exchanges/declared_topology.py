@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.broker.exchanges.known_queues import MOST, KnownQueues
+from celery_redis_plus.broker.exchanges.known_queues import MAX_KNOWN_QUEUES, KnownQueues
 from celery_redis_plus.broker.exchanges.routing import encode_binding
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.scripts import script
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys
 
 #: Sessions that owned queues and are over: so many are remembered.
-MOST_GONE = 1000
+MAX_GONE = 1000
 
 
 class DeclaredTopology:
@@ -52,7 +52,7 @@ class DeclaredTopology:
     def note_gone(self, session: str) -> None:
         """Remember that a session that owned queues is over; the oldest are forgotten."""
         self.gone[session] = None
-        while len(self.gone) > MOST_GONE:
+        while len(self.gone) > MAX_GONE:
             with suppress(StopIteration, RuntimeError):
                 self.gone.pop(next(iter(self.gone)), None)
 
@@ -84,7 +84,7 @@ class DeclaredTopology:
         self._transient.pop(name, None)
         if arguments.transient:
             self._transient[name] = None
-            while len(self._transient) > MOST:
+            while len(self._transient) > MAX_KNOWN_QUEUES:
                 with suppress(RuntimeError):
                     oldest = next(iter(self._transient))
                     self._transient.pop(oldest, None)

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 
-#: Queues that are remembered; the oldest entry goes first. A process answers any number of reply queues.
-MOST = 4096
+#: Most queues that are remembered; the oldest is dropped first. A process may answer any number of reply queues.
+MAX_KNOWN_QUEUES = 4096
 
 
 @dataclass(slots=True)
@@ -34,9 +34,9 @@ class KnownQueue:
 
 
 class KnownQueues:
-    """The records that a process has read, up to `MOST`. Its methods may be called from any thread."""
+    """The records that a process has read, up to `MAX_KNOWN_QUEUES`. Its methods may be called from any thread."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX_KNOWN_QUEUES) -> None:
         """Start empty; remember `most` queues."""
         self._most = most
         self._known: dict[str, KnownQueue] = {}

@@ -27,16 +27,16 @@ logger = logging.getLogger(__name__)
 #: One broadcast for one subscriber: who reads for it, the entry, where it was before (None where it settles nothing), and whether
 #: the entry may have been delivered before.
 Delivery: TypeAlias = "tuple[Subscription, Entry, Mark | None, bool]"
-#: Entries of one stream that one read brings at most, where all are small; and the bytes that it may bring where some are not.
-PAGE, PAGE_BYTES = 500, 2_000_000
-#: Entries that a read asks for without a look at what the streams hold. It blocks, as a rule, and brings one.
+#: Most entries of one stream in one read when all are small; and most bytes when some are large.
+STREAM_PAGE, STREAM_PAGE_BYTES = 500, 2_000_000
+#: Entries that a read asks for when the lengths of the streams are unknown. Usually it blocks and returns one.
 BLIND_PAGE = 4
-#: Entries in a subscriber's buffer from which on nothing more is read for it.
-BUFFER = 500
+#: Entries in a subscriber's buffer at which reading for it stops.
+MAX_BUFFERED = 500
 #: The same in bytes of payload.
-BUFFER_BYTES = 4_000_000
-#: Entries in its buffer from which on more is read for it again, though a read for others is out.
-LOW = 50
+MAX_BUFFERED_BYTES = 4_000_000
+#: Entries in its buffer at which reading for it starts again, even if a read for others is pending.
+REFILL_BELOW = 50
 #: A read that brings something within so many seconds, or several entries, is one of a burst. The next one waits, so that it
 #: brings more at once: first for a moment, then twice as long each time, because a read costs as much as 20 entries, and on a
 #: busy machine more: 50 subscribers that wake for every single broadcast leave no time to its publisher.
@@ -67,12 +67,12 @@ class Subscription:
     @property
     def full(self) -> bool:
         """Whether nothing more is to be read for it."""
-        return len(self.buffer) >= BUFFER or self.buffered_bytes >= BUFFER_BYTES
+        return len(self.buffer) >= MAX_BUFFERED or self.buffered_bytes >= MAX_BUFFERED_BYTES
 
     @property
     def low(self) -> bool:
         """Whether it wants more, though a read for others is out."""
-        return len(self.buffer) <= LOW and self.buffered_bytes < BUFFER_BYTES
+        return len(self.buffer) <= REFILL_BELOW and self.buffered_bytes < MAX_BUFFERED_BYTES
 
     @property
     def takes_all(self) -> bool:
@@ -265,12 +265,12 @@ class FanoutReader:
 
     def _page_now(self) -> int:
         """Return how many entries a read may bring, by the largest of those that it is about to read. Raises as `arm` does."""
-        page = PAGE
+        page = STREAM_PAGE
         for asked in self._asked.values():
             self._commands.start("HMGET", asked[0].position.keys.meta, "large", "largest")
             last_large, largest = self._commands.finish()
             if last_large and int(last_large) > min(one.fetched.number for one in asked):
-                page = min(page, max(1, PAGE_BYTES // int(largest) // len(self._asked)))
+                page = min(page, max(1, STREAM_PAGE_BYTES // int(largest) // len(self._asked)))
         return page
 
     def arrived(self) -> bool:

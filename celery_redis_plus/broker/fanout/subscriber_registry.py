@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.persistent_connection import Argument
     from celery_redis_plus.keys import FanoutKeys
 
-#: Seconds for which a subscriber counts that is bound and not read for yet.
+#: Seconds for which a subscriber counts that is bound but not yet read.
 BOUND_S = 60.0
 #: Seconds between two looks for dead subscribers: their second chance.
 SECOND_CHANCE_S = 30.0
 #: Seconds for which a death is remembered, so that every process hears of it.
 DEATH_KEPT_S = 600.0
 #: Subscribers in one call.
-BATCH = 100
+SUBSCRIBERS_A_CALL = 100
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after which a waiting publisher looks again by itself. It also tells the others that it lives.
-LOOK_S = 1.0
+#: Seconds after which a waiting publisher asks for its turn again, which also renews its place in the queue of publishers.
+WAITER_CHECK_S = 1.0
 #: Seconds between two log lines about messages that a full queue of one name drops.
 LOG_S = 10.0
 
@@ -166,7 +166,7 @@ class FlowController:
             raise PublishTimedOut(
                 f"queue {queue!r} stayed full for {self._patience.timeout_s:g} s (option publish_timeout); nothing is stored"
             )
-        self._room.wait(queue, turn.name, min(left_s, LOOK_S))
+        self._room.wait(queue, turn.name, min(left_s, WAITER_CHECK_S))
 
     def _log_dropped(self, queue: str, count: int, *, kept: bool) -> None:
         logged_at, waiting = self._dropped.get(queue, (0.0, 0))

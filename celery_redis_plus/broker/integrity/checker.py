@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 
-#: Messages that one script call looks at.
-BATCH = 100
+#: Messages that one script call checks.
+CHECKED_A_CALL = 100
 #: Seconds after which what stands in several slots is looked at again.
 SETTLE_S = 2.0
 #: Milliseconds without a sweep after which nobody can be sweeping a queue.
 UNSWEPT_MS = 15_000
-#: Milliseconds that a claimed message gets whose place was lost: the default visibility timeout.
+#: Milliseconds of lease for an unacked message whose place was lost: the default visibility timeout.
 CLAIMED_ANEW_MS = 300_000
-#: Dead letters that the reserved queue keeps when one is added: no repair removes any.
-KEPT = 1_000_000_000
+#: Dead letters that the reserved queue keeps when a repair adds one: none is removed.
+NO_LIMIT = 1_000_000_000
 
 
 class Checker:
@@ -40,7 +40,7 @@ class Checker:
 
     def __init__(
         self, commands: CommandConnection, keys: Keys, queues: Queues, *,
-        repair: bool = False, batch: int = BATCH, low_first: bool = False, settle_s: float = SETTLE_S,
+        repair: bool = False, batch: int = CHECKED_A_CALL, low_first: bool = False, settle_s: float = SETTLE_S,
     ) -> None:  # fmt: skip
         """Check over `commands`.
 
@@ -123,7 +123,7 @@ class Checker:
             return
         for tag in self._commands.command("ZRANGE", keys.ready, 0, -1):
             if self._repair:
-                self._commands.call(script("dead_letter_one"), keys.state_keys, tag, UNROUTABLE, KEPT)
+                self._commands.call(script("dead_letter_one"), keys.state_keys, tag, UNROUTABLE, NO_LIMIT)
             yield self._violation(b"never-delivered", name, tag, b"ready")
 
     # -- messages ---------------------------------------------------------------------------------------------------------

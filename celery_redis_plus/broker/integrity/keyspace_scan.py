@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import KeyParts, Keys
 
-#: Keys that one SCAN looks at.
-COUNT = 1000
+#: COUNT of one SCAN.
+KEYS_A_SCAN = 1000
 #: Tags kept of each queue: they tell what a queue was whose record has vanished.
 SAMPLES = 20
 #: What the tag of a staged body starts with (`Publisher`).
@@ -61,7 +61,7 @@ def scan(commands: CommandConnection, keys: Keys) -> Iterator[list[tuple[bytes, 
     """Yield the keys that are ours, a page at a time; some may come twice."""
     cursor = b"0"
     while True:
-        cursor, page = commands.command("SCAN", cursor, "MATCH", keys.pattern, "COUNT", COUNT)
+        cursor, page = commands.command("SCAN", cursor, "MATCH", keys.pattern, "COUNT", KEYS_A_SCAN)
         yield [(key, parts) for key in page if (parts := keys.parts(key)) is not None]
         if cursor == b"0":
             return

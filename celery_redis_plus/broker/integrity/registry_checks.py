@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 #: Milliseconds after which a transient queue's remains have outlived the janitors (`Queues.overdue`, `janitor.CLEAR_S`).
 LEFT_BEHIND_MS = 90_000
-#: Milliseconds after which keys vanish that should have had an expiry: the longest that any of them needs by default.
-MORTAL_MS = 900_000
+#: Milliseconds until a key expires that lacks an expiry: the longest that any key needs by default.
+MAX_EXPIRY_MS = 900_000
 #: Commands in one write.
-PAGE = 500
-VERSION = b"version"
-#: What may stand in a tag before its queue's id (`lua/include/tag_flags.lua`).
-MARKS = {b".", b"~", b"-", b"="}
+COMMANDS_A_WRITE = 500
+BINDINGS_VERSION = b"version"
+#: Characters before the queue's id in a tag (`lua/include/tag_flags.lua`).
+TAG_FLAGS = {b".", b"~", b"-", b"="}
 LASTING = float("inf")
 
 
@@ -92,8 +92,8 @@ class RegistryChecks:
 
     def _read(self, names: list[str]) -> list[_Queue]:
         queues = []
-        for at in range(0, len(names), PAGE):
-            page = names[at : at + PAGE]
+        for at in range(0, len(names), COMMANDS_A_WRITE):
+            page = names[at : at + COMMANDS_A_WRITE]
             commands: list[tuple[bytes | str | int, ...]] = []
             for name in page:
                 commands.append(("ZSCORE", self._keys.queues, encode_name(name)))
@@ -139,7 +139,7 @@ class RegistryChecks:
 
     def _rewrite(self, name: str, tags: list[bytes]) -> None:
         """Give a queue a record again, with its own id, which its tags carry behind time, counter and a mark."""
-        known = [tag[20:] for tag in tags if tag[19:20] in MARKS]
+        known = [tag[20:] for tag in tags if tag[19:20] in TAG_FLAGS]
         self._queues.restore(name, known[0] if known else b"")
 
     def _with_record(self, queue: _Queue, always_swept: set[str]) -> Iterator[Suspect]:
@@ -184,13 +184,13 @@ class RegistryChecks:
         key = self._keys.binding(exchange)
         flat = self._commands.command("HGETALL", key)
         texts = dict(zip(flat[::2], flat[1::2], strict=True))
-        if texts and VERSION not in texts:
+        if texts and BINDINGS_VERSION not in texts:
             yield Suspect(
                 Violation("no-version", exchange, "", "publishers do not notice changes"),
                 # Versions start from the clock (`lua/bind.lua`), so that none comes twice.
-                partial(self._commands.command, "HSETNX", key, VERSION, now_ms),
+                partial(self._commands.command, "HSETNX", key, BINDINGS_VERSION, now_ms),
             )
-        for text in texts.keys() - {VERSION}:
+        for text in texts.keys() - {BINDINGS_VERSION}:
             try:
                 name = decode_binding(text).queue
             except InvalidArgument as error:
@@ -211,14 +211,14 @@ class RegistryChecks:
 
     def _mortal(self, keys: dict[bytes, str]) -> Iterator[Suspect]:
         names = list(keys)
-        for at in range(0, len(names), PAGE):
-            page = names[at : at + PAGE]
+        for at in range(0, len(names), COMMANDS_A_WRITE):
+            page = names[at : at + COMMANDS_A_WRITE]
             for key, left in zip(page, self._ask([("PTTL", key) for key in page]), strict=True):
                 if left == -1:
                     subject = key.decode(errors="replace")
                     yield Suspect(
                         Violation("never-expires", keys[key], subject, "a key that should vanish by itself"),
-                        partial(self._commands.command, "PEXPIRE", key, MORTAL_MS),
+                        partial(self._commands.command, "PEXPIRE", key, MAX_EXPIRY_MS),
                     )
 
     # -- helpers ----------------------------------------------------------------------------------------------------------

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys
 
 #: Seconds for which a resolved delivery can still be looked up.
-KEPT_S = 3600.0
-#: Milliseconds for which one process alone sees to the recipients that were too late.
+RESOLVED_KEPT_S = 3600.0
+#: Milliseconds for which one process alone resolves the recipients that were too late.
 ASKER_MS = 10_000
 
 #: Its message waits, or nobody has looked at it yet; a consumer has it.
@@ -87,7 +87,9 @@ class DeliveryStore:
         timeout_ms = int(ack_timeout_s * 1000)
         text = json.dumps([about.exchange, about.routing_key, about.broadcast])
         call = (script("track"), self._keys.track(track))
-        deadline = self._commands.call(*call, timeout_ms, int(KEPT_S * 1000), text, payload, *map(encode_name, recipients))
+        deadline = self._commands.call(
+            *call, timeout_ms, int(RESOLVED_KEPT_S * 1000), text, payload, *map(encode_name, recipients)
+        )
         # For the case that we die before it is resolved: the maintenance tasks of any process then see to it.
         self._commands.command("ZADD", self._keys.tracks, deadline, track)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys, QueueKeys
 
 #: Queues, those published to last, whose checked keys are kept.
-KNOWN_QUEUES = 1024
+MAX_ENCODED_QUEUES = 1024
 
 
 class PublishScript:
@@ -25,7 +25,7 @@ class PublishScript:
         self._spelled = keys
         self._of_queue = of_queue
         #: Returns the script's keys for a queue's name and a producer's id. Raises InvalidQueueName where none can be called so.
-        self.keys = lru_cache(maxsize=KNOWN_QUEUES)(self._keys_of)
+        self.keys = lru_cache(maxsize=MAX_ENCODED_QUEUES)(self._keys_of)
 
     def _keys_of(self, queue: str, producer: bytes) -> tuple[bytes, ...]:
         keys = self._spelled.queue(check_queue_name(queue))

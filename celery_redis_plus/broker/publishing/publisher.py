@@ -16,7 +16,7 @@ from celery_redis_plus.connection.command_encoding import pack_call
 from celery_redis_plus.errors import MessageTooLarge, NotReplicated, OutcomeUnknown, PublishRefused, QueueNotFound
 from celery_redis_plus.events import pack_description
 from celery_redis_plus.scripts import script
-from celery_redis_plus.stored_message import LARGE_BODY, MAX_BODY, SEPARATOR, Outgoing
+from celery_redis_plus.stored_message import BODY_SEPARATOR, LARGE_BODY, MAX_BODY, Outgoing
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.publishing.attempt import PublishAttempt
@@ -193,7 +193,7 @@ class Publisher:
                 check_size(message)
                 keys, payload = (*keys, self._stage(queue, message, producer, number)), message.envelope
             else:
-                payload = b"%b%b%b" % (message.envelope, SEPARATOR, message.body)
+                payload = b"%b%b%b" % (message.envelope, BODY_SEPARATOR, message.body)
             rank = b"%d" % message.rank
             if message.queue_id and publish is not self._publish_dead:
                 rank = b"%b %b" % (rank, message.queue_id)

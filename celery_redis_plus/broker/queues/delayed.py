@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys
 
 #: Messages that one script call reads.
-PAGE = 100
+DELAYED_PAGE = 100
 #: Bytes of payload after which a script call reads no further message, and the whole listing ends.
-PAGE_BYTES, LISTING_BYTES = 1_000_000, 16_000_000
+DELAYED_PAGE_BYTES, LISTING_BYTES = 1_000_000, 16_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def list_delayed(commands: CommandConnection, keys: Keys, queue: str, limit: int
     total, rank, size = 0, 0, 0
     while rank < limit and size < LISTING_BYTES:
         total, looked_at, *fields = commands.call(
-            script("list_messages"), [of.delayed, of.message], rank, min(PAGE, limit - rank), PAGE_BYTES
+            script("list_messages"), [of.delayed, of.message], rank, min(DELAYED_PAGE, limit - rank), DELAYED_PAGE_BYTES
         )
         for tag, eta, payload in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
             envelope, body = split_payload(payload)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.keys import Keys
 
 #: Tasks that one script call takes, and bytes after which it takes no further one.
-BATCH, BATCH_BYTES = 50, 1_000_000
+EXPIRED_A_CALL, EXPIRED_BYTES = 50, 1_000_000
 #: Milliseconds after which what was taken is taken again: its worker has died, or its result backend is away.
 RETRY_MS = 30_000
 
@@ -56,7 +56,7 @@ class ExpiredTasks:
         """Take some of the tasks `names`; they come back after `RETRY_MS`, unless `done` is called."""
         if not names:
             return []
-        fields = self._commands.call(script("claim_expired_tasks"), self._keys, BATCH, RETRY_MS, BATCH_BYTES, *names)
+        fields = self._commands.call(script("claim_expired_tasks"), self._keys, EXPIRED_A_CALL, RETRY_MS, EXPIRED_BYTES, *names)
         return [_task(*fields[at : at + 4]) for at in range(0, len(fields), 4)]
 
     def done(self, tasks: Sequence[ExpiredTask]) -> None:

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 
-#: What a message's id looks like: time and number in hexadecimal, a mark, the queue's id.
-ID = re.compile(r"[0-9a-f]{19}[^0-9a-z][0-9a-z]+")
-#: Events from the end of a queue's log among which a finished message is looked for without an index, and how many at once.
-TAIL, PAGE = 10_000, 1000
-#: Delayed messages that are looked through for a task without an index.
-MOST_DELAYED = 100_000
+#: A message's id: time and number in hexadecimal, a flag, the queue's id.
+MESSAGE_ID = re.compile(r"[0-9a-f]{19}[^0-9a-z][0-9a-z]+")
+#: Last events of a queue's log that are searched for a finished message when there is no index, and how many one command reads.
+LOG_TAIL, LOG_PAGE = 10_000, 1000
+#: Most delayed messages that are searched for a task when there is no index.
+MAX_DELAYED_SCANNED = 100_000
 #: Messages in one script call.
-BATCH = 500
+MESSAGES_A_CALL = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Messages:
     def find(self, queue: str, tag: str) -> MessageInfo | None:
         """Return what is known of a message; None where the queue knows nothing of it.
 
-        One that is gone is known by the queue's events: with `event_log_index` at once, else if it is among the last `TAIL`.
+        One that is gone is known by the queue's events: with `event_log_index` at once, else if it is among the last `LOG_TAIL`.
         """
         of = self._keys.queue(queue)
         keys = [of.ready, of.delayed, of.index, of.message, of.dlx_outbox, of.dead]
@@ -113,9 +113,9 @@ class Messages:
         return [] if found is None else found.decode().split()
 
     def delayed_of_task(self, queue: str, task_id: str) -> list[str]:
-        """Return the ids of a Celery task's delayed messages, looking through up to `MOST_DELAYED`."""
+        """Return the ids of a Celery task's delayed messages, looking through up to `MAX_DELAYED_SCANNED`."""
         wanted = json.dumps(task_id).encode()
-        listing = list_delayed(self._commands, self._keys, queue, MOST_DELAYED)
+        listing = list_delayed(self._commands, self._keys, queue, MAX_DELAYED_SCANNED)
         return [
             message.tag
             for message in listing.messages
@@ -131,8 +131,8 @@ class Messages:
             dead_letter: make them dead letters with the reason `cancelled`, instead of removing them for good.
         """
         cancelled: list[str] = []
-        for at in range(0, len(tags), BATCH):
-            page = tags[at : at + BATCH]
+        for at in range(0, len(tags), MESSAGES_A_CALL):
+            page = tags[at : at + MESSAGES_A_CALL]
             places = self._keys.queue(queue).state_keys
             removed = self._commands.call(script("cancel"), places, int(dead_letter), self._dead_letter_max, *page)
             cancelled += [tag.decode() for tag in removed]
@@ -183,11 +183,11 @@ class Messages:
     def _tail(self, queue: str, tag: str) -> list[Event]:
         stream, last = self._keys.queue(queue).events, b"+"
         events: list[Event] = []
-        for _ in range(TAIL // PAGE):
-            entries = self._commands.command("XREVRANGE", stream, last, "-", "COUNT", PAGE)
+        for _ in range(LOG_TAIL // LOG_PAGE):
+            entries = self._commands.command("XREVRANGE", stream, last, "-", "COUNT", LOG_PAGE)
             mine = [decode(fields[fields.index(FIELD) + 1]) for _, fields in entries if tag.encode() in fields[1]]
             events = [event for event in reversed(mine) if event.id == tag] + events
-            if len(entries) < PAGE or (events and events[0].event == "published"):
+            if len(entries) < LOG_PAGE or (events and events[0].event == "published"):
                 break
             last = b"(" + entries[-1][0]
         return events

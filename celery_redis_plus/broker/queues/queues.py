@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: Messages freed, or kept alive, by one script call.
-PAGE = 500
+FREED_A_CALL = 500
 #: Seconds for which a transient queue that vanished is remembered, so that a late reply does not revive it.
 TOMBSTONE_S = 86_400
 #: Such queues that are remembered at most; about 120 bytes each.
-MOST_TOMBSTONES = 100_000
+MAX_TOMBSTONES = 100_000
 #: Milliseconds after which a transient queue that was found alive is looked at again.
 ALIVE_AGAIN_MS = 120_000
 BASE36 = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -303,9 +303,9 @@ class Queues:
         return int(ready)
 
     def _remember(self, names: Iterable[str]) -> None:
-        """Leave tombstones for `TOMBSTONE_S`, `MOST_TOMBSTONES` in all."""
+        """Leave tombstones for `TOMBSTONE_S`, `MAX_TOMBSTONES` in all."""
         encoded = [encode_name(name) for name in names]
-        self._commands.call(script("tombstone_queues"), [self._keys.queues], TOMBSTONE_S * 1000, MOST_TOMBSTONES, *encoded)
+        self._commands.call(script("tombstone_queues"), [self._keys.queues], TOMBSTONE_S * 1000, MAX_TOMBSTONES, *encoded)
 
     def empty_trash(self, name: str, event_log: bytes | str = "") -> None:
         """Free the messages of a queue that was purged or deleted; `event_log` is the record of the events of a deleted one."""
@@ -315,7 +315,7 @@ class Queues:
     def free_page(self, name: str, event_log: bytes | str = "") -> int:
         """Do a part of `empty_trash`; return how many messages are freed, 0 at the end."""
         keys = self._keys.queue(name)
-        return int(self._commands.call(script("empty_trash"), [keys.trash, keys.message, keys.meta], PAGE, event_log))
+        return int(self._commands.call(script("empty_trash"), [keys.trash, keys.message, keys.meta], FREED_A_CALL, event_log))
 
     def touch(self, name: str) -> bool:
         """Keep a transient queue alive with its messages, a lasting one as it is; return False where the queue is gone."""
@@ -329,7 +329,7 @@ class Queues:
         keys = self._keys.queue(name)
         # The trash is not used, and may hold what an earlier, lasting queue has left.
         others = [key for key in keys.structure() if key not in {keys.meta, keys.trash}]
-        return int(self._commands.call(script("extend_queue_ttl"), [keys.meta, keys.message, *others], page, PAGE))
+        return int(self._commands.call(script("extend_queue_ttl"), [keys.meta, keys.message, *others], page, FREED_A_CALL))
 
     def overdue(self, limit: int = 100) -> list[str]:
         """Return transient queues that were not used in time, on the server's clock, and have no record any more.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.integrity import Account, Violation
 
 CLEAN, VIOLATIONS, COULD_NOT_RUN = 0, 1, 2
-MOST_BATCH = 500
+MAX_CHECK_BATCH = 500
 
 DESCRIPTION = """\
 Check that every message stands in exactly one place, that every queue has its
@@ -34,8 +34,8 @@ not), 2 when the check could not run.
 
 def _batch(text: str) -> int:
     number = int(text)
-    if not 1 <= number <= MOST_BATCH:
-        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: 1 to {MOST_BATCH}")
+    if not 1 <= number <= MAX_CHECK_BATCH:
+        raise argparse.ArgumentTypeError(f"{text} is not allowed; allowed: 1 to {MAX_CHECK_BATCH}")
     return number
 
 

@@ -24,7 +24,7 @@ too often, in a queue without a dead-letter exchange. TAG is its tag, the first 
 of the list.
 """
 #: Refusals that are printed one by one.
-MOST_REFUSED = 10
+MAX_REFUSED_SHOWN = 10
 ROW = "{:<36} {:<20} {:<15} {:>8} {:>10}  {}"
 
 
@@ -112,7 +112,7 @@ def _replay(operator: BrokerAdmin, arguments: argparse.Namespace) -> int:
                 unknown.append(tag)
         except (QueueNotFound, InvalidArgument) as error:
             refused += 1
-            if refused <= MOST_REFUSED:
+            if refused <= MAX_REFUSED_SHOWN:
                 print(f"celery-redis-plus dead-letters: {error}", file=sys.stderr)
     print(f"{replayed} dead letter(s) of queue {arguments.queue!r} are back to work")
     if refused:

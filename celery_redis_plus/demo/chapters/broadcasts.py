@@ -17,7 +17,7 @@ TITLE = "Broadcasts"
 TASKS = 20
 #: The first runs since the first chapter.
 WORKERS = ("one", "two")
-PATIENCE_S = 10
+TIMEOUT_S = 10
 PING_S = 1.0
 
 
@@ -29,7 +29,7 @@ def play(stage: Stage, account: Account) -> Outcome:
     stage.start_worker(WORKERS[1], [BROADCASTS, CRASHES])
     for number in range(TASKS):
         stage.app.send_task(BROADCASTS, (number,), queue=BROADCASTS)
-    stage.wait_for_records(BROADCASTS, TASKS * len(WORKERS), PATIENCE_S)
+    stage.wait_for_records(BROADCASTS, TASKS * len(WORKERS), TIMEOUT_S)
     replies = stage.app.control.ping(timeout=PING_S)
     answered = [name.partition("@")[0] for reply in replies for name in reply]
 

@@ -19,10 +19,10 @@ TITLE = "Crash"
 TASKS = 100
 SURVIVOR, VICTIM = "one", "two"
 #: The victim is killed when so many tasks have ended.
-KILL_AFTER = 30
+KILL_AFTER_TASKS = 30
 #: Nothing is heard of a dead worker for the visibility timeout, and a sweep needs at most a second.
 RETURN_LIMIT_S = VISIBILITY_TIMEOUT_S + 1.0
-PATIENCE_S = 30
+TIMEOUT_S = 30
 
 
 def play(stage: Stage, account: Account) -> Outcome:
@@ -34,7 +34,7 @@ def play(stage: Stage, account: Account) -> Outcome:
     )
     for number in range(TASKS):
         stage.app.send_task(CRASHES, (number,), queue=CRASHES)
-    stage.wait(lambda: ended(stage.journal.read(CRASHES)) >= KILL_AFTER, PATIENCE_S, poll_s=0.01)
+    stage.wait(lambda: ended(stage.journal.read(CRASHES)) >= KILL_AFTER_TASKS, TIMEOUT_S, poll_s=0.01)
     killed_at = _kill_in_the_middle_of_a_task(stage)
     sizes = stage.sizes(CRASHES)
     before = stage.journal.read(CRASHES)
@@ -49,7 +49,7 @@ def play(stage: Stage, account: Account) -> Outcome:
             progress(TASKS - len(missing(records)))
             return not missing(records)
 
-        stage.wait(all_done, PATIENCE_S)
+        stage.wait(all_done, TIMEOUT_S)
 
     records = stage.journal.read(CRASHES)
     back_s = seconds_until_back(records, killed_at)
@@ -113,7 +113,7 @@ def seconds_until_back(records: Sequence[Record], killed_at: float) -> float:
 def _kill_in_the_middle_of_a_task(stage: Stage) -> float:
     """Kill the victim; freeze it first for a look, so that it is in the middle of a task for sure. Return the time."""
     victim = stage.workers[VICTIM]
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         victim.freeze()
         frozen_at = time.time()

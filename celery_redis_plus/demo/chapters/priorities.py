@@ -19,7 +19,7 @@ TITLE = "Priorities"
 TASKS = 2000
 LEVELS = (0, 3, 6, 9, 255)
 WORKER = "one"
-PATIENCE_S = 60
+TIMEOUT_S = 60
 
 
 def play(stage: Stage, account: Account) -> Outcome:
@@ -40,7 +40,7 @@ def play(stage: Stage, account: Account) -> Outcome:
 
     stage.start_worker(WORKER, [PRIORITIES, COUNTDOWNS, RETRIES, BROADCASTS, CRASHES])
     with account.progress("executed", TASKS) as progress:
-        stage.wait_for_records(PRIORITIES, TASKS, PATIENCE_S, progress)
+        stage.wait_for_records(PRIORITIES, TASKS, TIMEOUT_S, progress)
 
     records = stage.journal.read(PRIORITIES)
     account.table(("priority", "published", "executed", "started as number"), rows(published, records))

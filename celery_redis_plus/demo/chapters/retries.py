@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.demo.app import BACKOFF_S, FAILURES, RETRIES
+from celery_redis_plus.demo.app import BACKOFF_S, FAILED_RUNS, RETRIES
 from celery_redis_plus.demo.claims import Claim, Outcome
 
 if TYPE_CHECKING:
@@ -15,20 +15,21 @@ if TYPE_CHECKING:
 
 TITLE = "Retries"
 TASKS = 10
-ATTEMPTS = FAILURES + 1
-PATIENCE_S = 20
+ATTEMPTS = FAILED_RUNS + 1
+TIMEOUT_S = 20
 
 
 def play(stage: Stage, account: Account) -> Outcome:
     """Publish the tasks and follow their attempts."""
-    waits = " and ".join(f"{BACKOFF_S * 2**attempt:.1f}" for attempt in range(FAILURES))
+    waits = " and ".join(f"{BACKOFF_S * 2**attempt:.1f}" for attempt in range(FAILED_RUNS))
     account.chapter(
-        TITLE, f"{TASKS} tasks fail {FAILURES} times and succeed then; self.retry() lets them wait {waits} seconds in between."
+        TITLE,
+        f"{TASKS} tasks fail {FAILED_RUNS} times and succeed then; self.retry() lets them wait {waits} seconds in between.",
     )
     for number in range(TASKS):
         stage.app.send_task(RETRIES, (number,), queue=RETRIES)
     with account.progress("attempts", TASKS * ATTEMPTS) as progress:
-        stage.wait_for_records(RETRIES, TASKS * ATTEMPTS, PATIENCE_S, progress)
+        stage.wait_for_records(RETRIES, TASKS * ATTEMPTS, TIMEOUT_S, progress)
 
     records = stage.journal.read(RETRIES)
     account.table(("attempt", "executed", "shortest wait before s", "longest"), rows(records))

@@ -14,10 +14,10 @@ from celery_redis_plus.integration.configure import configure_app
 LEDGER = "ledger"
 
 #: Task -> its queue.
-TASKS = {"shop.bill": "orders", "shop.ship": "orders", "shop.notify": "mails"}
+QUEUE_OF_TASK = {"shop.bill": "orders", "shop.ship": "orders", "shop.notify": "mails"}
 QUEUES = ("orders", "mails")
 
-RETRIES = 2
+MAX_RETRIES = 2
 RETRY_DELAY_S = 0.3
 MOST_DELAY_S = 8.0
 
@@ -36,7 +36,7 @@ def fate_of(number: int, attempt: int) -> Fate:
     place = number % 100
     if place < 5:
         return Fate.FAIL
-    if place < 8 and attempt < RETRIES:
+    if place < 8 and attempt < MAX_RETRIES:
         return Fate.RETRY
     return Fate.REJECT if place == 8 else Fate.SUCCEED
 
@@ -67,7 +67,7 @@ def work(self: Task, number: int) -> None:
     if fate is Fate.FAIL:
         raise ValueError(f"order {number} has no address")
     if fate is Fate.RETRY:
-        raise self.retry(countdown=RETRY_DELAY_S, max_retries=RETRIES)
+        raise self.retry(countdown=RETRY_DELAY_S, max_retries=MAX_RETRIES)
     if fate is Fate.REJECT:
         raise Reject(f"order {number} is unknown", requeue=False)
 
@@ -88,6 +88,6 @@ def make_app(broker: str, prefix: str) -> Celery:
         task_queues=[Queue(name) for name in QUEUES],
     )
     configure_app(app)
-    for name in TASKS:
+    for name in QUEUE_OF_TASK:
         app.task(work, name=name, bind=True)
     return app

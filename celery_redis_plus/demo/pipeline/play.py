@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.demo.app import broker_prefix
 from celery_redis_plus.demo.claims import Outcome
-from celery_redis_plus.demo.pipeline.app import LEDGER, QUEUES, TASKS, delay_of, task_of
+from celery_redis_plus.demo.pipeline.app import LEDGER, QUEUE_OF_TASK, QUEUES, delay_of, task_of
 from celery_redis_plus.demo.pipeline.judgement import Ledger, Told, judge
 from celery_redis_plus.event_log.stream import EventLog
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 TITLE = "Pipeline"
 SURVIVOR, VICTIM = "one", "two"
 #: The victim is killed when this share of the tasks has ended.
-KILL_AFTER = 0.4
+KILL_AFTER_SHARE = 0.4
 #: For all tasks, seconds: a laptop needs one minute.
-PATIENCE_S = 1200
-INTERVAL_S = 2.0
-POLL_S = 0.5
+TIMEOUT_S = 1200
+INGEST_INTERVAL_S = 2.0
+IDLE_POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Pipeline:
         with account.progress("published", self.tasks) as progress, stage.app.producer_or_acquire() as producer:
             for number in range(self.tasks):
                 task = task_of(number)
-                stage.app.send_task(task, (number,), queue=TASKS[task], countdown=delay_of(number), producer=producer)
+                stage.app.send_task(task, (number,), queue=QUEUE_OF_TASK[task], countdown=delay_of(number), producer=producer)
                 if number % 500 == 499:
                     progress(number + 1)
                     self._kill_when_due(stage, account)
@@ -112,7 +112,7 @@ class Pipeline:
         from celery_redis_plus.spark import ingest
 
         source = {"url": stage.broker, "prefix": broker_prefix(stage.prefix), "readerName": "demo"}
-        return ingest.start(spark, self.output / "tables", source, interval_s=INTERVAL_S)
+        return ingest.start(spark, self.output / "tables", source, interval_s=INGEST_INTERVAL_S)
 
     def _wait_for_the_work(self, stage: Stage, account: Account) -> None:
         """Wait until no message is left."""
@@ -124,10 +124,10 @@ class Pipeline:
                 sizes = [stage.sizes(queue) for queue in QUEUES]
                 return not any(size.ready + size.delayed + size.unacked for size in sizes)
 
-            stage.wait(idle, PATIENCE_S, poll_s=POLL_S)
+            stage.wait(idle, TIMEOUT_S, poll_s=IDLE_POLL_S)
 
     def _kill_when_due(self, stage: Stage, account: Account) -> None:
-        if VICTIM in stage.workers and stage.journal.count(LEDGER) >= 2 * self.tasks * KILL_AFTER:
+        if VICTIM in stage.workers and stage.journal.count(LEDGER) >= 2 * self.tasks * KILL_AFTER_SHARE:
             stage.kill_worker(VICTIM)
             account.say(f"worker {VICTIM!r} was killed after {stage.journal.count(LEDGER) // 2:,} tasks")
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from celery_redis_plus.broker.consumers.claims import MAX_BATCH
+from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED
 from celery_redis_plus.broker.consumers.unacked import Settlement
 from celery_redis_plus.stored_message import LARGE_BODY
 
@@ -9,7 +9,7 @@ def test_a_claim_takes_at_most_five_hundred(broker):
     broker.declare("q")
     broker.publish("q", *(b"%d" % number for number in range(1200)))
     batch = broker.claim_commands.claim(["q"], 1200, share=False)
-    assert [message.body for message in batch.messages] == [b"%d" % number for number in range(MAX_BATCH)]
+    assert [message.body for message in batch.messages] == [b"%d" % number for number in range(MAX_CLAIMED)]
     assert batch.more == ["q"]
     broker.check()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.queues.queues import PAGE
+from celery_redis_plus.broker.queues.queues import FREED_A_CALL
 from celery_redis_plus.scripts import script
 from tests.support.invariants import trashed
 
@@ -67,10 +67,10 @@ def test_a_second_purge_leaves_the_trash_of_the_first_as_it_is(broker):
 
 def test_the_trash_is_freed_in_pages(broker):
     broker.declare("q")
-    fill(broker, "q", PAGE + 5, delayed=3)
+    fill(broker, "q", FREED_A_CALL + 5, delayed=3)
     delete_and_die(broker, "q")
 
-    assert [broker.queues.free_page("q") for _ in range(4)] == [PAGE, 5, 3, 0]
+    assert [broker.queues.free_page("q") for _ in range(4)] == [FREED_A_CALL, 5, 3, 0]
     assert left(broker) == []
 
 

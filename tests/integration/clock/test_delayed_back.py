@@ -136,7 +136,7 @@ def test_delayed_messages_become_due_by_the_size_of_a_step_forward_earlier(clock
 
 
 def test_more_delayed_messages_than_a_pass_looks_at_are_all_served_between_etas(clock, broker, redis_client, monkeypatch):
-    monkeypatch.setattr(sweeper_module, "LIMIT", 20)
+    monkeypatch.setattr(sweeper_module, "ENTRIES_A_SWEEP", 20)
     broker.declare("q")
     eta = clock.now_ms + HOUR_S * 1000
     # A set of over 128 entries is read in pages.
@@ -156,7 +156,7 @@ def test_more_delayed_messages_than_a_pass_looks_at_are_all_served_between_etas(
 
 
 def test_a_second_step_amid_the_walk_begins_it_anew(clock, broker, redis_client, monkeypatch):
-    monkeypatch.setattr(sweeper_module, "LIMIT", 20)
+    monkeypatch.setattr(sweeper_module, "ENTRIES_A_SWEEP", 20)
     broker.declare("q")
     for number in range(150):
         broker.publish("q", b"%d" % number, eta=f"+{DELAY_MS}")

@@ -29,7 +29,7 @@ def test_a_blocking_call_outlives_the_timeout_of_ordinary_ones(open_commands, re
 
 
 def test_a_blocking_call_that_the_server_does_not_end_in_time_is_given_up(open_commands, monkeypatch):
-    monkeypatch.setattr(blocking_connection, "OVERDUE_S", 0.1)
+    monkeypatch.setattr(blocking_connection, "REPLY_GRACE_S", 0.1)
     blocking = open_commands(BlockingConnection, purpose="blocking")
     blocking.start("BZPOPMIN", "bell", 60, lasts_s=0.1)
     assert not blocking.arrived()

@@ -36,7 +36,7 @@ def flushed(commands, monkeypatch):
     return flush
 
 
-@pytest.mark.parametrize("times", [1, 2, wire_module.TRIES - 1])
+@pytest.mark.parametrize("times", [1, 2, wire_module.SCRIPT_SENDS - 1])
 def test_a_script_that_is_flushed_before_it_runs_is_sent_again(times, commands, flushed):
     flushed(times)
     assert commands.call(ADD, [b"n"], 1) == 1
@@ -44,7 +44,7 @@ def test_a_script_that_is_flushed_before_it_runs_is_sent_again(times, commands, 
 
 
 def test_scripts_that_are_flushed_each_time_are_a_failure_of_the_server_from_which_kombu_recovers(commands, flushed):
-    flushed(wire_module.TRIES)
+    flushed(wire_module.SCRIPT_SENDS)
     with pytest.raises(ServerUnavailable, match="stop what sends SCRIPT FLUSH") as caught:
         commands.call(ADD, [b"n"], 1)
     assert isinstance(caught.value, CONNECTION_ERRORS)

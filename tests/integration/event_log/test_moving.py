@@ -51,7 +51,7 @@ def test_each_finished_message_is_a_row_and_its_events_leave_the_stream(log, red
 
 
 def test_a_message_that_ends_in_a_later_run_is_one_whole_row(log, redis_client, tmp_path, monkeypatch):
-    monkeypatch.setattr(archiver, "BATCH", 500)
+    monkeypatch.setattr(archiver, "EVENTS_A_FILE", 500)
     for cut in range(0, len(LIVES), 1500):
         add_events(redis_client, "celery", LIVES[cut : cut + 1500])
         move_finished(log, ["celery"], tmp_path)

@@ -32,14 +32,14 @@ def test_broadcasts_and_messages_share_the_prefetch(channel):
 
 def test_a_subscriber_that_takes_nothing_does_not_hold_up_its_neighbour(connection, monkeypatch):
     """On one connection, and over many more broadcasts than a buffer holds; then it goes on where it was, without a gap."""
-    monkeypatch.setattr(reader, "BUFFER", 50)
+    monkeypatch.setattr(reader, "MAX_BUFFERED", 50)
     slow = Inbox(connection.channel(), news("slow"), prefetch=1, ack=False)
     fast = Inbox(connection.channel(), news("fast"))
     send(connection.default_channel, *range(1000))
     drain_all([fast, slow], 1001)
     assert fast.bodies == list(range(1000))
     assert slow.bodies == [0]
-    assert connection.transport.session.reader.buffered <= 50 + reader.PAGE
+    assert connection.transport.session.reader.buffered <= 50 + reader.STREAM_PAGE
     slow.ack = True
     slow.messages[0].ack()
     assert slow.drain(1000) == list(range(1000))

@@ -31,7 +31,7 @@ def waiting(redis_client):
 @pytest.fixture
 def only_woken(monkeypatch):
     """Publishers do not look by themselves, as they do each second."""
-    monkeypatch.setattr("celery_redis_plus.broker.flow_control.controller.LOOK_S", 60.0)
+    monkeypatch.setattr("celery_redis_plus.broker.flow_control.controller.WAITER_CHECK_S", 60.0)
 
 
 def cancel_first(channel):

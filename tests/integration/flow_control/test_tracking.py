@@ -256,7 +256,7 @@ def test_a_subscriber_without_acks_has_acked_by_taking(connection, channel, conn
 @pytest.fixture
 def look_often(monkeypatch):
     """Look for forgotten deliveries more often; before any connection is made."""
-    monkeypatch.setattr("celery_redis_plus.maintenance.ack_timeouts.LOOK_S", 1.0)
+    monkeypatch.setattr("celery_redis_plus.maintenance.ack_timeouts.ABANDONED_CHECK_S", 1.0)
 
 
 def test_a_delivery_whose_publisher_has_died_is_resolved_by_any_consumer(look_often, connection, channel, connect, dead):

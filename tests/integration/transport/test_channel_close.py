@@ -20,7 +20,7 @@ def sizes_of(channel, queue="q"):
 
 @pytest.fixture
 def early_second_look(monkeypatch):
-    monkeypatch.setattr(reconnect_recovery, "SECOND_LOOK_S", 0.1)
+    monkeypatch.setattr(reconnect_recovery, "SESSION_RECHECK_S", 0.1)
 
 
 def get_and_close(connection, queue):

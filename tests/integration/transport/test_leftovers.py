@@ -107,7 +107,7 @@ def test_a_bell_that_is_passed_on_after_its_queue_was_deleted_goes(channel, redi
 
 
 def test_the_number_of_deleted_queues_that_are_remembered_is_bounded(channel, redis_client, monkeypatch):
-    monkeypatch.setattr(queues, "MOST_TOMBSTONES", 3)
+    monkeypatch.setattr(queues, "MAX_TOMBSTONES", 3)
     channel.queue_declare("lasting", durable=True)
     for number in range(6):
         channel.queue_declare(f"r{number}", exclusive=True)

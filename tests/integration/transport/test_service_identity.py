@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_redis_plus.broker.consumers.unacked import Settlement
-from celery_redis_plus.maintenance.process_services import OPTIONS
+from celery_redis_plus.maintenance.process_services import SERVICE_OPTIONS
 from celery_redis_plus.options import Options
 from tests.support.inbox import declare, publish
 from tests.support.waiting import wait_until
@@ -24,7 +24,7 @@ def test_connections_with_other_options_have_services_of_their_own(connect, opti
 
 
 def test_every_option_that_tells_services_apart_exists_and_can_be_compared():
-    assert len({tuple(getattr(Options(), name) for name in OPTIONS)}) == 1
+    assert len({tuple(getattr(Options(), name) for name in SERVICE_OPTIONS)}) == 1
 
 
 def test_the_background_thread_of_a_second_connection_keeps_as_many_dead_letters_as_that_connection_says(connect, redis_client):

@@ -59,7 +59,7 @@ def test_a_consumer_names_kombus_messages_of_its_queue_once(consume, forgotten, 
 
 
 def test_lists_that_fill_later_are_noticed(consume, forgotten, caplog, monkeypatch):
-    monkeypatch.setattr(unconverted_processes, "LOOK_S", 0.1)
+    monkeypatch.setattr(unconverted_processes, "CONVERSION_CHECK_S", 0.1)
     consume("late")
     forgotten("late")
     wait_until(lambda: warnings(caplog))
@@ -68,7 +68,7 @@ def test_lists_that_fill_later_are_noticed(consume, forgotten, caplog, monkeypat
 
 
 def test_every_queue_is_looked_at_however_many_there_are(consume, forgotten, caplog, monkeypatch):
-    monkeypatch.setattr(unconverted_processes, "MOST", 2)
+    monkeypatch.setattr(unconverted_processes, "QUEUES_A_CHECK", 2)
     forgotten("q6")
     consume(*(f"q{number}" for number in range(7)))
     wait_until(lambda: warnings(caplog))

@@ -17,7 +17,7 @@ def work(name="q", key="k.#"):
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch):
-    monkeypatch.setattr(topology_recovery, "LOOK_S", 0.1)
+    monkeypatch.setattr(topology_recovery, "FLUSH_CHECK_S", 0.1)
 
 
 @pytest.fixture
