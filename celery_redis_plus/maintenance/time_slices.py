@@ -6,7 +6,7 @@ answer of the server.
 
 from __future__ import annotations
 
-import time
+from celery_redis_plus import clock
 
 #: Seconds after which a maintenance task that has more to do gives the thread back.
 SLICE_S = 0.1
@@ -17,9 +17,9 @@ class Slice:
 
     def __init__(self) -> None:
         """Begin now."""
-        self._ends_at = time.monotonic() + SLICE_S
+        self._ends_at = clock.now_s() + SLICE_S
 
     @property
     def over(self) -> bool:
         """Whether the maintenance task has to give the thread back."""
-        return time.monotonic() >= self._ends_at
+        return clock.now_s() >= self._ends_at

@@ -1,0 +1,204 @@
+"""When each queue is swept: when the server says that something is due, when the queue's timer rings, and after an outage."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import astuple, fields
+
+import pytest
+
+from celery_redis_plus.keys import Keys
+from celery_redis_plus.maintenance.sweeper import QUEUES_A_SWEEP, TOGETHER_S, Limits, Sweeper, Swept
+from celery_redis_plus.maintenance.time_slices import SLICE_S
+
+LIMITS = Limits(visibility_timeout_s=300, delivery_limit=None, dead_letter_max=10, dead_letter_ttl_s=60)
+WAIT_S = 4.0
+NOTHING = dict.fromkeys((field.name for field in fields(Swept)), 0) | {"wait_ms": WAIT_S * 1000, "failure": b"", "id": b""}
+
+
+ALL = [f"q{number:03}" for number in range(3 * QUEUES_A_SWEEP)]
+
+
+class Commands:
+    """In place of a `CommandConnection`: it notes the sweeps, and replies with what a test set."""
+
+    def __init__(self, keys, clock):
+        #: The sweeps: (queues, whether it takes them over from another process).
+        self.sweeps = []
+        #: Queue -> what its sweep did, by the names of `Swept`.
+        self.replies = {}
+        #: Seconds that one takes.
+        self.takes_s = 0.0
+        self.refused_keys = self
+        self._by_meta = {keys.queue(queue).meta: queue for queue in ALL}
+        self._clock = clock
+
+    def call(self, _script, keys, _name, _lease, _interval, _limit, take_over, *_others):
+        queues = [self._by_meta[key] for key in keys if key in self._by_meta]
+        self.sweeps.append((sorted(queues), bool(take_over)))
+        self._clock.advance(self.takes_s)
+        return [column for queue in queues for column in astuple(Swept(**NOTHING | self.replies.get(queue, {})))]
+
+    def describe(self, _error, _command):
+        return ""
+
+
+@pytest.fixture
+def commands(clock):
+    return Commands(Keys(), clock)
+
+
+@pytest.fixture
+def forwarded():
+    return []
+
+
+@pytest.fixture
+def ids():
+    return []
+
+
+@pytest.fixture
+def sweeper(commands, forwarded, ids):
+    return Sweeper(
+        commands, Keys(), name="s", limits=LIMITS, forward=forwarded.append, note_id=lambda queue, _id: ids.append(queue)
+    )
+
+
+def test_without_queues_nothing_is_due(sweeper, commands):
+    assert sweeper.next_run_at == float("inf")
+    sweeper.run()
+    assert commands.sweeps == []
+
+
+def test_a_new_queue_is_swept_at_once(sweeper, commands, clock):
+    sweeper.watch(["q000"])
+    assert sweeper.next_run_at <= clock()
+    sweeper.run()
+    assert commands.sweeps == [(["q000"], False)]
+
+
+def test_a_queue_is_swept_again_when_the_server_said(sweeper, commands, clock):
+    commands.replies["q000"] = {"wait_ms": 2500}
+    sweeper.watch(["q000", "q001"])
+    sweeper.run()
+    assert sweeper.next_run_at == clock() + 2.5
+    clock.advance(2.5)
+    sweeper.run()
+    assert commands.sweeps[1:] == [(["q000"], False)]
+
+
+def test_the_wait_begins_with_the_servers_reply(sweeper, commands, clock):
+    commands.takes_s = 0.5
+    sweeper.watch(["q000"])
+    sweeper.run()
+    assert sweeper.next_run_at == clock() + WAIT_S
+
+
+def test_queues_that_are_due_together_are_swept_together(sweeper, commands, clock):
+    commands.replies = {"q000": {"wait_ms": 1000}, "q001": {"wait_ms": 1000 + TOGETHER_S * 1000}, "q002": {"wait_ms": 1001}}
+    sweeper.watch(["q000", "q001", "q002"])
+    sweeper.run()
+    clock.advance(1)
+    sweeper.run()
+    assert commands.sweeps[1:] == [(["q000", "q001"], False)]
+
+
+def test_a_known_queue_keeps_its_time(sweeper, clock):
+    sweeper.watch(["q000"])
+    sweeper.run()
+    sweeper.watch(["q000"])
+    assert sweeper.next_run_at == clock() + WAIT_S
+
+
+def test_a_queue_that_is_not_watched_any_more_is_not_swept(sweeper, commands, clock):
+    sweeper.watch(["q000", "q001"])
+    sweeper.run()
+    sweeper.watch(["q001"])
+    clock.advance(WAIT_S)
+    sweeper.run()
+    assert commands.sweeps[1:] == [(["q001"], False)]
+
+
+def test_a_queue_whose_timer_rings_is_swept_at_once_and_taken_over(sweeper, commands, clock):
+    sweeper.watch(["q000", "q001"])
+    sweeper.run()
+    sweeper.run_soon("q001")
+    assert sweeper.next_run_at <= clock()
+    sweeper.run()
+    assert commands.sweeps[1:] == [(["q001"], True)]
+
+
+def test_a_queue_is_taken_over_once(sweeper, commands, clock):
+    sweeper.watch(["q000"])
+    sweeper.run_soon("q000")
+    sweeper.run()
+    clock.advance(WAIT_S)
+    sweeper.run()
+    assert [take_over for _, take_over in commands.sweeps] == [True, False]
+
+
+def test_a_timer_of_an_unwatched_queue_rings_for_nothing(sweeper, commands):
+    sweeper.run_soon("q000")
+    assert sweeper.next_run_at == float("inf")
+
+
+def test_after_an_outage_all_queues_are_swept_at_once(sweeper, commands):
+    sweeper.watch(["q000", "q001"])
+    sweeper.run()
+    sweeper.run_soon()
+    sweeper.run()
+    assert commands.sweeps[1:] == [(["q000", "q001"], False)]
+
+
+def test_many_queues_are_swept_in_several_calls(sweeper, commands):
+    sweeper.watch(ALL[: QUEUES_A_SWEEP + 1])
+    sweeper.run()
+    assert [len(queues) for queues, _ in commands.sweeps] == [QUEUES_A_SWEEP, 1]
+
+
+def test_after_a_slice_the_rest_stays_due(sweeper, commands, clock):
+    commands.takes_s = SLICE_S
+    sweeper.watch(ALL)
+    sweeper.run()
+    assert len(commands.sweeps) == 1
+    assert sweeper.next_run_at <= clock()
+    sweeper.run()
+    sweeper.run()
+    assert sweeper.next_run_at > clock()
+    assert sorted(queue for queues, _ in commands.sweeps for queue in queues) == ALL
+
+
+def test_queues_whose_timers_rang_come_first(sweeper, commands):
+    commands.takes_s = SLICE_S
+    sweeper.watch(ALL[: QUEUES_A_SWEEP + 1])
+    sweeper.run_soon(ALL[QUEUES_A_SWEEP])
+    sweeper.run()
+    assert commands.sweeps == [([ALL[QUEUES_A_SWEEP]], True)]
+
+
+def test_a_queue_with_dying_messages_is_forwarded(sweeper, commands, forwarded):
+    commands.replies["q001"] = {"dying": 3}
+    sweeper.watch(["q000", "q001"])
+    sweeper.run()
+    assert forwarded == ["q001"]
+
+
+def test_the_id_of_a_queues_record_is_passed_on(sweeper, commands, ids):
+    commands.replies["q001"] = {"id": b"1-1"}
+    sweeper.watch(["q000", "q001"])
+    sweeper.run()
+    assert ids == ["q001"]
+
+
+def test_a_queue_that_cannot_be_swept_is_logged_once_and_tried_again(sweeper, commands, clock, caplog):
+    sweeper.watch(["q000"])
+    with caplog.at_level(logging.INFO, "celery_redis_plus.maintenance"):
+        for failure in (b"WRONGTYPE", b"WRONGTYPE", b""):
+            commands.replies["q000"] = {"failure": failure}
+            sweeper.run()
+            clock.advance(WAIT_S)
+    assert [record.getMessage() for record in caplog.records] == [
+        "queue 'q000' cannot be swept (WRONGTYPE); trying again every 4 s",
+        "queue 'q000' is swept again",
+    ]
