@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.maintenance.sweeper import Limits, Sweeper
-from tests.integration.broker.conftest import make_broker
+from celery_redis_plus.broker.consumers.pauses import Pausing
+from tests.integration.clock.conftest import VISIBILITY_S, sweeper_of
 from tests.support.waiting import wait_until
 
-VISIBILITY_S = 3.0
 MINUTE_S, DAY_S = 60, 86_400
 
 
-def sweeper_of(broker, name):
-    limits = Limits(VISIBILITY_S, None, 5, 1000.0)
-    sweeper = Sweeper(broker.commands, broker.keys, name=name, limits=limits, forward=lambda _: None)
-    sweeper.watch(["q"])
-    return sweeper
-
-
 @pytest.mark.parametrize("step_s", [MINUTE_S, DAY_S])
-def test_what_a_dead_consumer_held_comes_back_within_the_visibility_timeout(clock, redis_client, step_s):
-    broker = make_broker(redis_client)
+def test_what_a_dead_consumer_held_comes_back_within_the_visibility_timeout(clock, broker, redis_client, step_s):
     broker.claim_commands = type(broker.claim_commands)(
         broker.commands, broker.keys, holder="dead", visibility_timeout_s=VISIBILITY_S
     )
@@ -39,13 +30,9 @@ def test_what_a_dead_consumer_held_comes_back_within_the_visibility_timeout(cloc
 
     wait_until(recovered, timeout_s=VISIBILITY_S + 3)
     assert int(redis_client.hget("meta:{q}", "swept")) <= clock.now_ms
-    broker.commands.close()
 
 
-def test_a_pause_does_not_grow_by_the_step(clock, redis_client):
-    from celery_redis_plus.broker.consumers.pauses import Pausing
-
-    broker = make_broker(redis_client)
+def test_a_pause_does_not_grow_by_the_step(clock, broker, redis_client):
     broker.declare("q")
     broker.publish("q", b"x")
     Pausing(broker.commands, broker.keys).pause("q", "why", for_s=20)
@@ -55,4 +42,3 @@ def test_a_pause_does_not_grow_by_the_step(clock, redis_client):
     sweeper.run_soon()
     sweeper.run()
     assert 0 < int(redis_client.hget("meta:{q}", "paused_until")) - clock.now_ms <= 20_000
-    broker.commands.close()

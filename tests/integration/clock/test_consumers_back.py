@@ -11,7 +11,6 @@ from celery_redis_plus.broker.consumers.registry import Consumer, Consumers
 from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
 from celery_redis_plus.broker.publishing.delivery_store import About, DeliveryStore
 from celery_redis_plus.errors import AccessRefused
-from tests.integration.broker.conftest import make_broker
 from tests.support.inbox import declare, publish
 from tests.support.waiting import wait_until
 
@@ -20,13 +19,6 @@ TIMEOUT_S, PROBE_S = 1.0, 1.2
 #: What a busy machine may take besides.
 SLACK_S = 1.0
 SINGLE = {"x-single-active-consumer": True}
-
-
-@pytest.fixture
-def broker(clock, redis_client):
-    broker = make_broker(redis_client)
-    yield broker
-    broker.commands.close()
 
 
 def crew_of(broker):

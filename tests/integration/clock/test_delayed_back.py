@@ -9,8 +9,7 @@ from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.maintenance import sweeper as sweeper_module
 from celery_redis_plus.stored_message import Outgoing
-from tests.integration.broker.conftest import make_broker
-from tests.integration.clock.test_back import sweeper_of
+from tests.integration.clock.conftest import sweeper_of
 from tests.support.inbox import Inbox, publish
 from tests.support.waiting import wait_until
 
@@ -18,14 +17,6 @@ HOUR_S = 3600
 DELAY_MS = 5000
 #: Milliseconds that a test may take between two looks at the clock.
 SLACK_MS = 2000
-
-
-@pytest.fixture
-def broker(clock, redis_client):
-    broker = make_broker(redis_client)
-    yield broker
-    broker.check()
-    broker.commands.close()
 
 
 def swept(broker):

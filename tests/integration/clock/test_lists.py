@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.queues.expired_tasks import RETRY_MS, ExpiredTasks
 from celery_redis_plus.integration.expired import OFFERED_MS
 from celery_redis_plus.stored_message import Outgoing
-from tests.integration.broker.conftest import make_broker
-from tests.integration.clock.test_back import sweeper_of
+from tests.integration.clock.conftest import sweeper_of
 
 HOUR_S = 3600
-
-
-@pytest.fixture
-def broker(clock, redis_client):
-    broker = make_broker(redis_client)
-    yield broker
-    broker.commands.close()
 
 
 def expired_task(broker, clock):

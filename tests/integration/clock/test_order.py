@@ -7,18 +7,10 @@ import pytest
 from celery_redis_plus.broker.consumers.unacked import Settlement
 from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.stored_message import LARGE_BODY
-from tests.integration.broker.conftest import make_broker
-from tests.integration.clock.test_back import sweeper_of
+from tests.integration.clock.conftest import sweeper_of
 from tests.support.inbox import declare, publish
 
 HOUR_S = 3600
-
-
-@pytest.fixture
-def broker(clock, redis_client):
-    broker = make_broker(redis_client)
-    yield broker
-    broker.commands.close()
 
 
 @pytest.mark.parametrize("step_s", [-0.005, -HOUR_S, HOUR_S])

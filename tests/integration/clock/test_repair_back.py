@@ -6,20 +6,11 @@ import pytest
 
 from celery_redis_plus.broker.consumers.unacked import Settlement
 from celery_redis_plus.broker.integrity import Checker
-from tests.integration.broker.conftest import make_broker
 
 HOUR_S = 3600
 DELAY_MS = 5000
 BACKOFF = {"x-delayed-retry-min": DELAY_MS, "x-delayed-retry-max": DELAY_MS}
 AGEING = {"x-priority-ageing": 60_000}
-
-
-@pytest.fixture
-def broker(clock, redis_client):
-    broker = make_broker(redis_client)
-    yield broker
-    broker.check()
-    broker.commands.close()
 
 
 def repair_after_loss(broker):
