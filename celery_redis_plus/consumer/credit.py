@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.unacked import Unacked
 
 
 class Credit(Protocol):
@@ -21,8 +24,8 @@ class Credit(Protocol):
     def credit(self, buffered: int, most: int) -> int:
         """Return how many messages, at `most`, a claim may take beside the `buffered` ones."""
 
-    def unsettled(self) -> dict[str, Any]:
-        """Return the messages that are delivered and not settled, by tag, in the order of delivery."""
+    def unsettled(self) -> list[Unacked]:
+        """Return the records of what is delivered and not settled, in the order of delivery."""
 
     def ack(self, delivery_tag: str) -> None:
         """Settle a message as done."""

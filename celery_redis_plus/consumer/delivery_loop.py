@@ -26,7 +26,8 @@ from celery_redis_plus.consumer.restricted_queues import RestrictedQueues
 from celery_redis_plus.consumer.wakeup_listener import WakeupListener
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.unacked import ActiveTasks, UnackedMessage
+    from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessage
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
     from celery_redis_plus.consumer.queue_consumers import QueueConsumers
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.unacked import Settlement, TrackedRecipient
 from celery_redis_plus.broker.dead_letters.unroutable import REJECTED as REASON_REJECTED
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.delivery_store import ACKED, DELIVERED, QUEUED, REFUSED, REJECTED, About, DeliveryStore
@@ -44,8 +44,6 @@ class Tracking:
         """Report to `tracks`; broadcasts that a subscriber rejects go to `undelivered`."""
         self.tracks = tracks
         self._undelivered = undelivered
-        #: Delivery tag -> (delivery's id, recipient, the broadcast as its stream has it or None).
-        self.open: dict[str, tuple[str, str, bytes | None]] = {}
 
     # -- publishers -------------------------------------------------------------------------------------------------------
 
@@ -80,28 +78,28 @@ class Tracking:
 
     # -- consumers --------------------------------------------------------------------------------------------------------
 
-    def delivered(self, headers: Mapping[str, Any], tag: str, recipient: str, payload: bytes | None = None) -> None:
-        """Note a delivery if it is tracked, before its consumer gets it. Never raises."""
+    def delivered(self, headers: Mapping[str, Any], recipient: str, payload: bytes | None = None) -> TrackedRecipient | None:
+        """Report a delivery if it is tracked, before its consumer gets it; return what `settled` wants. Never raises."""
         track = headers.get(HEADER)
         if not isinstance(track, str):
-            return
-        self.open[tag] = (track, recipient, payload)
+            return None
         self._report(track, recipient, DELIVERED)
+        return TrackedRecipient(track, recipient, payload)
 
-    def settled(self, tag: str, settlement: Settlement) -> None:
-        """Note a settlement. Never raises: who does not hear of it in time counts the recipient as too late."""
-        known = self.open.pop(tag, None)
-        if known is None or settlement not in (Settlement.ACK, Settlement.REJECT):
+    def settled(self, recipient: TrackedRecipient, settlement: Settlement) -> None:
+        """Report a settlement. Never raises: a publisher who does not hear of it in time counts the recipient as too late."""
+        if settlement not in (Settlement.ACK, Settlement.REJECT):
             return
-        track, recipient, payload = known
-        if settlement is Settlement.REJECT and payload is not None:
+        if settlement is Settlement.REJECT and recipient.payload is not None:
             try:
-                self._undelivered.keep_for(recipient, payload, PublishAttempt(), REASON_REJECTED)
+                self._undelivered.keep_for(recipient.name, recipient.payload, PublishAttempt(), REASON_REJECTED)
             except (RedisError, OSError, CeleryRedisPlusError) as error:
                 # Unreported, the rejection becomes a dead letter when its time is over.
-                logger.warning("broadcast %s was rejected by %r, and is no dead letter yet: %s", track, recipient, error)
+                logger.warning(
+                    "broadcast %s was rejected by %r, and is no dead letter yet: %s", recipient.id, recipient.name, error
+                )
                 return
-        self._report(track, recipient, ACKED if settlement is Settlement.ACK else REJECTED)
+        self._report(recipient.id, recipient.name, ACKED if settlement is Settlement.ACK else REJECTED)
 
     def _report(self, track: str, recipient: str, outcome: str) -> None:
         with suppress(RedisError, OSError):

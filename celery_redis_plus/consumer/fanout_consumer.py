@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.consumers.unacked import Settlement
 from celery_redis_plus.consumer.delivery_tracking import HEADER
-from celery_redis_plus.consumer.queue_consumers import UNREADABLE, Payload
+from celery_redis_plus.consumer.queue_consumers import UNREADABLE, Deliver, Payload
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.entries import Entry
@@ -31,7 +31,7 @@ class FanoutConsumer:
         self,
         connection: BrokerConnection,
         credit: Credit,
-        consumed: Mapping[str, Callable[[Payload], Any]],
+        consumed: Mapping[str, Deliver],
         *,
         decode: Decode,
     ) -> None:
@@ -47,8 +47,6 @@ class FanoutConsumer:
         self._credit = credit
         self._consumed = consumed
         self._decode = decode
-        #: Broadcasts that were delivered and not settled: delivery tag -> position. It outlives the channel, for late acks.
-        self._unsettled: dict[str, SubscriberCursor] = {}
         #: Queues whose consumer takes broadcasts without acks.
         self._no_ack: set[str] = set()
 
@@ -110,15 +108,11 @@ class FanoutConsumer:
         for position in self._connection.service.positions.owned(self._connection, queue):
             self._end(position)
 
-    def orphan(self, delivered: dict[str, Any]) -> None:
-        """Leave the positions of a broken connection to the next one; `delivered` is not settled: tag -> message."""
+    def orphan(self) -> None:
+        """Leave the positions of a broken connection, and what was delivered of them, to the next one."""
         for queue in self._consumed:
             for position in self._connection.service.positions.owned(self._connection, queue):
-                position.orphan(delivered)
-
-    def forked(self) -> None:
-        """Leave what was delivered to the parent, in a child."""
-        self._unsettled.clear()
+                position.orphan()
 
     def _position(self, queue: str, keys: FanoutKeys) -> SubscriberCursor:
         connection = self._connection
@@ -157,21 +151,13 @@ class FanoutConsumer:
         deliver = self._consumed.get(position.queue)
         if deliver is None:
             return 0
-        if before is not None:
-            position.deliver(tag, entry, before)
-            self._unsettled[tag] = position
+        unacked = None if before is None else position.deliver(tag, entry, before)
         if HEADER in payload["headers"]:
             tracking = self._connection.tracking
-            tracking.delivered(payload["headers"], tag, position.id, entry[1][3])
-            if before is None:
-                tracking.settled(tag, Settlement.ACK)
-        deliver(payload)
+            tracked = tracking.delivered(payload["headers"], position.id, entry[1][3])
+            if unacked is not None:
+                unacked.tracked = tracked
+            elif tracked is not None:
+                tracking.settled(tracked, Settlement.ACK)
+        deliver(payload, unacked)
         return 1 if payload["headers"].get("eta") else 0
-
-    def settle(self, tag: str, settlement: Settlement) -> bool:
-        """Settle a broadcast; return False where the message is none, or another thread has just settled it."""
-        position = self._unsettled.pop(tag, None)
-        if position is None:
-            return False
-        position.settle(tag, settlement)
-        return True

@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.registry import INTERESTED, NOT_INTERESTED, NOTIFIED, Consumer
-from celery_redis_plus.broker.consumers.unacked import DeliveryState, Settlement
+from celery_redis_plus.broker.consumers.unacked import DeliveryState, Settlement, Unacked, UnackedMessage
 from celery_redis_plus.consumer.delivery_tracking import HEADER
 from celery_redis_plus.consumer.fetch_request import FetchRequest
 from celery_redis_plus.consumer.queue_order import QueueOrder
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.unacked import UnackedMessage
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
     from celery_redis_plus.consumer.credit import Credit
     from celery_redis_plus.consumer.fetch_request import FetchResult
@@ -32,6 +31,8 @@ UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
 
 #: A message as its consumer gets it: a dict with `headers` and `properties`.
 Payload = dict[str, Any]
+#: Gets a payload, and the record of the message; None where nothing will be settled.
+Deliver = Callable[[Payload, "Unacked | None"], Any]
 
 
 class QueueConsumers:
@@ -61,7 +62,7 @@ class QueueConsumers:
         self._decode = decode
         self._on_end = on_end
         #: queue -> the function that its deliveries are handed to; in the order of consumption.
-        self.consumed: dict[str, Callable[[Payload], Any]] = {}
+        self.consumed: dict[str, Deliver] = {}
         #: queue -> the consumer as the server knows it.
         self.consumers: dict[str, Consumer] = {}
         #: queue -> the key of the wake-up of this channel's consumer of it.
@@ -69,7 +70,7 @@ class QueueConsumers:
         #: queue -> when to ask it again without a wake-up, on `clock`, in seconds.
         self.recheck_at: dict[str, float] = {}
         #: Claimed and not delivered.
-        self.buffer: deque[Claimed] = deque()
+        self.buffer: deque[UnackedMessage] = deque()
         self.order = QueueOrder(connection.options.queue_order_strategy, self.consumed)
         #: Queues that there is a reason to claim from.
         self.candidates = self.order.candidates
@@ -82,7 +83,7 @@ class QueueConsumers:
     # -- which queues ------------------------------------------------------------------------------------------------------
 
     def consume(
-        self, queue: str, tag: str, deliver: Callable[[Payload], Any], *, priority: int, exclusive: bool, no_ack: bool
+        self, queue: str, tag: str, deliver: Deliver, *, priority: int, exclusive: bool, no_ack: bool
     ) -> None:  # fmt: skip
         """Hand the messages of `queue` to `deliver` from now on.
 
@@ -214,7 +215,7 @@ class QueueConsumers:
         delivered = self.credit.unsettled()
         if len(delivered) > MAX_COUNTED_UNACKED:
             return ()
-        counts = Counter(self._connection.service.unacked_messages.queues_of(delivered))
+        counts = Counter(unacked.queue for unacked in delivered if isinstance(unacked, UnackedMessage))
         return [counts[queue] for queue in queues]
 
     def mark_checked(self, queues: Iterable[str]) -> None:
@@ -281,34 +282,39 @@ class QueueConsumers:
 
     def deliver_next(self) -> int:
         """Deliver the first buffered message; return how many entries that has added to Celery's timer."""
-        claimed = self.buffer[0]
-        connection, queue = self._connection, claimed.queue
+        unacked = self.buffer[0]
+        queue = unacked.queue
         if not self._may_deliver(queue):
             return 0
-        unacked = connection.service.unacked_messages.find(claimed.tag)
-        if unacked is not None and not self._still_ours(unacked):
+        if not self._still_ours(unacked):
             self.buffer.popleft()
             return 0
         deliver = self.consumed.get(queue)
         if deliver is None:
             self.buffer.popleft()
-            self._release_unseen(claimed.tag)
+            self._release_unseen(unacked.tag)
             return 0
-        payload = self.read(claimed, unacked, begins=self.begins_at_delivery)
+        payload = self._read(unacked, begins=self.begins_at_delivery)
         # Only now: until it is delivered or gone, a release of the buffer has to find it.
         self.buffer.popleft()
         if payload is None:
             return 0
-        if unacked is not None:
-            unacked.state = DeliveryState.DELIVERED
-        headers = payload["headers"]
-        if HEADER in headers:
-            connection.tracking.delivered(headers, claimed.tag, queue)
+        headers = self._note_delivered(unacked, payload)
         if queue in self._no_ack:
-            self.credit.ack(claimed.tag)
-        deliver(payload)
+            self.credit.ack(unacked.tag)
+            deliver(payload, None)
+        else:
+            deliver(payload, unacked)
         # Celery sends a task with an eta through its timer even when the eta has passed.
         return 1 if headers.get("eta") else 0
+
+    def _note_delivered(self, unacked: UnackedMessage, payload: Payload) -> Mapping[str, Any]:
+        """Note that a message is delivered now; return its headers."""
+        unacked.state, unacked.content = DeliveryState.DELIVERED, None
+        headers: Mapping[str, Any] = payload["headers"]
+        if HEADER in headers:
+            unacked.tracked = self._connection.tracking.delivered(headers, unacked.queue)
+        return headers
 
     def _may_deliver(self, queue: str) -> bool:
         """Return whether what is claimed from `queue` may be delivered; if not, it has been released."""
@@ -335,16 +341,19 @@ class QueueConsumers:
         if unacked is not None:
             self._connection.acknowledger.post(unacked, Settlement.RELEASE_UNSEEN)
 
-    def read(self, claimed: Claimed, unacked: UnackedMessage | None, *, begins: bool) -> Payload | None:
+    def _read(self, unacked: UnackedMessage, *, begins: bool) -> Payload | None:
         """Return what is delivered of a message, fetching a large body; None where there is nothing to deliver.
 
         Args:
-            claimed: the message.
             unacked: the record of it.
             begins: the work on it begins with its delivery.
         """
+        claimed = unacked.content
+        if claimed is None:
+            # Another thread settles it.
+            return None
         # Before it is fetched and decoded: a body can kill the process that reads it, and that has to count as a failure.
-        if unacked is not None and (begins or claimed.body is None):
+        if begins or claimed.body is None:
             self._connection.acknowledger.begin(unacked)
         try:
             if claimed.body is None:
@@ -359,10 +368,29 @@ class QueueConsumers:
             self.credit.reject(claimed.tag)
             return None
 
-    def take_buffered(self, queue: str) -> Claimed | None:
-        """Take the first message of the queue that was claimed for a consumer, and not delivered yet."""
-        for claimed in self.buffer:
-            if claimed.queue == queue:
-                self.buffer.remove(claimed)
-                return claimed
+    # -- one message, without a consumer -----------------------------------------------------------------------------------
+
+    def get(self, queue: str) -> tuple[Payload, UnackedMessage] | None:
+        """Return the first message of a queue as if it were delivered, and its record: from the buffer, or claimed now.
+
+        Raises:
+            ResourceLocked, AccessRefused: as `RestrictedQueues.get`.
+        """
+        unacked = self._take_buffered(queue)
+        while unacked is None or (payload := self._read(unacked, begins=True)) is None:
+            asked_at = clock.now_s()
+            found = self._restricted_queues.get(queue)
+            if not found:
+                return None
+            added = self._connection.service.unacked_messages.add(found, self._connection.id, asked_at)
+            unacked = added[0] if added else None
+        self._note_delivered(unacked, payload)
+        return payload, unacked
+
+    def _take_buffered(self, queue: str) -> UnackedMessage | None:
+        """Take the first message of the queue that was claimed for a consumer, and is not delivered yet."""
+        for unacked in [unacked for unacked in self.buffer if unacked.queue == queue]:
+            self.buffer.remove(unacked)
+            if self._still_ours(unacked):
+                return unacked
         return None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from celery_redis_plus.stored_message import Claimed
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 
 #: Queues without a known reason to claim that a claim looks at all the same: their bells are not heard while others have work.
 IDLE_QUEUES = 4
@@ -75,7 +75,7 @@ class QueueOrder:
                 chosen.append(queue)
         return chosen
 
-    def took(self, messages: Sequence[Claimed]) -> list[Claimed]:
+    def took(self, messages: Sequence[UnackedMessage]) -> list[UnackedMessage]:
         """Note what a claim has brought; return it in the order of delivery."""
         self.brought = len(messages)
         if len(self._consumed) == 1 or not messages:
@@ -102,7 +102,7 @@ class QueueOrder:
         self._served.clear()
 
 
-def interleaved(messages: Sequence[Claimed]) -> list[Claimed]:
+def interleaved(messages: Sequence[UnackedMessage]) -> list[UnackedMessage]:
     """Return the messages with those of different queues in turn, each queue's own in their order."""
     seen: Counter[str] = Counter()
     rounds = []

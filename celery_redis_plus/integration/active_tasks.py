@@ -16,7 +16,7 @@ from celery_redis_plus.transport.compat import decoded_body
 
 
 class RunningTasks:
-    """The `broker.holding.ActiveTasks` of one worker.
+    """The `ActiveTasks` (broker/consumers) of one worker.
 
     After a connection loss Celery drops what it has not begun (`Consumer.on_close`, 5.6 and 5.7), "since it will be redelivered",
     and then starts its consumer again. What is dropped depends on the pool: prefork discards jobs that are not on their way to a

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from celery import signals
 
+from celery_redis_plus.broker.consumers.active_tasks import inactive
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.integration.compat import terminates_jobs
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 from celery_redis_plus.transport.channel import Channel
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.unacked import ActiveTasks
+    from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
     from celery_redis_plus.maintenance.service import MaintenanceService
 
 logger = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ def give_back_waiting(consumer: Any, active_tasks: ActiveTasks) -> None:
     """
     channel = getattr(consumer.task_consumer, "channel", None)
     if isinstance(channel, Channel) and active_tasks.is_stopping() and not channel.session.broken:
-        waiting = [tag for tag, message in channel.qos.unsettled().items() if not active_tasks.is_active(message, 0.0)]
+        waiting = inactive(channel.qos.unsettled(), active_tasks)
         # The loop takes no turn any more.
         channel.session.acknowledger.flush()
         with suppress(*CONNECTION_ERRORS):

@@ -65,5 +65,5 @@ class DroppedSessions:
                         self._consumer_heartbeats.deregister(queue.name, user)
         for position in self._positions.all():
             if position.owner is None and not position.orphaned_at:
-                position.orphan({})
+                position.orphan()
         self._unacked_messages.drop(session, queues)

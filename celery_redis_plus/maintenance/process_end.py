@@ -88,7 +88,7 @@ class ProcessEnd:
         self._unacked_messages.give_back()
         for session, queues in queues_of.items():
             # A claim may be under way whose reply nobody reads any more.
-            self._unacked_messages.abandon(session, queues, {})
+            self._unacked_messages.abandon(session, queues)
         ReconnectRecovery(commands, self._keys, self._unacked_messages, acknowledger).run()
         consumers = Consumers(commands, self._keys, timeout_s=options.consumer_heartbeat_timeout)
         for queue in watched:

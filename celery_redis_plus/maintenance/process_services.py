@@ -14,7 +14,7 @@ from celery_redis_plus.maintenance.process_end import END_LIMIT_S
 from celery_redis_plus.maintenance.service import MaintenanceService
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.unacked import ActiveTasks
+    from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
     from celery_redis_plus.connection.connector import Connector
     from celery_redis_plus.keys import Keys
     from celery_redis_plus.options import Options

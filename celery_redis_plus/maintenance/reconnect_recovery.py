@@ -7,18 +7,13 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers.unacked import (
-    ActiveTasks,
-    DeferredSettlement,
-    Settlement,
-    UnackedMessage,
-    UnackedMessages,
-)
 from celery_redis_plus.maintenance.time_slices import Slice
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.acks import Acknowledger
+    from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
+    from celery_redis_plus.broker.consumers.unacked import Settlement, UnackedMessage, UnackedMessages
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 
@@ -88,30 +83,27 @@ class ReconnectRecovery:
             self._second_look.append((clock.now_s() + SESSION_RECHECK_S, session, self._under_way.pop(session)))
 
     def _carry_out(self) -> None:
-        orders = self._unacked_messages.take_deferred()
         by_settlement: dict[Settlement, list[UnackedMessage]] = {}
-        for order in orders:
-            by_settlement.setdefault(order.settlement, []).append(order.unacked)
+        for unacked in self._unacked_messages.take_deferred():
+            if unacked.settlement is not None:
+                by_settlement.setdefault(unacked.settlement, []).append(unacked)
         try:
             for settlement, messages in list(by_settlement.items()):
                 self._acknowledger.settle(messages, settlement)
                 del by_settlement[settlement]
         finally:
-            self._unacked_messages.finish_deferred(
-                DeferredSettlement(unacked, what) for what, messages in by_settlement.items() for unacked in messages
-            )
+            self._unacked_messages.finish_deferred(unacked for messages in by_settlement.values() for unacked in messages)
 
     def _decide(self) -> None:
         for unacked in self._unacked_messages.orphaned():
-            reference = unacked.message
-            message = None if reference is None else reference()
+            message = unacked.alive
             if message is None or self.active_tasks is None:
                 keeps: bool | None = False
             else:
                 keeps = self.active_tasks.is_active(message, unacked.orphaned_at)
             if keeps is False:
                 logger.debug("message %s of queue %r goes back: nobody works on it any more", unacked.tag, unacked.queue)
-                self._unacked_messages.defer(unacked, Settlement.RELEASE_SEEN)
+                self._unacked_messages.release(unacked)
 
     def _hand_back_page(self, session: str, queue: str, page: bytes, total: int) -> None:
         of = self._keys.queue(queue)

@@ -21,7 +21,7 @@ from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.acks import Acknowledger
 from celery_redis_plus.broker.consumers.leases import Leases
 from celery_redis_plus.broker.consumers.registry import Consumers
-from celery_redis_plus.broker.consumers.unacked import ActiveTasks, UnackedMessages
+from celery_redis_plus.broker.consumers.unacked import UnackedMessages
 from celery_redis_plus.broker.consumers.wakeup_waiter import WakeupWaiter
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.broker.exchanges.bindings import Bindings
@@ -58,6 +58,7 @@ from celery_redis_plus.maintenance.unconsumed_queues import UnconsumedQueues
 from celery_redis_plus.maintenance.unconverted_processes import UnconvertedProcesses
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
     from celery_redis_plus.connection.connector import Connector
     from celery_redis_plus.keys import Keys
     from celery_redis_plus.options import Options

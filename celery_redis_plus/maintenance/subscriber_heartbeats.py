@@ -12,7 +12,7 @@ from celery_redis_plus.broker.fanout.subscriber_registry import SECOND_CHANCE_S,
 from celery_redis_plus.signals import SubscriberDied, notify
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.unacked import ActiveTasks
+    from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
     from celery_redis_plus.broker.exchanges.bindings import Bindings
     from celery_redis_plus.broker.fanout.entries import Mark
     from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor, SubscriberCursors

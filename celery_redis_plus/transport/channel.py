@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
 
+from celery_redis_plus.broker.consumers.active_tasks import inactive
 from celery_redis_plus.connection import forks
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS, channel_error
@@ -97,7 +98,6 @@ class Channel(Publishing, SingleGet, Settlements, Declaring, virtual.Channel):
     def forked(self) -> None:
         """Leave what was delivered to the parent, in a child."""
         self._getting.clear()
-        self.fanout_consumer.forked()
         self.qos.forget()
 
     def _leave(self) -> None:
@@ -106,9 +106,9 @@ class Channel(Publishing, SingleGet, Settlements, Declaring, virtual.Channel):
         delivered = self.qos.unsettled()
         # Before others may claim: what goes back comes before what is newer.
         if active_tasks is None:
-            self.qos.give_back(list(delivered))
+            self.qos.give_back(delivered)
         elif active_tasks.is_stopping():
-            self.qos.give_back([tag for tag, message in delivered.items() if not active_tasks.is_active(message, 0.0)])
+            self.qos.give_back(inactive(delivered, active_tasks))
         for tag in list(self._consumer_queues):
             self.basic_cancel(tag)
         for queue in self._getting:
@@ -127,7 +127,7 @@ class Channel(Publishing, SingleGet, Settlements, Declaring, virtual.Channel):
         session = self.session
         for queue in self._getting:
             session.service.watched.remove(queue, session.id)
-        self.fanout_consumer.orphan(delivered)
+        self.fanout_consumer.orphan()
         queues = {*self.queue_consumers.strike_off(), *self._getting}
         self.qos.forget()
         if queues or delivered:

@@ -16,6 +16,7 @@ from celery_redis_plus.transport.broadcasting import Broadcasting
 from celery_redis_plus.transport.delivered_message import Message, broadcast_payload, payload_of
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.unacked import Unacked
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
     from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
     from celery_redis_plus.transport.qos import QoS
@@ -79,11 +80,11 @@ class Consuming(Broadcasting):
         self.session.ownership.check(queue)
         tag = consumer_tag or uuid()
 
-        def deliver(payload: Payload) -> Any:
-            message = Message(payload, channel=self)
+        def deliver(payload: Payload, unacked: Unacked | None) -> Any:
+            message = Message(payload, channel=self, unacked=unacked)
             message.queue = queue
-            if not no_ack:
-                self.qos.append(message, message.delivery_tag)
+            if unacked is not None:
+                self.qos.deliver(message, unacked)
             return callback(message) if callback is not None else None
 
         priority = self._priority(queue, arguments)

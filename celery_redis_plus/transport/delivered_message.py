@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport import base
 
+from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 from celery_redis_plus.events import is_logged
 from celery_redis_plus.stored_message import BODY_SEPARATOR
 from celery_redis_plus.transport import codec
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.last_error import Failure
-    from celery_redis_plus.broker.consumers.unacked import UnackedMessage
+    from celery_redis_plus.broker.consumers.unacked import Unacked
     from celery_redis_plus.broker.fanout.entries import Entry
     from celery_redis_plus.stored_message import Claimed
 
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
 class Message(base.Message):
     """A delivered message; `body` is bytes, as it was published."""
 
-    def __init__(self, payload: dict[str, Any], channel: Any = None, accept: Any = None, **kwargs: Any) -> None:
-        """Build the message of a payload: kombu's wire format as a dict, the body in it unencoded."""
+    def __init__(
+        self, payload: dict[str, Any], channel: Any = None, accept: Any = None, unacked: Unacked | None = None, **kwargs: Any
+    ) -> None:  # fmt: skip
+        """Build the message of a payload: kombu's wire format as a dict, the body in it unencoded; `unacked` is its record."""
+        self._unacked = unacked if isinstance(unacked, UnackedMessage) else None
         properties, get = payload["properties"], payload.get
         base.Message.__init__(
             self, get("body"), properties["delivery_tag"], get("content-type"), get("content-encoding"),
@@ -33,14 +37,13 @@ class Message(base.Message):
 
     def begin(self) -> None:
         """Note that the work on it begins: the server is told where a delivery of it failed before. From any thread."""
-        unacked = self._unacked()
-        if unacked is not None:
-            self.channel.session.acknowledger.begin(unacked)
+        if self._unacked is not None:
+            self.channel.session.acknowledger.begin(self._unacked)
 
     def note_outcome(self, reason: str, failure: Failure | None = None) -> None:
         """Note how the work on it ended, for its settlement: a reason of `events.REASONS`, and the exception."""
-        if self.channel is not None:
-            self.channel.session.service.unacked_messages.note_outcome(self.delivery_tag, reason, failure)
+        if self._unacked is not None:
+            self._unacked.note_outcome(reason, failure)
 
     def tell_failed(self, reason: str, failure: Failure | None) -> None:
         """Tell the log that the work on it failed after it was acked early; nothing where its events are not written."""
@@ -49,19 +52,14 @@ class Message(base.Message):
 
     def mark_failed(self) -> None:
         """Note that its work failed: sent back with requeue, it counts towards the delivery limit."""
-        unacked = self._unacked()
-        if unacked is not None:
-            unacked.failed = True
+        if self._unacked is not None:
+            self._unacked.failed = True
 
     def mark_acked_early(self) -> None:
         """Note that it is acked before the work on it begins: for the event of its ack, which may leave a moment later."""
-        self.note_outcome("early")
-        unacked = self._unacked()
-        if unacked is not None:
-            unacked.acked_early = True
-
-    def _unacked(self) -> UnackedMessage | None:
-        return None if self.channel is None else self.channel.session.service.unacked_messages.find(self.delivery_tag)
+        if self._unacked is not None:
+            self._unacked.note_outcome("early")
+            self._unacked.acked_early = True
 
     def serializable(self) -> dict[str, Any]:
         """Return the payload again, as plain data."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
 
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.unacked import Settlement, Unacked
+from celery_redis_plus.broker.fanout.subscriber_cursor import UnackedBroadcast
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from celery_redis_plus.broker.consumers.unacked import UnackedMessage
     from celery_redis_plus.transport.channel import Channel
 
@@ -25,7 +29,8 @@ class QoS(virtual.QoS):
         """Start with nothing delivered. `prefetch_count` 0 is no limit."""
         self.channel = channel
         self.prefetch_count = prefetch_count or 0
-        self._delivered: dict[str, Any] = {}
+        #: The records of what is delivered and not settled, by tag, in the order of delivery.
+        self._delivered: dict[str, Unacked] = {}
         self._session = channel.session
         self._overfetch_factor = channel.session.options.overfetch_factor
 
@@ -50,12 +55,20 @@ class QoS(virtual.QoS):
         return max(min(int(limit * self._overfetch_factor) - len(self._delivered) - buffered, most), 0)
 
     def append(self, message: Any, delivery_tag: str) -> None:
-        """Note a delivered message."""
-        self._delivered[delivery_tag] = message
+        """Note a delivered message, as kombu's transports do."""
+        self.deliver(message, self._session.service.unacked_messages.find(delivery_tag) or Unacked(delivery_tag))
+
+    def deliver(self, message: Any, unacked: Unacked) -> None:
+        """Note that a message is delivered; `unacked` is its record."""
+        unacked.message, unacked.deliveries = weakref.ref(message), self._delivered
+        self._delivered[unacked.tag] = unacked
 
     def get(self, delivery_tag: str) -> Any:
-        """Return a delivered message; KeyError where it is settled."""
-        return self._delivered[delivery_tag]
+        """Return a delivered message; KeyError where it is settled, or where the application has dropped it."""
+        message = self._delivered[delivery_tag].alive
+        if message is None:
+            raise KeyError(delivery_tag)
+        return message
 
     def ack(self, delivery_tag: str) -> None:
         """Settle a message as done; unknown tags, and second acks, change nothing."""
@@ -66,21 +79,17 @@ class QoS(virtual.QoS):
         self._settle(delivery_tag, Settlement.REQUEUE if requeue else Settlement.REJECT)
 
     def _settle(self, tag: str, settlement: Settlement) -> None:
-        self._delivered.pop(tag, None)
-        session, channel = self._session, self.channel
-        if session.tracking.open:
-            session.tracking.settled(tag, settlement)
-        if channel.fanout_consumer.settle(tag, settlement):
-            if threading.get_ident() != session.loop_thread:
-                session.waker.wake()
-            return
-        service = session.service
+        delivered = self._delivered.pop(tag, None)
+        session, service = self._session, self._session.service
         unacked = service.unacked_messages.settle(tag, settlement)
         if unacked is None:
+            self._settle_broadcast(delivered or service.positions.find(tag), settlement)
             return
+        if unacked.tracked is not None:
+            session.tracking.settled(unacked.tracked, settlement)
         if unacked.failed and settlement is Settlement.REQUEUE:
-            settlement = Settlement.FAIL
-        delivery_loop = channel.delivery_loop
+            settlement = unacked.settlement = Settlement.FAIL
+        delivery_loop = self.channel.delivery_loop
         if session.broken:
             service.unacked_messages.defer(unacked, settlement)
         elif threading.get_ident() != session.loop_thread:
@@ -92,6 +101,16 @@ class QoS(virtual.QoS):
             session.waker.wake()
         elif settlement is not Settlement.ACK or not delivery_loop.keep(unacked):
             session.acknowledger.post(unacked, settlement)
+
+    def _settle_broadcast(self, unacked: Unacked | None, settlement: Settlement) -> None:
+        """Settle what may be a broadcast, even after its channel was closed; any other tag is settled already."""
+        if not isinstance(unacked, UnackedBroadcast) or not unacked.position.settle(unacked.tag, settlement):
+            return
+        session = self._session
+        if unacked.tracked is not None:
+            session.tracking.settled(unacked.tracked, settlement)
+        if threading.get_ident() != session.loop_thread:
+            session.waker.wake()
 
     def _gather_elsewhere(self, unacked: UnackedMessage) -> None:
         """Keep an ack for the loop, from another thread, and wake the loop no more often than it has something to do.
@@ -130,9 +149,9 @@ class QoS(virtual.QoS):
         """Whether something is delivered and not settled."""
         return bool(self._delivered)
 
-    def unsettled(self) -> dict[str, Any]:
-        """Return what is delivered and not settled, by tag, in the order of delivery."""
-        return dict(self._delivered)
+    def unsettled(self) -> list[Unacked]:
+        """Return the records of what is delivered and not settled, in the order of delivery."""
+        return list(self._delivered.values())
 
     def forget(self) -> None:
         """Leave what is unsettled to others."""
@@ -140,16 +159,16 @@ class QoS(virtual.QoS):
 
     def restore_unacked(self) -> list[Any]:
         """Give everything delivered and unsettled back, in place and without counting a failure."""
-        self.give_back(list(self._delivered))
+        self.give_back(self.unsettled())
         return []
 
-    def give_back(self, tags: list[str]) -> None:
-        """Give some delivered messages back, waiting for the server's answer. Raises as `CommandConnection.call` does."""
+    def give_back(self, delivered: Iterable[Unacked]) -> None:
+        """Give some deliveries back, waiting for the server's answer. Raises as `CommandConnection.call` does."""
         unacked_messages = self._session.service.unacked_messages
         unacked = []
-        for tag in tags:
-            self._delivered.pop(tag, None)
-            taken = unacked_messages.settle(tag, Settlement.RELEASE_SEEN)
+        for one in delivered:
+            self._delivered.pop(one.tag, None)
+            taken = unacked_messages.settle(one.tag, Settlement.RELEASE_SEEN)
             if taken is not None:
                 unacked.append(taken)
         self._session.acknowledger.settle_or_defer(unacked, Settlement.RELEASE_SEEN)

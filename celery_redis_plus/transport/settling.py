@@ -34,9 +34,9 @@ class Settlements:
 
     def _up_to(self, delivery_tag: str) -> list[str]:
         tags = []
-        for tag in self.qos.unsettled():
-            tags.append(tag)
-            if tag == delivery_tag:
+        for unacked in self.qos.unsettled():
+            tags.append(unacked.tag)
+            if unacked.tag == delivery_tag:
                 return tags
         return [delivery_tag]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers.unacked import DeliveryState
 from celery_redis_plus.transport.amqp_errors import as_channel_errors
 from celery_redis_plus.transport.consuming import Consuming
 from celery_redis_plus.transport.delivered_message import Message
@@ -28,25 +26,13 @@ class SingleGet(Consuming):
             # Its delayed and forgotten messages need somebody who looks after them, as a consumer would.
             self._getting.add(queue)
             self.session.watch_queue(queue)
-        session = self.session
-        claimed = self.queue_consumers.take_buffered(queue)
-        unacked_messages = session.service.unacked_messages
-        while (
-            claimed is None
-            or (payload := self.queue_consumers.read(claimed, unacked_messages.find(claimed.tag), begins=True)) is None
-        ):
-            asked_at = clock.now_s()
-            found = self.delivery_loop.restricted_queues.get(queue)
-            if not found:
-                return None
-            claimed = next(iter(unacked_messages.add(found, session.id, asked_at)), None)
-        unacked = unacked_messages.find(claimed.tag)
-        if unacked is not None:
-            unacked.state = DeliveryState.DELIVERED
-        session.tracking.delivered(payload["headers"], claimed.tag, queue)
-        message = Message(payload, channel=self)
+        found = self.queue_consumers.get(queue)
+        if found is None:
+            return None
+        payload, unacked = found
+        message = Message(payload, channel=self, unacked=None if no_ack else unacked)
         if no_ack:
-            self.qos.ack(claimed.tag)
+            self.qos.ack(unacked.tag)
         else:
-            self.qos.append(message, claimed.tag)
+            self.qos.deliver(message, unacked)
         return message

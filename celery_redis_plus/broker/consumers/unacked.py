@@ -1,7 +1,9 @@
-"""What a process holds: every message it has claimed and not settled, whichever channel claimed it.
+"""What a process holds: one record of every message that it has claimed and not settled, whichever channel claimed it.
 
-It outlives channels and connections. Heartbeats go out for exactly what stands here, a redelivery of what stands
-here is adopted instead of run again, and when a session breaks this is where it is decided what goes back.
+A record is made with the claim, and goes when the server has confirmed the settlement. It outlives channels and connections.
+Everything else that lists messages lists these records: a channel's buffer, its unsettled deliveries, the acks that wait to be
+sent. Heartbeats go out for exactly what stands here, a redelivery of what stands here is adopted instead of run again, and when
+a session breaks this is where it is decided what goes back.
 """
 
 from __future__ import annotations
@@ -10,10 +12,10 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.finished_tags import FinishedTags
@@ -59,23 +61,52 @@ class Settlement(Enum):
     RELEASE_UNSEEN = "release unseen"
 
 
+@dataclass(frozen=True, slots=True)
+class TrackedRecipient:
+    """A recipient of a tracked delivery: its publisher waits for the answer."""
+
+    #: The delivery's.
+    id: str
+    #: A queue, or the id of a subscriber.
+    name: str
+    #: The broadcast as its stream has it; None where it came by a queue.
+    payload: bytes | None = None
+
+
 @dataclass(slots=True, eq=False)
-class UnackedMessage:
-    """One unacked message."""
+class Unacked:
+    """What a consumer has not settled: a message of a queue, or a broadcast."""
 
     tag: str
+    #: The application's, once it is delivered. Weak, because a message leads to its connection, and records stand in the process:
+    #: a connection that was dropped without a close shall be freed.
+    message: weakref.ReferenceType[Any] | None = field(default=None, kw_only=True)
+    #: The unsettled deliveries of the channel that has delivered it, by tag: it is among them until it is settled.
+    deliveries: dict[str, Unacked] | None = field(default=None, kw_only=True)
+    #: When that channel or its session went, on `clock`, in seconds; 0 while it is there.
+    orphaned_at: float = field(default=0.0, kw_only=True)
+    tracked: TrackedRecipient | None = field(default=None, kw_only=True)
+
+    @property
+    def alive(self) -> Any:
+        """The message, if the application still has it; else None."""
+        return None if self.message is None else self.message()
+
+
+@dataclass(slots=True, eq=False)
+class UnackedMessage(Unacked):
+    """One unacked message of a queue."""
+
     queue: str
     claim: int
     session: str
+    #: What the claim has brought; None once it is delivered or settled.
+    content: Claimed | None = None
     state: DeliveryState = DeliveryState.BUFFERED
-    #: Set when the message's session has gone: whether the application still has the message.
-    message: weakref.ReferenceType[Any] | None = None
-    #: When the session went, on `clock`, in seconds.
-    orphaned_at: float = 0.0
+    #: How it is settled; None as long as it is not.
+    settlement: Settlement | None = None
     #: The server says that another holder has it: no heartbeat any more, but an ack still counts.
     lease_lost: bool = False
-    #: It is being settled, and not by an ack.
-    given_back: bool = False
     #: How the work ended, for the event of its ack: reason, TAB, the exception's class and message. Empty is success.
     outcome: str = ""
     #: The exception with which it ended, for the message's hash if it is not acked; as `broker.last_error` packs it.
@@ -91,31 +122,17 @@ class UnackedMessage:
     #: When the server was last asked, and said that the claim is ours; on `clock`, in seconds.
     confirmed_at: float = 0.0
 
+    @property
+    def given_back(self) -> bool:
+        """Whether it is being settled, and not by an ack."""
+        return self.settlement not in (None, Settlement.ACK)
 
-@dataclass(frozen=True, slots=True)
-class DeferredSettlement:
-    """A settlement that has to go out over another connection than the one the message came by."""
-
-    unacked: UnackedMessage
-    settlement: Settlement
-
-
-class ActiveTasks(Protocol):
-    """Knows which messages of a broken session the application still works on. `integration/` provides it for Celery."""
-
-    def is_stopping(self) -> bool:
-        """Return whether the consumer is shutting down, so that nothing unsettled will be settled any more."""
-
-    def stop_requested(self) -> bool:
-        """Return whether the consumer was told to end, so that it should be given nothing more."""
-
-    def is_active(self, message: Any, orphaned_at: float) -> bool | None:
-        """Return whether `message` will still be settled; None while the application has not decided.
-
-        Args:
-            message: what was delivered.
-            orphaned_at: when its session went, on `clock`, in seconds.
-        """
+    def note_outcome(self, reason: str, failure: Failure | None = None) -> None:
+        """Note how the work on it ended: its settlement will tell, unless it is on its way."""
+        if self.state is not DeliveryState.SETTLING:
+            self.error = "" if failure is None else failure.packed()
+            if is_logged(self.tag):
+                self.outcome = f"{pack_text(reason)}\t{pack_text(failure.text) if failure else ''}"
 
 
 class UnackedMessages:
@@ -124,11 +141,14 @@ class UnackedMessages:
     def __init__(self) -> None:
         """Start empty."""
         self._unacked: dict[str, UnackedMessage] = {}
-        # Re-entrant: a signal's handler (a cold shutdown) may meet the loop's thread inside.
+        # Held where a record is made, taken for settling, or forgotten. So a message is settled once, whichever threads settle
+        # it, and one that is claimed anew meanwhile is not forgotten. All other fields are changed by one thread, or by a single
+        # assignment. Re-entrant: a signal's handler (a cold shutdown) may meet the loop's thread inside.
         self._lock = renewed(self, "_lock", threading.RLock)
-        self._deferred: deque[DeferredSettlement] = deque()
+        #: Records whose settlement has to go out over another connection than the one the message came by.
+        self._deferred: deque[UnackedMessage] = deque()
         self._finished = FinishedTags()
-        #: The duties are carrying out orders that they have taken.
+        #: The duties are carrying out settlements that they have taken.
         self._settling_deferred = False
         #: Sessions that broke -> the queues they consumed.
         self._broken: dict[str, frozenset[str]] = {}
@@ -147,8 +167,8 @@ class UnackedMessages:
 
     # -- claimed, delivered, settled ------------------------------------------------------------------------------------
 
-    def add(self, messages: Iterable[Claimed], session: str, asked_at: float) -> list[Claimed]:
-        """Enter a batch that was claimed at `asked_at`, on `clock`, in seconds; return those to deliver.
+    def add(self, messages: Iterable[Claimed], session: str, asked_at: float) -> list[UnackedMessage]:
+        """Enter a batch that was claimed at `asked_at`, on `clock`, in seconds; return the records of those to deliver.
 
         A message that this process holds already was recovered while it was being worked on: its new claim is adopted. One that
         it has given back is back on the server, whether or not the answer to that was read: it is delivered anew.
@@ -159,24 +179,25 @@ class UnackedMessages:
                 return []
             return self._add(messages, session, asked_at)
 
-    def _add(self, messages: Iterable[Claimed], session: str, asked_at: float) -> list[Claimed]:
+    def _add(self, messages: Iterable[Claimed], session: str, asked_at: float) -> list[UnackedMessage]:
         fresh = []
         for message in messages:
             known = self._unacked.get(message.tag)
             if known is None and message.tag in self._finished:
                 self._ack_again(message, session)
             elif known is None or known.given_back:
-                unacked = UnackedMessage(message.tag, message.queue, message.claim, session, confirmed_at=asked_at)
+                unacked = UnackedMessage(message.tag, message.queue, message.claim, session, message, confirmed_at=asked_at)
                 unacked.failed_before = message.failures > 0
                 self._unacked[message.tag] = unacked
-                fresh.append(message)
+                fresh.append(unacked)
             else:
                 known.claim = message.claim
                 known.session = session
                 known.lease_lost = False
                 known.confirmed_at = asked_at
                 if known.state is DeliveryState.BUFFERED:
-                    fresh.append(message)
+                    known.content = message
+                    fresh.append(known)
         return fresh
 
     def _ack_again(self, message: Claimed, session: str) -> None:
@@ -193,72 +214,73 @@ class UnackedMessages:
         """Return a unacked message."""
         return self._unacked.get(tag)
 
-    def note_outcome(self, tag: str, reason: str, failure: Failure | None = None) -> None:
-        """Note how the work on a message ended: its settlement will tell, unless it is on its way."""
-        unacked = self._unacked.get(tag)
-        if unacked is not None and unacked.state is not DeliveryState.SETTLING:
-            unacked.error = "" if failure is None else failure.packed()
-            if is_logged(tag):
-                unacked.outcome = f"{pack_text(reason)}\t{pack_text(failure.text) if failure else ''}"
-
     def settle(self, tag: str, settlement: Settlement) -> UnackedMessage | None:
         """Take `tag` for settling; None where it is not unacked or is being settled already."""
-        unacked = self._unacked.get(tag)
-        if unacked is None or unacked.state is DeliveryState.SETTLING:
-            return None
-        unacked.state = DeliveryState.SETTLING
-        unacked.given_back = settlement is not Settlement.ACK
+        with self._lock:
+            unacked = self._unacked.get(tag)
+            if unacked is None or unacked.state is DeliveryState.SETTLING:
+                return None
+            unacked.state, unacked.settlement, unacked.content = DeliveryState.SETTLING, settlement, None
+        if unacked.deliveries is not None:
+            unacked.deliveries.pop(tag, None)
         return unacked
 
     def discard(self, unacked: UnackedMessage) -> None:
         """Forget a message whose settlement the server has confirmed; of an acked one the tag is remembered for a while."""
-        if self._unacked.get(unacked.tag) is unacked:
-            del self._unacked[unacked.tag]
-            if unacked.state is DeliveryState.SETTLING and not unacked.given_back:
-                self._finished.add(unacked.tag)
+        with self._lock:
+            if self._unacked.get(unacked.tag) is unacked:
+                del self._unacked[unacked.tag]
+                if unacked.settlement is Settlement.ACK:
+                    self._finished.add(unacked.tag)
 
     def defer(self, unacked: UnackedMessage, settlement: Settlement) -> None:
-        """Leave a settlement to the duties: its own connection is gone, or has lost it."""
-        unacked.state = DeliveryState.SETTLING
-        unacked.given_back = settlement is not Settlement.ACK
-        self._deferred.append(DeferredSettlement(unacked, settlement))
+        """Leave the settlement of a message that was taken for settling to the duties: its connection is gone, or has lost it."""
+        unacked.state, unacked.settlement, unacked.content = DeliveryState.SETTLING, settlement, None
+        self._deferred.append(unacked)
+        self.on_work()
+
+    def release(self, unacked: UnackedMessage) -> None:
+        """Have the duties give a message back, unless it is being settled."""
+        self._release([unacked])
+
+    def _release(self, messages: Iterable[UnackedMessage]) -> None:
+        with self._lock:
+            for unacked in messages:
+                if unacked.state is not DeliveryState.SETTLING:
+                    seen = unacked.state is DeliveryState.DELIVERED
+                    unacked.settlement = Settlement.RELEASE_SEEN if seen else Settlement.RELEASE_UNSEEN
+                    unacked.state, unacked.content = DeliveryState.SETTLING, None
+                    self._deferred.append(unacked)
         self.on_work()
 
     # -- broken sessions ------------------------------------------------------------------------------------------------
 
-    def abandon(self, session: str, queues: Iterable[str], delivered: Mapping[str, Any]) -> None:
-        """Take over what a broken session leaves: its buffer goes back at once, the rest when the active_tasks has decided.
+    def abandon(self, session: str, queues: Iterable[str], delivered: Iterable[Unacked] = ()) -> None:
+        """Take over what a broken session leaves: its buffer goes back at once, the rest when the application has decided.
 
         Args:
             session: the holder's id on the server.
             queues: what it consumed.
-            delivered: tag -> message of what its channels had delivered and not settled.
+            delivered: what one of its channels had delivered and not settled.
         """
         with self._lock:
             self._gone[session] = None
             while len(self._gone) > MAX_BROKEN_SESSIONS:
                 del self._gone[next(iter(self._gone))]
             self._broken[session] = frozenset(queues) | self._broken.get(session, frozenset())
-            for unacked in list(self._unacked.values()):
-                if unacked.session != session:
-                    continue
-                if unacked.state is DeliveryState.BUFFERED:
-                    unacked.state = DeliveryState.SETTLING
-                    unacked.given_back = True
-                    self._deferred.append(DeferredSettlement(unacked, Settlement.RELEASE_UNSEEN))
+            mine = [unacked for unacked in self._unacked.values() if unacked.session == session]
+            self._release(unacked for unacked in mine if unacked.state is DeliveryState.BUFFERED)
         self.orphan(delivered)
 
-    def orphan(self, delivered: Mapping[str, Any]) -> None:
-        """Take over what a closed channel has delivered, tag -> message: it goes back when the active_tasks has decided so."""
-        for tag, message in delivered.items():
-            unacked = self._unacked.get(tag)
-            if unacked is not None and unacked.state is DeliveryState.DELIVERED:
-                unacked.message = weakref.ref(message)
+    def orphan(self, delivered: Iterable[Unacked]) -> None:
+        """Take over what a channel that is closed has delivered: it goes back when the application has decided so."""
+        for unacked in delivered:
+            if isinstance(unacked, UnackedMessage):
                 unacked.orphaned_at = clock.now_s()
         self.on_work()
 
     def drop(self, session: str, queues: Iterable[str]) -> None:
-        """Give back what a session unacked that nobody closed. The collector freed it: no application has its messages any more.
+        """Give back what a session has claimed that nobody closed. The collector freed it, and so its messages.
 
         Args:
             session: the holder's id on the server.
@@ -267,27 +289,22 @@ class UnackedMessages:
         delivered = [
             unacked
             for unacked in list(self._unacked.values())
-            if unacked.session == session and unacked.state is DeliveryState.DELIVERED and unacked.message is None
+            if unacked.session == session and unacked.state is DeliveryState.DELIVERED and not unacked.orphaned_at
         ]
         if queues or delivered:
-            self.abandon(session, queues, {})
-        for unacked in delivered:
-            self.defer(unacked, Settlement.RELEASE_SEEN)
+            self.abandon(session, queues)
+        self._release(delivered)
 
     def give_back(self) -> None:
         """Leave it to the duties to return everything that is unacked, since the process ends."""
-        for unacked in list(self._unacked.values()):
-            if unacked.state is not DeliveryState.SETTLING:
-                self.defer(
-                    unacked, Settlement.RELEASE_UNSEEN if unacked.state is DeliveryState.BUFFERED else Settlement.RELEASE_SEEN
-                )
+        self._release(list(self._unacked.values()))
 
     def orphaned(self) -> list[UnackedMessage]:
-        """Return the delivered messages whose session is gone."""
+        """Return the delivered messages whose channel or session is gone."""
         return [
             unacked
             for unacked in list(self._unacked.values())
-            if unacked.message is not None and unacked.state is DeliveryState.DELIVERED
+            if unacked.orphaned_at and unacked.state is DeliveryState.DELIVERED
         ]
 
     def broken_sessions(self) -> dict[str, frozenset[str]]:
@@ -300,22 +317,22 @@ class UnackedMessages:
 
     # -- for the duties -------------------------------------------------------------------------------------------------
 
-    def take_deferred(self) -> list[DeferredSettlement]:
-        """Take the waiting orders, until `finish_deferred`."""
+    def take_deferred(self) -> list[UnackedMessage]:
+        """Take the records whose settlement waits, until `finish_deferred`."""
         taken = []
         self._settling_deferred = bool(self._deferred)
         while self._deferred:
             taken.append(self._deferred.popleft())
         return taken
 
-    def finish_deferred(self, left: Iterable[DeferredSettlement] = ()) -> None:
-        """Note that the orders taken are carried out, except those `left`, which wait again."""
+    def finish_deferred(self, left: Iterable[UnackedMessage] = ()) -> None:
+        """Note that the messages taken are settled, except those `left`, which wait again."""
         self._deferred.extend(left)
         self._settling_deferred = False
 
     @property
     def waiting(self) -> bool:
-        """Whether orders or broken sessions wait for the duties, or for the server's answer to them."""
+        """Whether settlements or broken sessions wait for the duties, or for the server's answer to them."""
         return bool(self._deferred or self._settling_deferred or self._broken)
 
     def by_queue(self) -> dict[str, list[UnackedMessage]]:
@@ -325,10 +342,6 @@ class UnackedMessages:
             if not unacked.lease_lost:
                 queues.setdefault(unacked.queue, []).append(unacked)
         return queues
-
-    def queues_of(self, tags: Iterable[str]) -> list[str]:
-        """Return the queues of those of the messages that are unacked."""
-        return [unacked.queue for tag in tags if (unacked := self._unacked.get(tag)) is not None]
 
     def tags(self) -> list[str]:
         """Return the tags unacked."""

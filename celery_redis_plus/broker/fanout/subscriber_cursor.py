@@ -10,16 +10,17 @@ from __future__ import annotations
 import logging
 import secrets
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers.unacked import ActiveTasks, Settlement
+from celery_redis_plus.broker.consumers.unacked import Settlement, Unacked
 from celery_redis_plus.broker.fanout.entries import Entry, EntryId, Mark, mark_of, parse_id
 from celery_redis_plus.connection.forks import lock_of
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
     from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
     from celery_redis_plus.keys import FanoutKeys
 
@@ -41,16 +42,14 @@ class Owner(Protocol):
         """What opens a session again after this one: the client's connection, None where it is gone."""
 
 
-@dataclass(slots=True)
-class Opened:
+@dataclass(slots=True, eq=False)
+class UnackedBroadcast(Unacked):
     """A delivered broadcast that is not settled."""
 
+    position: SubscriberCursor
     entry: Entry
     #: Where the position was before it.
     before: Mark
-    #: Set when its connection has gone: whether the application still has the message.
-    message: weakref.ReferenceType[Any] | None = None
-    orphaned_at: float = 0.0
 
 
 class SubscriberCursor:
@@ -74,9 +73,9 @@ class SubscriberCursor:
         #: Its goodbye is on its way, or done.
         self.ended = False
         #: Delivered and not settled, by delivery tag, in the order of delivery.
-        self.open: dict[str, Opened] = {}
+        self.open: dict[str, UnackedBroadcast] = {}
         #: What to deliver again, flagged, before anything new; in the order of the stream.
-        self.again: list[Opened] = []
+        self.again: list[UnackedBroadcast] = []
         #: Where to go on, since the stream has gone back: the maintenance tasks have noticed that.
         self.back_to: Mark | None = None
         #: Called, from any thread, when one of these two was set.
@@ -124,15 +123,21 @@ class SubscriberCursor:
 
     # -- what is delivered ------------------------------------------------------------------------------------------------
 
-    def deliver(self, tag: str, entry: Entry, before: Mark | None) -> None:
+    def deliver(self, tag: str, entry: Entry, before: Mark) -> UnackedBroadcast:
         """Note that the broadcast is being delivered under `tag` and will be settled; `before` is its own if it comes again."""
-        self.open[tag] = Opened(entry, before or self.reached)
+        opened = self.open[tag] = UnackedBroadcast(tag, self, entry, before)
+        return opened
 
-    def settle(self, tag: str, settlement: Settlement) -> None:
-        """Note a settlement. A requeue brings the broadcast again; a reject ends it, for there is nowhere to put it."""
+    def settle(self, tag: str, settlement: Settlement) -> bool:
+        """Note a settlement; return False where the broadcast is settled already, perhaps by another thread.
+
+        A requeue brings the broadcast again; a reject ends it, for there is nowhere to put it.
+        """
         opened = self.open.pop(tag, None)
         if opened is None:
-            return
+            return False
+        if opened.deliveries is not None:
+            opened.deliveries.pop(tag, None)
         if settlement is Settlement.REJECT:
             logger.info(
                 "broadcast %s of exchange %r was rejected by queue %r: it ends there",
@@ -140,13 +145,14 @@ class SubscriberCursor:
             )  # fmt: skip
         elif settlement is Settlement.REQUEUE:
             self._bring_again([opened])
+        return True
 
-    def take_again(self) -> Opened | None:
+    def take_again(self) -> UnackedBroadcast | None:
         """Take the next broadcast that comes again."""
         with self._lock:
             return self.again.pop(0) if self.again else None
 
-    def _bring_again(self, opened: list[Opened]) -> None:
+    def _bring_again(self, opened: list[UnackedBroadcast]) -> None:
         with self._lock:
             self.again = sorted([*self.again, *opened], key=lambda one: parse_id(one.entry[0]))
         self.on_change()
@@ -164,13 +170,11 @@ class SubscriberCursor:
         origin = owner.origin
         self.origin = None if origin is None else weakref.ref(origin)
 
-    def orphan(self, messages: Mapping[str, Any]) -> None:
-        """Leave the position to the next connection; `messages` are those delivered and not settled, by tag."""
+    def orphan(self) -> None:
+        """Leave the position, and what was delivered and not settled, to the next connection."""
         now = clock.now_s()
         self._owner, self.orphaned_at = None, now
-        for tag, opened in list(self.open.items()):
-            message = messages.get(tag)
-            opened.message = None if message is None else weakref.ref(message)
+        for opened in list(self.open.values()):
             opened.orphaned_at = now
 
     def go_back_to(self, mark: Mark) -> None:
@@ -184,7 +188,7 @@ class SubscriberCursor:
         for tag, opened in list(self.open.items()):
             if not opened.orphaned_at:
                 continue
-            message = None if opened.message is None else opened.message()
+            message = opened.alive
             given_up = message is None or active_tasks is None or active_tasks.is_active(message, opened.orphaned_at) is False
             if given_up and self.open.pop(tag, None) is not None:
                 lost.append(opened)
@@ -226,9 +230,15 @@ class SubscriberCursors:
             # Several connections may read for one queue: each goes on where it was itself, if it is still the same one.
             chosen = next((one for one in left if one.origin is not None and one.origin() is origin), left[0])
             if chosen.owner is not None:
-                chosen.orphan({})
+                chosen.orphan()
             chosen.belong_to(owner)
             return chosen
+
+    def find(self, tag: str) -> UnackedBroadcast | None:
+        """Return a broadcast that was delivered under `tag` and is not settled."""
+        name = tag.rpartition("/")[0]
+        found = next((position for position in list(self._all) if position.id == name), None) if name else None
+        return None if found is None else found.open.get(tag)
 
     def owned(self, owner: Owner, queue: str | None = None) -> list[SubscriberCursor]:
         """Return the session's positions, one a stream; all or those of one queue."""

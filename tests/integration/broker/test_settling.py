@@ -103,7 +103,7 @@ def test_posted_settlements_of_a_lost_connection_are_left_to_the_duties(broker):
     broker.commands.abort()
     broker.client.client_unpause()
     orders = broker.unacked_messages.take_deferred()
-    assert [order.unacked.tag for order in orders] == [message.tag for message in claimed]
+    assert [held.tag for held in orders] == [message.tag for message in claimed]
     assert all(order.settlement is Settlement.ACK for order in orders)
 
 
@@ -123,7 +123,7 @@ def test_a_settlement_never_opens_a_lost_connection_anew(broker, monkeypatch):
         broker.commands.abort()
     thread.join(10)
     assert not broker.commands.connected
-    assert [order.unacked for order in broker.unacked_messages.take_deferred()] == [held]
+    assert broker.unacked_messages.take_deferred() == [held]
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_a_settlement_whose_connection_is_busy_for_long_is_left_to_the_duties(br
         thread.join(10)
         assert not thread.is_alive()
     assert told
-    assert [order.unacked for order in broker.unacked_messages.take_deferred()] == [settling_message]
+    assert broker.unacked_messages.take_deferred() == [settling_message]
 
 
 def hand_back_page(broker, page, *known):

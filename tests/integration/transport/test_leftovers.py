@@ -58,8 +58,8 @@ def test_a_deleted_queue_leaves_only_what_goes_by_itself(kind, connect, redis_cl
         except TimeoutError:
             continue
     for own, _ in tags:
-        for held in list(own.qos.unsettled()):
-            own.basic_reject(held, requeue=rejected is not None)
+        for held in own.qos.unsettled():
+            own.basic_reject(held.tag, requeue=rejected is not None)
             rejected = held
     for own, tag in tags:
         own.basic_cancel(tag)

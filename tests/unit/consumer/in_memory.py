@@ -173,7 +173,7 @@ class InMemoryConnection:
             start=lambda: None, check=lambda: None, wake=lambda: None,
             watched=SimpleNamespace(add=lambda *_: None, remove=lambda *_: None),
             consumer_heartbeats=SimpleNamespace(run_soon=lambda: None, deregister=lambda *_: None),
-            positions=SimpleNamespace(owned=lambda *_: []),
+            positions=SimpleNamespace(owned=lambda *_: [], find=lambda tag: None),
         )  # fmt: skip
         self.acknowledger = InMemoryAcks(self.claim_commands, unacked)
         self.leases = SimpleNamespace(still_holds=lambda message: not message.lease_lost)
@@ -185,7 +185,7 @@ class InMemoryConnection:
         #: Queues that were told that their consumer has no credit any more.
         self.suspended: list[str] = []
         self.ownership = SimpleNamespace(check=lambda queue: None)
-        self.tracking = SimpleNamespace(open={}, delivered=lambda *_: None, settled=lambda *_: None)
+        self.tracking = SimpleNamespace(delivered=lambda *_: None, settled=lambda *_: None)
         self.bound: dict[str, Any] = {}
         self.bindings = SimpleNamespace()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from celery_redis_plus.broker.consumers.unacked import Settlement
 
 
@@ -82,7 +84,7 @@ def test_a_broken_connection_leaves_its_messages_to_maintenance(consuming):
     world.connection.broken = True
     channel.close()
     assert world.broker.settled == []
-    assert {one.unacked.tag: one.settlement for one in world.unacked.take_deferred()} == {
+    assert {one.tag: one.settlement for one in world.unacked.take_deferred()} == {
         "b": Settlement.RELEASE_UNSEEN, "c": Settlement.RELEASE_UNSEEN,
     }  # fmt: skip
     assert [one.tag for one in world.unacked.orphaned()] == ["a"]
@@ -96,4 +98,54 @@ def test_an_ack_over_a_broken_connection_is_deferred(consuming):
     world.drain()
     world.connection.broken = True
     world.ack("a")
-    assert [(one.unacked.tag, one.settlement) for one in world.unacked.take_deferred()] == [("a", Settlement.ACK)]
+    assert [(one.tag, one.settlement) for one in world.unacked.take_deferred()] == [("a", Settlement.ACK)]
+
+
+def test_a_message_that_is_acked_through_another_channel_frees_the_credit_of_its_own(consuming):
+    world = consuming()
+    world.broker.publish("q", *"ab")
+    world.channel("q", prefetch=1)
+    other = world.channel("r")
+    assert world.drain() == ["a"]
+    other.basic_ack("a")
+    assert world.drain() == ["b"]
+
+
+def test_a_message_that_two_channels_have_claimed_is_delivered_once_though_it_is_acked_in_between(consuming):
+    world = consuming()
+    first, second = world.channel("q", prefetch=1), world.channel("q", prefetch=1)
+    world.broker.publish("q", "a")
+    world.loop.fetcher.claim()
+    # Its lease ended, and it is claimed once more, by the other channel.
+    world.broker.publish("q", "a")
+    world.loop.fetcher.claim()
+    assert [[one.tag for one in channel.queue_consumers.buffer] for channel in (first, second)] == [["a"], ["a"]]
+    assert world.drain(1) == ["a"]
+    world.ack("a")
+    world.connection.acknowledger.flush()
+    assert len(world.unacked) == 0
+    assert world.drain() == []
+
+
+def test_a_message_that_was_buffered_twice_is_got_once(consuming):
+    world = consuming()
+    channel = world.channel("q", prefetch=1)
+    world.channel("q", prefetch=1)
+    world.broker.publish("q", "a")
+    world.loop.fetcher.claim()
+    world.broker.publish("q", "a")
+    world.loop.fetcher.claim()
+    assert channel.basic_get("q").delivery_tag == "a"
+    assert world.drain() == []
+    assert channel.basic_get("q") is None
+
+
+def test_a_delivered_message_is_known_to_kombus_quality_of_service_until_it_is_settled(consuming):
+    world = consuming()
+    world.broker.publish("q", "a")
+    channel = world.channel("q", prefetch=1)
+    world.drain()
+    assert channel.qos.get("a") is world.messages[0]
+    world.ack("a")
+    with pytest.raises(KeyError):
+        channel.qos.get("a")
