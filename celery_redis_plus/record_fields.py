@@ -68,7 +68,7 @@ FANOUT_COUNTERS = {
 #: Counters of a process's maintenance service: attributes of `MaintenanceService` in `celery_redis_plus/maintenance/service.py`.
 PROCESS_COUNTERS = {
     "late_heartbeats": "Heartbeats that came later than planned by more than an interval; each is a warning in the log.",
-    "deaths": "How often the maintenance thread had died and was started again; each is an error in the log.",
+    "thread_restarts": "How often the maintenance thread had died and was started again; each is an error in the log.",
 }
 
 #: Fields of `meta:{Q}`.

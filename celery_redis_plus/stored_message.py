@@ -32,10 +32,10 @@ class Outgoing:
     #: When the message expires, ms since the epoch; `+ms` counts from when it becomes deliverable; both may stand together
     #: (`ms+ms`: the earlier); empty is never, unless its queue says so.
     life: str = ""
-    #: What a typed queue looks at: whatever the publisher's own layer has of the message.
-    origin: Any = None
-    #: What `broker.unique` has made of its deduplication headers.
-    unique: bytes | None = None
+    #: What a typed queue checks: the message as the publisher's own layer has it.
+    source_message: Any = None
+    #: The publish script's deduplication argument (`broker.arguments.deduplication`).
+    deduplication: bytes | None = None
     #: Makes the description for its lifecycle events; called only where the queue's events are written.
     describe: Callable[[], str] | None = None
     #: Id of the record that the message depends on (its priority's cap, the sweep of messages that expire): the scripts store

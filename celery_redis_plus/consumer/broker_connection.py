@@ -21,7 +21,7 @@ from celery_redis_plus.broker.consumers.leases import Leases
 from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR, Consumers
 from celery_redis_plus.broker.consumers.wakeup_waiter import WakeupWaiter
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
-from celery_redis_plus.broker.dead_letters.unroutable import Undelivered
+from celery_redis_plus.broker.dead_letters.unroutable import UnroutableMessages
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.fanout.reader import FanoutReader
 from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
@@ -81,7 +81,7 @@ class BrokerConnection:
         self,
         address: Address,
         options: Options,
-        origin: object | None,
+        client_connection: object | None,
         *,
         acceptance: Acceptance,
         ignores_unroutable: Callable[[str], bool],
@@ -91,7 +91,7 @@ class BrokerConnection:
         Args:
             address: where to.
             options: the transport's.
-            origin: what will open the next connection, should this one break.
+            client_connection: what will open the next connection, should this one break.
             acceptance: the check of what typed queues accept.
             ignores_unroutable: tells whether messages to an exchange may go nowhere, and are only counted then.
 
@@ -101,11 +101,11 @@ class BrokerConnection:
         self.id = secrets.token_hex(6)
         self.address = address
         self.options = options
-        self._origin = None if origin is None else weakref.ref(origin)
+        self._client_connection = None if client_connection is None else weakref.ref(client_connection)
         self.keys = Keys(options.global_keyprefix)
         self.connector = Connector(address, options)
-        self.commands = CommandConnection(self.connector, "commands", timeout=_patience(options))
-        self.wakeup_connection = BlockingConnection(self.connector, "bells", timeout=options.socket_timeout)
+        self.commands = CommandConnection(self.connector, "commands", timeout=_timeouts(options))
+        self.wakeup_connection = BlockingConnection(self.connector, "wakeups", timeout=options.socket_timeout)
         self.stream_connection = BlockingConnection(self.connector, "streams", timeout=options.socket_timeout)
         self.waker = Waker()
         knowledge = self.service.knowledge
@@ -123,9 +123,9 @@ class BrokerConnection:
         self._owned: dict[str, int] = {}
         self.acceptance = acceptance
         self.ignores_unroutable = ignores_unroutable
-        self.waiting_room = PublisherWaitQueue(self.commands, self.keys, self._capacity_connection)
+        self.wait_queue = PublisherWaitQueue(self.commands, self.keys, self._capacity_connection)
         bounded = FlowController(
-            self.waiting_room,
+            self.wait_queue,
             PublishTimeouts(options.publish_timeout, options.throttle_threshold),
             check_type=self.acceptance.check_declared,
             consumes_itself=self._consumes_itself,
@@ -140,8 +140,8 @@ class BrokerConnection:
         )
         self.consumers = Consumers(self.commands, self.keys, timeout_s=options.consumer_heartbeat_timeout)
         self._numbers = itertools.count(1)
-        self.undelivered = Undelivered(self.publisher, keep=options.dead_letter_max)
-        self.tracking = Tracking(DeliveryStore(self.commands, self.keys), self.undelivered)
+        self.unroutable = UnroutableMessages(self.publisher, keep=options.dead_letter_max)
+        self.tracking = Tracking(DeliveryStore(self.commands, self.keys), self.unroutable)
         self.claim_commands = ClaimCommands(
             self.commands,
             self.keys,
@@ -190,7 +190,7 @@ class BrokerConnection:
         for commands in (self.commands, self.wakeup_connection, self.stream_connection):
             commands.on_failure = self._failed
         try:
-            self._look()
+            self._check_server()
         except BaseException:
             # Whoever tries again makes a new session; only the collector would find this one's descriptors.
             self.commands.close()
@@ -198,7 +198,7 @@ class BrokerConnection:
             raise
         signals.broker_reached(address.display())
 
-    def _look(self) -> None:
+    def _check_server(self) -> None:
         """Connect, and see that the server does more than to accept: one that loads its data refuses all but the handshake.
 
         Celery waits between two tries to connect, not between a connection and its first failure: a worker would try, and log,
@@ -211,7 +211,7 @@ class BrokerConnection:
             logger.debug("%s: PING is refused: %s", self.address.display(), error)
 
     def _capacity_connection(self) -> BlockingConnection:
-        return BlockingConnection(self.connector, "room", timeout=WAITER_CHECK_S + REPLY_GRACE_S)
+        return BlockingConnection(self.connector, "capacity", timeout=WAITER_CHECK_S + REPLY_GRACE_S)
 
     def _consumes_itself(self, consumers: Collection[str]) -> bool:
         return self.service.delivering.all_here({name.partition(CONSUMER_ID_SEPARATOR)[0] for name in consumers})
@@ -226,9 +226,9 @@ class BrokerConnection:
         return f"{self.id}{CONSUMER_ID_SEPARATOR}{next(self._numbers)}"
 
     @property
-    def origin(self) -> object | None:
+    def client_connection(self) -> object | None:
         """The client's connection, which outlives sessions; None where it is gone."""
-        return None if self._origin is None else self._origin()
+        return None if self._client_connection is None else self._client_connection()
 
     def check(self) -> None:
         """Raise ServerUnreachable where the session is broken, so that its consumers reconnect."""
@@ -250,7 +250,7 @@ class BrokerConnection:
         # Another name than the parent's, in which nothing is claimed: what is given up under it concerns nobody.
         self.id = secrets.token_hex(6)
         self.loop_thread = None
-        self.waiter.forget()
+        self.waiter.reset()
         self.acknowledger.forget()
 
     @cached_property
@@ -334,7 +334,7 @@ class BrokerConnection:
         _disown(self.service, self.id, self._owned)
         self.wakeup_connection.close()
         self.stream_connection.close()
-        self.waiting_room.close()
+        self.wait_queue.close()
         self.commands.close()
         self.waker.close()
 
@@ -371,7 +371,7 @@ def _disown(service: MaintenanceService, session: str, owned: dict[str, int]) ->
         service.watched.remove(queue, _owner(session))
 
 
-def _patience(options: Options) -> float | None:
+def _timeouts(options: Options) -> float | None:
     """Return how long a reply on the wire for commands may take, in seconds: a publish waits for its replicas there."""
     if options.socket_timeout is None or not options.wait_replicas:
         return options.socket_timeout

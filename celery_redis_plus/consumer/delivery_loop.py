@@ -1,7 +1,7 @@
-"""Turns bells, claims and broadcasts into deliveries, under Celery's event loop and under `drain_events`.
+"""Turns wakeups, claims and broadcasts into deliveries, under Celery's event loop and under `drain_events`.
 
 One loop serves all channels of a connection. A turn delivers what is buffered, claims where there is credit and reason to,
-and blocks on the bells when there is none. Its `HubRegistration` is the only owner of the connection's file descriptors in the
+and blocks on the wakeups when there is none. Its `HubRegistration` is the only owner of the connection's file descriptors in the
 loop.
 """
 
@@ -99,8 +99,8 @@ class DeliveryLoop:
             if reader.ready and self._deliver_broadcast():
                 return True
         elif self._consumers:
-            # Queues have their turn: nobody has listened to their bells meanwhile.
-            self._wakeups.arm()
+            # Queues have their turn: their wakeups were not read while broadcasts were delivered.
+            self._wakeups.start_wait()
             self._wakeups.take()
             self.fetcher.claim()
         self._broadcasts_in_a_row = 0
@@ -108,7 +108,7 @@ class DeliveryLoop:
             self._messages_in_a_row += 1
             if self._messages_in_a_row >= MESSAGES_IN_A_ROW:
                 self._messages_in_a_row = 0
-                self._arm_streams()
+                self._start_stream_wait()
                 self._take_broadcasts()
             return True
         return bool(reader.ready) and self._deliver_broadcast()
@@ -152,18 +152,18 @@ class DeliveryLoop:
         at = min((at for consumers in self._consumers for at in consumers.recheck_at.values()), default=math.inf)
         return max(0.0, at - clock.now_s())
 
-    def _arm(self, *, bells: bool = True) -> None:
-        """Block on the streams, and on the bells if wanted, unless a call that covers them is out already."""
-        if bells:
-            self._wakeups.arm()
-        self._arm_streams()
+    def _start_waits(self, *, wakeups: bool = True) -> None:
+        """Block on the streams, and on the wakeups if wanted, unless a pending call covers them already."""
+        if wakeups:
+            self._wakeups.start_wait()
+        self._start_stream_wait()
 
-    def _arm_streams(self) -> None:
+    def _start_stream_wait(self) -> None:
         reader = self._connection.reader
         if reader.wants:
             rest_s = reader.rest_s()
             if not rest_s:
-                reader.arm()
+                reader.start_wait()
             elif self._hub.attached:
                 self._hub.wake_in(rest_s)
 
@@ -171,7 +171,7 @@ class DeliveryLoop:
         """Read an ended read of the streams; return whether there may be something to deliver now."""
         reader = self._connection.reader
         if not reader.arrived():
-            return reader.look_around()
+            return reader.apply_changes()
         reader.take()
         return True
 
@@ -201,14 +201,14 @@ class DeliveryLoop:
                     return True
             finally:
                 service.delivering.end()
-            if connection.reader.look_around() or self.fetcher.claim():
+            if connection.reader.apply_changes() or self.fetcher.claim():
                 continue
-            self._arm()
+            self._start_waits()
             left = HEALTH_S if deadline is None else deadline - time.monotonic()
             rest_s = connection.reader.rest_s() or HEALTH_S
             wait_s = max(min(left, HEALTH_S, rest_s, self._policy.delay_s() or HEALTH_S, self._recheck_in_s()), 0.0)
             if self._wait(wait_s):
-                # Before all else: what a bell has announced waits for nothing but this.
+                # First: the message that a wakeup announced waits only for this.
                 self.fetcher.claim()
             elif left <= 0:
                 return False
@@ -217,9 +217,9 @@ class DeliveryLoop:
         """Return what to wait for, by name."""
         connection = self._connection
         found = {"waker": connection.waker.fileno()}
-        if connection.waiter.armed:
-            found["bells"] = connection.wakeup_connection.fileno()
-        if connection.reader.armed:
+        if connection.waiter.waiting:
+            found["wakeups"] = connection.wakeup_connection.fileno()
+        if connection.reader.waiting:
             found["streams"] = connection.stream_connection.fileno()
         if connection.commands.connected and several_may_wait():
             found["commands"] = connection.commands.fileno()
@@ -241,9 +241,9 @@ class DeliveryLoop:
         if descriptors.get("commands") in readable or (connection.commands.has_pending and not several_may_wait()):
             connection.commands.read_ready()
         # Asking each wire again whether it has something would cost two more system calls.
-        if descriptors.get("bells") in readable:
+        if descriptors.get("wakeups") in readable:
             self._wakeups.take(wait=True)
-        if descriptors.get("streams") in readable and connection.reader.armed:
+        if descriptors.get("streams") in readable and connection.reader.waiting:
             connection.reader.take()
         return True
 
@@ -295,7 +295,7 @@ class DeliveryLoop:
         connection.check()
         # Before the turn: what another thread settles from now on wakes the loop again.
         connection.waker.clear()
-        connection.reader.look_around()
+        connection.reader.apply_changes()
         self._hub.begin_tick()
         delivered_before = self._deliveries
         more = self._tick()
@@ -304,7 +304,7 @@ class DeliveryLoop:
         if more or self._hub.needs_another_tick(delivered=self._deliveries != delivered_before):
             connection.waker.wake()
         else:
-            self._arm(bells=not self.fetcher.comes_anyway())
+            self._start_waits(wakeups=not self.fetcher.comes_anyway())
             later_s = self._recheck_in_s()
             if later_s < LONG_RECHECK_S:
                 self._hub.wake_in(later_s)
@@ -313,8 +313,8 @@ class DeliveryLoop:
         else:
             connection.acknowledger.flush_due()
         connection.commands.flush()
-        self._hub.listen("bells", connection.wakeup_connection, self._on_bells, wanted=bool(connection.waiter.armed))
-        self._hub.listen("streams", connection.stream_connection, self._on_streams, wanted=connection.reader.armed)
+        self._hub.listen("wakeups", connection.wakeup_connection, self._on_wakeup, wanted=bool(connection.waiter.waiting))
+        self._hub.listen("streams", connection.stream_connection, self._on_streams, wanted=connection.reader.waiting)
         self._hub.listen(
             "commands",
             connection.commands,
@@ -344,7 +344,7 @@ class DeliveryLoop:
         finally:
             self._in_tick = False
 
-    def _on_bells(self) -> None:
+    def _on_wakeup(self) -> None:
         self._wakeups.take()
 
     def _on_streams(self) -> None:

@@ -17,7 +17,7 @@ from celery_redis_plus.broker.publishing.delivery_store import ACKED, DELIVERED,
 from celery_redis_plus.errors import CeleryRedisPlusError
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.dead_letters.unroutable import Undelivered
+    from celery_redis_plus.broker.dead_letters.unroutable import UnroutableMessages
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +40,10 @@ class TrackingRequest:
 class Tracking:
     """What one session publishes with tracking, and what it has delivered that somebody waits for."""
 
-    def __init__(self, tracks: DeliveryStore, undelivered: Undelivered) -> None:
-        """Report to `tracks`; broadcasts that a subscriber rejects go to `undelivered`."""
+    def __init__(self, tracks: DeliveryStore, unroutable: UnroutableMessages) -> None:
+        """Report to `tracks`; broadcasts that a subscriber rejects go to `unroutable`."""
         self.tracks = tracks
-        self._undelivered = undelivered
+        self._unroutable = unroutable
 
     # -- publishers -------------------------------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class Tracking:
             return
         if settlement is Settlement.REJECT and recipient.payload is not None:
             try:
-                self._undelivered.keep_for(recipient.name, recipient.payload, PublishAttempt(), REASON_REJECTED)
+                self._unroutable.keep_for(recipient.name, recipient.payload, PublishAttempt(), REASON_REJECTED)
             except (RedisError, OSError, CeleryRedisPlusError) as error:
                 # Unreported, the rejection becomes a dead letter when its time is over.
                 logger.warning(

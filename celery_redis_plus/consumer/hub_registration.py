@@ -82,10 +82,10 @@ class HubRegistration:
         """Return whether the loop has to turn again before it sleeps; `delivered`: this turn had deliveries."""
         # `on_tick` is a set: others, such as the prefork pool, which starts to write a job from there, may have had their turn
         # before a delivery in this one (Celery 5.7, `AsynPool`).
-        others_look_again = delivered and len(self._loop.on_tick) > 1
+        others_check_again = delivered and len(self._loop.on_tick) > 1
         # What a delivery left for the loop's next turn (`call_soon`: Celery's acks) does not wake it by itself (kombu 5.7,
         # `Hub.create_loop`: the timeout was taken before `on_tick`).
-        return bool(others_look_again or self._timers_ahead or self._has_callbacks(self._loop))
+        return bool(others_check_again or self._timers_ahead or self._has_callbacks(self._loop))
 
     def wake_in(self, seconds: float) -> None:
         """Have the loop turn again in `seconds`. It has taken its timeout for this turn, so one more comes at once."""

@@ -66,7 +66,7 @@ class QueueConsumers:
         #: queue -> the consumer as the server knows it.
         self.consumers: dict[str, Consumer] = {}
         #: queue -> the key of the wake-up of this channel's consumer of it.
-        self.bells: dict[str, bytes] = {}
+        self.wakeups: dict[str, bytes] = {}
         #: queue -> when to ask it again without a wake-up, on `clock`, in seconds.
         self.recheck_at: dict[str, float] = {}
         #: Claimed and not delivered.
@@ -118,17 +118,17 @@ class QueueConsumers:
         known = connection.queues.read(queue)
         self._restricted_queues.note(queue, restricted=connection.consumers.join(consumer, patient=True))
         self.consumers[queue] = consumer
-        self._choose_bell(queue)
+        self._choose_wakeup(queue)
         if known is not None and known.arguments.max_unacked is not None:
             connection.service.unacked_messages.limited.add(queue)
         connection.watch_queue(queue, consumer)
 
-    def _choose_bell(self, queue: str) -> None:
+    def _choose_wakeup(self, queue: str) -> None:
         """Choose the wake-up of this channel's consumer of a queue, by what the queue was declared with."""
         connection, consumer = self._connection, self.consumers[queue]
         declared = connection.queues.arguments(queue)
         alone = declared is not None and declared.single_active
-        self.bells[queue] = connection.keys.queue(queue).wakeup_of(consumer.id if alone else str(consumer.priority or ""))
+        self.wakeups[queue] = connection.keys.queue(queue).wakeup_of(consumer.id if alone else str(consumer.priority or ""))
 
     def _redeclared_by_others(self, queue: str) -> Callable[[], None]:
         """Return what the duties call; it does not keep alive a channel that was dropped."""
@@ -251,7 +251,7 @@ class QueueConsumers:
         while self._redeclared:
             queue = self._redeclared.popleft()
             if queue in self.consumed:
-                self._choose_bell(queue)
+                self._choose_wakeup(queue)
                 self.candidates[queue] = None
         if not self.recheck_at:
             return
@@ -262,7 +262,7 @@ class QueueConsumers:
                 self.candidates[queue] = None
                 if not self.available(1):
                     # Another consumer shall look.
-                    self._connection.waiter.notify(self.bells[queue])
+                    self._connection.waiter.notify(self.wakeups[queue])
 
     def recheck_all(self) -> None:
         """Ask every queue with the next claims."""

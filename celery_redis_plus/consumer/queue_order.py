@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 
-#: Queues without a known reason to claim that a claim looks at all the same: their bells are not heard while others have work.
+#: Queues without a wakeup that a claim includes: while other queues have messages, wakeups are not read.
 IDLE_QUEUES = 4
 
 

@@ -19,45 +19,45 @@ class WakeupListener:
         self._consumers = consumers
         self._policy = policy
 
-    def arm(self) -> None:
+    def start_wait(self) -> None:
         """Wait for the wake-ups of the queues for which there is credit, unless a call that covers them is out already."""
         waiter = self._connection.waiter
         wanted = self._wanted()
-        if wanted and not waiter.armed:
-            waiter.arm(wanted)
-        elif waiter.armed and not set(wanted) <= set(waiter.armed):
+        if wanted and not waiter.waiting:
+            waiter.start_wait(wanted)
+        elif waiter.waiting and not set(wanted) <= set(waiter.waiting):
             waiter.wake()
             self.take(wait=True)
             if any(consumers.candidates for consumers in self._consumers):
                 # A wake-up came meanwhile: claim first.
                 self._connection.waker.wake()
             else:
-                waiter.arm(wanted)
+                waiter.start_wait(wanted)
 
     def take(self, *, wait: bool = False) -> None:
         """Read an ended wait: a queue with a wake-up is a candidate; after a timeout every queue is."""
         waiter = self._connection.waiter
-        if not waiter.armed or not (wait or waiter.arrived()):
+        if not waiter.waiting or not (wait or waiter.arrived()):
             return
-        bell = waiter.take()
+        wakeup = waiter.take()
         used, delayed = False, self._policy.delay_s() > 0
         for consumers in self._consumers:
-            if bell is None:
+            if wakeup is None:
                 consumers.recheck_all()
                 used = True
                 continue
-            queues = [queue for queue in consumers.consumed if consumers.bells[queue] == bell]
+            queues = [queue for queue in consumers.consumed if consumers.wakeups[queue] == wakeup]
             if queues:
                 consumers.add_candidates(queues)
                 used = used or (not delayed and consumers.available(self._policy.batch) > 0)
-        if not used and bell is not None:
+        if not used and wakeup is not None:
             # Woken for nothing: cancelled, or out of credit. The next in line shall look.
-            waiter.notify(bell)
+            waiter.notify(wakeup)
 
     def _wanted(self) -> tuple[bytes, ...]:
         """Return the wake-ups of the queues for which there is credit; none while no claim may be made."""
-        bells: dict[bytes, None] = {}
+        wakeups: dict[bytes, None] = {}
         for consumers in () if self._policy.delay_s() else self._consumers:
             if consumers.consumed and consumers.available(self._policy.batch) > 0:
-                bells.update(dict.fromkeys(consumers.bells[queue] for queue in consumers.consumed))
-        return tuple(bells)
+                wakeups.update(dict.fromkeys(consumers.wakeups[queue] for queue in consumers.consumed))
+        return tuple(wakeups)

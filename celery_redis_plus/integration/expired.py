@@ -79,7 +79,7 @@ class ExpiredTaskRevoker:
 
     def _revoke_all(self, tasks: ExpiredTasks) -> None:
         """Revoke the tasks that this worker's app has, and wake other workers for the rest."""
-        while batch := tasks.take(self._look(tasks)):
+        while batch := tasks.take(self._known_names(tasks)):
             done = []
             for task in batch:
                 if _revoke(self._consumer(), task):
@@ -87,13 +87,13 @@ class ExpiredTaskRevoker:
                 if self._again:
                     # The wake-up that this worker took may have been meant for another one, which must not wait for our result
                     # backend.
-                    self._look(tasks)
+                    self._known_names(tasks)
             tasks.done(done)
         if self._passes_on:
             time.sleep(max(0.0, self._passed_on_at + OFFER_PAUSE_S - time.monotonic()))
             self._pass_on(tasks)
 
-    def _look(self, tasks: ExpiredTasks) -> list[str]:
+    def _known_names(self, tasks: ExpiredTasks) -> list[str]:
         """Return the names of the waiting tasks that this worker's app has; wake another worker where there are others."""
         with self._lock:
             self._again = False

@@ -16,7 +16,7 @@ from celery_redis_plus.broker.arguments.eta import eta_to_ms
 from celery_redis_plus.errors import InvalidEta
 from celery_redis_plus.integration.app_connections import publishes_to_us
 from celery_redis_plus.integration.patching import wrap
-from celery_redis_plus.transport.publishing import standing_tasks
+from celery_redis_plus.transport.publishing import duplicate_tasks
 
 
 class EtaProperty:
@@ -100,11 +100,11 @@ def name_the_task_that_runs(app: Any) -> None:
 
 
 def _send_task(send: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    standing: dict[str, str] = {}
-    token = standing_tasks.set(standing)
+    duplicates: dict[str, str] = {}
+    token = duplicate_tasks.set(duplicates)
     try:
         result = send(*arguments, **options)
     finally:
-        standing_tasks.reset(token)
-    task_id = standing.get(getattr(result, "id", ""))
+        duplicate_tasks.reset(token)
+    task_id = duplicates.get(getattr(result, "id", ""))
     return result if task_id is None else result.app.AsyncResult(task_id, parent=result.parent)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import RedisError
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.dead_letters.unroutable import ACK_TIMEOUT, Undelivered
+from celery_redis_plus.broker.dead_letters.unroutable import ACK_TIMEOUT, UnroutableMessages
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.delivery_store import GONE, REJECTED, TIMED_OUT, DeliveryStore, Tracked
 from celery_redis_plus.broker.publishing.publisher import Publisher
@@ -61,7 +61,7 @@ class Overdue:
         self._keep = options.dead_letter_max
         queues = Queues(commands, keys, transient_ttl_s=options.transient_queue_ttl)
         publisher = Publisher(commands, keys, dedup_window_s=options.publish_dedup_window, on_missing=queues.revive)
-        self._undelivered = Undelivered(publisher, keep=options.dead_letter_max)
+        self._unroutable = UnroutableMessages(publisher, keep=options.dead_letter_max)
 
     def resolve(self, track: str) -> float | None:
         """End the wait for those who are too late; return in how many seconds to look again, None: it is resolved.
@@ -74,7 +74,7 @@ class Overdue:
         for recipient, tag in overdue.recipients.items():
             outcome = TIMED_OUT
             if overdue.about.broadcast:
-                self._undelivered.keep_for(recipient, overdue.payload, PublishAttempt(), ACK_TIMEOUT)
+                self._unroutable.keep_for(recipient, overdue.payload, PublishAttempt(), ACK_TIMEOUT)
             elif tag:
                 outcome = OUTCOMES[self.tracks.kill(recipient, tag, ACK_TIMEOUT, self._keep)]
             self.tracks.report(track, recipient, outcome, wait=True)
@@ -135,7 +135,7 @@ class AckTimeouts:
         self._lock = lock_of(self)
         self._watched: dict[str, _Watched] = {}
         self._thread: threading.Thread | None = None
-        self._armed: tuple[str, ...] = ()
+        self._streams: tuple[str, ...] = ()
         self._stopping = False
 
     def watch(self, track: str, callback: Resolved) -> None:
@@ -173,7 +173,7 @@ class AckTimeouts:
                         self._thread = None
                         return
                 try:
-                    self._look()
+                    self._resolve_overdue()
                     self._rest()
                 except (RedisError, OSError, CeleryRedisPlusError) as error:
                     logger.debug("deliveries: the broker is unreachable (%s); trying again", error)
@@ -189,10 +189,10 @@ class AckTimeouts:
                     self._thread = None
 
     def _drop(self) -> None:
-        self._armed = ()
+        self._streams = ()
         self._answers.abort()
 
-    def _look(self) -> None:
+    def _resolve_overdue(self) -> None:
         """Look at each delivery whose time has come, or that is new; call back for those that are resolved."""
         now = clock.now_s()
         for track, watched in list(self._watched.items()):
@@ -221,19 +221,19 @@ class AckTimeouts:
         tracks = tuple(self._watched)
         if not tracks or self._waker is None:
             return
-        if tracks != self._armed:
+        if tracks != self._streams:
             # XREAD takes nothing away: the connection may go with it.
-            if self._armed:
+            if self._streams:
                 self._answers.abort()
             streams = [self._keys.track(track)[1] for track in tracks]
             ids = [self._watched[track].last for track in tracks]
             self._answers.start("XREAD", "BLOCK", int(ANSWER_BLOCK_S * 1000), "STREAMS", *streams, *ids)
-            self._armed = tracks
+            self._streams = tracks
         due_s = min((watched.ask_at for watched in list(self._watched.values())), default=0.0) - clock.now_s()
         readable = wait_readable([self._waker.fileno(), self._answers.fileno()], max(due_s, 0.0))
         self._waker.clear()
         if self._answers.fileno() in readable:
-            self._armed = ()
+            self._streams = ()
             self._take(tracks)
 
     def _take(self, tracks: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ CONSUMERS_A_CALL = 50
 #: Seconds until a consumer that is missing in its queue's list is checked once more.
 UNLISTED_RECHECK_S = 0.2
 #: Seconds after which a consumer's end is looked for beyond the moment at which it is due.
-DEATH_MARGIN_S = 0.02
+EXPIRY_MARGIN_S = 0.02
 #: Seconds between two looks whether a paused queue goes on.
 PAUSE_CHECK_S = 5.0
 
@@ -73,9 +73,9 @@ class ConsumerHeartbeats:
             for sign in self._consumers.beat(consumers[at : at + CONSUMERS_A_CALL]):
                 if not sign.known:
                     self._join_again(sign.consumer)
-                if sign.next_death_s is not None:
+                if sign.next_expiry_s is not None:
                     # What the dead one had alone passes on in time.
-                    self._next_run_at = min(self._next_run_at, clock.now_s() + sign.next_death_s + DEATH_MARGIN_S)
+                    self._next_run_at = min(self._next_run_at, clock.now_s() + sign.next_expiry_s + EXPIRY_MARGIN_S)
                 self._note_pause(sign)
         self.probes = tuple(self._consumers.probe_of(consumer) for consumer in consumers)
 

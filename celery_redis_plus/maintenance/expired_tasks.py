@@ -21,7 +21,7 @@ class ExpiredTaskRevocation:
     def __init__(self, tasks: ExpiredTasks) -> None:
         """Look through `tasks`."""
         self._tasks = tasks
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._on_expired: Callable[[], None] | None = None
 
     @property
@@ -32,20 +32,20 @@ class ExpiredTaskRevocation:
     @on_expired.setter
     def on_expired(self, callback: Callable[[], None] | None) -> None:
         self._on_expired = callback
-        self._look_at = 0.0
+        self._check_at = 0.0
 
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds; infinity without a callback."""
-        return float("inf") if self._on_expired is None else self._look_at
+        return float("inf") if self._on_expired is None else self._check_at
 
     def run_soon(self) -> None:
         """Run next at once: a task has expired, or the connection was away."""
-        self._look_at = 0.0
+        self._check_at = 0.0
 
     def run(self) -> None:
         """Look, and tell. Raises as `CommandConnection.call` does."""
-        self._look_at = clock.now_s() + random.uniform(0.8, 1.2) * EXPIRED_CHECK_S  # noqa: S311 - spreads load, guards nothing
+        self._check_at = clock.now_s() + random.uniform(0.8, 1.2) * EXPIRED_CHECK_S  # noqa: S311 - spreads load, guards nothing
         callback = self._on_expired
         if callback is not None and self._tasks.waiting():
             callback()

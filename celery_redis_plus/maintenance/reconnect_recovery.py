@@ -40,8 +40,8 @@ class ReconnectRecovery:
         self._keys = keys
         self._unacked_messages = unacked_messages
         self._acknowledger = acknowledger
-        self._look_at = 0.0
-        self._second_look: list[tuple[float, str, frozenset[str]]] = []
+        self._check_at = 0.0
+        self._rechecks: list[tuple[float, str, frozenset[str]]] = []
         #: (session, queue, page, messages returned): remains of broken sessions that are being handed back.
         self._returning: deque[tuple[str, str, bytes, int]] = deque()
         #: Broken sessions that are looked at for the first time, with their queues.
@@ -54,33 +54,33 @@ class ReconnectRecovery:
         """When to run next, on `clock`, in seconds; infinity when nothing is open."""
         if self._unacked_messages.waiting or self._returning:
             return 0.0
-        due = [at for at, _, _ in self._second_look]
+        due = [at for at, _, _ in self._rechecks]
         if self._unacked_messages.orphaned():
-            due.append(self._look_at)
+            due.append(self._check_at)
         return min(due, default=float("inf"))
 
     def run(self) -> None:
         """Do what is open. Raises as `CommandConnection.call` does; nothing is forgotten then."""
         self._carry_out()
         now = clock.now_s()
-        if now >= self._look_at:
-            self._look_at = now + ORPHAN_CHECK_S
+        if now >= self._check_at:
+            self._check_at = now + ORPHAN_CHECK_S
             self._decide()
             self._carry_out()
         for session, queues in self._unacked_messages.broken_sessions().items():
             if session not in self._under_way:
                 self._under_way[session] = queues
                 self._returning.extend((session, queue, FIRST_PAGE, 0) for queue in queues)
-        for look in [look for look in self._second_look if look[0] <= now]:
-            self._returning.extend((look[1], queue, FIRST_PAGE, 0) for queue in look[2])
-            self._second_look.remove(look)
+        for recheck in [recheck for recheck in self._rechecks if recheck[0] <= now]:
+            self._returning.extend((recheck[1], queue, FIRST_PAGE, 0) for queue in recheck[2])
+            self._rechecks.remove(recheck)
         slice_ = Slice()
         while self._returning and not slice_.over:
             self._hand_back_page(*self._returning[0])
         busy = {returning[0] for returning in self._returning}
         for session in [session for session in self._under_way if session not in busy]:
             self._unacked_messages.recovered(session)
-            self._second_look.append((clock.now_s() + SESSION_RECHECK_S, session, self._under_way.pop(session)))
+            self._rechecks.append((clock.now_s() + SESSION_RECHECK_S, session, self._under_way.pop(session)))
 
     def _carry_out(self) -> None:
         by_settlement: dict[Settlement, list[UnackedMessage]] = {}

@@ -163,7 +163,7 @@ class MaintenanceService:
             first=(self._lease_heartbeats, self.consumer_heartbeats, self.ack_flush),
         )
         #: How often heartbeats came later than planned by more than an interval; and how often the thread had died.
-        self.late_heartbeats = self.deaths = 0
+        self.late_heartbeats = self.thread_restarts = 0
         self._told_late = self._told_of_greenlets = False
         self._lease_heartbeats.on_late = self._late
         self._watched_version = -1
@@ -199,8 +199,10 @@ class MaintenanceService:
         """See that the thread lives and keeps its times; start it again where it died. From any thread, every few seconds."""
         thread = self._thread
         if thread is not None and not thread.is_alive() and not self._stopping and self._pid == os.getpid():
-            self.deaths += 1
-            logger.error("the thread for heartbeats and timers has died; it is started again (%d times by now)", self.deaths)
+            self.thread_restarts += 1
+            logger.error(
+                "the thread for heartbeats and timers has died; it is started again (%d times by now)", self.thread_restarts
+            )
             self.start()
         late_s = self._lease_heartbeats.late_s if self._reachable else 0.0
         if late_s and not self._told_late:
@@ -301,7 +303,7 @@ class MaintenanceService:
                     if self._thread in {None, threading.current_thread()}:
                         # Else one that was started meanwhile waits there by now.
                         self._wakeup_connection.abort()
-                        self._timers.forget()
+                        self._timers.reset()
 
     def _retire(self) -> bool:
         with self._lock:
@@ -341,34 +343,34 @@ class MaintenanceService:
         return dict.fromkeys([queue.name for queue in self.watched.all()] + self._unconsumed_queues.queues)
 
     def _rest(self) -> None:
-        """Wait until something is due, a timer rings, or a channel has work for us."""
+        """Wait until a task is due, a wakeup comes, or a channel has work for this thread."""
         timers = (self._keys.queue(name).schedule_wakeup for name in self._swept())
-        bells: tuple[bytes, ...] = (*timers, self._keys.sweep_wakeup, *self.consumer_heartbeats.probes)
+        wakeups: tuple[bytes, ...] = (*timers, self._keys.sweep_wakeup, *self.consumer_heartbeats.probes)
         if self._expired_task_revocation.on_expired is not None:
-            bells = (*bells, self._keys.expired[-1])
-        if bells != self._timers.armed:
-            if self._timers.armed:
-                self._timer_rang(self._timers.disarm())
-            if bells:
-                self._timers.arm(bells)
+            wakeups = (*wakeups, self._keys.expired[-1])
+        if wakeups != self._timers.waiting:
+            if self._timers.waiting:
+                self._on_wakeup(self._timers.cancel_wait())
+            if wakeups:
+                self._timers.start_wait(wakeups)
         wait_s = max(0.0, min(self._runner.next_run_at - clock.now_s(), MAX_IDLE_S))
         descriptors = [self._waker.fileno()]
-        if self._timers.armed:
+        if self._timers.waiting:
             descriptors.append(self._wakeup_connection.fileno())
         wait_readable(descriptors, wait_s)
         self._waker.clear()
         if self._timers.arrived():
-            self._timer_rang(self._timers.take())
+            self._on_wakeup(self._timers.take())
 
-    def _timer_rang(self, bell: bytes | None) -> None:
-        if bell == self._keys.sweep_wakeup:
+    def _on_wakeup(self, wakeup: bytes | None) -> None:
+        if wakeup == self._keys.sweep_wakeup:
             self._unconsumed_queues.run_soon()
-        if bell == self._keys.expired[-1]:
+        if wakeup == self._keys.expired[-1]:
             self._expired_task_revocation.run_soon()
-        if bell in self.consumer_heartbeats.probes:
+        if wakeup in self.consumer_heartbeats.probes:
             self.consumer_heartbeats.run_soon()
         for name in self._swept():
-            if self._keys.queue(name).schedule_wakeup == bell:
+            if self._keys.queue(name).schedule_wakeup == wakeup:
                 self._sweeper.run_soon(name)
 
     def _note_unreachable(self, error: Exception | None) -> None:
@@ -377,7 +379,7 @@ class MaintenanceService:
             logger.warning("heartbeats and timers: the broker is unreachable (%s); trying again", error)
         self._commands.abort()
         self._wakeup_connection.abort()
-        self._timers.forget()
+        self._timers.reset()
         self._lease_heartbeats.run_soon()
         self._sweeper.run_soon()
         self.consumer_heartbeats.run_soon()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.exchanges.bindings import Bindings
     from celery_redis_plus.broker.fanout.entries import Mark
     from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor, SubscriberCursors
-    from celery_redis_plus.broker.fanout.subscriber_registry import Death, StreamEnd, SubscriberRegistry
+    from celery_redis_plus.broker.fanout.subscriber_registry import StreamEnd, SubscriberDeath, SubscriberRegistry
     from celery_redis_plus.keys import FanoutKeys
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class SubscriberHeartbeats:
         #: What was reported last, and when: (cursor, seconds on `clock`).
         self._reported: dict[str, tuple[Mark, float]] = {}
         self._beat_s = min(SUBSCRIBER_HEARTBEAT_S, positions.keep_s / 3)
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._reap_at = clock.now_s() + random.uniform(1, SECOND_CHANCE_S)  # noqa: S311 - spreads load, guards nothing
         #: Server's time of the last look for deaths, by exchange.
         self._reaped_ms: dict[str, int] = {}
@@ -57,11 +57,11 @@ class SubscriberHeartbeats:
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        return min(self._look_at, self._reap_at) if self._positions.all() else self._reap_at
+        return min(self._check_at, self._reap_at) if self._positions.all() else self._reap_at
 
     def run_soon(self) -> None:
         """Run next at once: something subscribes, or the connection was away."""
-        self._look_at = 0.0
+        self._check_at = 0.0
 
     def run(self) -> None:
         """Do what is due. Raises as `CommandConnection.call` does."""
@@ -69,7 +69,7 @@ class SubscriberHeartbeats:
         undecided = [position for position in self._positions.all() if position.undecided and position.owner is not None]
         for position in undecided:
             position.decide(self.active_tasks)
-        self._look_at = now + (UNDECIDED_CHECK_S if undecided else CURSOR_REPORT_S)
+        self._check_at = now + (UNDECIDED_CHECK_S if undecided else CURSOR_REPORT_S)
         self._give_up()
         self._report(now)
         if now >= self._reap_at:
@@ -128,7 +128,7 @@ class SubscriberHeartbeats:
         self._registry.forget_durable(self._fanout_keys(exchange), queue)
 
 
-def _tell(exchange: str, death: Death, *, ours: bool) -> None:
+def _tell(exchange: str, death: SubscriberDeath, *, ours: bool) -> None:
     logger.log(
         logging.WARNING if ours else logging.DEBUG,
         "subscriber %s of exchange %r on %s is dead: no sign of life within its time, nor after its second chance; %d "

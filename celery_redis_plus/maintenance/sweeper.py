@@ -1,8 +1,8 @@
-"""Promotes delayed messages when they are due, ends those that expired, recovers those that nobody holds any more.
+"""Promotes delayed messages when they are due, expires messages, and recovers those whose lease has ended.
 
-Of all processes that consume a queue one holds its lease and sleeps to the exact next due time; the others look when the
-lease ends. A publisher that brings something sooner than the sweeper knew rings the queue's timer. A bell that got lost is
-rung again, and the dead letters are kept within their bounds.
+Of all processes that consume a queue one has the lease of its sweep and sleeps until the exact next due time; the others try
+when that lease ends. A publisher whose message is due earlier sends the queue's schedule wakeup. The sweep also sends lost
+wakeups again and trims the dead letters to their limits.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 #: Most seconds between two sweeps of a queue: within them, and the server's answer, a lost wakeup is sent again.
 SWEEP_INTERVAL_S = 4.0
-#: Seconds by which a lease outlasts the next pass. A frozen sweeper that also swallowed a bell delays the next ring by
-#: both together, which stays under the 5 s that the design promises.
+#: Seconds by which a lease outlasts the next pass. A frozen sweeper that also took a wakeup delays the next one by the
+#: interval and this, which stays under the 5 s that the design promises.
 LEASE_MARGIN_S = 0.5
 #: Entries of one queue that one sweep moves, of each kind.
 ENTRIES_A_SWEEP = 500

@@ -37,7 +37,7 @@ class TopologyRecovery:
         self._watched = watched
         self._knowledge = knowledge
         self._flushes = knowledge.flushes
-        self._look_at = 0.0
+        self._check_at = 0.0
         #: When to ask for every queue and exchange, on `clock`, in seconds.
         self._closely_at = 0.0
         #: What was missing at the last look.
@@ -46,22 +46,22 @@ class TopologyRecovery:
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        return self._look_at
+        return self._check_at
 
     def run_soon(self) -> None:
         """Run next at once: the connection was away, and the server may have lost its data."""
-        self._look_at = self._closely_at = 0.0
+        self._check_at = self._closely_at = 0.0
 
     def run(self) -> None:
         """Look, and declare again what is missing. Raises as `CommandConnection.call` does."""
         now = clock.now_s()
         rest_s = random.uniform(0.8, 1.2) * FLUSH_CHECK_S  # noqa: S311 - spreads load, guards nothing
-        self._look_at = now + rest_s
+        self._check_at = now + rest_s
         watched = {queue.name for queue in self._watched.all()}
         if not watched:
             return
         # In this order: a flush after the look at the mark is noticed the next time.
-        self._bindings.look()
+        self._bindings.check_flush()
         flushes = self._knowledge.flushes
         if flushes == self._flushes and not self._suspects and now < self._closely_at:
             return
@@ -75,10 +75,10 @@ class TopologyRecovery:
             self._declare(name)
         self._suspects = missing - self._suspects
         if self._suspects:
-            self._look_at = min(self._look_at, clock.now_s() + MISSING_RECHECK_S)
+            self._check_at = min(self._check_at, clock.now_s() + MISSING_RECHECK_S)
             return
         for exchange in self._knowledge.bound_exchanges():
-            self._bindings.look_after(exchange)
+            self._bindings.restore_lost(exchange)
         self._flushes = flushes
         self._closely_at = now + CLOSELY * rest_s
 

@@ -23,22 +23,22 @@ class UnconsumedQueues:
     def __init__(self, queues: Queues) -> None:
         """Look through `queues`."""
         self._queues = queues
-        self._look_at = 0.0
+        self._check_at = 0.0
         #: The tended queues.
         self.queues: list[str] = []
 
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        return self._look_at
+        return self._check_at
 
     def run_soon(self) -> None:
         """Run next at once: there is a new one, or the connection was away."""
-        self._look_at = 0.0
+        self._check_at = 0.0
 
     def run(self) -> None:
         """Read the list, and remove queues that are gone. Raises as `CommandConnection.call` does."""
-        self._look_at = clock.now_s() + random.uniform(0.8, 1.2) * UNCONSUMED_CHECK_S  # noqa: S311 - spreads load, guards nothing
+        self._check_at = clock.now_s() + random.uniform(0.8, 1.2) * UNCONSUMED_CHECK_S  # noqa: S311 - spreads load, guards nothing
         found = self._queues.always_swept()
         gone = set(self._queues.without_record(found))
         if gone:

@@ -36,35 +36,35 @@ class UnconvertedProcesses:
         self._keys = keys
         self._watched = watched
         self._version = -1
-        self._look_at = 0.0
-        self._looked: set[str] = set()
+        self._check_at = 0.0
+        self._checked: set[str] = set()
         self._warned: set[str] = set()
 
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        return self._look_at if self._version == self._watched.version or self._look_at == math.inf else 0.0
+        return self._check_at if self._version == self._watched.version or self._check_at == math.inf else 0.0
 
     def run(self) -> None:
         """Look at the queues that are due. Raises as `CommandConnection.call` does where the server is unreachable."""
         version = self._watched.version
         now = clock.now_s()
-        if self._look_at <= now:
-            self._look_at = now + CONVERSION_CHECK_S
-            self._looked.clear()
+        if self._check_at <= now:
+            self._check_at = now + CONVERSION_CHECK_S
+            self._checked.clear()
         lasting = [queue.name for queue in self._watched.all() if queue.ttl_ms is None]
-        due = [name for name in lasting if name not in self._looked and name not in self._warned]
+        due = [name for name in lasting if name not in self._checked and name not in self._warned]
         try:
             for name in due[:QUEUES_A_CHECK]:
-                self._look(name)
-                self._looked.add(name)
+                self._check_queue(name)
+                self._checked.add(name)
         except NoPermissionError as error:
             logger.debug("kombu's keys cannot be looked at: %s", error)
-            self._look_at = math.inf
+            self._check_at = math.inf
         # What is left is due with the next round.
         self._version = version if len(due) <= QUEUES_A_CHECK else -1
 
-    def _look(self, queue: str) -> None:
+    def _check_queue(self, queue: str) -> None:
         lists = self._keys.kombu_lists(queue)
         lengths = {key: length for key in lists if (length := self._count("LLEN", key))}
         if not lengths:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from celery_redis_plus.transport.amqp_errors import as_channel_errors, channel_error
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.fanout.subscriber_registry import Death, Subscriber
+    from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber, SubscriberDeath
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
     from celery_redis_plus.consumer.fanout_consumer import FanoutConsumer
     from celery_redis_plus.keys import FanoutKeys
@@ -54,7 +54,7 @@ class Broadcasting:
         return self.session.registry.subscribers(self._fanout_exchange(exchange, "fanout_subscribers"))
 
     @as_channel_errors
-    def fanout_deaths(self, exchange: str, since_ms: int = 0) -> list[Death]:
+    def fanout_deaths(self, exchange: str, since_ms: int = 0) -> list[SubscriberDeath]:
         """Return the subscribers of a fanout exchange that were declared dead after `since_ms`, in the last ten minutes.
 
         `since_ms` is ms since the epoch on the server's clock, such as the last death's `at_ms`.

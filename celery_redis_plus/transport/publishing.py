@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.broker.arguments.deduplication import unique
+from celery_redis_plus.broker.arguments.deduplication import deduplication_of
 from celery_redis_plus.broker.arguments.eta import delay_to_ms, eta_to_ms
 from celery_redis_plus.broker.arguments.expiry import lifetime
 from celery_redis_plus.broker.arguments.priority import RANKS, check_priority
@@ -35,7 +35,7 @@ LOCAL_PROPERTIES = frozenset({ATTEMPT, TRACK, "delivery_tag", "body_encoding", "
 
 
 #: Task id -> id of the task that stands for it already, of deduplicated publishes; for a caller who asks for it by a dict.
-standing_tasks: ContextVar[dict[str, str] | None] = ContextVar("standing_tasks", default=None)
+duplicate_tasks: ContextVar[dict[str, str] | None] = ContextVar("standing_tasks", default=None)
 
 
 class Publishing:
@@ -116,9 +116,9 @@ class Publishing:
             raise
         if attempt.tags is not None:
             self.session.tracking.queued(properties, attempt.tags)
-        if attempt.standing_task is not None and (asked := standing_tasks.get()) is not None:
-            asked[message["headers"].get("id")] = attempt.standing_task
-        return attempt.standing
+        if attempt.duplicate_task is not None and (asked := duplicate_tasks.get()) is not None:
+            asked[message["headers"].get("id")] = attempt.duplicate_task
+        return attempt.duplicate_of
 
     def _publish(
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
@@ -220,14 +220,14 @@ class Publishing:
             session.publisher.to_queue(fallback, self._outgoing(message, fallback), attempt)
         elif not exchange:
             # Its queue was transient and is gone, a client that has left: such queues keep no dead letters.
-            session.undelivered.count()
+            session.unroutable.count()
             logger.warning("%s: it is dropped and counted (mandatory=True makes it an error)", text)
         elif session.ignores_unroutable(exchange):
-            session.undelivered.count()
+            session.unroutable.count()
             logger.debug("%s: it is counted (option ignore_unroutable_exchanges)", text)
         else:
             session.queues.ensure_swept_once(UNDELIVERED)
-            session.undelivered.keep(self._outgoing(message, UNDELIVERED), attempt, reason)
+            session.unroutable.keep(self._outgoing(message, UNDELIVERED), attempt, reason)
             logger.warning("%s: it is a dead letter of %r now (reason %s)", text, UNDELIVERED, reason)
         if broadcast:
             # It may be in its stream already, for those who come back; a retry shall not ask again.
@@ -261,8 +261,8 @@ class Publishing:
             rank=ranks[priority],
             eta=eta,
             life=life,
-            origin=message,
-            unique=unique(headers, self.session.keys.queue(queue)) if "x-deduplication-id" in headers else None,
+            source_message=message,
+            deduplication=deduplication_of(headers, self.session.keys.queue(queue)) if "x-deduplication-id" in headers else None,
             describe=partial(describe, headers, properties, eta_ms=eta, body_size=len(body)),
         )
         if known is not None and (priority or life):

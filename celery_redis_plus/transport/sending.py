@@ -74,11 +74,11 @@ class Sender:
                 "properties": {"delivery_info": {}, "delivery_mode": 2, **(properties or {})},
             }
             try:
-                standing = self._connection.default_channel.basic_publish(message, exchange="", routing_key=queue)
+                duplicate_of = self._connection.default_channel.basic_publish(message, exchange="", routing_key=queue)
             except PublishRefused:
                 if time.monotonic() > deadline:
                     raise
                 # Backpressure: whoever consumes the queue decides how fast this goes.
                 time.sleep(FULL_QUEUE_PAUSE_S)
             else:
-                return standing is None
+                return duplicate_of is None

@@ -153,10 +153,10 @@ class Transport(virtual.Transport):
         session = self.session
         self.delivery_loop.detach()
         try:
-            if session.waiter.armed and not session.broken:
-                bell = session.waiter.disarm()
-                if bell is not None:
-                    session.waiter.notify(bell)
+            if session.waiter.waiting and not session.broken:
+                wakeup = session.waiter.cancel_wait()
+                if wakeup is not None:
+                    session.waiter.notify(wakeup)
         except CONNECTION_ERRORS:
             session.abandon()
         while self.channels:

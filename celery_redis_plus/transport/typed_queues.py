@@ -142,9 +142,9 @@ class TypeCheck:
         Raises:
             MessageNotAccepted: naming the queue, what came and what it accepts.
         """
-        if outgoing.origin is None:
+        if outgoing.source_message is None:
             return
-        publication = OutgoingView(queue, outgoing.origin)
+        publication = OutgoingView(queue, outgoing.source_message)
         if not limits.accept(publication.names):
             accepted = ", ".join(map(repr, limits.accepts))
             raise MessageNotAccepted(f"queue {queue!r} accepts {accepted} (x-accept-types); what came is {publication}")

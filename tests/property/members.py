@@ -111,8 +111,8 @@ class Process:
         for sign in self.registry.beat(list(by_consumer)):
             member = by_consumer[sign.consumer]
             self.probed_by[self.registry.probe_of(sign.consumer)] = member
-            if sign.next_death_s is not None:
-                self.beat_at = min(self.beat_at, now + int(sign.next_death_s * 1000) + DEATH_MARGIN_MS)
+            if sign.next_expiry_s is not None:
+                self.beat_at = min(self.beat_at, now + int(sign.next_expiry_s * 1000) + DEATH_MARGIN_MS)
             if sign.known:
                 member.missed = False
             elif not member.missed:

@@ -1,4 +1,4 @@
-"""Unique messages: of those with the same `x-deduplication-id` a queue keeps one.
+"""Deduplication: of the messages with the same `x-deduplication-id` a queue keeps one.
 
 The header's name is that of RabbitMQ's deduplication plugins. What is checked, and when: `lua/include/deduplication.lua`.
 """
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
     from celery_redis_plus.keys import QueueKeys
 
 ID, TTL, SCOPE = "x-deduplication-id", "x-deduplication-ttl", "x-deduplication-scope"
-#: For how long a message stands for its id: for the TTL, until it is claimed first, or until it is settled or dead.
+#: How long a message blocks duplicates: for the TTL, until its first claim, or until it is settled or dead.
 SCOPES = ("ttl", "until-claimed", "until-acked")
-#: Stands for the task id of a message that is no task; `quote` makes no such text.
+#: In place of the task id of a message that is not a task; `quote` never returns this text.
 NO_TASK = "*"
-#: Milliseconds: a day; for the other scopes, which end by themselves, how long the server remembers at most.
+#: Milliseconds: a day; for the other scopes, which end earlier, the longest that the server remembers an id.
 DEFAULT_TTL_MS, LONGEST_TTL_MS = 86_400_000, 31_557_600_000
 
 
-def standing_of(reply: bytes) -> tuple[str, str | None]:
-    """Return the tag of the message that stands for an id, and its task's id, from what the publish script answers."""
+def read_duplicate(reply: bytes) -> tuple[str, str | None]:
+    """Return the tag of the message that this one duplicates, and its task's id, from the publish script's answer."""
     tag, _, task_id = reply.decode().partition(" ")
     return tag, None if task_id in ("", NO_TASK) else unquote(task_id)
 
 
-def unique(headers: Mapping[str, Any], keys: QueueKeys) -> bytes | None:
-    """Return what the publish script takes of a message's deduplication; None where it has no id.
+def deduplication_of(headers: Mapping[str, Any], keys: QueueKeys) -> bytes | None:
+    """Return the publish script's deduplication argument for a message; None where it has no deduplication id.
 
-    Celery's own retry of a task (`retries` in its headers) goes through, and stands for the id from then on: the message that it
-    follows is acked right after.
+    Celery's own retry of a task (`retries` in its headers) is stored, and takes over the id: the message that it follows is
+    acked right after.
 
     Raises:
-        InvalidArgument: a header is not what it may be.
+        InvalidArgument: a header has a value that is not allowed.
     """
     name = headers.get(ID)
     if name is None:
@@ -56,11 +56,11 @@ def unique(headers: Mapping[str, Any], keys: QueueKeys) -> bytes | None:
     return f"{scope} {ttl} {task_id} ".encode() + _key(keys, name)
 
 
-def standing_of_moved(headers: Mapping[str, Any], source: QueueKeys, target: QueueKeys) -> tuple[bytes, ...]:
-    """Return what the transfer script takes of the deduplication of a message that goes from one queue to another."""
-    # A Celery retry stands for the id as well as its first try did.
-    stands_for = unique({**headers, "retries": 0}, source)
-    return () if stands_for is None else (stands_for, _key(target, headers[ID]))
+def moved_deduplication(headers: Mapping[str, Any], source: QueueKeys, target: QueueKeys) -> tuple[bytes, ...]:
+    """Return the move script's deduplication arguments for a message that goes from one queue to another."""
+    # A Celery retry has the id of its first try.
+    deduplication = deduplication_of({**headers, "retries": 0}, source)
+    return () if deduplication is None else (deduplication, _key(target, headers[ID]))
 
 
 def _key(keys: QueueKeys, name: str) -> bytes:

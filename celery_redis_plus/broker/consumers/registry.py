@@ -66,7 +66,7 @@ class Sign:
     #: False: it is off the list, and has to join again.
     known: bool
     #: Seconds until the next consumer is probed or counts as dead, if it is not heard of before; None where nobody has to know.
-    next_death_s: float | None
+    next_expiry_s: float | None
     #: Why the queue is paused; None: it is not.
     paused: str | None
     #: Until when, in seconds since the epoch; 0: until it is resumed.
@@ -145,11 +145,11 @@ class Consumers:
             Sign(
                 consumer,
                 known=bool(known),
-                next_death_s=None if next_death < 0 else next_death / 1000,
+                next_expiry_s=None if next_expiry < 0 else next_expiry / 1000,
                 paused=reason.decode("utf-8", "replace") or None,
                 paused_until=int(until) / 1000,
             )
-            for consumer, known, next_death, reason, until in zip(
+            for consumer, known, next_expiry, reason, until in zip(
                 consumers, reply[::4], reply[1::4], reply[2::4], reply[3::4], strict=True
             )
         ]
@@ -170,12 +170,12 @@ class Consumers:
         """Return the queue's live consumers, the longest there first. Raises as `CommandConnection.call` does."""
         keys = self._keys.queue(queue)
         call = (script("list_consumers"), [keys.consumers, keys.consumer, keys.meta, keys.index, keys.message])
-        looked_at, active, holders, *entries = self._commands.call(*call, 0, UNACKED_PAGE)
+        checked, active, holders, *entries = self._commands.call(*call, 0, UNACKED_PAGE)
         held = Counter(holders)
         first = 0
-        while looked_at == UNACKED_PAGE:
+        while checked == UNACKED_PAGE:
             first += UNACKED_PAGE
-            looked_at, _, holders = self._commands.call(*call, first, UNACKED_PAGE)[:3]
+            checked, _, holders = self._commands.call(*call, first, UNACKED_PAGE)[:3]
             held.update(holders)
         found = [
             _record(queue, name, dict(zip(record[::2], record[1::2], strict=True)), held, active)

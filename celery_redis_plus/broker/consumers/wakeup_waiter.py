@@ -35,11 +35,11 @@ class WakeupWaiter:
         self._wakeups: tuple[bytes, ...] = ()
 
     @property
-    def armed(self) -> tuple[bytes, ...]:
+    def waiting(self) -> tuple[bytes, ...]:
         """The wake-ups that the outstanding call waits for; empty without one."""
         return self._wakeups
 
-    def arm(self, wakeups: Sequence[bytes]) -> None:
+    def start_wait(self, wakeups: Sequence[bytes]) -> None:
         """Send the blocking call. Raises as `BlockingConnection.start` does."""
         wakeups = tuple(wakeups)
         self._blocking.start("BZMPOP", self._interval_s, len(wakeups) + 1, self._wake, *wakeups, "MIN", lasts_s=self._interval_s)
@@ -72,7 +72,7 @@ class WakeupWaiter:
             # The expiry is for the case that we die before the call takes the key away.
             self._commands.call(script("notify"), [self._wake], WAKE_TTL_MS)
 
-    def disarm(self) -> bytes | None:
+    def cancel_wait(self) -> bytes | None:
         """End the outstanding call in order: no wake-up is lost. Returns the one that came instead, for the caller to pass on."""
         if not self._wakeups:
             return None
@@ -81,7 +81,7 @@ class WakeupWaiter:
         self._commands.command("DEL", self._wake)
         return wakeup
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Note that the wire was abandoned, and the call with it."""
         self._wakeups = ()
 

@@ -11,7 +11,7 @@ from celery_redis_plus.broker.arguments.eta import LEVEL_MS
 from celery_redis_plus.broker.arguments.expiry import lifetime
 from celery_redis_plus.broker.consumers.last_error import Failure, read_failure
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
-from celery_redis_plus.broker.dead_letters.x_death import Death, record_death, record_failure
+from celery_redis_plus.broker.dead_letters.x_death import DeathEntry, record_death, record_failure
 from celery_redis_plus.errors import InvalidArgument, InvalidEta, QueueNotFound
 from celery_redis_plus.event_log.metadata import describe
 from celery_redis_plus.events import pack_text
@@ -70,10 +70,10 @@ class DeadLetter:
         return str((self.properties.get("delivery_info") or {}).get("routing_key") or "")
 
     @property
-    def death(self) -> Death:
+    def death(self) -> DeathEntry:
         """How it died."""
         expiration = self.properties.get("expiration") if self.reason == "expired" else None
-        return Death(self.queue, self.reason, self.died_ms, self.exchange, self.routing_key, expiration)
+        return DeathEntry(self.queue, self.reason, self.died_ms, self.exchange, self.routing_key, expiration)
 
     @property
     def death_headers(self) -> dict[str, Any]:
@@ -232,13 +232,13 @@ class DeadLetters:
         rank = first
         while rank - first < limit:
             page = rank, min(DEAD_LETTER_PAGE, first + limit - rank), DEAD_LETTER_PAGE_BYTES
-            _, looked_at, *found = self._commands.call(
+            _, checked, *found = self._commands.call(
                 script("list_messages"), [key, self._keys.queue(queue).message], *page, *LISTED
             )
             width = 3 + len(LISTED)
             letters += [_letter(queue, found[at : at + width]) for at in range(0, len(found), width)]
-            rank += looked_at
-            if not looked_at:
+            rank += checked
+            if not checked:
                 break
         return letters
 

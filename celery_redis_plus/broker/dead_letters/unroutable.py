@@ -32,7 +32,7 @@ class Store(Protocol):
         """Move a counter of the queue's record on."""
 
 
-class Undelivered:
+class UnroutableMessages:
     """Keeps what nobody could have."""
 
     def __init__(self, store: Store, *, keep: int) -> None:

@@ -19,7 +19,7 @@ EXCEPTION, TRACEBACK = "x-exception-message", "x-exception-stacktrace"
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
+class DeathEntry:
     """How a message died in a queue."""
 
     queue: str
@@ -34,7 +34,7 @@ class Death:
     expiration: str | None = None
 
 
-def record_death(headers: Mapping[str, Any], death: Death) -> dict[str, Any]:
+def record_death(headers: Mapping[str, Any], death: DeathEntry) -> dict[str, Any]:
     """Return `headers` with one more death in them; times are unix seconds."""
     deaths = [dict(entry) for entry in _deaths(headers)]
     known = next((entry for entry in deaths if (entry.get("queue"), entry.get("reason")) == (death.queue, death.reason)), None)

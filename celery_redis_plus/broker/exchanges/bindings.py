@@ -178,7 +178,7 @@ class Bindings:
         """Read the exchange's bindings anew. Where the server has lost them, declare again those that are known here."""
         record = self.record(exchange)
         # In this order: a flush after the look at the mark is noticed the next time.
-        flushes = self._look_for_flushes(exchange)
+        flushes = self._flushes_of(exchange)
         version, bindings = self._read(exchange)
         if flushes is not None and (not version or flushes != self._flushes.get(exchange, self._first_flush)):
             restored = self._restore(exchange, bindings)
@@ -191,21 +191,21 @@ class Bindings:
 
     # -- what the server has lost -----------------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def check_flush(self) -> None:
         """Notice a flush. Raises as `CommandConnection.call` does."""
-        self._knowledge.look(self._commands, self._keys)
+        self._knowledge.check_flush(self._commands, self._keys)
 
-    def look_after(self, exchange: str) -> None:
+    def restore_lost(self, exchange: str) -> None:
         """Declare again what this process has bound to the exchange, where the server has lost it."""
         version = int(self._commands.command("HGET", self._keys.binding(exchange), BINDINGS_VERSION) or 0)
         if not version or self._flushes.get(exchange, self._first_flush) != self._knowledge.flushes:
             self.refresh(exchange)
 
-    def _look_for_flushes(self, exchange: str) -> int | None:
+    def _flushes_of(self, exchange: str) -> int | None:
         """Return how often the database was flushed; None where nothing is known of the exchange that could be lost."""
         if not self._knowledge.bindings(exchange) and exchange not in self._tables:
             return None
-        self.look()
+        self.check_flush()
         return self._knowledge.flushes
 
     def _restore(self, exchange: str, stand: list[Binding]) -> bool:

@@ -57,11 +57,11 @@ class DeclaredTopology:
                 self.gone.pop(next(iter(self.gone)), None)
 
     @property
-    def blank(self) -> bool:
+    def unchecked(self) -> bool:
         """Whether nobody has looked at the database's mark yet."""
         return not self._database_id
 
-    def look(self, commands: CommandConnection, keys: Keys) -> None:
+    def check_flush(self, commands: CommandConnection, keys: Keys) -> None:
         """Look at the database's mark: where it is another one than before, the database was flushed.
 
         Raises as `CommandConnection.call`.

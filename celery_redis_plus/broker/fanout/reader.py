@@ -94,7 +94,7 @@ class Subscription:
         self.buffer.extend(entries)
         self.buffered_bytes += sum(_size(entry) for entry in entries)
         if not self.buffer:
-            self.position.skip_to(self.fetched)
+            self.position.seek(self.fetched)
 
     def _follows(self, entries: list[Entry]) -> bool:
         """Return whether nothing is missing and nothing foreign among the entries. Their numbers rise, so the ends tell."""
@@ -142,19 +142,19 @@ class Subscription:
     def take(self) -> Delivery:
         """Take the next delivery, what comes again first."""
         position, buffer = self.position, self.buffer
-        if position.again:
+        if position.to_redeliver:
             opened = position.take_again()
             if opened is not None:
                 return self, opened.entry, opened.before, True
         entry = buffer.popleft()
         self.buffered_bytes -= _size(entry)
         before = None if self.may is None else position.reached
-        redelivered = position.doubt is not None and parse_id(entry[0]) <= position.doubt
+        redelivered = position.redeliver_up_to is not None and parse_id(entry[0]) <= position.redeliver_up_to
         if buffer:
             position.pass_to(entry)
         else:
             # What its patterns passed over behind this one is processed as well.
-            position.skip_to(self.fetched)
+            position.seek(self.fetched)
         return self, entry, before, redelivered
 
 
@@ -174,8 +174,8 @@ class FanoutReader:
         #: Whether the last read was full, or one of a burst: there may be many entries.
         self._many = True
         self._page = BLIND_PAGE
-        self._armed = False
-        self._armed_at = 0.0
+        self._waiting = False
+        self._waiting_since = 0.0
         self._rest_s = self._rest_until = 0.0
 
     # -- subscriptions --------------------------------------------------------------------------------------------------
@@ -209,8 +209,8 @@ class FanoutReader:
 
     def _interrupt(self) -> None:
         """End a blocked read whose streams have changed. XREAD takes nothing away, so the connection may just go."""
-        if self._armed:
-            self._armed = False
+        if self._waiting:
+            self._waiting = False
             self._commands.close()
 
     def _all(self) -> Iterator[Subscription]:
@@ -220,9 +220,9 @@ class FanoutReader:
     # -- reading --------------------------------------------------------------------------------------------------------
 
     @property
-    def armed(self) -> bool:
+    def waiting(self) -> bool:
         """Whether a blocked read is outstanding."""
-        return self._armed
+        return self._waiting
 
     def rest_s(self) -> float:
         """Return for how many seconds the next read had better wait, so that it brings several entries; 0: for none."""
@@ -244,15 +244,15 @@ class FanoutReader:
         """Whether a read should be outstanding, and is not; one that was out for others only is ended."""
         if not self._by_stream:
             return False
-        if self._armed and any(
+        if self._waiting and any(
             subscription.low and subscription not in self._asked.get(stream, ())
             for stream, subscriptions in self._by_stream.items()
             for subscription in subscriptions
         ):
             self._interrupt()
-        return not self._armed and bool(self._wanting())
+        return not self._waiting and bool(self._wanting())
 
-    def arm(self) -> None:
+    def start_wait(self) -> None:
         """Send the blocked read. Raises as `BlockingConnection.start` does."""
         self._asked = self._wanting()
         self._page = self._page_now() if self._many else BLIND_PAGE
@@ -260,11 +260,11 @@ class FanoutReader:
         block_ms = int(self._interval_s * 1000)
         streams = (*self._asked, *ids)
         self._commands.start("XREAD", "COUNT", self._page, "BLOCK", block_ms, "STREAMS", *streams, lasts_s=self._interval_s)
-        self._armed = True
-        self._armed_at = time.monotonic()
+        self._waiting = True
+        self._waiting_since = time.monotonic()
 
     def _page_now(self) -> int:
-        """Return how many entries a read may bring, by the largest of those that it is about to read. Raises as `arm` does."""
+        """Return how many entries a read may bring, by the largest entry to be read. Raises as `start_wait` does."""
         page = STREAM_PAGE
         for asked in self._asked.values():
             self._commands.start("HMGET", asked[0].position.keys.meta, "large", "largest")
@@ -275,17 +275,17 @@ class FanoutReader:
 
     def arrived(self) -> bool:
         """Tell, without waiting, whether the read has ended. Raises as `BlockingConnection.arrived`."""
-        if not self._armed:
+        if not self._waiting:
             return False
         try:
             return self._commands.arrived()
         except ServerTimeout:
-            self._armed = False
+            self._waiting = False
             raise
 
     def take(self) -> None:
         """Put what the ended read brought into the buffers. Raises as `BlockingConnection.finish`."""
-        self._armed = False
+        self._waiting = False
         most = 0
         for stream, entries in self._commands.finish() or ():
             most = max(most, len(entries))
@@ -295,7 +295,7 @@ class FanoutReader:
                     self.ready.append(subscription)
         now = time.monotonic()
         # A read that ended as soon as it began is one of a burst: the entries of some milliseconds come in one read then.
-        if 0 < most < self._page and (most > 1 or now - self._armed_at < BURST_S):
+        if 0 < most < self._page and (most > 1 or now - self._waiting_since < BURST_S):
             self._rest_s = min(max(2 * self._rest_s, FIRST_REST_S), LONGEST_REST_S)
             self._rest_until = now + self._rest_s
             self._many = True
@@ -310,7 +310,7 @@ class FanoutReader:
         ready = self.ready
         for _ in range(len(ready)):
             subscription = ready[0]
-            if not subscription.buffer and not subscription.position.again:
+            if not subscription.buffer and not subscription.position.to_redeliver:
                 ready.popleft()
                 continue
             if len(ready) > 1:
@@ -320,7 +320,7 @@ class FanoutReader:
                 return subscription.take()
         return None
 
-    def look_around(self) -> bool:
+    def apply_changes(self) -> bool:
         """Take up what other threads have left in the positions: deliveries that come again, streams that went back.
 
         Returns whether there is a subscriber with something to deliver that was out of the running.
@@ -328,23 +328,23 @@ class FanoutReader:
         found = False
         for subscription in list(self._all()):
             position = subscription.position
-            if position.again and subscription not in self.ready:
+            if position.to_redeliver and subscription not in self.ready:
                 self.ready.append(subscription)
                 found = True
-            back_to, position.back_to = position.back_to, None
-            if back_to is not None:
+            rewind_to, position.rewind_to = position.rewind_to, None
+            if rewind_to is not None:
                 subscription.report(None, b"")
                 subscription.buffer.clear()
                 subscription.buffered_bytes = 0
-                subscription.fetched = back_to
-                position.skip_to(back_to)
+                subscription.fetched = rewind_to
+                position.seek(rewind_to)
                 self._interrupt()
         return found
 
     @property
     def buffered(self) -> int:
         """How many broadcasts wait for delivery."""
-        return sum(len(subscription.buffer) + len(subscription.position.again) for subscription in self._all())
+        return sum(len(subscription.buffer) + len(subscription.position.to_redeliver) for subscription in self._all())
 
 
 def _size(entry: Entry) -> int:

@@ -38,7 +38,7 @@ class Owner(Protocol):
         """Whether it has ended without saying so."""
 
     @property
-    def origin(self) -> object | None:
+    def client_connection(self) -> object | None:
         """What opens a session again after this one: the client's connection, None where it is gone."""
 
 
@@ -63,10 +63,10 @@ class SubscriberCursor:
         self.stream = keys.stream
         self.durable_id = f"{DURABLE}.{queue}" if durable else ""
         #: Entries up to this one may have been delivered before, by a process that did not say how far it was.
-        self.doubt: EntryId | None = None
+        self.redeliver_up_to: EntryId | None = None
         #: The session that reads for it; None: an orphan.
         self._owner: weakref.ReferenceType[Owner] | None = None
-        self.origin: weakref.ReferenceType[Any] | None = None
+        self.client_connection: weakref.ReferenceType[Any] | None = None
         self.orphaned_at = 0.0
         #: Something consumes it: the registry shall know that it lives.
         self.live = False
@@ -75,9 +75,9 @@ class SubscriberCursor:
         #: Delivered and not settled, by delivery tag, in the order of delivery.
         self.open: dict[str, UnackedBroadcast] = {}
         #: What to deliver again, flagged, before anything new; in the order of the stream.
-        self.again: list[UnackedBroadcast] = []
+        self.to_redeliver: list[UnackedBroadcast] = []
         #: Where to go on, since the stream has gone back: the maintenance tasks have noticed that.
-        self.back_to: Mark | None = None
+        self.rewind_to: Mark | None = None
         #: Called, from any thread, when one of these two was set.
         self.on_change: Callable[[], None] = lambda: None
         #: How many broadcasts it has missed since it exists.
@@ -86,10 +86,10 @@ class SubscriberCursor:
         self._passed: Entry | None = None
         self._mark = Mark()
 
-    def start(self, mark: Mark, doubt: bytes) -> None:
-        """Start after `mark`; entries up to `doubt`, if not empty, are flagged as redelivered."""
+    def start(self, mark: Mark, redeliver_up_to: bytes) -> None:
+        """Start after `mark`; entries up to `redeliver_up_to`, if not empty, are flagged as redelivered."""
         self._mark = mark
-        self.doubt = parse_id(doubt) if doubt else None
+        self.redeliver_up_to = parse_id(redeliver_up_to) if redeliver_up_to else None
 
     # -- where it is ------------------------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ class SubscriberCursor:
         """Note that the broadcast was delivered, or passed over: on the hot path, so its number is read when somebody asks."""
         self._passed = entry
 
-    def skip_to(self, mark: Mark) -> None:
+    def seek(self, mark: Mark) -> None:
         """Go on after `mark`, whatever lies between."""
         self._passed, self._mark = None, mark
 
@@ -118,7 +118,7 @@ class SubscriberCursor:
                 first = next(iter(self.open.values()), None)
             except RuntimeError:  # another thread settles
                 continue
-            waiting = [opened.before for opened in (first, *self.again[:1]) if opened is not None]
+            waiting = [opened.before for opened in (first, *self.to_redeliver[:1]) if opened is not None]
             return min(waiting, key=lambda mark: mark.id, default=None) or self.reached
 
     # -- what is delivered ------------------------------------------------------------------------------------------------
@@ -150,11 +150,11 @@ class SubscriberCursor:
     def take_again(self) -> UnackedBroadcast | None:
         """Take the next broadcast that comes again."""
         with self._lock:
-            return self.again.pop(0) if self.again else None
+            return self.to_redeliver.pop(0) if self.to_redeliver else None
 
     def _bring_again(self, opened: list[UnackedBroadcast]) -> None:
         with self._lock:
-            self.again = sorted([*self.again, *opened], key=lambda one: parse_id(one.entry[0]))
+            self.to_redeliver = sorted([*self.to_redeliver, *opened], key=lambda one: parse_id(one.entry[0]))
         self.on_change()
 
     # -- connections come and go ------------------------------------------------------------------------------------------
@@ -167,8 +167,8 @@ class SubscriberCursor:
     def belong_to(self, owner: Owner) -> None:
         """Note who reads from now on."""
         self._owner, self.orphaned_at = weakref.ref(owner), 0.0
-        origin = owner.origin
-        self.origin = None if origin is None else weakref.ref(origin)
+        client_connection = owner.client_connection
+        self.client_connection = None if client_connection is None else weakref.ref(client_connection)
 
     def orphan(self) -> None:
         """Leave the position, and what was delivered and not settled, to the next connection."""
@@ -179,7 +179,7 @@ class SubscriberCursor:
 
     def go_back_to(self, mark: Mark) -> None:
         """Have the reader go on at `mark`: the stream has gone back behind what was read."""
-        self.back_to = mark
+        self.rewind_to = mark
         self.on_change()
 
     def decide(self, active_tasks: ActiveTasks | None) -> None:
@@ -226,9 +226,10 @@ class SubscriberCursors:
             left = [one for one in mine if one.owner is None or one.owner.broken]
             if not left:
                 return None
-            origin = owner.origin
-            # Several connections may read for one queue: each goes on where it was itself, if it is still the same one.
-            chosen = next((one for one in left if one.origin is not None and one.origin() is origin), left[0])
+            client = owner.client_connection
+            # Several connections may read for one queue: each continues with its own cursor, if that still exists.
+            own = (one for one in left if one.client_connection is not None and one.client_connection() is client)
+            chosen = next(own, left[0])
             if chosen.owner is not None:
                 chosen.orphan()
             chosen.belong_to(owner)

@@ -53,7 +53,7 @@ class Subscriber:
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
+class SubscriberDeath:
     """A subscriber that was declared dead."""
 
     at_ms: int
@@ -103,10 +103,10 @@ class SubscriberRegistry:
         """Register a subscriber from the stream's end on; a durable one from where it was."""
         position = SubscriberCursor(queue, keys, durable=durable)
         timeout_ms = min(int(BOUND_S * 1000), self._timeout_ms)
-        cursor, number, doubt = self._commands.call(
+        cursor, number, redeliver_up_to = self._commands.call(
             script("subscribe_fanout"), keys.registry(), position.id, timeout_ms, self._label, position.durable_id
         )
-        position.start(Mark(cursor, int(number)), doubt)
+        position.start(Mark(cursor, int(number)), redeliver_up_to)
         return position
 
     def unsubscribe(self, position: SubscriberCursor) -> None:
@@ -136,7 +136,7 @@ class SubscriberRegistry:
         entry, count = self._commands.call(script("heartbeat_fanout"), keys.registry(), *arguments)
         return StreamEnd(entry, int(count))
 
-    def reap(self, keys: FanoutKeys, since_ms: int | None = None) -> tuple[int, list[Death]]:
+    def reap(self, keys: FanoutKeys, since_ms: int | None = None) -> tuple[int, list[SubscriberDeath]]:
         """Remove the dead; return the server's time in ms, and all deaths after `since_ms`, whoever noticed them.
 
         None reports only what this call has found.
@@ -146,7 +146,7 @@ class SubscriberRegistry:
             self._max_age_ms, int(SECOND_CHANCE_S * 1000), int(DEATH_KEPT_S * 1000),
             "" if since_ms is None else since_ms,
         )  # fmt: skip
-        return int(now), [_death(text) for text in deaths]
+        return int(now), [_subscriber_death(text) for text in deaths]
 
     def subscribers(self, keys: FanoutKeys) -> list[Subscriber]:
         """Return the subscribers of a stream, the one that lags most first."""
@@ -169,6 +169,6 @@ class SubscriberRegistry:
         return sorted(found, key=lambda one: -one.lag)
 
 
-def _death(text: bytes) -> Death:
+def _subscriber_death(text: bytes) -> SubscriberDeath:
     at, cursor, _, missed, label, identity = decode_name(text).split(" ", 5)
-    return Death(int(at), cursor, int(missed), label, identity)
+    return SubscriberDeath(int(at), cursor, int(missed), label, identity)

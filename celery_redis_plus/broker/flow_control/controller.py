@@ -30,8 +30,8 @@ LOG_S = 10.0
 Send = Callable[..., Any]
 
 
-class Room(Protocol):
-    """Where a publisher waits: `broker.room`."""
+class WaitQueue(Protocol):
+    """Where a publisher waits: `publisher_queue`."""
 
     def new_name(self) -> str:
         """Return a name for one who may have to wait."""
@@ -40,12 +40,12 @@ class Room(Protocol):
         """Return when `waiter` was woken, or after `seconds`."""
 
     def leave(self, queue: str, waiter: str, *, refused: bool) -> None:
-        """Take `waiter` out of the queue's line; count that its message was `refused`."""
+        """Take `waiter` out of the queue's waiting publishers; count that its message was `refused`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishTimeouts:
-    """How a publisher bears with a queue's limits."""
+    """How long a publisher waits at a queue's limits."""
 
     #: Seconds for which it waits for room, and for the throttle.
     timeout_s: float = 30.0
@@ -66,26 +66,26 @@ class FlowController:
 
     def __init__(
         self,
-        room: Room,
-        patience: PublishTimeouts,
+        wait_queue: WaitQueue,
+        timeouts: PublishTimeouts,
         *,
         check_type: Callable[[str, Limits, Outgoing], None],
         consumes_itself: Callable[[Collection[str]], bool],
     ) -> None:
-        """Publish with `patience`.
+        """Publish with `timeouts`.
 
         Args:
-            room: where to wait.
-            patience: for how long.
+            wait_queue: where to wait.
+            timeouts: for how long.
             check_type: raises MessageNotAccepted where the queue's limits do not accept the message.
             consumes_itself: tells whether these consumers are all served by the thread that asks.
         """
-        self._room = room
-        self._patience = patience
+        self._wait_queue = wait_queue
+        self._timeouts = timeouts
         self._check_type = check_type
         self._consumes_itself = consumes_itself
-        self._threshold = b"%.4f" % patience.threshold
-        self._throttle_us = int(patience.timeout_s * 1e6)
+        self._threshold = b"%.4f" % timeouts.threshold
+        self._throttle_us = int(timeouts.timeout_s * 1e6)
         self._known: dict[str, _Known] = {}
         #: Names of queues that have limits, as far as this publisher has heard.
         self.queues: Container[str] = self._known.keys()
@@ -100,34 +100,34 @@ class FlowController:
             QueueFull: the queue is at a limit, and refuses more; or stayed so for `publish_timeout`.
             redis.exceptions.RedisError: as `translation.translate` names it.
         """
-        turn = _Turn(self._room.new_name(), time.monotonic() + self._patience.timeout_s, self._throttle_us)
+        state = _PublishState(self._wait_queue.new_name(), time.monotonic() + self._timeouts.timeout_s, self._throttle_us)
         refused = False
         try:
             while True:
-                answer = self._send(queue, message, send, turn)
+                answer = self._send(queue, message, send, state)
                 if isinstance(answer, bytes):
-                    return self._answered(queue, answer, turn)
+                    return self._answered(queue, answer, state)
                 kind = bytes(answer[0])
                 if kind == b"DROPPED":
                     self._log_dropped(queue, int(answer[2]), kept=bool(answer[3]))
                     return bytes(answer[1])
-                self._bear(kind, answer, queue, turn)
+                self._apply_answer(kind, answer, queue, state)
         except PublishRefused:
             refused = True
             raise
         finally:
-            if turn.ticket:
-                self._room.leave(queue, turn.name, refused=refused)
+            if state.ticket:
+                self._wait_queue.leave(queue, state.name, refused=refused)
 
-    def _answered(self, queue: str, answer: bytes, turn: _Turn) -> bytes | None:
+    def _answered(self, queue: str, answer: bytes, state: _PublishState) -> bytes | None:
         if answer != b"REDECLARED":
-            turn.ticket = b""
+            state.ticket = b""
         if answer != b"UNBOUNDED":
             return answer
         self._known.pop(queue, None)
         return None
 
-    def _send(self, queue: str, message: Outgoing, send: Send, turn: _Turn) -> Any:
+    def _send(self, queue: str, message: Outgoing, send: Send, state: _PublishState) -> Any:
         known = self._known.get(queue)
         text, refusal = b"" if known is None else known.text, None
         if known is not None and known.limits.accepts:
@@ -136,37 +136,37 @@ class FlowController:
             except MessageNotAccepted as error:
                 # The queue may have been declared anew since: the server confirms, and counts.
                 text, refusal = b"!" + text, error
-        answer = send(text, b"%b %d %b %b" % (self._threshold, turn.throttle_us, turn.name.encode(), turn.ticket))
+        answer = send(text, b"%b %d %b %b" % (self._threshold, state.throttle_us, state.name.encode(), state.ticket))
         if refusal is not None and answer == b"REFUSED":
             raise refusal
         return answer
 
-    def _bear(self, kind: bytes, answer: Any, queue: str, turn: _Turn) -> None:
-        """Do what has to be done before the next try, or raise."""
+    def _apply_answer(self, kind: bytes, answer: Any, queue: str, state: _PublishState) -> None:
+        """Wait or update what is known as the answer says, or raise; the caller tries again."""
         if kind == b"CHANGED":
             self._known[queue] = _Known(bytes(answer[1]), Limits.of(QueueArguments.decode(answer[2])))
         elif kind == b"THROTTLE":
-            turn.throttle_us = 0
+            state.throttle_us = 0
             time.sleep(int(answer[1]) / 1e6)
         elif kind == b"WAIT":
-            self._wait(queue, bytes(answer[1]), [bytes(name).decode() for name in answer[2:]], turn)
+            self._wait(queue, bytes(answer[1]), [bytes(name).decode() for name in answer[2:]], state)
         else:
-            turn.ticket = b""
+            state.ticket = b""
             raise _full(queue, *answer[1:])
 
-    def _wait(self, queue: str, ticket: bytes, consumers: list[str], turn: _Turn) -> None:
-        turn.ticket = ticket
+    def _wait(self, queue: str, ticket: bytes, consumers: list[str], state: _PublishState) -> None:
+        state.ticket = ticket
         if consumers and self._consumes_itself(consumers):
             raise PublisherBlocksItself(
                 f"queue {queue!r} is full, and only this thread, which now publishes into it, consumes it: waiting would never "
                 "end. Nothing is stored. Run a pool with more than one task at a time, or raise the queue's limit"
             )
-        left_s = turn.deadline - time.monotonic()
+        left_s = state.deadline - time.monotonic()
         if left_s <= 0:
             raise PublishTimedOut(
-                f"queue {queue!r} stayed full for {self._patience.timeout_s:g} s (option publish_timeout); nothing is stored"
+                f"queue {queue!r} stayed full for {self._timeouts.timeout_s:g} s (option publish_timeout); nothing is stored"
             )
-        self._room.wait(queue, turn.name, min(left_s, WAITER_CHECK_S))
+        self._wait_queue.wait(queue, state.name, min(left_s, WAITER_CHECK_S))
 
     def _log_dropped(self, queue: str, count: int, *, kept: bool) -> None:
         logged_at, waiting = self._dropped.get(queue, (0.0, 0))
@@ -181,15 +181,15 @@ class FlowController:
 
 
 @dataclass(slots=True)
-class _Turn:
+class _PublishState:
     """One publish on its way."""
 
-    #: By which the line knows it.
+    #: Its name among the waiting publishers.
     name: str
     deadline: float
     #: Most that it may be slowed down, in microseconds; 0 when it was.
     throttle_us: int
-    #: Its place in the line, while it stands there.
+    #: Its place among the waiting publishers, while it waits.
     ticket: bytes = b""
 
 

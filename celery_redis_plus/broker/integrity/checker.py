@@ -86,7 +86,7 @@ class Checker:
         readable = set(names)
         for name in names:
             if name == UNDELIVERED:
-                yield from self._check_undelivered(name)
+                yield from self._check_unroutable(name)
             for violation in self._check_queue(name):
                 if violation.rule == "wrong-type":
                     readable.discard(name)
@@ -117,7 +117,7 @@ class Checker:
         for number, rule, detail in _threes(reply):
             yield self._violation(rule, name, own[number - 1], detail)
 
-    def _check_undelivered(self, name: str) -> Iterator[Violation]:
+    def _check_unroutable(self, name: str) -> Iterator[Violation]:
         keys = self._keys.queue(name)
         if self._commands.command("ZCARD", keys.consumers):
             return

@@ -32,16 +32,16 @@ class PublishAttempt:
     done: tuple[str, ...] = ()
     #: Queue -> its message's tag, for a publisher who asks for it by an empty dict.
     tags: dict[str, str] | None = None
-    #: The message that already stood for this one's deduplication id, so that it was not stored.
-    standing: str | None = None
+    #: The stored message with the same deduplication id; then this one is not stored.
+    duplicate_of: str | None = None
     #: The id of that message's task.
-    standing_task: str | None = None
+    duplicate_task: str | None = None
 
     def confirm(self, target: str) -> None:
         """Note that the target has confirmed."""
         self.done = (*self.done, target)
 
-    def doubt(self, target: str, producer: bytes, number: int) -> None:
+    def mark_unknown(self, target: str, producer: bytes, number: int) -> None:
         """Note that the outcome of a first try is unknown."""
         self.pending = {target: _Number(producer, number, clock.now_s()), **self.pending}
 
@@ -51,7 +51,7 @@ class PublishAttempt:
 
     def stored(self, target: str, producer: bytes, number: int, replicas: int) -> None:
         """Note that the message has arrived, on too few replicas: a retry stores nothing and asks them again."""
-        self.doubt(target, producer, number)
+        self.mark_unknown(target, producer, number)
         self.pending[target].replicas = replicas
 
     def short_of_replicas(self) -> int | None:

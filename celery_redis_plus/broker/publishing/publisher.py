@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.arguments.deduplication import standing_of
+from celery_redis_plus.broker.arguments.deduplication import read_duplicate
 from celery_redis_plus.broker.publishing.publish_scripts import PublishScript
 from celery_redis_plus.connection.command_encoding import pack_call
 from celery_redis_plus.errors import MessageTooLarge, NotReplicated, OutcomeUnknown, PublishRefused, QueueNotFound
@@ -150,9 +150,9 @@ class Publisher:
         if reply == NO_QUEUE:
             raise QueueNotFound(f"queue {queue!r} vanished while a message was published to it; nothing was stored")
         attempt.done = (*attempt.done, queue)
-        if message.unique is not None and reply.startswith(DUPLICATE):
-            attempt.standing, attempt.standing_task = standing_of(reply.removeprefix(DUPLICATE))
-            reply = attempt.standing.encode()
+        if message.deduplication is not None and reply.startswith(DUPLICATE):
+            attempt.duplicate_of, attempt.duplicate_task = read_duplicate(reply.removeprefix(DUPLICATE))
+            reply = attempt.duplicate_of.encode()
         if attempt.tags is not None:
             attempt.tags[queue] = reply.decode()
         return True
@@ -183,8 +183,8 @@ class Publisher:
     ) -> Any:  # fmt: skip
         """Run a script that publishes, with `more` than the common arguments."""
         last: tuple[bytes, ...] = (_description(message),) if queue in self.event_logged else UNDESCRIBED
-        if message.unique is not None and publish is not self._publish_dead:
-            last = (*last, message.unique)
+        if message.deduplication is not None and publish is not self._publish_dead:
+            last = (*last, message.deduplication)
         with self._commands.exclusive():
             is_retry = queue in attempt.pending
             producer, number, retry = self._number_of_retry(queue, attempt) if is_retry else (*self._commands.next_number(), 0)
@@ -225,7 +225,7 @@ class Publisher:
             attempt.stored(target, producer, number, self._confirmed)
         elif self._commands.outcome_unknown:
             # A retry that is refused leaves the doubt about the first try; so does one that is lost.
-            attempt.doubt(target, producer, number)
+            attempt.mark_unknown(target, producer, number)
 
     def _run_and_wait(self, script: Script, packed: bytes) -> Any:
         """Run a publishing script and, in the same write, WAIT: for all that this connection has written up to then."""

@@ -53,14 +53,14 @@ def list_delayed(commands: CommandConnection, keys: Keys, queue: str, limit: int
     found: dict[bytes, Delayed] = {}
     total, rank, size = 0, 0, 0
     while rank < limit and size < LISTING_BYTES:
-        total, looked_at, *fields = commands.call(
+        total, checked, *fields = commands.call(
             script("list_messages"), [of.delayed, of.message], rank, min(DELAYED_PAGE, limit - rank), DELAYED_PAGE_BYTES
         )
         for tag, eta, payload in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
             envelope, body = split_payload(payload)
             found[tag] = Delayed(tag.decode(), queue, int(float(eta)), envelope, body)
             size += len(payload)
-        if not looked_at:
+        if not checked:
             break
-        rank += looked_at
+        rank += checked
     return Listing(queue, total, list(found.values()))

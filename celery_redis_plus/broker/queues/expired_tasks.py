@@ -41,7 +41,7 @@ class ExpiredTasks:
         """Use `commands`."""
         self._commands = commands
         self._keys = keys.expired
-        self._names, self._bell = keys.expired[2], keys.expired[-1]
+        self._names, self._wakeup = keys.expired[2], keys.expired[-1]
 
     def waiting(self) -> bool:
         """Return whether there are any, also such that another worker has taken."""
@@ -66,7 +66,7 @@ class ExpiredTasks:
 
     def notify(self) -> None:
         """Wake another worker: this one does not have all of the tasks."""
-        self._commands.call(script("notify"), [self._bell], "")
+        self._commands.call(script("notify"), [self._wakeup], "")
 
 
 def _task(tag: bytes, died: bytes, payload: bytes, large: bytes) -> ExpiredTask:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.broker.arguments.deduplication import standing_of_moved
+from celery_redis_plus.broker.arguments.deduplication import moved_deduplication
 from celery_redis_plus.broker.arguments.eta import LEVEL_MS
 from celery_redis_plus.broker.consumers.last_error import read_failure
 from celery_redis_plus.broker.queues.delayed import list_delayed
@@ -165,9 +165,9 @@ class Messages:
             data.get("headers") or {}, data.get("properties") or {}, body_size=len(body or b""), source_id=tag
         )  # fmt: skip
         there = self._keys.queue(target)
-        stands_for = standing_of_moved(data.get("headers") or {}, of, there)
+        deduplication = moved_deduplication(data.get("headers") or {}, of, there)
         moved: bytes = self._commands.call(
-            script("move_message"), [*of.state_keys, *there.publish], tag, description, pack_text(target), *stands_for
+            script("move_message"), [*of.state_keys, *there.publish], tag, description, pack_text(target), *deduplication
         )
         if moved == b"NOQUEUE":
             raise QueueNotFound(f"queue {target!r} does not exist: the message {tag} stays in {queue!r}")

@@ -89,8 +89,8 @@ class Queues:
             PreconditionFailed: the queue exists with other arguments; the text names the first that differs.
         """
         name = check_queue_name(name)
-        if self._knowledge.blank:
-            self._knowledge.look(self._commands, self._keys)
+        if self._knowledge.unchecked:
+            self._knowledge.check_flush(self._commands, self._keys)
         ttl_ms = self.ttl_ms(arguments)
         fields: list[tuple[str, Argument]] = [*arguments.rules()]
         owner = self._knowledge.owners.get(name) if arguments.exclusive else None

@@ -51,7 +51,7 @@ def test_a_retry_of_what_never_arrived_stores_it(broker):
     broker.declare("q")
     attempt = PublishAttempt()
     broker.commands.connect()
-    attempt.doubt("q", broker.commands.producer, 1)
+    attempt.mark_unknown("q", broker.commands.producer, 1)
     assert broker.publisher.to_queue("q", Outgoing(b"{}", b"x", 255), attempt)
     assert broker.bodies("q") == [b"x"]
 

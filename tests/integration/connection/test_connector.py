@@ -60,7 +60,7 @@ def test_a_connection_is_named_selected_and_speaks_resp2(plain_server, connect, 
 
 
 def test_the_users_client_name_is_used_for_every_purpose(plain_server, connect, ask):
-    connection = connect(plain_server.url(), client_name="shop").open("bells")
+    connection = connect(plain_server.url(), client_name="shop").open("wakeups")
     assert client_info(connection, ask)["name"] == "shop"
 
 

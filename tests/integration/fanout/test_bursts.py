@@ -95,7 +95,7 @@ def test_a_single_broadcast_after_a_flood_is_not_held_back_for_long(channel):
         send(channel, *range(3))
         inbox.drain(3 * (number + 1))
     reader = channel.session.reader
-    wait_until(lambda: not inbox.pump(0.1) and reader.armed)
+    wait_until(lambda: not inbox.pump(0.1) and reader.waiting)
     send(channel, "single")
     inbox.drain(91)
     assert reader.rest_s() == 0

@@ -147,7 +147,7 @@ def test_a_lost_connection_while_waiting_is_retried_by_kombu_and_stores_one_mess
 
     def cut():
         for client in redis_client.client_list():
-            if "room" in client["name"]:
+            if "capacity" in client["name"]:
                 redis_client.client_kill(client["addr"])
                 return True
         return False

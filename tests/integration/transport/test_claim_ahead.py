@@ -72,7 +72,7 @@ def test_a_bell_that_rings_while_it_is_out_is_heard(connect, loop):
     running = loop(connection)
     connection.transport.delivery_loop.fetcher.pool_is_concurrent = True
     publish(publisher, "q", "in work")
-    running.run(lambda: len(inbox.messages) == 1 and connection.transport.session.waiter.armed)
+    running.run(lambda: len(inbox.messages) == 1 and connection.transport.session.waiter.waiting)
     inbox.channel.queue_consumers.recheck_all()
     connection.transport.session.waker.wake()
     running.run(lambda: ahead_of(inbox).out)

@@ -35,11 +35,11 @@ def test_a_publisher_has_one_connection(connect, redis_client):
 def test_a_consumer_has_two_connections_and_its_process_two_for_maintenance(connect, redis_client):
     first = Inbox(connect().channel(), "q", "r")
     first.rest(0.05)
-    expected = {"commands": 1, "bells": 1, "maintenance": 1, "timers": 1}
+    expected = {"commands": 1, "wakeups": 1, "maintenance": 1, "timers": 1}
     wait_until(lambda: names(redis_client) == expected, message=lambda: names(redis_client))
     second = Inbox(connect().channel(), "q", kombu.Queue("f", kombu.Exchange("e", "fanout")))
     second.rest(0.05)
-    expected = {"commands": 2, "bells": 2, "streams": 1, "maintenance": 1, "timers": 1}
+    expected = {"commands": 2, "wakeups": 2, "streams": 1, "maintenance": 1, "timers": 1}
     wait_until(lambda: names(redis_client) == expected, message=lambda: names(redis_client))
 
 

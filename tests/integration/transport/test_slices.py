@@ -146,7 +146,7 @@ def test_a_dead_thread_is_started_again_by_the_consumer(held, monkeypatch, caplo
     service._janitor._clear_at = 0.0  # noqa: SLF001
     service.wake()
     wait_until(lambda: not thread.is_alive())
-    wait_until(lambda: not inbox.pump(0.1) and service.deaths == 1)
+    wait_until(lambda: not inbox.pump(0.1) and service.thread_restarts == 1)
     wait_until(lambda: service.running)
     assert "has died; it is started again" in caplog.text
     times = heartbeats(service, monkeypatch)

@@ -120,33 +120,33 @@ class InMemoryWaiter:
     """The wait for wake-ups: a test ends it with `rings`."""
 
     def __init__(self, waker: Waker) -> None:
-        self.armed: tuple[bytes, ...] = ()
+        self.waiting: tuple[bytes, ...] = ()
         #: Wake-ups that were passed on.
         self.rung: list[bytes] = []
         self._waker = waker
         self._came: bytes | None = None
         self._over = False
 
-    def arm(self, bells: Sequence[bytes]) -> None:
-        self.armed = tuple(bells)
+    def start_wait(self, wakeups: Sequence[bytes]) -> None:
+        self.waiting = tuple(wakeups)
 
-    def rings(self, bell: bytes | None) -> None:
-        self._came, self._over = bell, True
+    def rings(self, wakeup: bytes | None) -> None:
+        self._came, self._over = wakeup, True
         self._waker.wake()
 
     def arrived(self) -> bool:
         return self._over
 
     def take(self) -> bytes | None:
-        self.armed, self._over = (), False
+        self.waiting, self._over = (), False
         self._waker.clear()
         return self._came
 
     def wake(self) -> None:
         self._came, self._over = None, True
 
-    def notify(self, bell: bytes) -> None:
-        self.rung.append(bell)
+    def notify(self, wakeup: bytes) -> None:
+        self.rung.append(wakeup)
 
 
 class InMemoryConnection:
@@ -164,7 +164,7 @@ class InMemoryConnection:
         self.wakeup_connection = SimpleNamespace(fileno=ringer.fileno, generation=1)
         self.stream_connection = None
         self.reader = SimpleNamespace(
-            ready=(), wants=False, armed=False, arrived=bool, look_around=bool, rest_s=float, next=lambda: None,
+            ready=(), wants=False, waiting=False, arrived=bool, apply_changes=bool, rest_s=float, next=lambda: None,
             unsubscribe=lambda queue: None,
         )  # fmt: skip
         unacked = UnackedMessages()

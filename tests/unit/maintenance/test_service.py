@@ -132,7 +132,7 @@ def test_a_thread_that_has_ended_for_want_of_consumers_is_no_death(service, conn
     clock.advance(IDLE_END_S + 1)
     wait_until(lambda: not service.running)
     service.check()
-    assert service.deaths == 0
+    assert service.thread_restarts == 0
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -146,7 +146,7 @@ def test_a_dead_thread_is_started_again(service, connector, monkeypatch, caplog)
     wait_until(lambda: not service.running)
     service.check()
     assert service.running
-    assert service.deaths == 1
+    assert service.thread_restarts == 1
     assert "has died; it is started again" in caplog.text
 
 
@@ -155,4 +155,4 @@ def test_a_service_that_was_stopped_is_not_started_by_a_check(service):
     service.stop()
     service.check()
     assert not service.running
-    assert service.deaths == 0
+    assert service.thread_restarts == 0
