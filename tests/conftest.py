@@ -71,13 +71,17 @@ def own_server(start_server: Callable[..., EmbeddedServer]) -> EmbeddedServer:
 
 @pytest.fixture
 def start_worker(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
-    """Start workers: `start_worker(broker=broker_url, pool="solo")`; all are stopped warmly at the end."""
+    """Start workers: `start_worker(broker=broker_url, pool="solo")`; all are stopped warmly at the end, side by side."""
+    started: list[Worker] = []
     with ExitStack() as stack:
 
         def start(app: str = "tests.support.apps", **options: Any) -> Worker:
-            return stack.enter_context(Worker(app, tmp_path, **options))
+            started.append(stack.enter_context(Worker(app, tmp_path, **options)))
+            return started[-1]
 
         yield start
+        for worker in started:
+            worker.ask_to_stop()
 
 
 # ---- the processes of pytest-xdist

@@ -17,6 +17,8 @@ from typing import Self
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
+#: Celery's command line imports its plugins, of which a worker needs none.
+WITHOUT_FLOWER = ROOT / "tests" / "support" / "without_flower"
 READY = re.compile(r" ready\.\s*$", re.MULTILINE)
 
 _numbers = itertools.count(1)
@@ -55,6 +57,7 @@ class Worker:
         self.log_path = log_directory / f"{self.name}.log"
         self._cwd = cwd
         self._process: subprocess.Popen[bytes] | None = None
+        self._asked_to_stop = False
         self._ready_seen = 0
         self._command = [
             *(sys.executable, "-m", "celery", "-A", app, "worker"),
@@ -70,6 +73,7 @@ class Worker:
             **(env or {}),
         }
         self._env = {k: v for k, v in {**os.environ, **changes}.items() if v is not None}
+        self._env["PYTHONPATH"] = os.pathsep.join(filter(None, [self._env.get("PYTHONPATH"), str(WITHOUT_FLOWER)]))
 
     # ---- life
 
@@ -78,6 +82,7 @@ class Worker:
         if self.running:
             raise RuntimeError(f"{self.name} runs already")
         self._ready_seen = self._ready_count()
+        self._asked_to_stop = False
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -122,12 +127,18 @@ class Worker:
         """
         if self._process is None:
             return 0
-        self.signal(signal.SIGTERM)
+        self.ask_to_stop()
         try:
             return self.wait(timeout_s)
         except TimeoutError:
             self.kill()
             raise
+
+    def ask_to_stop(self) -> None:
+        """Begin a warm shutdown, once: Celery takes a second signal for a wish to end sooner."""
+        if not self._asked_to_stop:
+            self._asked_to_stop = True
+            self.signal(signal.SIGTERM)
 
     def wait(self, timeout_s: float = 20.0) -> int:
         """Wait for the worker's own end and return the exit status.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -49,4 +48,4 @@ def fleet(server: Server, logs: Path, ships: Mapping[str, Ship]) -> Iterator[dic
             workers[name] = stack.enter_context(worker.start(wait=False))
         yield workers
         for worker in workers.values():
-            worker.signal(signal.SIGTERM)
+            worker.ask_to_stop()
