@@ -379,6 +379,11 @@ def is_logged(message_id: str) -> bool:
     return message_id[ID_TIME_DIGITS + 8 : ID_TIME_DIGITS + 9] == "-"
 
 
+def is_plain(message_id: str) -> bool:
+    """Return whether a message has neither events nor a queue with limits; as `is_plain` in lua/include/tag_flags.lua."""
+    return message_id[ID_TIME_DIGITS + 8 : ID_TIME_DIGITS + 9] == "."
+
+
 def sampled(message_id: str, permille: int) -> bool:
     """Return whether a message's events are written at a sample rate of `permille` thousandths.
 

@@ -6,23 +6,27 @@
 -- Returns how many were still there.
 -- @include tag_flags
 
--- Removes a message that is there; returns the number of its place, false where it is gone.
-local function remove(tag)
-  if redis.call('UNLINK', KEYS[6] .. tag) == 0 then return false end
-  local place = 1
-  while place <= 5 and redis.call('ZREM', KEYS[place], tag) == 0 do place = place + 1 end
-  return place
+local PLACES = 5
+
+-- Removes messages that are there, wherever they stand. Returns how many, and the last place that was looked at.
+local function remove(tags)
+  local hashes = {}
+  for i, tag in ipairs(tags) do hashes[i] = KEYS[6] .. tag end
+  local removed = redis.call('UNLINK', unpack(hashes))
+  local found, place = 0, 0
+  repeat
+    place = place + 1
+    found = found + redis.call('ZREM', KEYS[place], unpack(tags))
+  until found >= #tags or place == PLACES
+  return removed, place
 end
 
-local removed = 0
-local others = {}
+local plain, others = {}, {}
 for _, tag in ipairs(ARGV) do
-  if not is_plain(tag) then
-    others[#others + 1] = tag
-  elseif remove(tag) then
-    removed = removed + 1
-  end
+  local kind = is_plain(tag) and plain or others
+  kind[#kind + 1] = tag
 end
+local removed = #plain > 0 and (remove(plain)) or 0
 if #others == 0 then return removed end
 
 -- Only here, because each call makes the functions anew that it comes by.
@@ -34,8 +38,8 @@ for _, tag in ipairs(others) do
   local reason, err
   if is_logged(tag) then tag, reason, err = string.match(tag, '^([^\t]+)\t?([^\t]*)\t?(.*)$') end
   local size = is_bounded(tag) and size_of(KEYS[6] .. tag) or 0
-  local place = remove(tag)
-  if place then
+  local was_there, place = remove({ tag })
+  if was_there == 1 then
     removed = removed + 1
     if size > 0 and place < DEAD then
       freed = freed + 1

@@ -1,12 +1,15 @@
 #!lua flags=allow-oom
--- Takes messages of one queue or more for a consumer: out of the queue and into the index, in one step.
+-- Takes messages of one queue or more for a consumer: out of the queue and into the index, in one step. Before, it removes
+-- messages that the consumer has acked: at prefetch 1 each ack comes with the next claim.
 -- KEYS  per queue: queue (zset), messages_index (zset), message (prefix of a hash), wakeup (zset), meta (hash), expiry (zset),
 --       delayed (zset), consumers (zset, read), with_credit (zset, read)
 -- ARGV  1 credit: how many messages at most  2 visibility timeout (ms)  3 holder  4 bytes of payload at most
---       5 share (1 = split the credit among the queues, 0 = the first queue first)  6 the worker's name, packed for events,
---       then per queue: how many of its messages the consumer has in work (none = it may take as many as it likes)
--- Returns { more, header, payload, header, payload, ... }: `more` lists, space-separated, the numbers (from 1) of the queues
--- that still have ready messages, and with a minus sign those that only `claim_restricted` may take from; a header is
+--       5 share (1 = split the credit among the queues, 0 = the first queue first)  6 the worker's name, packed for events
+--       7 how many messages are acked, then for each: the number of its queue (from 1), its tag (of a message without limits
+--       and events), then per queue: how many of its messages the consumer has in work (none = it may take as many as it likes)
+-- Returns { more, header, payload, header, payload, ... }: `more` lists, space-separated, the numbers of the queues that still
+-- have ready messages, and with a minus sign those that only `claim_restricted` may take from; where acked messages of queues
+-- stand elsewhere than in the index, follows '|' and the numbers of these queues: `ack` has to remove them. A header is
 -- 'queue-number tag claim failures seen'.
 -- @include claim_messages
 
@@ -15,6 +18,7 @@ local queues = #KEYS / WIDTH
 local credit = math.min(tonumber(ARGV[1]), 500)
 visibility, holder, bytes, worker = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[6]
 local share = ARGV[5] == '1'
+local first_held = 8 + 2 * ARGV[7]
 local more = {}
 local drained = {}
 local open = {}
@@ -33,6 +37,23 @@ for q = 1, queues do
 end
 local looked_at = open
 
+local to_ack = ''
+if ARGV[7] ~= '0' then
+  local acked = {}
+  for at = 8, first_held - 2, 2 do
+    local tags = acked[ARGV[at]] or {}
+    acked[ARGV[at]] = tags
+    tags[#tags + 1] = ARGV[at + 1]
+  end
+  for q, tags in pairs(acked) do
+    local base = (q - 1) * WIDTH
+    local hashes = {}
+    for i, tag in ipairs(tags) do hashes[i] = KEYS[base + 3] .. tag end
+    redis.call('UNLINK', unpack(hashes))
+    if redis.call('ZREM', KEYS[base + 2], unpack(tags)) < #tags then to_ack = to_ack .. (to_ack == '' and '|' or ' ') .. q end
+  end
+end
+
 while credit > 0 and bytes > 0 and #open > 0 do
   local still = {}
   for i, q in ipairs(open) do
@@ -42,7 +63,7 @@ while credit > 0 and bytes > 0 and #open > 0 do
     local base = (q - 1) * WIDTH
     -- The consumer's fair part of a burst: what all have, ready and in work, by the number of consumers, less what it has; and of
     -- what is ready at least its part, so that it does not have to come for the messages one by one. A backlog is enough for all.
-    local part, held = count, ARGV[6 + q]
+    local part, held = count, ARGV[first_held - 1 + q]
     local consumers = held and count > 1 and redis.call('ZCARD', KEYS[base + 8]) or 1
     if consumers > 1 then
       local ready = redis.call('ZCARD', KEYS[base + 1])
@@ -73,5 +94,5 @@ for _, q in ipairs(looked_at) do
     redis.call('DEL', KEYS[base + 4])
   end
 end
-reply[1] = table.concat(more, ' ')
+reply[1] = table.concat(more, ' ') .. to_ack
 return reply

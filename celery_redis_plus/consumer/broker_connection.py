@@ -142,11 +142,20 @@ class BrokerConnection:
         self._numbers = itertools.count(1)
         self.unroutable = UnroutableMessages(self.publisher, keep=options.dead_letter_max)
         self.tracking = Tracking(DeliveryStore(self.commands, self.keys), self.unroutable)
+        self.acknowledger = Acknowledger(
+            self.commands,
+            self.keys,
+            self.service.unacked_messages,
+            dead_letter_max=options.dead_letter_max,
+            delivery_limit=options.delivery_limit,
+            on_batched=self.service.ack_flush.schedule,
+        )
         self.claim_commands = ClaimCommands(
             self.commands,
             self.keys,
             holder=self.id,
             visibility_timeout_s=options.visibility_timeout,
+            acknowledger=self.acknowledger,
             delivery_limit=options.delivery_limit,
             dead_letter_max=options.dead_letter_max,
         )
@@ -160,14 +169,6 @@ class BrokerConnection:
         self.registry = SubscriberRegistry(self.commands, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age)
         self.reader = FanoutReader(
             self.stream_connection, patterns=options.fanout_patterns, polling_interval_s=options.polling_interval
-        )
-        self.acknowledger = Acknowledger(
-            self.commands,
-            self.keys,
-            self.service.unacked_messages,
-            dead_letter_max=options.dead_letter_max,
-            delivery_limit=options.delivery_limit,
-            on_batched=self.service.ack_flush.schedule,
         )
         self.leases = Leases(
             self.commands, self.keys, self.service.unacked_messages, visibility_timeout_s=options.visibility_timeout

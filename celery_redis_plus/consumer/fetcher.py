@@ -72,8 +72,6 @@ class Fetcher:
         if len(self._consumers) > 1:
             self._rotation.claims(consumers)
         request = consumers.next_request(credit)
-        # In the claim's write, and before it: the room that they make may be what it looks for.
-        self._connection.acknowledger.flush(buffered=True)
         if self.pool_is_concurrent and self._hub.attached and consumers.credit.busy and self.pending.send(consumers, request):
             return False
         asked_at = clock.now_s()

@@ -14,7 +14,7 @@ from redis.exceptions import RedisError, ResponseError
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.failures import log_deaths, log_pause, read_deaths
 from celery_redis_plus.broker.consumers.unacked import Settlement, UnackedMessage, UnackedMessages
-from celery_redis_plus.events import pack_text
+from celery_redis_plus.events import is_plain, pack_text
 from celery_redis_plus.scripts import Script, script
 
 if TYPE_CHECKING:
@@ -154,12 +154,48 @@ class Acknowledger:
         """Send the gathered acks, with `buffered` in the wire's next write. Never raises, as `post`."""
         if not self._batched:
             return
+        self._send_acks(self._take_batched(), buffered=buffered)
+
+    def take_for_claim(self, queues: Sequence[str]) -> list[UnackedMessage]:
+        """Take the batched acks that a claim of `queues` carries, for `settle_claimed`; send the others with its write.
+
+        It carries those of messages without limits and events: their ack is two commands, and wakes nobody.
+        """
+        if not self._batched:
+            return []
+        taken = self._take_batched()
+        limited = self._unacked_messages.limited
+        carried = [
+            unacked for unacked in taken if unacked.queue in queues and unacked.queue not in limited and is_plain(unacked.tag)
+        ][:SETTLED_A_CALL]
+        if len(carried) < len(taken):
+            going = set(carried)
+            self._send_acks([unacked for unacked in taken if unacked not in going], buffered=True)
+        return carried
+
+    def settle_claimed(self, acks: Iterable[UnackedMessage], again: Sequence[str] | None) -> None:
+        """Note that the server has removed messages whose acks went with a claim; deferred are those of the queues `again`.
+
+        `again` None: it has not answered, and all are deferred. From any thread.
+        """
+        for unacked in acks:
+            if again is None or unacked.queue in again:
+                self._unacked_messages.defer(unacked, Settlement.ACK)
+            else:
+                self._unacked_messages.discard(unacked)
+
+    def _take_batched(self) -> list[UnackedMessage]:
         self._urgent = False
-        queues: dict[str, list[UnackedMessage]] = {}
+        taken = []
         with suppress(IndexError):
             while self._batched:
-                unacked = self._batched.popleft()
-                queues.setdefault(unacked.queue, []).append(unacked)
+                taken.append(self._batched.popleft())
+        return taken
+
+    def _send_acks(self, acks: Iterable[UnackedMessage], *, buffered: bool) -> None:
+        queues: dict[str, list[UnackedMessage]] = {}
+        for unacked in acks:
+            queues.setdefault(unacked.queue, []).append(unacked)
         batches = [
             messages[at : at + SETTLED_A_CALL] for messages in queues.values() for at in range(0, len(messages), SETTLED_A_CALL)
         ]

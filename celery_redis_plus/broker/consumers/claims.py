@@ -1,11 +1,14 @@
-"""Takes messages for a consumer: one script call takes and records them in one step, over many queues."""
+"""Takes messages for a consumer: one script call takes and records them in one step, over many queues.
+
+The call carries the acks that wait for company: at prefetch 1 each message then costs one call, and one round trip.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.consumers.failures import log_deaths, read_deaths
 from celery_redis_plus.events import pack_text, unpack_text
@@ -13,6 +16,8 @@ from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import Claimed, split_payload
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.acks import Acknowledger
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessage
     from celery_redis_plus.connection.command_connection import CommandConnection, Done
     from celery_redis_plus.connection.persistent_connection import Argument
     from celery_redis_plus.keys import Keys
@@ -85,16 +90,19 @@ class ClaimCommands:
         *,
         holder: str,
         visibility_timeout_s: float,
+        acknowledger: Acknowledger | None = None,
         delivery_limit: int | None = None,
         dead_letter_max: int = 10_000,
     ) -> None:
         """Claim over `commands` in the name of `holder`; a claim lasts `visibility_timeout_s` seconds without heartbeat.
 
-        The limits are for what a dead single active consumer held: see `Acknowledger`.
+        A claim takes the batched acks of `acknowledger` along. The limits are for what a dead single active consumer held: see
+        `Acknowledger`.
         """
         self._commands = commands
         self._keys = keys
         self._holder = holder
+        self._acknowledger = acknowledger
         self._visibility_timeout_ms = int(visibility_timeout_s * 1000)
         self._delivery_limit = -1 if delivery_limit is None else delivery_limit
         self._dead_letter_max = dead_letter_max
@@ -126,8 +134,16 @@ class ClaimCommands:
                 session is given up.
         """
         names = queues[:MAX_QUEUES]
-        keys, arguments = self._call(names, credit, held, share=share)
-        return batch_of(self._commands.call(self._claim, keys, *arguments), names)
+        acks = self._take_acks(names)
+        keys, arguments = self._call(names, credit, held, acks, share=share)
+        try:
+            reply = self._commands.call(self._claim, keys, *arguments)
+        except BaseException:
+            self._settle_acks(acks, None, names)
+            raise
+        if acks:
+            self._settle_acks(acks, reply, names)
+        return batch_of(reply, names)
 
     def post(
         self, queues: Sequence[str], credit: int, *, share: bool, held: Sequence[int] = (), done: Done
@@ -140,20 +156,41 @@ class ClaimCommands:
             redis.exceptions.ConnectionError: the connection failed.
         """
         names = queues[:MAX_QUEUES]
-        keys, arguments = self._call(names, credit, held, share=share)
-        self._commands.send_nowait(self._claim, keys, *arguments, done=done)
+        acks = self._take_acks(names)
+        keys, arguments = self._call(names, credit, held, acks, share=share)
+
+        def answered(reply: Any, error: Exception | None) -> None:
+            self._settle_acks(acks, reply, names)
+            done(reply, error)
+
+        self._commands.send_nowait(self._claim, keys, *arguments, done=answered if acks else done)
         return names
 
+    def _take_acks(self, names: Sequence[str]) -> Sequence[UnackedMessage]:
+        return () if self._acknowledger is None else self._acknowledger.take_for_claim(names)
+
+    def _settle_acks(self, acks: Sequence[UnackedMessage], reply: Sequence[bytes] | None, names: Sequence[str]) -> None:
+        """Note what became of the acks that went with a claim; `reply` None: the server has not answered."""
+        if acks and self._acknowledger is not None:
+            again = None if reply is None else [names[int(number) - 1] for number in reply[0].partition(b"|")[2].split()]
+            self._acknowledger.settle_claimed(acks, again)
+
     def _call(
-        self, names: Sequence[str], credit: int, held: Sequence[int], *, share: bool
+        self, names: Sequence[str], credit: int, held: Sequence[int], acks: Sequence[UnackedMessage], *, share: bool
     ) -> tuple[Sequence[bytes], tuple[Argument, ...]]:  # fmt: skip
         keys: Sequence[bytes]
+        pairs: list[Argument] = []
         if len(names) == 1:
             keys = self._keys.queue(names[0]).claim
+            for unacked in acks:
+                pairs += (1, unacked.tag)
         else:
             keys = [key for name in names for key in self._keys.queue(name).claim]
+            for unacked in acks:
+                pairs += (names.index(unacked.queue) + 1, unacked.tag)
         shares = int(share and len(names) > 1)
-        return keys, (credit, self._visibility_timeout_ms, self._holder, MAX_CLAIMED_BYTES, shares, self._worker, *held)
+        fixed = (credit, self._visibility_timeout_ms, self._holder, MAX_CLAIMED_BYTES, shares, self._worker, len(acks))
+        return keys, (*fixed, *pairs, *held)
 
     def claim_restricted(self, queue: str, count: int, consumer: str, *, credit: int, epoch: bytes) -> RestrictedBatch:
         """Take up to `count` messages of a queue that has rules for its consumers.
@@ -168,6 +205,9 @@ class ClaimCommands:
         Raises:
             redis.exceptions.RedisError: as `translation.translate` names it.
         """
+        if self._acknowledger is not None:
+            # In the claim's write, and before it: the room that they make may be what it looks for.
+            self._acknowledger.flush(buffered=True)
         reply: list[bytes] = self._commands.call(
             self._claim_restricted, self._keys.queue(queue).consumer_keys,
             count, self._visibility_timeout_ms, self._holder, MAX_CLAIMED_BYTES, consumer, credit, epoch,
@@ -209,7 +249,7 @@ def batch_of(reply: Sequence[bytes], names: Sequence[str]) -> Batch:
         return Batch(claimed_messages(reply, names), [])
     if len(names) == 1 and reply[0] == b"1":
         return Batch(claimed_messages(reply, names), list(names))
-    numbers = [int(number) for number in reply[0].split()]
+    numbers = [int(number) for number in reply[0].partition(b"|")[0].split()]
     return Batch(
         claimed_messages(reply, names),
         [names[number - 1] for number in numbers if number > 0],

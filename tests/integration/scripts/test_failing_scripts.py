@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from redis.exceptions import RedisError
 
+from celery_redis_plus.broker.consumers.claims import ClaimCommands
 from celery_redis_plus.broker.publishing import publisher
 from tests.integration.scripts.test_headers import NAMES, READ_ONLY
 from tests.integration.scripts.workshop import LARGE, Workshop
@@ -46,6 +47,14 @@ def bodies(*names: str) -> frozenset[bytes]:
 def dying(shop: Workshop) -> None:
     """Have the held messages die towards a dead-letter exchange."""
     shop.settle("REJECT")
+
+
+def claim_with_acks(shop: Workshop) -> None:
+    """Claim one message; the acks of the held ones go with the claim."""
+    claims = ClaimCommands(shop.commands, shop.keys, holder="holder", visibility_timeout_s=30, acknowledger=shop.acknowledger)
+    for unacked in shop.holding(shop.held):
+        shop.acknowledger.batch_ack(unacked)
+    claims.claim(["q"], 1, share=False)
 
 
 def after(ms: int) -> Callable[[Workshop], None]:
@@ -91,6 +100,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
         Scenario(lambda shop: shop.claim(credit=2)),
         Scenario(lambda shop: shop.claim(), before=after(650_000)),
         Scenario(lambda shop: shop.claim(), arguments=LIMITED),
+        Scenario(claim_with_acks, bodies("held1", "held2")),
     ],
     "publish": [
         Scenario(lambda shop: shop.publish(b"new")),

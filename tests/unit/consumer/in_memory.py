@@ -42,11 +42,14 @@ class InMemoryClaims:
         self.posted: deque[tuple[Sequence[str], int, bool, Any]] = deque()
         #: Settled messages: (settlement, tag).
         self.settled: list[tuple[Settlement, str]] = []
+        #: Batched acks, which a claim takes along.
+        self.acks: InMemoryAcks | None = None
 
     def publish(self, queue: str, *tags: str) -> None:
         self.ready[queue] += tags
 
     def claim(self, queues: Sequence[str], credit: int, *, share: bool, held: Sequence[int] = ()) -> Batch:
+        self._take_acks()
         names = queues[:MAX_QUEUES]
         self.made.append((list(names), credit))
         managed = [name for name in names if name in self.restricted]
@@ -58,6 +61,7 @@ class InMemoryClaims:
         return Batch(found, [name for name in names if self.ready[name] and name not in managed], managed)
 
     def post(self, queues: Sequence[str], credit: int, *, share: bool, held: Sequence[int] = (), done: Any) -> Sequence[str]:
+        self._take_acks()
         self.posted.append((queues, credit, share, done))
         return queues
 
@@ -71,6 +75,7 @@ class InMemoryClaims:
         done(reply, None)
 
     def claim_restricted(self, queue: str, count: int, consumer: str, *, credit: int, epoch: bytes) -> RestrictedBatch:
+        self._take_acks()
         self.made.append(([queue], count))
         state = self.restricted.get(queue, State.PLAIN)
         found = self._take(queue, count) if state in (State.OK, State.PLAIN) else []
@@ -79,6 +84,10 @@ class InMemoryClaims:
 
     def fetch_body(self, message: Claimed) -> bytes | None:
         return None
+
+    def _take_acks(self) -> None:
+        if self.acks is not None:
+            self.acks.flush()
 
     def _take(self, queue: str, count: int) -> list[Claimed]:
         tags = [self.ready[queue].popleft() for _ in range(min(count, len(self.ready[queue])))]
@@ -175,7 +184,7 @@ class InMemoryConnection:
             consumer_heartbeats=SimpleNamespace(run_soon=lambda: None, deregister=lambda *_: None),
             positions=SimpleNamespace(owned=lambda *_: [], find=lambda tag: None),
         )  # fmt: skip
-        self.acknowledger = InMemoryAcks(self.claim_commands, unacked)
+        self.acknowledger = self.claim_commands.acks = InMemoryAcks(self.claim_commands, unacked)
         self.leases = SimpleNamespace(still_holds=lambda message: not message.lease_lost)
         self.queues = SimpleNamespace(read=lambda queue: None, arguments=lambda queue: None)
         self.consumers = SimpleNamespace(
