@@ -14,16 +14,26 @@ from tests.support.waiting import wait_until
 
 
 def ack_calls(channel, monkeypatch):
-    """Return a list of the tags of each ack call that leaves from now on."""
+    """Return a list of the tags that each call acks from now on: a call of `ack`, or of `claim`, which carries acks."""
     commands, calls = channel.session.commands, []
-    post = commands.send_nowait
+    send, call = commands.send_nowait, commands.call
 
-    def note(script, keys, *tags, **options):
+    def note(script, arguments):
         if script.name == "ack":
-            calls.append(tags)
-        post(script, keys, *tags, **options)
+            calls.append(arguments)
+        elif script.name == "claim" and (count := arguments[6]):
+            calls.append(arguments[8 : 7 + 2 * count : 2])
 
-    monkeypatch.setattr(commands, "send_nowait", note)
+    def noted_send(script, keys, *arguments, **options):
+        note(script, arguments)
+        send(script, keys, *arguments, **options)
+
+    def noted_call(script, keys, *arguments):
+        note(script, arguments)
+        return call(script, keys, *arguments)
+
+    monkeypatch.setattr(commands, "send_nowait", noted_send)
+    monkeypatch.setattr(commands, "call", noted_call)
     return calls
 
 
