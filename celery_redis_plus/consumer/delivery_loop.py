@@ -194,15 +194,18 @@ class DeliveryLoop:
                 connection.check()
             began = time.monotonic()
             service.delivering.begin(connection.id)
+            outer, self._in_tick, connection.loop_thread = (self._in_tick, connection.loop_thread), True, threading.get_ident()
             try:
                 if self._deliver_one():
                     if self._broadcasts_in_a_row:
                         self._deliver_burst(until=began + TICK_BUDGET_S)
                     return True
             finally:
+                self._in_tick, connection.loop_thread = outer
                 service.delivering.end()
             if connection.reader.apply_changes() or self.fetcher.claim():
                 continue
+            connection.acknowledger.flush()
             self._start_waits()
             left = HEALTH_S if deadline is None else deadline - time.monotonic()
             rest_s = connection.reader.rest_s() or HEALTH_S
