@@ -65,8 +65,9 @@ def test_worker_survives_forced_disconnects(*, pool, full, own_server, ledger, c
         sent += 1
 
     with own_server.client() as client:
-        for _ in range(20):
-            send()
+        for number in range(20):
+            # Two at once, each on a thread of its own: a pool makes its second thread when the first one is busy.
+            send(0.5 if number < 2 else 0)
         wait_until(lambda: len(ledger.ended()) == sent, 20, worker.tail)
         before = settled(app, worker)
         kinds = Counter()
