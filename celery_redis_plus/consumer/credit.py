@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from celery_redis_plus.broker.consumers.unacked import Unacked
 
 
@@ -26,6 +28,12 @@ class Credit(Protocol):
 
     def unsettled(self) -> list[Unacked]:
         """Return the records of what is delivered and not settled, in the order of delivery."""
+
+    def give_back(self, delivered: Iterable[Unacked]) -> None:
+        """Give deliveries back, waiting for the server's answer. Raises as `CommandConnection.call` does."""
+
+    def forget(self) -> None:
+        """Leave what is unsettled to others."""
 
     def ack(self, delivery_tag: str) -> None:
         """Settle a message as done."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 #: Makes a payload of a stream's entry and a delivery tag; the third argument tells whether it is delivered again.
-Decode = Callable[["Entry", str, bool], Payload]
+DecodeBroadcast = Callable[["Entry", str, bool], Payload]
 
 
 class FanoutConsumer:
@@ -33,7 +33,7 @@ class FanoutConsumer:
         credit: Credit,
         consumed: Mapping[str, Deliver],
         *,
-        decode: Decode,
+        decode: DecodeBroadcast,
     ) -> None:
         """Read nothing yet.
 

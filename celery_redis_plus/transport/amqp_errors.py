@@ -67,3 +67,16 @@ def as_channel_errors(method: Callable[P, R]) -> Callable[P, R]:
             raise as_channel_error(error, f"Channel.{method.__name__}") from error
 
     return wrapped
+
+
+def amqp_method(method: Callable[P, R]) -> Callable[P, R]:
+    """Let a channel's method work while the channel is open, and raise its broker errors by `as_channel_error`."""
+    translated = as_channel_errors(method)
+
+    @functools.wraps(method)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        channel: Any = args[0]
+        channel.check_open()
+        return translated(*args, **kwargs)
+
+    return checked

@@ -58,6 +58,8 @@ NO_EFFECT_ON_FANOUT = (
 REFUSED_ON_FANOUT = ("x-max-pending", "x-throttle", "x-accept-types")
 REFUSED_OVERFLOWS = ("reject-publish", "reject-publish-dlx", "block")
 
+#: Consumer priorities go from minus this to this.
+MAX_CONSUMER_PRIORITY = 1_000_000
 #: What this process has warned of: (kind, queue, argument).
 _reported: set[tuple[Hashable, ...]] = set()
 
@@ -96,6 +98,24 @@ def check_consumer_arguments(queue: str, arguments: Mapping[str, Any]) -> None:
         if name not in HARMLESS_CONSUMER_ARGUMENTS:
             raise InvalidArgument(f"{what}, which is unknown here; allowed is 'x-priority'")
         _warn_once(("consumer", queue, name), f"{what}, and has no effect; allowed is 'x-priority'")
+
+
+def consumer_priority(queue: str, arguments: Mapping[str, Any] | None, default: int) -> int:
+    """Return the argument `x-priority` of a consumer of `queue`, or else `default`.
+
+    Raises:
+        InvalidArgument: it is no whole number, or too large; or as `check_consumer_arguments`.
+    """
+    check_consumer_arguments(queue, arguments or {})
+    priority = (arguments or {}).get("x-priority")
+    if priority is None:
+        return default
+    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > MAX_CONSUMER_PRIORITY:
+        raise InvalidArgument(
+            f"argument 'x-priority' of a consumer of queue {queue!r} is {priority!r}; allowed is a whole number from "
+            f"{-MAX_CONSUMER_PRIORITY} to {MAX_CONSUMER_PRIORITY}"
+        )
+    return priority
 
 
 def check_queue_arguments(queue: str, declared: QueueArguments) -> None:

@@ -1,26 +1,34 @@
-"""kombu's channel on our broker: a thin layer that gives each subject to its part."""
+"""kombu's channel on our broker: AMQP's methods as kombu calls them. Each subject is the work of one part."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from amqp.protocol import queue_declare_ok_t
 from kombu.transport import virtual
+from kombu.transport.base import to_rabbitmq_queue_arguments
+from kombu.utils.uuid import uuid
 
-from celery_redis_plus.broker.consumers.active_tasks import inactive
 from celery_redis_plus.connection import forks
+from celery_redis_plus.consumer.channel_consumers import ChannelConsumers
 from celery_redis_plus.errors import ServerUnreachable
-from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS, channel_error
-from celery_redis_plus.transport.declaring import Declaring
-from celery_redis_plus.transport.delivered_message import Message
-from celery_redis_plus.transport.publishing import Publishing
+from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS, amqp_method, channel_error
+from celery_redis_plus.transport.arguments import consumer_priority
+from celery_redis_plus.transport.declarations import ExchangeOperations, QueueOperations
+from celery_redis_plus.transport.delivered_message import Message as DeliveredMessage
+from celery_redis_plus.transport.delivered_message import broadcast_payload, payload_of
+from celery_redis_plus.transport.publishing import ExchangePublisher
 from celery_redis_plus.transport.qos import QoS
-from celery_redis_plus.transport.settling import Settlements
-from celery_redis_plus.transport.single_get import SingleGet
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.unacked import Unacked
+    from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber, SubscriberDeath
+    from celery_redis_plus.broker.queues.counters import Counters
+    from celery_redis_plus.broker.queues.queues import Sizes
     from celery_redis_plus.connection.persistent_connection import PersistentConnection
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
-    from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
+    from celery_redis_plus.consumer.queue_consumers import Payload
     from celery_redis_plus.transport.transport import Transport
 
 
@@ -35,39 +43,42 @@ class _Socket:
         return self._commands.connection
 
 
-class Channel(Publishing, SingleGet, Settlements, Declaring, virtual.Channel):
-    """A channel; all channels of a connection share its session and its delivery_loop."""
+class Channel(virtual.Channel):
+    """A channel; all channels of a connection share its session and its delivery loop."""
 
-    Message = Message
+    Message = DeliveredMessage
     QoS = QoS
     supports_fanout = True
     do_restore = True
     max_priority = 255
+    closed: bool
 
     def __init__(self, connection: Transport, **kwargs: Any) -> None:
         """Open a channel on `connection`, kombu's name for the transport."""
-        self.session: BrokerConnection = connection.session
-        self.delivery_loop: DeliveryLoop = connection.delivery_loop
+        session: BrokerConnection = connection.session
+        self.session, self.delivery_loop = session, connection.delivery_loop
         super().__init__(connection, **kwargs)
-        self._init_consuming()
         # kombu's virtual channel encodes bodies to text; ours are bytes all the way.
         self.body_encoding = None
-        self.client = _Socket(self.session.commands)
-        self.subclient = _Socket(self.session.wakeup_connection)
-        self.delivery_loop.add(self.queue_consumers)
+        self.client = _Socket(session.commands)
+        self.subclient = _Socket(session.wakeup_connection)
+        self._consumed = ChannelConsumers(
+            session, self.delivery_loop, self.qos, decode=payload_of, decode_broadcast=broadcast_payload
+        )
+        self.queue_consumers, self.fanout_consumer = self._consumed.queues, self._consumed.fanout
+        self._publisher = ExchangePublisher(session)
+        self._exchanges = ExchangeOperations(session)
+        self._queues = QueueOperations(session, self.fanout_consumer, connection.read_broadcasts_again)
         forks.on_fork_in_child(self)
 
-    def _check_open(self) -> None:
-        if self.closed and not self.session.commands.connected:
-            # As py-amqp: kombu's retry opens a new connection for this, and repeats a channel's error on the same channel.
-            raise ServerUnreachable(f"the channel was closed with its connection to {self.session.address.display()}")
-        if self.closed:
+    def check_open(self) -> None:
+        """Raise ServerUnreachable where the channel is closed with its connection, else a ChannelError where it is closed."""
+        if not self.closed:
+            return
+        if self.session.commands.connected:
             raise channel_error("the channel is closed; open a new one with connection.channel()", 504, "Channel")
-
-    def drain_events(self, timeout: float | None = None, callback: Any = None) -> None:
-        """Deliver one message to this connection's consumers. Raises TimeoutError where none comes in time."""
-        self._check_open()
-        self.connection.drain_events(self.connection, timeout=timeout)
+        # As py-amqp: kombu's retry opens a new connection for this, and repeats a channel's error on the same channel.
+        raise ServerUnreachable(f"the channel was closed with its connection to {self.session.address.display()}")
 
     def close(self) -> None:
         """Close the channel.
@@ -78,57 +89,314 @@ class Channel(Publishing, SingleGet, Settlements, Declaring, virtual.Channel):
         if self.closed:
             return
         self.closed = True
-        self.delivery_loop.discard(self.queue_consumers)
-        session = self.session
         try:
-            if session.broken:
-                self._abandon()
-            else:
-                self.delivery_loop.fetcher.pending.finish()
-                self._leave()
+            self._consumed.close()
         except CONNECTION_ERRORS:
-            session.abandon()
-            self._abandon()
+            self.session.abandon()
+            self._consumed.abandon()
         finally:
-            self._consumer_queues.clear()
-            self.queue_consumers.clear()
+            self._consumed.clear()
             if self.connection is not None:
                 self.connection.close_channel(self)
 
     def forked(self) -> None:
         """Leave what was delivered to the parent, in a child."""
-        self._getting.clear()
-        self.qos.forget()
+        self._consumed.forked()
 
-    def _leave(self) -> None:
-        """Close in order, while the server answers."""
-        active_tasks = self.session.service.active_tasks
-        delivered = self.qos.unsettled()
-        # Before others may claim: what goes back comes before what is newer.
-        if active_tasks is None:
-            self.qos.give_back(delivered)
-        elif active_tasks.is_stopping():
-            self.qos.give_back(inactive(delivered, active_tasks))
-        for tag in list(self._consumer_queues):
-            self.basic_cancel(tag)
-        for queue in self._getting:
-            self.session.service.watched.remove(queue, self.session.id)
-            self._leave_queue(queue)
-        self.queue_consumers.release_buffered()
-        # The session lives, and other channels use it: nothing but this channel's own deliveries is left to the duties.
-        left = self.qos.unsettled()
-        self.qos.forget()
-        if left:
-            self.session.service.unacked_messages.orphan(left)
+    # -- publish ----------------------------------------------------------------------------------------------------------
 
-    def _abandon(self) -> None:
-        """Leave what a broken session has not settled to the duties, which outlive the connection."""
-        delivered = self.qos.unsettled()
-        session = self.session
-        for queue in self._getting:
-            session.service.watched.remove(queue, session.id)
-        self.fanout_consumer.orphan()
-        queues = {*self.queue_consumers.strike_off(), *self._getting}
-        self.qos.forget()
-        if queues or delivered:
-            session.service.unacked_messages.abandon(session.id, queues, delivered)
+    def prepare_message(
+        self,
+        body: Any,
+        priority: Any = None,
+        content_type: str | None = None,
+        content_encoding: str | None = None,
+        headers: dict[str, Any] | None = None,
+        properties: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Return a message as kombu's transports pass it around; `properties` stays the same dict, even an empty one."""
+        if properties is None:
+            properties = {}
+        properties.setdefault("delivery_info", {})
+        properties.setdefault("priority", priority or self.default_priority)
+        return {
+            "body": body,
+            "content-encoding": content_encoding,
+            "content-type": content_type,
+            "headers": headers or {},
+            "properties": properties,
+        }
+
+    def basic_publish(
+        self, message: dict[str, Any], exchange: str = "", routing_key: str = "", mandatory: bool = False, **kwargs: Any
+    ) -> str | None:
+        """Publish a message, and return when the server has confirmed it.
+
+        Returns:
+            None; or, for a message with an `x-deduplication-id`, the id of the one that stands for it already: it was not stored.
+
+        Raises:
+            InvalidPriority, InvalidEta, InvalidQueueName, MessageTooLarge: the message cannot be published as it is.
+            InvalidArgument: an option that only `celery_redis_plus.publish` understands.
+            ChannelError: the channel is closed; or nothing takes the message and it is `mandatory`.
+            NotReplicated: the message is stored, on fewer replicas than `wait_replicas` asks for.
+            PublishRefused: a queue does not take it: it is full, or accepts other types. Other queues that the exchange routes
+                it to have it all the same.
+            redis.exceptions.RedisError: as `translation.translate` names it. kombu's retry may repeat the publish: it stays one.
+        """
+        if self.closed:
+            self.check_open()
+        if kwargs.get("immediate"):
+            text = "NOT_IMPLEMENTED - immediate=True is not supported, as in RabbitMQ; allowed is mandatory=True"
+            raise channel_error(text, 540, "Channel.basic_publish")
+        return self._publisher.publish(message, exchange, routing_key, mandatory=mandatory)
+
+    # -- consume ----------------------------------------------------------------------------------------------------------
+
+    @amqp_method
+    def basic_consume(
+        self,
+        queue: str,
+        no_ack: bool = False,
+        callback: Callable[[Any], Any] | None = None,
+        consumer_tag: str | None = None,
+        exclusive: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> str:
+        """Deliver the messages of `queue` to `callback` from now on; return the consumer's tag.
+
+        Args:
+            queue: its name.
+            no_ack: a delivered message counts as settled.
+            callback: called with each message.
+            consumer_tag: None makes one.
+            exclusive: consume the queue alone.
+            arguments: `x-priority`, a whole number (0 where it is missing): consumers with a higher one get every message while
+                they have credit, as in RabbitMQ (https://www.rabbitmq.com/docs/consumer-priority).
+            kwargs: what kombu passes to other transports.
+
+        Raises:
+            InvalidArgument: `x-priority` is no whole number, or there is an argument that is unknown here.
+            ChannelError: 403: another consumer has the queue alone, or this one wants to and there are others; 405: another
+                connection declared it with `exclusive=True`.
+        """
+        tag = consumer_tag or uuid()
+        priority = consumer_priority(queue, arguments, self.session.options.consumer_priority)
+
+        def deliver(payload: Payload, unacked: Unacked | None) -> Any:
+            message = DeliveredMessage(payload, channel=self, unacked=unacked)
+            message.queue = queue
+            if unacked is not None:
+                self.qos.deliver(message, unacked)
+            return callback(message) if callback is not None else None
+
+        self._consumed.consume(queue, tag, deliver, priority=priority, exclusive=exclusive, no_ack=no_ack)
+        return tag
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        """End a consumer. What it has claimed and nobody has seen goes back in place at once."""
+        self._consumed.cancel(consumer_tag)
+
+    @amqp_method
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> DeliveredMessage | None:
+        """Return the queue's first message, or None.
+
+        Raises:
+            ChannelError: the channel is closed; 403: another consumer has the queue alone; 405: it has a single active consumer.
+        """
+        found = self._consumed.get(queue)
+        if found is None:
+            return None
+        payload, unacked = found
+        message = DeliveredMessage(payload, channel=self, unacked=unacked)
+        self.qos.deliver(message, unacked)
+        if no_ack:
+            self.qos.ack(unacked.tag)
+        return message
+
+    def drain_events(self, timeout: float | None = None, callback: Any = None) -> None:
+        """Deliver one message to this connection's consumers. Raises TimeoutError where none comes in time."""
+        self.check_open()
+        self.connection.drain_events(self.connection, timeout=timeout)
+
+    # -- settle -----------------------------------------------------------------------------------------------------------
+
+    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
+        """Settle a message as done; `multiple`: and all that were delivered before it.
+
+        Works on a closed channel too: a task that outlived its connection is settled all the same.
+        """
+        for tag in self.qos.up_to(delivery_tag) if multiple else (delivery_tag,):
+            self.qos.ack(tag)
+
+    def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Settle a message that was not done: with `requeue` back in place, else to the queue's dead letters."""
+        self.qos.reject(delivery_tag, requeue=requeue)
+
+    @amqp_method
+    def basic_recover(self, requeue: bool = False) -> None:
+        """Give everything delivered and not settled back, to whoever claims it next."""
+        if not requeue:
+            raise channel_error("basic.recover without requeue is not supported", 540, "Channel.basic_recover")
+        self.qos.restore_unacked()
+
+    @amqp_method
+    def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
+        """Set how many messages may be delivered and not settled; 0 is no limit."""
+        self.qos.prefetch_count = prefetch_count or 0
+        self.session.waker.wake()
+
+    # -- exchanges --------------------------------------------------------------------------------------------------------
+
+    @amqp_method
+    def exchange_declare(
+        self,
+        exchange: str | None = None,
+        type: str | None = "direct",  # noqa: A002 - kombu's name
+        durable: bool = False,
+        auto_delete: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        nowait: bool = False,
+        passive: bool = False,
+    ) -> None:
+        """Declare an exchange; `passive` only asks whether it exists.
+
+        Raises:
+            ChannelError: it exists with another declaration (406), or does not exist (404, `passive`).
+        """
+        kind = type or "direct"
+        name = exchange or f"amq.{kind}"
+        if passive:
+            self._exchanges.check(name)
+        else:
+            self._exchanges.declare(name, kind, arguments or {}, durable=durable, auto_delete=auto_delete)
+
+    @amqp_method
+    def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
+        """Delete an exchange and its bindings; its queues stay. `if_unused`: only if nothing is bound to it."""
+        self._exchanges.delete(exchange, if_unused=if_unused)
+
+    def exchange_bind(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse: exchanges cannot be bound to exchanges."""
+        raise NotImplementedError("exchange-to-exchange bindings are not supported: bind the queue to both exchanges")
+
+    exchange_unbind = exchange_bind
+
+    @amqp_method
+    def list_bindings(self) -> Iterator[tuple[str, str, str]]:
+        """Return (queue, exchange, routing key) of every binding."""
+        return self._exchanges.all_bindings()
+
+    @amqp_method
+    def get_exchanges(self) -> list[str]:
+        """Return the names of all declared exchanges."""
+        return self._exchanges.names()
+
+    @amqp_method
+    def get_table(self, exchange: str) -> list[tuple[str, None, str]]:
+        """Return an exchange's bindings as kombu's transports do: (routing key, None, queue)."""
+        return [(binding.routing_key, None, binding.queue) for binding in self._exchanges.bindings(exchange)]
+
+    @amqp_method
+    def fanout_subscribers(self, exchange: str) -> list[Subscriber]:
+        """Return who subscribes to a fanout exchange, in all processes, and how far each one is; the slowest first.
+
+        What this process has processed since its last report, a second ago at most, is not in it.
+        Raises ChannelError where there is no such exchange (404), or it is no fanout exchange (406).
+        """
+        return self._exchanges.subscribers(exchange)
+
+    @amqp_method
+    def fanout_deaths(self, exchange: str, since_ms: int = 0) -> list[SubscriberDeath]:
+        """Return the subscribers of a fanout exchange that were declared dead after `since_ms`, in the last ten minutes.
+
+        `since_ms` is ms since the epoch on the server's clock, such as the last death's `at_ms`. Raises as `fanout_subscribers`.
+        """
+        return self._exchanges.deaths(exchange, since_ms)
+
+    # -- queues -----------------------------------------------------------------------------------------------------------
+
+    def prepare_queue_arguments(self, arguments: Mapping[str, Any], **kwargs: Any) -> Any:
+        """Return kombu's own queue options as `x-*` arguments."""
+        return to_rabbitmq_queue_arguments(arguments, **kwargs)
+
+    @amqp_method
+    def queue_declare(
+        self,
+        queue: str | None = None,
+        passive: bool = False,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        nowait: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> queue_declare_ok_t:
+        """Declare a queue and return its name, its ready messages and its consumers.
+
+        Raises:
+            ChannelError: it exists with other arguments (406), or does not exist (404, `passive`); another connection declared it
+                with `exclusive=True` (405).
+        """
+        name = queue or f"amq.gen-{uuid()}"
+        if passive:
+            return queue_declare_ok_t(name, *self._queues.look_up(name))
+        ready = self._queues.declare(name, arguments, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
+        return queue_declare_ok_t(name, ready, 0)
+
+    @amqp_method
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> int:
+        """Delete a queue, its messages and its bindings; return how many ready messages went with it."""
+        return self._queues.delete(queue, if_unused=if_unused, if_empty=if_empty)
+
+    def after_reply_message_received(self, queue: str) -> None:
+        """Delete a reply queue that has served."""
+        self.queue_delete(queue)
+
+    @amqp_method
+    def queue_purge(self, queue: str, **kwargs: Any) -> int:
+        """Remove all waiting messages, ready and delayed; return how many."""
+        return self._queues.purge(queue)
+
+    @amqp_method
+    def queue_sizes(self, queue: str) -> Sizes:
+        """Return how many messages a queue has: ready, delayed, unacked."""
+        return self._queues.sizes(queue)
+
+    @amqp_method
+    def queue_counters(self, queue: str) -> Counters:
+        """Return what has happened in a queue since it was declared, and what is in it, in one round trip.
+
+        Raises:
+            ChannelError: there is no such queue (404), or the channel is closed.
+        """
+        return self._queues.counters(queue)
+
+    @amqp_method
+    def queue_bind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Bind a queue to an exchange. On a fanout exchange, broadcasts are read from this moment on.
+
+        Raises:
+            ChannelError: the exchange is a fanout, and the queue has an argument that no broadcast heeds (406).
+        """
+        self._queues.bind(queue, exchange or "amq.direct", routing_key or "", arguments or {})
+
+    @amqp_method
+    def queue_unbind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Remove a binding; one that does not exist is passed over."""
+        self._queues.unbind(queue, exchange or "amq.direct", routing_key or "", arguments or {})

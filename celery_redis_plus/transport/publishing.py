@@ -1,4 +1,4 @@
-"""The part of a channel that publishes."""
+"""Publishes what a channel is given: prepares the message, and routes it by the bindings of its exchange."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from celery_redis_plus.errors import BrokerError, InvalidArgument, MessageNotAcc
 from celery_redis_plus.event_log.metadata import describe
 from celery_redis_plus.stored_message import BODY_SEPARATOR, Outgoing
 from celery_redis_plus.transport import codec
-from celery_redis_plus.transport.amqp_errors import as_channel_error, channel_error
+from celery_redis_plus.transport.amqp_errors import as_channel_error
 from celery_redis_plus.transport.arguments import PASSED_ON, check_properties
 
 if TYPE_CHECKING:
@@ -38,66 +38,18 @@ LOCAL_PROPERTIES = frozenset({ATTEMPT, TRACK, "delivery_tag", "body_encoding", "
 duplicate_tasks: ContextVar[dict[str, str] | None] = ContextVar("standing_tasks", default=None)
 
 
-class Publishing:
-    """Publishes messages to queues and broadcasts to fanout exchanges."""
+class ExchangePublisher:
+    """Publishes messages to exchanges: to the queues that are bound to them, or to a fanout exchange's stream."""
 
-    session: BrokerConnection
-    closed: bool
-    default_priority = 0
+    def __init__(self, connection: BrokerConnection) -> None:
+        """Publish over `connection`."""
+        self._connection = connection
 
-    def _check_open(self) -> None:
-        raise NotImplementedError
-
-    def prepare_message(
-        self,
-        body: Any,
-        priority: Any = None,
-        content_type: str | None = None,
-        content_encoding: str | None = None,
-        headers: dict[str, Any] | None = None,
-        properties: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """Return a message as kombu's transports pass it around; `properties` stays the same dict, even an empty one."""
-        if properties is None:
-            properties = {}
-        properties.setdefault("delivery_info", {})
-        properties.setdefault("priority", priority or self.default_priority)
-        return {
-            "body": body,
-            "content-encoding": content_encoding,
-            "content-type": content_type,
-            "headers": headers or {},
-            "properties": properties,
-        }
-
-    def basic_publish(
-        self, message: dict[str, Any], exchange: str = "", routing_key: str = "", mandatory: bool = False, **kwargs: Any
-    ) -> str | None:
-        """Publish a message, and return when the server has confirmed it.
-
-        Returns:
-            None; or, for a message with an `x-deduplication-id`, the id of the one that stands for it already: it was not stored.
-
-        Raises:
-            InvalidPriority, InvalidEta, InvalidQueueName, MessageTooLarge: the message cannot be published as it is.
-            InvalidArgument: an option that only `celery_redis_plus.publish` understands.
-            ChannelError: the channel is closed; or nothing takes the message and it is `mandatory`.
-            NotReplicated: the message is stored, on fewer replicas than `wait_replicas` asks for.
-            PublishRefused: a queue does not take it: it is full, or accepts other types. Other queues that the exchange routes
-                it to have it all the same.
-            redis.exceptions.RedisError: as `translation.translate` names it. kombu's retry may repeat the publish: it stays one.
-        """
-        if self.closed:
-            self._check_open()
+    def publish(self, message: dict[str, Any], exchange: str, routing_key: str, *, mandatory: bool) -> str | None:
+        """Publish a message, and return when the server has confirmed it. Returns and raises as `Channel.basic_publish`."""
         properties = message["properties"]
         if not PASSED_ON.issuperset(properties):
             check_properties(properties, message["headers"], LOCAL_PROPERTIES)
-        if kwargs.get("immediate"):
-            raise channel_error(
-                "NOT_IMPLEMENTED - immediate=True is not supported, as in RabbitMQ; allowed is mandatory=True",
-                540,
-                "Channel.basic_publish",
-            )
         # Taken out at once: when the outcome is known, the same dict may carry another message.
         attempt: PublishAttempt = properties.pop(ATTEMPT, None) or PublishAttempt()
         properties["delivery_info"] = {**properties.get("delivery_info", {}), "exchange": exchange, "routing_key": routing_key}
@@ -106,7 +58,7 @@ class Publishing:
         except PublishRefused:
             # The outcome is known, too.
             if not exchange:
-                self.session.tracking.refused(properties, routing_key)
+                self._connection.tracking.refused(properties, routing_key)
             raise
         except BrokerError as error:
             properties[ATTEMPT] = attempt
@@ -115,7 +67,7 @@ class Publishing:
             properties[ATTEMPT] = attempt
             raise
         if attempt.tags is not None:
-            self.session.tracking.queued(properties, attempt.tags)
+            self._connection.tracking.queued(properties, attempt.tags)
         if attempt.duplicate_task is not None and (asked := duplicate_tasks.get()) is not None:
             asked[message["headers"].get("id")] = attempt.duplicate_task
         return attempt.duplicate_of
@@ -127,7 +79,7 @@ class Publishing:
         must_route = mandatory or (exchange != "" and self._has_alternate(exchange))
         if TRACK in message["properties"]:
             self._track(message, exchange, routing_key, attempt)
-        publisher = self.session.publisher
+        publisher = self._connection.publisher
         if exchange:
             routed = self._take(message, exchange, routing_key, attempt, mandatory=must_route)
         else:
@@ -139,49 +91,50 @@ class Publishing:
 
     def _has_alternate(self, exchange: str) -> bool:
         """Return whether the exchange has an alternate exchange, for messages that it cannot route."""
-        record = self.session.bindings.record(exchange)
+        record = self._connection.bindings.record(exchange)
         return record is not None and record.alternate_exchange is not None
 
     def _track(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt) -> None:
         """Begin to track the deliveries of a message."""
-        broadcast = bool(exchange) and self.session.bindings.is_fanout(exchange)
+        broadcast = bool(exchange) and self._connection.bindings.is_fanout(exchange)
         recipients = self._recipients(exchange, routing_key, message["headers"], broadcast=broadcast)
         payload = self._stream_payload(message) if broadcast else b""
-        self.session.tracking.begin(message, attempt, recipients, payload)
+        self._connection.tracking.begin(message, attempt, recipients, payload)
 
     def _recipients(
         self, exchange: str, routing_key: str, headers: Mapping[str, Any], *, broadcast: bool
     ) -> Sequence[str]:  # fmt: skip
         """Return who gets a message: queues, or subscribers of a fanout exchange by their ids in the register."""
-        session = self.session
+        connection = self._connection
         if broadcast:
-            subscribers = session.registry.subscribers(session.fanout_keys(exchange))
+            subscribers = connection.registry.subscribers(connection.fanout_keys(exchange))
             return [subscriber.id for subscriber in subscribers if subscriber.state != "left"]
-        return session.bindings.refresh(exchange).route(routing_key, headers) if exchange else [routing_key]
+        return connection.bindings.refresh(exchange).route(routing_key, headers) if exchange else [routing_key]
 
     def _take(
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
     ) -> bool:  # fmt: skip
         """Give a message to an exchange that has a name; return False where nobody gets it there, and it is not kept."""
-        session = self.session
-        if not session.bindings.is_fanout(exchange):
+        connection = self._connection
+        if not connection.bindings.is_fanout(exchange):
             return self._route(message, exchange, routing_key, attempt)
         payload = self._stream_payload(message)
-        return session.publisher.to_stream(session.target(exchange), payload, routing_key or "", attempt, mandatory=mandatory)
+        target = connection.target(exchange)
+        return connection.publisher.to_stream(target, payload, routing_key or "", attempt, mandatory=mandatory)
 
     def _take_alternately(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt) -> bool:
         """Give a message to the alternate exchanges, one after the other, until one has somebody for it."""
-        others = self.session.bindings.alternates(exchange) if exchange else ()
+        others = self._connection.bindings.alternates(exchange) if exchange else ()
         return any(self._take(message, other, routing_key, attempt, mandatory=True) for other in others)
 
     def _route(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt) -> bool:
         """Give a message to the queues that are bound to an exchange; return False where none takes it."""
-        bindings, publisher = self.session.bindings, self.session.publisher
+        bindings, publisher = self._connection.bindings, self._connection.publisher
         headers = message["headers"]
 
         def still_bound(queue: str) -> bool:
             """Make a queue that has no record, unless it was deleted: then its binding, which we remember, is gone with it."""
-            return queue in bindings.refresh(exchange).route(routing_key, headers) and self.session.queues.revive(queue)
+            return queue in bindings.refresh(exchange).route(routing_key, headers) and self._connection.queues.revive(queue)
 
         queues = bindings.route(exchange, routing_key, headers)
         check = bindings.check(exchange) if queues else None
@@ -193,7 +146,7 @@ class Publishing:
             except PublishRefused as error:
                 # As in AMQP: each queue decides for itself, and the publisher hears of a refusal.
                 refused = error
-                self.session.tracking.refused(message["properties"], queue)
+                self._connection.tracking.refused(message["properties"], queue)
         if check is not None and check.moved:
             for queue in bindings.refresh(exchange).route(routing_key, headers):
                 if queue not in queues:
@@ -206,28 +159,28 @@ class Publishing:
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
     ) -> None:  # fmt: skip
         """Say, count and keep what nobody takes."""
-        session = self.session
-        broadcast = bool(exchange) and session.bindings.is_fanout(exchange)
+        connection = self._connection
+        broadcast = bool(exchange) and connection.bindings.is_fanout(exchange)
         reason = NO_SUBSCRIBERS if broadcast else UNROUTABLE
         text = f"no queue takes a message to exchange {exchange!r} with routing key {routing_key!r}"
         if broadcast:
             text = f"nobody subscribes to exchange {exchange!r}"
         if mandatory:
             raise Unroutable(f"{text}; it was not stored (mandatory)")
-        fallback = None if broadcast or not exchange else session.options.deadletter_queue
+        fallback = None if broadcast or not exchange else connection.options.deadletter_queue
         if fallback:
             logger.warning("%s: it goes to %r", text, fallback)
-            session.publisher.to_queue(fallback, self._outgoing(message, fallback), attempt)
+            connection.publisher.to_queue(fallback, self._outgoing(message, fallback), attempt)
         elif not exchange:
             # Its queue was transient and is gone, a client that has left: such queues keep no dead letters.
-            session.unroutable.count()
+            connection.unroutable.count()
             logger.warning("%s: it is dropped and counted (mandatory=True makes it an error)", text)
-        elif session.ignores_unroutable(exchange):
-            session.unroutable.count()
+        elif connection.ignores_unroutable(exchange):
+            connection.unroutable.count()
             logger.debug("%s: it is counted (option ignore_unroutable_exchanges)", text)
         else:
-            session.queues.ensure_swept_once(UNDELIVERED)
-            session.unroutable.keep(self._outgoing(message, UNDELIVERED), attempt, reason)
+            connection.queues.ensure_swept_once(UNDELIVERED)
+            connection.unroutable.keep(self._outgoing(message, UNDELIVERED), attempt, reason)
             logger.warning("%s: it is a dead letter of %r now (reason %s)", text, UNDELIVERED, reason)
         if broadcast:
             # It may be in its stream already, for those who come back; a retry shall not ask again.
@@ -235,26 +188,30 @@ class Publishing:
 
     def _outgoing(self, message: dict[str, Any], queue: str) -> Outgoing:
         properties = message["properties"]
-        acceptance = self.session.acceptance
+        acceptance = self._connection.acceptance
         if acceptance.queues:
             try:
                 acceptance.check(queue, message)
             except MessageNotAccepted:
-                self.session.publisher.count(queue, "rejected", existing=True)
+                self._connection.publisher.count(queue, "rejected", existing=True)
                 raise
-        known = self.session.queues.known(queue)
+        queues = self._connection.queues
+        known = queues.cached(queue) or queues.read(queue)
         priority = properties.get("priority")
         if priority != 0 or type(priority) is not int:
             # All but what most messages have, and no queue caps.
             properties["priority"] = check_priority(priority)
             limit = None if known is None else known.arguments.max_priority
             priority = check_priority(priority, limit)
-        ranks = RANKS[self.session.options.priority_order or "high-first"]
+        ranks = RANKS[self._connection.options.priority_order or "high-first"]
         headers, body = message["headers"], _body(message["body"])
         eta = _eta(properties, headers)
         life = ""
         if "expiration" in properties or headers.get("expires") is not None:
             life = self._life(queue, properties, headers)
+        deduplication = None
+        if "x-deduplication-id" in headers:
+            deduplication = deduplication_of(headers, self._connection.keys.queue(queue))
         outgoing = Outgoing(
             envelope=self._envelope(message, priority),
             body=body,
@@ -262,7 +219,7 @@ class Publishing:
             eta=eta,
             life=life,
             source_message=message,
-            deduplication=deduplication_of(headers, self.session.keys.queue(queue)) if "x-deduplication-id" in headers else None,
+            deduplication=deduplication,
             describe=partial(describe, headers, properties, eta_ms=eta, body_size=len(body)),
         )
         if known is not None and (priority or life):
@@ -272,7 +229,7 @@ class Publishing:
 
     def _prepare_again(self, message: dict[str, Any], queue: str) -> Outgoing:
         """Prepare a message by the queue's record as it is now."""
-        self.session.queues.read(queue)
+        self._connection.queues.read(queue)
         return self._outgoing(message, queue)
 
     def _life(self, queue: str, properties: Mapping[str, Any], headers: Mapping[str, Any]) -> str:
@@ -281,7 +238,7 @@ class Publishing:
         expires = headers.get("expires") if "task" in headers else None
         if expiration is None and expires is None:
             return ""
-        self.session.queues.ensure_swept_once(queue)
+        self._connection.queues.ensure_swept_once(queue)
         return lifetime(expiration, expires)
 
     def _stream_payload(self, message: dict[str, Any]) -> bytes:

@@ -153,6 +153,11 @@ class QoS(virtual.QoS):
         """Return the records of what is delivered and not settled, in the order of delivery."""
         return list(self._delivered.values())
 
+    def up_to(self, tag: str) -> list[str]:
+        """Return the tags of what was delivered before `tag` and is not settled, and `tag`."""
+        tags = [unacked.tag for unacked in self.unsettled()]
+        return tags[: tags.index(tag) + 1] if tag in tags else [tag]
+
     def forget(self) -> None:
         """Leave what is unsettled to others."""
         self._delivered.clear()

@@ -141,6 +141,11 @@ class Transport(virtual.Transport):
         transport.channels.append(channel)
         return channel
 
+    def read_broadcasts_again(self, queue: str) -> None:
+        """Let all channels that consume a queue read what it is bound to now."""
+        for channel in self.channels:
+            channel.fanout_consumer.read(queue)
+
     def close_channel(self, channel: BrokerChannel) -> None:
         """Forget a closed channel."""
         super().close_channel(channel)

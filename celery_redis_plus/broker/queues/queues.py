@@ -69,6 +69,8 @@ class Queues:
         self._keys = keys
         self._transient_ttl_ms = int(transient_ttl_s * 1000)
         self._known = self._knowledge.records
+        #: Returns what this process has read of a queue's record, or None. Every publish asks.
+        self.cached = self._known.get
         self._owner_ttl_ms = int(owner_timeout_s * 1000)
 
     def ttl_ms(self, arguments: QueueArguments) -> int | None:
@@ -190,7 +192,7 @@ class Queues:
             InvalidQueueName: no queue can be called so.
             redis.exceptions.RedisError: as `translation.translate` names it.
         """
-        return self._known.get(name) or self.read(name)
+        return self.cached(name) or self.read(name)
 
     def read(self, name: str) -> KnownQueue | None:
         """Return the queue's record as it stands on the server now. Raises as `known` does."""

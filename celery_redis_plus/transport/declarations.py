@@ -1,0 +1,167 @@
+"""Exchanges, queues and bindings: what a channel declares, deletes and shows. They are shared by all processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord
+from celery_redis_plus.broker.exchanges.routing import Binding
+from celery_redis_plus.broker.queues.counters import Counters, read_counters
+from celery_redis_plus.transport.amqp_errors import channel_error
+from celery_redis_plus.transport.arguments import check_fanout_binding, check_queue_arguments
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber, SubscriberDeath
+    from celery_redis_plus.broker.queues.queues import Sizes
+    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.fanout_consumer import FanoutConsumer
+    from celery_redis_plus.keys import FanoutKeys
+
+
+class ExchangeOperations:
+    """Declares, deletes and shows exchanges."""
+
+    def __init__(self, connection: BrokerConnection) -> None:
+        """Work over `connection`."""
+        self._connection = connection
+        self._bindings = connection.bindings
+
+    def declare(self, name: str, kind: str, arguments: Mapping[str, Any], *, durable: bool, auto_delete: bool) -> None:
+        """Declare an exchange. Raises PreconditionFailed where it exists with another declaration."""
+        self._bindings.declare(name, ExchangeRecord(kind, durable, auto_delete, arguments))
+
+    def check(self, name: str) -> None:
+        """Raise a ChannelError (404) where there is no such exchange."""
+        if self._bindings.record(name) is None:
+            raise channel_error(f"NOT_FOUND - no exchange {name!r}", 404, "Channel.exchange_declare")
+
+    def delete(self, exchange: str, *, if_unused: bool) -> None:
+        """Delete an exchange and its bindings; its queues stay. `if_unused`: only if nothing is bound to it."""
+        if if_unused and self._bindings.all(exchange):
+            return
+        fanout = self._bindings.is_fanout(exchange)
+        self._bindings.delete(exchange)
+        if fanout:
+            connection = self._connection
+            connection.commands.command("UNLINK", *connection.fanout_keys(exchange).everything())
+
+    def names(self) -> list[str]:
+        """Return the names of all declared exchanges."""
+        return self._bindings.names()
+
+    def bindings(self, exchange: str) -> list[Binding]:
+        """Return an exchange's bindings."""
+        return list(self._bindings.all(exchange))
+
+    def all_bindings(self) -> Iterator[tuple[str, str, str]]:
+        """Return (queue, exchange, routing key) of every binding."""
+        return (
+            (binding.queue, exchange, binding.routing_key)
+            for exchange in self._bindings.names()
+            for binding in self._bindings.all(exchange)
+        )
+
+    # -- who subscribes to a fanout exchange ------------------------------------------------------------------------------
+
+    def subscribers(self, exchange: str) -> list[Subscriber]:
+        """Return who subscribes. Raises a ChannelError: there is no such exchange (404), or it is no fanout exchange (406)."""
+        return self._connection.registry.subscribers(self._fanout_keys(exchange, "fanout_subscribers"))
+
+    def deaths(self, exchange: str, since_ms: int) -> list[SubscriberDeath]:
+        """Return the subscribers that were declared dead after `since_ms`. Raises as `subscribers` does."""
+        return self._connection.registry.reap(self._fanout_keys(exchange, "fanout_deaths"), since_ms)[1]
+
+    def _fanout_keys(self, exchange: str, method: str) -> FanoutKeys:
+        record = self._bindings.record(exchange)
+        if record is None:
+            raise channel_error(f"NOT_FOUND - no exchange {exchange!r}", 404, f"Channel.{method}")
+        if record.type != "fanout":
+            raise channel_error(
+                f"PRECONDITION_FAILED - exchange {exchange!r} is of type {record.type!r}; allowed is 'fanout'",
+                406,
+                f"Channel.{method}",
+            )
+        return self._connection.fanout_keys(exchange)
+
+
+class QueueOperations:
+    """Declares, binds, purges, deletes and shows queues. Raises ResourceLocked where a queue belongs to another connection."""
+
+    def __init__(self, connection: BrokerConnection, fanout: FanoutConsumer, read_again: Callable[[str], None]) -> None:
+        """Work over `connection`.
+
+        Args:
+            connection: the connections to the broker.
+            fanout: subscribes queues to fanout exchanges.
+            read_again: called with the name of a queue whose subscriptions have changed, for all who consume it.
+        """
+        self._connection = connection
+        self._queues = connection.queues
+        self._bindings = connection.bindings
+        self._fanout = fanout
+        self._read_again = read_again
+
+    def declare(
+        self, name: str, arguments: Mapping[str, Any] | None, *, durable: bool, exclusive: bool, auto_delete: bool
+    ) -> int:  # fmt: skip
+        """Declare a queue and return its ready messages. Raises PreconditionFailed where it exists with other arguments."""
+        self._connection.ownership.check(name, declares=exclusive)
+        parsed = QueueArguments.parse(name, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=arguments)
+        check_queue_arguments(name, parsed)
+        declare = self._connection.declare_own if parsed.exclusive else self._queues.declare
+        return declare(name, parsed).ready
+
+    def look_up(self, name: str) -> tuple[int, int]:
+        """Return (ready messages, consumers) of a queue. Raises a ChannelError (404) where there is none."""
+        self._connection.ownership.check(name)
+        if not self._queues.exists(name):
+            raise channel_error(f"NOT_FOUND - no queue {name!r}", 404, "Channel.queue_declare")
+        return self._queues.sizes(name).ready, self._queues.consumer_count(name)
+
+    def delete(self, queue: str, *, if_unused: bool, if_empty: bool) -> int:
+        """Delete a queue, its messages and its bindings; return how many ready messages went with it."""
+        connection = self._connection
+        connection.ownership.check(queue)
+        deleted = self._queues.delete(queue, if_unused=if_unused, if_empty=if_empty)
+        if deleted is None:
+            return 0
+        connection.disown(queue)
+        unbound = self._bindings.unbind_queues([queue])
+        self._fanout.forget_queue(queue, {exchange for exchange, _ in unbound if self._bindings.is_fanout(exchange)})
+        return deleted
+
+    def purge(self, queue: str) -> int:
+        """Remove all waiting messages, ready and delayed; return how many."""
+        self._connection.ownership.check(queue)
+        return self._queues.purge(queue)
+
+    def sizes(self, queue: str) -> Sizes:
+        """Return how many messages a queue has: ready, delayed, unacked."""
+        return self._queues.sizes(queue)
+
+    def counters(self, queue: str) -> Counters:
+        """Return what has happened in a queue. Raises QueueNotFound where there is none."""
+        return read_counters(self._connection.commands, self._connection.keys, queue)
+
+    def bind(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, Any]) -> None:
+        """Bind a queue to an exchange. On a fanout exchange, broadcasts are read from this moment on.
+
+        Raises:
+            PreconditionFailed: the exchange is a fanout, and the queue has an argument that no broadcast heeds.
+        """
+        self._connection.ownership.check(queue)
+        if self._bindings.is_fanout(exchange):
+            check_fanout_binding(queue, self._queues.arguments(queue), exchange)
+        self._bindings.bind(exchange, Binding(queue, routing_key, arguments))
+        if self._bindings.is_fanout(exchange):
+            self._fanout.bind(queue, exchange, routing_key)
+            self._read_again(queue)
+
+    def unbind(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, Any]) -> None:
+        """Remove a binding; one that does not exist is passed over."""
+        self._connection.ownership.check(queue)
+        self._bindings.unbind(exchange, Binding(queue, routing_key, arguments))
+        if self._fanout.unbind(queue, exchange, routing_key):
+            self._read_again(queue)
