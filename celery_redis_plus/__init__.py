@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.messages import MessageInfo
     from celery_redis_plus.integration.configure import configure_app
     from celery_redis_plus.integration.messages import cancel, move, reschedule
-    from celery_redis_plus.transport.counters import counters
-    from celery_redis_plus.transport.deliveries import Delivery, broadcast, delivery, publish
+    from celery_redis_plus.transport.api import Delivery, broadcast, counters, delivery, publish
     from celery_redis_plus.transport.transport import Transport
 
 __all__ = [
@@ -45,14 +44,14 @@ __version__ = "0.1.0.dev0"
 
 _LAZY = {
     "RetryPolicy": "celery_redis_plus.broker.arguments.retry_policy",
-    "Delivery": "celery_redis_plus.transport.deliveries",
-    "broadcast": "celery_redis_plus.transport.deliveries",
-    "delivery": "celery_redis_plus.transport.deliveries",
-    "publish": "celery_redis_plus.transport.deliveries",
+    "Delivery": "celery_redis_plus.transport.api",
+    "broadcast": "celery_redis_plus.transport.api",
+    "delivery": "celery_redis_plus.transport.api",
+    "publish": "celery_redis_plus.transport.api",
     "Transport": "celery_redis_plus.transport.transport",
     "cancel": "celery_redis_plus.integration.messages",
     "configure_app": "celery_redis_plus.integration.configure",
-    "counters": "celery_redis_plus.transport.counters",
+    "counters": "celery_redis_plus.transport.api",
     "move": "celery_redis_plus.integration.messages",
     "reschedule": "celery_redis_plus.integration.messages",
 }

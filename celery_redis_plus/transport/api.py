@@ -1,24 +1,25 @@
-"""`publish`, `broadcast` and `delivery`: messages of which the publisher wants to know what became of them."""
+"""The functions that users call: `publish`, `broadcast`, `delivery` and `counters`, and the handle of a tracked delivery."""
 
 from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from kombu import Producer
+from kombu import Connection, Producer
 
 from celery_redis_plus.connection.forks import lock_of, on_fork_in_child
 from celery_redis_plus.consumer.delivery_tracking import TRACK, TrackingRequest
 from celery_redis_plus.errors import DeliveryNotFound, InvalidArgument
 from celery_redis_plus.transport.amqp_errors import as_channel_errors
-from celery_redis_plus.transport.channel_lookup import channel_of
+from celery_redis_plus.transport.channel import Channel
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.publishing.delivery_store import Tracked
+    from celery_redis_plus.broker.queues.counters import Counters
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
-    from celery_redis_plus.transport.channel import Channel
 
 #: Seconds for which a recipient may take to answer, unless the publisher says.
 ACK_TIMEOUT_S = 30.0
@@ -147,7 +148,7 @@ def publish(
         kombu.exceptions.ChannelError: as `Channel.basic_publish`.
         redis.exceptions.RedisError: as `translation.translate` names it.
     """
-    with channel_of(connection) as channel:
+    with _channel_of(connection) as channel:
         if not track:
             Producer(channel).publish(body, exchange=exchange, routing_key=routing_key, **properties)
             return None
@@ -169,7 +170,7 @@ def broadcast(
         kombu.exceptions.ChannelError: as `Channel.basic_publish`.
         redis.exceptions.RedisError: as `translation.translate` names it.
     """
-    with channel_of(connection) as channel:
+    with _channel_of(connection) as channel:
         record = channel.session.bindings.record(exchange)
         if record is None or record.type != "fanout":
             kind = "does not exist" if record is None else f"is of type {record.type!r}"
@@ -184,8 +185,23 @@ def delivery(track: str, *, connection: Any) -> Delivery:
         DeliveryNotFound: nothing is known of it, or not any more.
         redis.exceptions.RedisError: as `translation.translate` names it.
     """
-    with channel_of(connection) as channel:
+    with _channel_of(connection) as channel:
         return _handle(channel.session, track)
+
+
+def counters(queue: str, *, connection: Any) -> Counters:
+    """Return what has happened in `queue` since it was declared, and what is in it, in one round trip.
+
+    Args:
+        queue: its name.
+        connection: a kombu Connection or channel over our transport, or a Celery app.
+
+    Raises:
+        ChannelError: there is no such queue (404).
+        redis.exceptions.RedisError: as `translation.translate` names it.
+    """
+    with _channel_of(connection) as channel:
+        return channel.queue_counters(queue)
 
 
 def _tracked(
@@ -203,3 +219,27 @@ def _handle(session: BrokerConnection, track: str) -> Delivery:
     if state is None:
         raise DeliveryNotFound(f"no tracked delivery {track!r} is known: none was published under this id, or long ago")
     return Delivery(track, session, state)
+
+
+@contextmanager
+def _channel_of(source: Any) -> Iterator[Channel]:
+    """Give a channel of ours, which a connection, a channel or a Celery app leads to.
+
+    Raises:
+        InvalidArgument: it is none of these, or leads to another transport.
+    """
+    if isinstance(source, Channel):
+        yield source
+    elif isinstance(source, Connection):
+        yield _ours(source.default_channel)
+    elif hasattr(source, "producer_or_acquire"):
+        with source.producer_or_acquire() as producer:
+            yield _ours(producer.channel)
+    else:
+        raise InvalidArgument(f"connection is {source!r}; allowed are a kombu Connection, a channel, or a Celery app")
+
+
+def _ours(channel: Any) -> Channel:
+    if not isinstance(channel, Channel):
+        raise InvalidArgument(f"connection leads to {channel!r}; allowed is one over the transport of celery_redis_plus")
+    return channel
