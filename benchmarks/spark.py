@@ -1,4 +1,4 @@
-"""``python -m benchmarks.spark``: the Spark pipeline against a plain redis-py loop, and the fold against reading.
+"""``python -m benchmarks.spark``: the Spark pipeline against a plain redis-py loop, and the aggregation against reading.
 
 Prints the figures that the pipeline must reach, each with what it was measured against in the same run.
 """
@@ -18,8 +18,8 @@ from celery_redis_plus import events
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.spark import ingest, tables
-from celery_redis_plus.spark.planning import Planner
-from celery_redis_plus.spark.reading import read_slice
+from celery_redis_plus.spark.partition_reader import read_range
+from celery_redis_plus.spark.read_plan import Planner
 from celery_redis_plus.spark.session import session
 from celery_redis_plus.spark.source_options import SourceOptions
 from celery_redis_plus.testing.server import EmbeddedServer
@@ -94,7 +94,7 @@ def measure(spark: SparkSession, url: str, client: redis.Redis, folder: Path, co
             "batch": lambda: discard(read.load()),
             "stream": stream,
             "parquet": lambda root=root: discard(tables.read(spark, root, "events")),
-            "fold": lambda root=root: tables.fold(spark, root),
+            "aggregate": lambda root=root: tables.aggregate(spark, root),
         }
         taken.append({})
         for name, run in measured.items():
@@ -107,7 +107,7 @@ def measure(spark: SparkSession, url: str, client: redis.Redis, folder: Path, co
     verdict("batch read / plain XRANGE loop", [each["plain"] / each["batch"] for each in warm], 1.5)
     verdict("reader without Spark / plain XRANGE loop", [each["plain"] / each["reader"] for each in warm], 2.0)
     verdict("availableNow to Parquet / plain XRANGE loop", [each["plain"] / each["stream"] for each in warm], 0.5)
-    verdict("fold / reading the same Parquet", [each["fold"] / each["parquet"] for each in warm], 10.0, at_most=True)
+    verdict("aggregate / reading the same Parquet", [each["aggregate"] / each["parquet"] for each in warm], 10.0, at_most=True)
 
 
 def verdict(what: str, ratios: list[float], bound: float, *, at_most: bool = False) -> None:
@@ -132,8 +132,8 @@ def read_without_spark(url: str) -> None:
     options = SourceOptions.from_mapping({"url": url})
     with EventLog(url) as log:
         planner = Planner(log, options)
-        for part in planner.slices(planner.start("earliest"), planner.end()):
-            for _ in read_slice(log, part):
+        for part in planner.event_ranges(planner.start("earliest"), planner.end()):
+            for _ in read_range(log, part):
                 pass
 
 

@@ -14,7 +14,7 @@ from celery_redis_plus.integration.ack_policies import ENDINGS, POLICIES
 from celery_redis_plus.key_descriptions import DESCRIPTIONS, SECTIONS
 from celery_redis_plus.record_fields import COUNTERS, FANOUT_COUNTERS, NOW, PROCESS_COUNTERS
 from celery_redis_plus.script_headers import writers
-from celery_redis_plus.spark.declared import options_table
+from celery_redis_plus.spark.option_parsing import options_table
 from celery_redis_plus.spark.sink_options import SinkOptions
 from celery_redis_plus.spark.source_options import SourceOptions
 

@@ -20,10 +20,10 @@ ROWS_A_FILE = 2_000_000
 def compact(spark: SparkSession, root: str | Path) -> tuple[int, int]:
     """Compact the days that have incoming batches; return how many files there were, and are.
 
-    Killed at any moment, the table is as it was before or as it is after. Folded tables stay current.
+    Killed at any moment, the table is as it was before or as it is after. Aggregated tables stay current.
 
     Raises:
-        TablesUnusable: another fold or compaction is at work there.
+        TablesUnusable: another aggregation or compaction runs there.
     """
     root = Path(root).absolute()
     with locked(root):
@@ -35,15 +35,15 @@ def compact(spark: SparkSession, root: str | Path) -> tuple[int, int]:
         if not dates:
             return 0, 0
         found = sources(root, old)
-        new = replace(old, version=old.version + 1, events=dict(old.events), folded=dict(old.folded))
+        new = replace(old, version=old.version + 1, events=dict(old.events), aggregated=dict(old.aggregated))
         before = sum(len(files) for date in dates for files in found[date].values())
         after = 0
         for date in dates:
             files = [root / file for names in found[date].values() for file in names]
             directory = f"events/v{new.version:08}/day={date}"
             after += _write(spark, files, root, new.version, date)
-            if old.folded.get(date) == sorted(found[date]):
-                new.folded[date] = [directory]
+            if old.aggregated.get(date) == sorted(found[date]):
+                new.aggregated[date] = [directory]
             new.events[date] = directory
         still_there = {batch.name for batch in batches(root) if batch.files}
         new.absorbed = [name for name in old.absorbed if name in still_there] + [batch.name for batch in pending]

@@ -1,4 +1,4 @@
-"""The jobs `ingest`, `fold`, `report`, `compact`, `replay`: their arguments, and what they print."""
+"""The jobs `ingest`, `aggregate`, `report`, `compact`, `replay`: their arguments, and what they print."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ingest.add_argument("--reader", default=DEFAULT_READER, help="name under which events are kept for this job; '' for none")
     ingest.add_argument("--trim", action="store_true", help="remove events once every registered reader has them (trimOnCommit)")
     ingest.add_argument("--allow-data-loss", action="store_true", help="go on when events were trimmed before they were read")
-    fold = jobs.add_parser("fold", help="bring messages, queues, tasks and workers up to date with events")
-    fold.add_argument("--rebuild", action="store_true", help="make all of them anew")
+    aggregate = jobs.add_parser("aggregate", help="bring messages, queues, tasks and workers up to date with events")
+    aggregate.add_argument("--rebuild", action="store_true", help="rebuild all of them")
     report = jobs.add_parser("report", help="write one HTML file about a period")
     report.add_argument("--output", type=Path, default=Path("report.html"), metavar="FILE")
     report.add_argument("--period", default="..", metavar="FROM..TO", help="dates or times in UTC (default: everything)")
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         source.add_argument("--url", help="the broker's URL")
         source.add_argument("--url-env", metavar="NAME", help="an environment variable that holds the URL, on every node")
         job.add_argument("--prefix", default="", help="the application's global_keyprefix")
-    for job in (ingest, fold, report, compact, replay):
+    for job in (ingest, aggregate, report, compact, replay):
         job.add_argument("--root", type=Path, required=True, metavar="DIR", help="the folder of the tables")
         job.add_argument("--master", default="local[2]", help="where Spark runs (default: %(default)s; '' as spark-submit says)")
         job.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a Spark setting")
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace, say: Say = print) -> int:
     Raises:
         CeleryRedisPlusError: it could not; the message is one line that says what to do.
     """
-    job = {"ingest": _ingest, "fold": _fold, "report": _report, "compact": _compact, "replay": _replay}[arguments.job]
+    job = {"ingest": _ingest, "aggregate": _aggregate, "report": _report, "compact": _compact, "replay": _replay}[arguments.job]
     # Before Spark starts, which takes ten seconds.
     settings = dict(_setting(text, "--conf") for text in arguments.conf)
     _check(arguments)
@@ -160,11 +160,11 @@ def _ingest(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int
     return 0
 
 
-def _fold(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
+def _aggregate(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
     from celery_redis_plus.spark import tables
 
     begun = time.monotonic()
-    done = tables.fold(spark, arguments.root, rebuild=arguments.rebuild)
+    done = tables.aggregate(spark, arguments.root, rebuild=arguments.rebuild)
     if not done.dates:
         say("nothing new")
     else:

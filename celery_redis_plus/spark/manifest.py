@@ -1,4 +1,4 @@
-"""What a folder of tables holds: the one file that says which directories count. No Spark is needed to read it.
+"""The manifest of a folder of tables: the one file that says which directories count. No Spark is needed to read it.
 
     ROOT/manifest.json           which directories are current, replaced in one step
     ROOT/incoming/RUN/BATCH/     events as they were streamed, with `_committed.json` once the batch is whole
@@ -6,9 +6,9 @@
     ROOT/TABLE/vN/day=D/         messages, queues, tasks, workers
     ROOT/checkpoint/             Spark's offsets
 
-A directory that the manifest (or a `_committed.json`) does not name was left by a process that died, or is superseded: it is
-never read, and removed by the next fold. The column `date`, by whose value the directories are named, is the UTC day on which a
-message was published, in `events` and `messages`, and the day of the minute in the others.
+A directory that no manifest and no `_committed.json` names was left by a process that died, or is superseded: it is never read,
+and the next aggregation removes it. The directories are named after the column `date`: in `events` and `messages` the UTC day on
+which a message was published, in the other tables the day of the minute.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 from celery_redis_plus.errors import TablesUnusable
 
-#: Layout of the folder and columns of the tables. A fold rebuilds tables of an older version from `events`.
+#: Layout of the folder and columns of the tables. An aggregation rebuilds tables of an older version from `events`.
 TABLES_VERSION = 1
 
 TABLES = ("messages", "queues", "tasks", "workers")
@@ -40,7 +40,7 @@ class Manifest:
         version: counts the changes; new directories are named after it.
         events: date -> directory of compacted events.
         absorbed: names (`RUN/BATCH`) of the incoming batches that the compacted events contain.
-        folded: date -> the sources of that date's events that the tables contain.
+        aggregated: date -> the sources of that date's events that the tables contain.
         days: date of publishing -> days on which those messages had events.
         tables: table -> date -> directory.
     """
@@ -48,7 +48,7 @@ class Manifest:
     version: int = 0
     events: dict[str, str] = field(default_factory=dict)
     absorbed: list[str] = field(default_factory=list)
-    folded: dict[str, list[str]] = field(default_factory=dict)
+    aggregated: dict[str, list[str]] = field(default_factory=dict)
     days: dict[str, list[str]] = field(default_factory=dict)
     tables: dict[str, dict[str, str]] = field(default_factory=lambda: {table: {} for table in TABLES})
 
@@ -67,7 +67,7 @@ class Manifest:
             return cls()
         except (ValueError, KeyError, AttributeError) as error:
             raise TablesUnusable(
-                f"{path} is no manifest ({error}); remove it and fold again: tables are made from events"
+                f"{path} is no manifest ({error}); remove it and aggregate again: tables are made from events"
             ) from None
         if tables_version > TABLES_VERSION:
             raise TablesUnusable(
@@ -75,7 +75,7 @@ class Manifest:
             )
         manifest = cls(**found)
         if tables_version < TABLES_VERSION:
-            manifest.folded, manifest.days, manifest.tables = {}, {}, {table: {} for table in TABLES}
+            manifest.aggregated, manifest.days, manifest.tables = {}, {}, {table: {} for table in TABLES}
         return manifest
 
     def write(self, root: Path) -> None:
@@ -128,8 +128,8 @@ def sources(root: Path, manifest: Manifest) -> dict[str, dict[str, list[str]]]:
 def files(root: str | Path, table: str) -> list[str]:
     """Return the Parquet files of `table` (`events`, `messages`, `queues`, `tasks`, `workers`) as they are now.
 
-    For readers without Spark: `duckdb.read_parquet(files(root, "messages"))`, `pyarrow.dataset.dataset(files(...))`. A fold
-    keeps the files of the version before it, so a reader that has the list may take its time until the fold after the next.
+    For readers without Spark: `duckdb.read_parquet(files(root, "messages"))`, `pyarrow.dataset.dataset(files(...))`. An
+    aggregation keeps the files of the version before it, so a list of files is valid until the aggregation after the next.
 
     Raises:
         TablesUnusable: there is no such table in `root`.
@@ -143,13 +143,13 @@ def files(root: str | Path, table: str) -> list[str]:
     else:
         raise TablesUnusable(f"there is no table {table!r}; tables: events, {', '.join(TABLES)}")
     if not found:
-        raise TablesUnusable(f"{root} has no table {table!r} yet: run `celery-redis-plus spark ingest` and then `fold`")
+        raise TablesUnusable(f"{root} has no table {table!r} yet: run `celery-redis-plus spark ingest` and then `aggregate`")
     return sorted(str(path) for path in found)
 
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Keep other folds and compactions out of `root`; a killed process leaves no lock behind.
+    """Keep other aggregations and compactions out of `root`; a killed process leaves no lock behind.
 
     Raises:
         TablesUnusable: another one is at work.
@@ -160,7 +160,7 @@ def locked(root: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise TablesUnusable(f"another fold or compaction works in {root}; wait until it is done") from None
+            raise TablesUnusable(f"another aggregation or compaction runs in {root}; wait until it is done") from None
         yield
     finally:
         os.close(descriptor)

@@ -13,7 +13,7 @@ from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.spark import tables
 from celery_redis_plus.spark.sink import NAMESPACE
 from celery_redis_plus.stored_message import split_payload
-from celery_redis_plus.transport.sending import Sender
+from celery_redis_plus.transport.once_sender import OnceSender
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -61,7 +61,7 @@ class Destination:
 
     def resolved_url(self) -> str:
         """Return the URL, in the driver or in an executor."""
-        from celery_redis_plus.spark.declared import resolve_url
+        from celery_redis_plus.spark.option_parsing import resolve_url
 
         return resolve_url(self.url, self.url_env)
 
@@ -108,7 +108,7 @@ def _sending(destination: Destination) -> Any:
         import pyarrow as pa
 
         count = 0
-        with Sender(destination.resolved_url(), prefix=destination.prefix, remember_s=destination.remember_s) as sender:
+        with OnceSender(destination.resolved_url(), prefix=destination.prefix, remember_s=destination.remember_s) as sender:
             for batch in batches:
                 for row in batch.to_pylist():
                     count += _send(sender, row, destination)
@@ -117,7 +117,7 @@ def _sending(destination: Destination) -> Any:
     return send
 
 
-def _send(sender: Sender, row: dict[str, Any], destination: Destination) -> bool:
+def _send(sender: OnceSender, row: dict[str, Any], destination: Destination) -> bool:
     line, body = split_payload(row["payload"])
     envelope = json.loads(line)
     headers = {name: value for name, value in envelope["headers"].items() if not name.startswith(_OVER)}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LEAST_JAVA = 17
 
 #: Where this package is imported from: Spark's Python processes have to find it, and the modules `pyspark_celery_*`, as well.
-HOME = Path(__file__).parents[2]
+PACKAGE_PARENT = Path(__file__).parents[2]
 
 _CONFIG = {
     # Dates of partitions must not depend on the machine.
@@ -100,7 +100,7 @@ def _set_environment(*, local: bool) -> None:
     # Spark starts them with `python -m`, which would look for modules in the folder where the job was started first.
     os.environ["PYTHONSAFEPATH"] = "1"
     paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if str(HOME) not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(HOME), *paths])
+    if str(PACKAGE_PARENT) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(PACKAGE_PARENT), *paths])
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -1,7 +1,7 @@
 """The sink `celery_task`: a task per row, each row once, whatever Spark repeats.
 
 A task's id follows from `sinkName` and the row's id, never from a batch's number or a row's place: a retried Spark task knows
-neither. The broker refuses an id that it knows (`transport/sending.py`), in the step that stores the message.
+neither. The broker refuses an id that it knows (`transport/once_sender.py`), in the step that stores the message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 
 from celery_redis_plus.errors import InvalidArgument, OptionError
 from celery_redis_plus.spark.sink_options import SinkOptions
-from celery_redis_plus.transport.sending import Sender
+from celery_redis_plus.transport.once_sender import OnceSender
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -84,8 +84,8 @@ def _checked(given: Any, schema: StructType) -> SinkOptions:
     return options
 
 
-class _Writing:
-    """What batch and stream writers share."""
+class _TaskWriter:
+    """Sends the rows of batch and stream writers."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
@@ -94,7 +94,9 @@ class _Writing:
         """Send a task for each row of a partition."""
         options = self.options
         rows, known, begun = 0, 0, time.monotonic()
-        sender = Sender(options.resolved_url(), prefix=options.prefix, remember_s=options.dedup_ttl, patience_s=options.patience)
+        sender = OnceSender(
+            options.resolved_url(), prefix=options.prefix, remember_s=options.dedup_ttl, patience_s=options.patience
+        )
         with sender:
             for row in iterator:
                 queue, identity, body, headers, properties = task_message(row, options)
@@ -113,11 +115,11 @@ class _Writing:
         """Do nothing: what was sent is known again when it is sent anew."""
 
 
-class Writer(_Writing, DataSourceWriter):
+class Writer(_TaskWriter, DataSourceWriter):
     """Writes a batch."""
 
 
-class StreamWriter(_Writing, DataSourceStreamWriter):
+class StreamWriter(_TaskWriter, DataSourceStreamWriter):
     """Writes micro-batches."""
 
 

@@ -8,7 +8,7 @@ from typing import Self
 
 from celery_redis_plus import option_types as kinds
 from celery_redis_plus.errors import OptionError
-from celery_redis_plus.spark.declared import option, parse_options, resolve_url
+from celery_redis_plus.spark.option_parsing import option, parse_options, resolve_url
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from celery_redis_plus.event_log import readers
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.events import entry_id
 from celery_redis_plus.spark.filters import Pushed
-from celery_redis_plus.spark.planning import Offset, Planner, Slice
-from celery_redis_plus.spark.reading import read_slice
+from celery_redis_plus.spark.partition_reader import read_range
+from celery_redis_plus.spark.read_plan import EventRange, Offset, Planner
 from celery_redis_plus.spark.schema import EVENTS_DDL
 from celery_redis_plus.spark.source_options import SourceOptions
 
@@ -54,10 +54,10 @@ def _opened(options: SourceOptions) -> EventLog:
 
 def _read(options: SourceOptions, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
     # Spark makes a partition of None where there are none.
-    if partition is None or not isinstance(partition.value, Slice):
+    if partition is None or not isinstance(partition.value, EventRange):
         return
     with _opened(options) as log:
-        yield from read_slice(log, partition.value, fetch_size=options.fetch_size, fail_on_data_loss=options.fail_on_data_loss)
+        yield from read_range(log, partition.value, fetch_size=options.fetch_size, fail_on_data_loss=options.fail_on_data_loss)
 
 
 class Reader(DataSourceReader):
@@ -76,7 +76,7 @@ class Reader(DataSourceReader):
                 start, end = self._bounded(planner, start, end)
             if self.pushed.queues is not None:
                 end = {queue: position for queue, position in end.items() if queue in self.pushed.queues}
-            return [InputPartition(part) for part in planner.slices(start, end)]
+            return [InputPartition(part) for part in planner.event_ranges(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of one partition."""
@@ -158,7 +158,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """Return what each task reads of a micro-batch."""
-        return [InputPartition(part) for part in self._planner.slices(start, end)]
+        return [InputPartition(part) for part in self._planner.event_ranges(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of one partition."""

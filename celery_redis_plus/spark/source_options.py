@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from celery_redis_plus import option_types as kinds
 from celery_redis_plus.events import entry_id
-from celery_redis_plus.spark.declared import option, parse_options, resolve_url
+from celery_redis_plus.spark.option_parsing import option, parse_options, resolve_url
 
 if TYPE_CHECKING:
     from celery_redis_plus.event_log.offsets import Id

@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.spark.anomalies import Thresholds, anomalies
 from celery_redis_plus.spark.manifest import TABLES
-from celery_redis_plus.spark.minutes import PERCENTILES
+from celery_redis_plus.spark.minute_aggregates import PERCENTILES
 
 if TYPE_CHECKING:
     import pandas as pd

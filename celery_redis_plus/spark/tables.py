@@ -1,6 +1,6 @@
-"""The tables: folding events into them, and reading them.
+"""The tables: aggregating events into them, and reading them.
 
-Only what has changed is folded: the days of publishing that got events since the last fold, and the days on which those
+Only days that changed are aggregated: the days of publishing with events since the last run, and the days on which those
 messages had events. New directories are written beside the old ones, and count when the manifest is replaced.
 """
 
@@ -14,29 +14,29 @@ from typing import TYPE_CHECKING
 from pyspark import StorageLevel
 from pyspark.sql import functions as sf
 
-from celery_redis_plus.spark import fold as folding
-from celery_redis_plus.spark.gathering import days_of, gathered
+from celery_redis_plus.spark import aggregation
 from celery_redis_plus.spark.ingest import write_by_day
 from celery_redis_plus.spark.manifest import Manifest, files, locked, remove_unreferenced, sources
-from celery_redis_plus.spark.minutes import MINUTE_DDL, PER_MINUTE
-from celery_redis_plus.spark.stories import MESSAGE_DDL
+from celery_redis_plus.spark.message_timelines import MESSAGE_DDL
+from celery_redis_plus.spark.minute_aggregates import MINUTE_DDL, PER_MINUTE
+from celery_redis_plus.spark.repartition import by_message, days_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Folded", "files", "fold", "read"]
+__all__ = ["Aggregated", "aggregate", "files", "read"]
 
 
 @dataclass(frozen=True)
-class Folded:
-    """What a fold did.
+class Aggregated:
+    """Result of an aggregation.
 
     Attributes:
         version: of the manifest.
-        dates: days of publishing whose messages were folded.
-        days: days of the per-minute tables that were made anew.
+        dates: days of publishing whose messages were aggregated.
+        days: days of the per-minute tables that were rebuilt.
         messages: rows written to `messages`.
     """
 
@@ -55,7 +55,7 @@ def read(spark: SparkSession, root: str | Path, table: str) -> DataFrame:
     # Java does not follow `chdir`.
     root = Path(root).absolute()
     manifest = Manifest.read(root)
-    if table in manifest.tables and manifest.folded and not manifest.tables[table]:
+    if table in manifest.tables and manifest.aggregated and not manifest.tables[table]:
         return _empty(spark, table)
     return spark.read.parquet(*files(root, table))
 
@@ -64,11 +64,11 @@ def _empty(spark: SparkSession, table: str) -> DataFrame:
     """Return a table without rows, such as `workers` before the first delivery."""
     if table == "messages":
         return spark.createDataFrame([], MESSAGE_DDL)
-    minutes = folding.per_minute(spark.createDataFrame([], MINUTE_DDL), table)
-    return folding.with_backlog(minutes, None) if table == "queues" else minutes
+    minutes = aggregation.per_minute(spark.createDataFrame([], MINUTE_DDL), table)
+    return aggregation.with_backlog(minutes, None) if table == "queues" else minutes
 
 
-def fold(spark: SparkSession, root: str | Path, *, rebuild: bool = False) -> Folded:
+def aggregate(spark: SparkSession, root: str | Path, *, rebuild: bool = False) -> Aggregated:
     """Bring `messages`, `queues`, `tasks` and `workers` up to date with `events`; return what was done.
 
     Killed at any moment, the tables are as they were before or as they are after; run it again.
@@ -76,24 +76,24 @@ def fold(spark: SparkSession, root: str | Path, *, rebuild: bool = False) -> Fol
     Args:
         spark: the session.
         root: the folder of tables.
-        rebuild: make all of them anew.
+        rebuild: rebuild all of them.
 
     Raises:
-        TablesUnusable: another fold is at work there, or a later release has been.
+        TablesUnusable: another aggregation or compaction runs there, or a later release has been.
     """
     root = Path(root).absolute()
     with locked(root):
         old = Manifest.read(root)
         remove_unreferenced(root, old)
         found = sources(root, old)
-        touched = sorted(date for date, by_source in found.items() if rebuild or sorted(by_source) != old.folded.get(date))
+        touched = sorted(date for date, by_source in found.items() if rebuild or sorted(by_source) != old.aggregated.get(date))
         if not touched:
-            return Folded(old.version)
-        return _Fold(spark, root, old, found, touched).run()
+            return Aggregated(old.version)
+        return _Aggregation(spark, root, old, found, touched).run()
 
 
-class _Fold:
-    """One fold, from the manifest `old` to the next."""
+class _Aggregation:
+    """One aggregation, from the manifest `old` to the next."""
 
     def __init__(
         self, spark: SparkSession, root: Path, old: Manifest, found: dict[str, dict[str, list[str]]], touched: list[str]
@@ -106,32 +106,32 @@ class _Fold:
         self.new = replace(
             old,
             version=old.version + 1,
-            folded=old.folded | {date: sorted(found[date]) for date in touched},
+            aggregated=old.aggregated | {date: sorted(found[date]) for date in touched},
             days=dict(old.days),
             tables={table: dict(dates) for table, dates in old.tables.items()},
         )
 
-    def run(self) -> Folded:
+    def run(self) -> Aggregated:
         spread = {date: days_of(self._files(date)) for date in self.touched}
         days = {day for date in self.touched for day in (*spread[date], *self.old.days.get(date, ()))}
         self.new.days |= spread
         # Messages that were published on other days may have events on these days too.
         relevant = {date for date, on in self.new.days.items() if days.intersection(on)} & set(self.found) | set(self.touched)
         parallelism = self.spark.sparkContext.defaultParallelism
-        events = gathered(self.spark, {date: self._files(date) for date in relevant}, parallelism)
+        events = by_message(self.spark, {date: self._files(date) for date in relevant}, parallelism)
         staging = self._directory("messages") / "staging"
-        followed = folding.followed(events, staging, self.touched).persist(StorageLevel.MEMORY_AND_DISK)
+        traced = aggregation.traced(events, staging, self.touched).persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            rows = self._take_messages(followed, staging)
-            self._write_minutes(folding.minutes(followed), days)
+            rows = self._take_messages(traced, staging)
+            self._write_minutes(aggregation.minutes(traced), days)
         finally:
-            followed.unpersist()
+            traced.unpersist()
         self.new.write(self.root)
-        return Folded(self.new.version, tuple(self.touched), tuple(sorted(days)), rows)
+        return Aggregated(self.new.version, tuple(self.touched), tuple(sorted(days)), rows)
 
-    def _take_messages(self, followed: DataFrame, staging: Path) -> int:
+    def _take_messages(self, traced: DataFrame, staging: Path) -> int:
         """Put the files of messages that count into their directories; return how many messages they have."""
-        files = followed.where(sf.col("table") == folding.WRITTEN).select("key", "published").collect()
+        files = traced.where(sf.col("table") == aggregation.FILE_ROW).select("key", "published").collect()
         for file in files:
             target = staging.parent / file.key
             target.parent.mkdir(exist_ok=True)
@@ -145,7 +145,7 @@ class _Fold:
         minutes = found.where(sf.to_date("minute").isin(_dates(days))).persist(StorageLevel.MEMORY_AND_DISK)
         try:
             for table in PER_MINUTE:
-                rows, written = folding.per_minute(minutes, table), days
+                rows, written = aggregation.per_minute(minutes, table), days
                 if table == "queues":
                     rows, written = self._with_backlog(rows, days)
                 write_by_day(rows.coalesce(_file_count(self.spark)), self._directory(table))
@@ -168,7 +168,7 @@ class _Fold:
         if earlier:
             before = self.spark.read.parquet(*(str(self.root / path) for path in earlier))
             base = before.groupBy("queue").agg(sf.sum("backlog_change").alias("base"))
-        return folding.with_backlog(minutes, base), {*days, *later}
+        return aggregation.with_backlog(minutes, base), {*days, *later}
 
     def _directory(self, table: str) -> Path:
         """Return the directory of a table's new version, which is not there yet."""

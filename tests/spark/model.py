@@ -45,7 +45,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)] if values else None
 
 
-def fold_in_python(events_by_queue: Mapping[str, Sequence[Event]]) -> dict[str, dict[tuple[Any, ...], dict[str, Any]]]:
+def aggregate_in_python(events_by_queue: Mapping[str, Sequence[Event]]) -> dict[str, dict[tuple[Any, ...], dict[str, Any]]]:
     """Return table -> key -> row."""
     messages: dict[tuple[Any, ...], dict[str, Any]] = {}
     minutes: dict[str, dict[tuple[Any, ...], Counts]] = {table: defaultdict(Counts) for table in ("queues", "tasks", "workers")}

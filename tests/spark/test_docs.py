@@ -24,7 +24,7 @@ def test_the_blocks_run_and_the_columns_are_named(spark, broker_url, tmp_path, m
         exec(compile("\n" * (block.line - 1) + code, str(PAGE), "exec"), {"__name__": "__main__"})
         if number == 0:
             ingest.start(spark, tmp_path / "tables", {"url": broker_url}, once=True).awaitTermination()
-            tables.fold(spark, tmp_path / "tables")
+            tables.aggregate(spark, tmp_path / "tables")
 
     assert tables.read(spark, tmp_path / "tables", "messages").count() == 100
     text = PAGE.read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ LIVES = lives(1500)
 
 @pytest.fixture
 def job(spark, monkeypatch, tmp_path):
-    """Run a job in the tests' own session: `job("fold")`; return what it said."""
+    """Run a job in the tests' own session: `job("aggregate")`; return what it said."""
 
     class Lasting:
         def __getattr__(self, name):
@@ -46,15 +46,15 @@ def test_from_the_stream_to_the_report(job, spark, redis_client, broker_url, tmp
     root = tmp_path / "tables"
     count = add_events(redis_client, "celery", LIVES[:2000])
     job("ingest", "--url", broker_url, "--master", "", "--once", "--batch", "700")
-    assert "1,500 messages" not in job("fold")
+    assert "1,500 messages" not in job("aggregate")
     count += add_events(redis_client, "celery", LIVES[2000:])
     assert f"{count - 2000:,} events" in job("ingest", "--url", broker_url, "--master", "", "--once")
 
     before = len(files(root, "events"))
     assert f"{before} files are 1 now" in job("compact")
     assert job("compact") == "nothing to compact"
-    assert "1,500 messages" in job("fold")
-    assert job("fold") == "nothing new"
+    assert "1,500 messages" in job("aggregate")
+    assert job("aggregate") == "nothing new"
     said = job(
         "report",
         "--output",
@@ -87,7 +87,7 @@ def test_from_the_stream_to_the_report(job, spark, redis_client, broker_url, tmp
     [
         (("report",), "run `celery-redis-plus spark ingest`"),
         (("report", "--period", "yesterday"), "FROM..TO"),
-        (("fold", "--conf", "x"), "NAME=VALUE"),
+        (("aggregate", "--conf", "x"), "NAME=VALUE"),
         (("ingest", "--url-env", "NOT_SET_ANYWHERE"), "NOT_SET_ANYWHERE"),
         (("ingest", "--url", "redis://127.0.0.1:1/0"), "check that the server runs"),
         (("ingest", "--url", "http://x"), "unknown scheme"),
@@ -110,10 +110,10 @@ def test_tables_of_a_later_release_and_damaged_ones_are_refused(job, tmp_path):
     manifest.parent.mkdir()
     manifest.write_text('{"tables_version": 99}', encoding="utf-8")
     with pytest.raises(TablesUnusable, match=r"version 99.*Upgrade"):
-        job("fold")
+        job("aggregate")
     manifest.write_text("{", encoding="utf-8")
-    with pytest.raises(TablesUnusable, match="fold again"):
-        job("fold")
+    with pytest.raises(TablesUnusable, match="aggregate again"):
+        job("aggregate")
 
 
 def test_what_a_java_trace_hides_is_found():

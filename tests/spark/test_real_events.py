@@ -35,7 +35,7 @@ def consumed(broker_url):
 def test_real_events_are_folded_and_dead_letters_replayed_once(spark, consumed, tmp_path):
     root = tmp_path / "tables"
     ingest.start(spark, root, {"url": consumed}, once=True).awaitTermination()
-    tables.fold(spark, root)
+    tables.aggregate(spark, root)
 
     states = {row.state: row["count"] for row in tables.read(spark, root, "messages").groupBy("state").count().collect()}
     assert states == {"COMPLETED": 20, "DEAD": 10, "PENDING": 10}
@@ -60,7 +60,7 @@ def test_real_events_are_folded_and_dead_letters_replayed_once(spark, consumed, 
 def test_a_condition_that_cannot_be_understood_names_the_columns(spark, consumed, tmp_path):
     root = tmp_path / "tables"
     ingest.start(spark, root, {"url": consumed}, once=True).awaitTermination()
-    tables.fold(spark, root)
+    tables.aggregate(spark, root)
 
     with pytest.raises(InvalidArgument, match=r"stat = 'DEAD'.*columns: date, queue"):
         replay(spark, root, "stat = 'DEAD'", Destination(url=consumed))

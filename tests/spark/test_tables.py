@@ -1,4 +1,4 @@
-"""Folded tables equal a plain-Python model of the same events, whatever order and portions they come in."""
+"""Aggregated tables equal a plain-Python model of the same events, in any order and any batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ pytest.importorskip("pyspark", reason="needs the extra `spark`")
 
 from celery_redis_plus.spark import ingest, tables
 from celery_redis_plus.spark.manifest import Manifest
-from tests.spark.model import fold_in_python
+from tests.spark.model import aggregate_in_python
 from tests.support.event_streams import START_MS, add_events, lives
 
 #: Begins ten minutes before midnight UTC, so that messages live on two days.
@@ -51,7 +51,7 @@ def aware(row):
 
 def check(spark, root, events_by_queue):
     """Compare every table with the model."""
-    model = fold_in_python(events_by_queue)
+    model = aggregate_in_python(events_by_queue)
     for table, key in KEYS.items():
         rows = [aware(row.asDict()) for row in tables.read(spark, root, table).collect()]
         found = {tuple(row[name] for name in key): row for row in rows}
@@ -62,18 +62,18 @@ def check(spark, root, events_by_queue):
 def test_tables_equal_the_model_and_stay_so_when_events_come_in_portions(spark, root, run_ingest, redis_client):
     add_events(redis_client, "celery", LIVES[:4000])
     run_ingest()
-    first = tables.fold(spark, root)
+    first = tables.aggregate(spark, root)
     check(spark, root, {"celery": LIVES[:4000]})
 
     add_events(redis_client, "celery", LIVES[4000:])
     add_events(redis_client, "mail", LIVES[:500])
     run_ingest()
-    second = tables.fold(spark, root)
+    second = tables.aggregate(spark, root)
 
     check(spark, root, {"celery": LIVES, "mail": LIVES[:500]})
     assert len(second.dates) == 2
     assert second.version == first.version + 1
-    assert tables.fold(spark, root).version == second.version, "nothing new: nothing is done"
+    assert tables.aggregate(spark, root).version == second.version, "nothing new: nothing is done"
 
 
 def test_events_are_stored_once_although_a_batch_is_run_again(spark, root, run_ingest, redis_client):
@@ -90,32 +90,32 @@ def test_events_are_stored_once_although_a_batch_is_run_again(spark, root, run_i
 def test_a_fold_that_died_leaves_the_tables_as_they_were(spark, root, run_ingest, redis_client, monkeypatch):
     add_events(redis_client, "celery", LIVES[:2000])
     run_ingest()
-    tables.fold(spark, root)
+    tables.aggregate(spark, root)
     add_events(redis_client, "celery", LIVES[2000:])
     run_ingest()
     monkeypatch.setattr(Manifest, "write", lambda self, root: (_ for _ in ()).throw(RuntimeError("killed")))
     with pytest.raises(RuntimeError, match="killed"):
-        tables.fold(spark, root)
+        tables.aggregate(spark, root)
     monkeypatch.undo()
 
     check(spark, root, {"celery": LIVES[:2000]})
-    tables.fold(spark, root)
+    tables.aggregate(spark, root)
     check(spark, root, {"celery": LIVES})
 
 
 def test_a_file_of_an_attempt_that_failed_does_not_count(spark, root, run_ingest, redis_client, monkeypatch):
     add_events(redis_client, "celery", LIVES[:500])
     run_ingest()
-    followed = tables.folding.followed
+    traced = tables.aggregation.traced
 
     def with_leftovers(events, staging, dates):
         for day in dates:
             (staging / f"day={day}").mkdir(parents=True)
             (staging / f"day={day}" / "leftover.parquet").write_bytes(b"half a file")
-        return followed(events, staging, dates)
+        return traced(events, staging, dates)
 
-    monkeypatch.setattr(tables.folding, "followed", with_leftovers)
-    tables.fold(spark, root)
+    monkeypatch.setattr(tables.aggregation, "traced", with_leftovers)
+    tables.aggregate(spark, root)
 
     check(spark, root, {"celery": LIVES[:500]})
     assert not list(root.rglob("leftover.parquet"))

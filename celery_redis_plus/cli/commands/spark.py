@@ -11,7 +11,7 @@ DESCRIPTION = """\
 Keep what happened to every message, and make tables and a report of it, with Spark.
 
     celery-redis-plus spark ingest --url redis://localhost:6379/0 --root tables --once
-    celery-redis-plus spark fold --root tables
+    celery-redis-plus spark aggregate --root tables
     celery-redis-plus spark report --root tables --output report.html
 
 Needs the extra "spark" and Java 17, and queues whose event log is on (event_log=True).
@@ -32,7 +32,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 COMMAND = Command(
-    summary="stream lifecycle events into tables, fold them, report on them",
+    summary="stream lifecycle events into tables, aggregate them, report on them",
     description=DESCRIPTION,
     add_arguments=_add_arguments,
     run=_run,

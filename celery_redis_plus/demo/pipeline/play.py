@@ -138,7 +138,7 @@ class Pipeline:
         from celery_redis_plus.spark.summaries import Period, summaries
 
         root = self.output / "tables"
-        tables.fold(spark, root)
+        tables.aggregate(spark, root)
         read = {name: tables.read(spark, root, name) for name in TABLES}
         figures = summaries(read, period=Period())
         self.report.write_text(report.render(figures, note=f"The demo's {self.tasks:,} tasks."), encoding="utf-8")

@@ -46,7 +46,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
 @pytest.fixture
 def start_job(start: Callable[..., Job]) -> Callable[..., Job]:
-    """Start a job as the command line does: `start_job("fold", "--root", "x")`."""
+    """Start a job as the command line does: `start_job("aggregate", "--root", "x")`."""
 
     def run(*words: str, **options: Any) -> Job:
         return start(sys.executable, "-P", "-m", "celery_redis_plus", "spark", *words, **options)

@@ -16,7 +16,7 @@ from pyarrow import dataset
 
 from celery_redis_plus.spark import submit
 from celery_redis_plus.spark.manifest import files
-from tests.spark.model import fold_in_python
+from tests.spark.model import aggregate_in_python
 from tests.support.event_streams import add_events, lives
 from tests.support.waiting import wait_until
 
@@ -63,15 +63,15 @@ def test_the_jobs_run_on_two_workers(start, cluster, redis_client, broker_url, t
 
     said = run("ingest", "--url-env", "EVENTS_URL", "--once", "--batch", "6000")
     assert f"{count:,} events" in said
-    assert "4,000 messages" in run("fold")
+    assert "4,000 messages" in run("aggregate")
     run("report", "--output", str(tmp_path / "report.html"))
     assert "files are 1 now" in run("compact")
 
     rows = dataset.dataset(files(root, "messages")).to_table(columns=["id", "state", "attempts"]).to_pylist()
-    model = fold_in_python({"celery": LIVES})["messages"]
+    model = aggregate_in_python({"celery": LIVES})["messages"]
     assert {row["id"]: (row["state"], row["attempts"]) for row in rows} == {
         key[1]: (row["state"], row["attempts"]) for key, row in model.items()
     }
     executors = [len(list(folder.glob("app-*/*"))) for folder in folders]
     assert min(executors) >= 4, f"a worker ran nothing: {executors}"
-    figures(f"{count:,} events through ingest, fold, report and compact; executors by worker: {executors}")
+    figures(f"{count:,} events through ingest, aggregate, report and compact; executors by worker: {executors}")

@@ -17,7 +17,7 @@ from pyarrow import dataset
 from celery_redis_plus.errors import TablesUnusable
 from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.spark.manifest import files
-from tests.spark.model import fold_in_python
+from tests.spark.model import aggregate_in_python
 from tests.support.event_streams import START_MS, add_events, lives
 from tests.support.spark_jobs import BOTH, DRIVER, JVM
 
@@ -123,7 +123,7 @@ def test_fold_leaves_whole_tables(  # noqa: PLR0917 - fixtures
     root = tmp_path / "tables"
     ingest = ("ingest", "--url", broker_url, "--root", str(root), "--once")
     start_job(*ingest).wait()
-    start_job("fold", "--root", str(root)).wait()
+    start_job("aggregate", "--root", str(root)).wait()
     assert states(root) == states_of(made[:8000])
     add_events(redis_client, "celery", made[8000:])
     start_job(*ingest).wait()
@@ -131,7 +131,7 @@ def test_fold_leaves_whole_tables(  # noqa: PLR0917 - fixtures
     cut = 0
     for number in range(kills):
         before = len(list(root.glob("messages/v*")))
-        job = start_job("fold", "--rebuild", "--root", str(root))
+        job = start_job("aggregate", "--rebuild", "--root", str(root))
         if number % 2 == 0:
             job.until(lambda before=before: len(list(root.glob("messages/v*"))) > before)
             time.sleep(source.uniform(0, 3))
@@ -140,9 +140,9 @@ def test_fold_leaves_whole_tables(  # noqa: PLR0917 - fixtures
         cut += job.kill(source.choice(TARGETS))
         assert states(root) in (states_of(made[:8000]), states_of(made)), "a kill left something between two states"
 
-    start_job("fold", "--root", str(root)).wait()
+    start_job("aggregate", "--root", str(root)).wait()
     assert states(root) == states_of(made)
-    figures(f"{cut} of {kills} kills hit a running fold: tables whole after each, and right after the last")
+    figures(f"{cut} of {kills} kills hit a running aggregation: tables whole after each, and right after the last")
 
 
 def states(root):
@@ -152,4 +152,4 @@ def states(root):
 
 
 def states_of(events):
-    return Counter(row["state"] for row in fold_in_python({"celery": events})["messages"].values())
+    return Counter(row["state"] for row in aggregate_in_python({"celery": events})["messages"].values())

@@ -1,8 +1,8 @@
-"""Brings all events of a message to one task, as Arrow from the file on.
+"""Repartitions events by message: all events of a message reach one task, as Arrow from the file on.
 
-Spark would read the files into its rows, shuffle those, and make Arrow of them for Python, which took half of the fold's time.
-Here a task reads files with pyarrow and cuts what it reads into buckets by the messages' ids; what Spark shuffles is a value per
-bucket, some thousand events packed into it.
+Spark would read the files into rows, shuffle them, and convert them to Arrow for Python, which took half of the aggregation's
+time. Here a task reads files with pyarrow and divides the events into buckets by message id. Spark shuffles one value per bucket,
+into which some thousand events are packed.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ import pyarrow as pa
 from pyarrow import dataset, parquet
 
 from celery_redis_plus.event_log.batches import arrow_schema
-from celery_redis_plus.spark.stories import NEEDED
+from celery_redis_plus.spark.message_timelines import EVENT_COLUMNS_READ
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Events that one task follows at once, in memory: about 100 MB.
+#: Events that one task traces at once, in memory: about 100 MB.
 EVENTS_A_TASK = 250_000
 
-#: What is read of the events; a column that an older release did not write is null.
-EVENTS_SCHEMA = pa.schema([pa.field("date", pa.date32()) if name == "date" else arrow_schema().field(name) for name in NEEDED])
+#: The columns of the events that are read; a column that an older release did not write is null.
+EVENTS_SCHEMA = pa.schema(
+    [pa.field("date", pa.date32()) if name == "date" else arrow_schema().field(name) for name in EVENT_COLUMNS_READ]
+)
 
 
 @dataclass(frozen=True)
-class Portion:
-    """Where the events of a file go.
+class FileShare:
+    """The buckets that the events of a file go to.
 
     Attributes:
         path: the file; its events are of one day of publishing.
@@ -45,39 +47,39 @@ class Portion:
     buckets: int
 
 
-def gathered(spark: SparkSession, files: Mapping[str, Sequence[Path]], parallelism: int) -> DataFrame:
+def by_message(spark: SparkSession, files: Mapping[str, Sequence[Path]], parallelism: int) -> DataFrame:
     """Return the events of `files` (by day of publishing) packed, all those of a message in one partition.
 
     `unpacked` reads them. A partition has events of one day of publishing, or of several small ones.
     """
     rows = {day: sum(parquet.read_metadata(path).num_rows for path in paths) for day, paths in files.items()}
-    portions, tasks = planned(files, rows, parallelism)
-    readers = max(1, min(len(portions), max(parallelism, tasks)))
-    shares = [portions[number::readers] for number in range(readers)]
+    file_shares, tasks = file_shares_of(files, rows, parallelism)
+    readers = max(1, min(len(file_shares), max(parallelism, tasks)))
+    shares = [file_shares[number::readers] for number in range(readers)]
     read = spark.range(0, readers, 1, readers).mapInArrow(partial(_pack, shares=shares), "bucket int, packed binary")
     return read.repartitionById(tasks, "bucket")
 
 
-def planned(files: Mapping[str, Sequence[Path]], rows: Mapping[str, int], parallelism: int) -> tuple[list[Portion], int]:
+def file_shares_of(files: Mapping[str, Sequence[Path]], rows: Mapping[str, int], parallelism: int) -> tuple[list[FileShare], int]:
     """Return where the events of each file go, and how many buckets there are: several for a big day, one for some small days."""
     total = sum(rows.values())
     # All of the last tasks at once, too.
     tasks = -(-max(1, -(-total // EVENTS_A_TASK)) // parallelism) * parallelism
     size = max(1, -(-total // tasks))
-    portions: list[Portion] = []
+    file_shares: list[FileShare] = []
     first, filled, used = 0, 0, 0
     for day in sorted(files):
         if filled + rows[day] > size:
             first, filled = used, 0
         buckets = max(1, -(-rows[day] // size))
-        portions += [Portion(str(path), first, buckets) for path in files[day]]
+        file_shares += [FileShare(str(path), first, buckets) for path in files[day]]
         filled += rows[day]
         used = first + buckets
-    return portions, max(1, used)
+    return file_shares, max(1, used)
 
 
 def unpacked(batches: Iterable[pa.RecordBatch]) -> pa.Table:
-    """Return the events that a partition of `gathered` holds."""
+    """Return the events that a partition of `by_message` holds."""
     values = [value.as_buffer() for batch in batches for value in batch.column("packed")]
     return pa.concat_tables([EVENTS_SCHEMA.empty_table(), *(pa.ipc.open_stream(value).read_all() for value in values)])
 
@@ -94,25 +96,25 @@ def days_of(files: Collection[Path]) -> list[str]:
     return sorted(day.isoformat() for day in days)
 
 
-def _pack(batches: Iterator[pa.RecordBatch], *, shares: list[list[Portion]]) -> Iterator[pa.RecordBatch]:
-    """Yield the events of the portions whose numbers come in."""
+def _pack(batches: Iterator[pa.RecordBatch], *, shares: list[list[FileShare]]) -> Iterator[pa.RecordBatch]:
+    """Yield the events of the file shares whose numbers come in."""
     for batch in batches:
         for number in batch.column("id").to_pylist():
-            for portion in shares[number]:
-                events = dataset.dataset(portion.path, schema=EVENTS_SCHEMA, format="parquet")
+            for file_share in shares[number]:
+                events = dataset.dataset(file_share.path, schema=EVENTS_SCHEMA, format="parquet")
                 for read in events.to_batches(use_threads=False, batch_readahead=1, fragment_readahead=1):
-                    yield from _cut(read, portion)
+                    yield from _cut(read, file_share)
 
 
-def _cut(events: pa.RecordBatch, portion: Portion) -> Iterator[pa.RecordBatch]:
+def _cut(events: pa.RecordBatch, file_share: FileShare) -> Iterator[pa.RecordBatch]:
     if not events.num_rows:
         return
-    bucket = _hashes(events.column("id")) % np.uint64(portion.buckets)
+    bucket = _hashes(events.column("id")) % np.uint64(file_share.buckets)
     order = np.argsort(bucket, kind="stable")
-    ends = np.cumsum(np.bincount(bucket.astype(np.int64), minlength=portion.buckets))
+    ends = np.cumsum(np.bincount(bucket.astype(np.int64), minlength=file_share.buckets))
     sorted_events = events.take(pa.array(order))
     packed = [_serialized(sorted_events.slice(start, end - start)) for start, end in zip([0, *ends], ends, strict=False)]
-    numbers = pa.array(range(portion.first, portion.first + portion.buckets), pa.int32())
+    numbers = pa.array(range(file_share.first, file_share.first + file_share.buckets), pa.int32())
     yield pa.record_batch([numbers, pa.array(packed, pa.binary())], names=["bucket", "packed"])
 
 

@@ -1,4 +1,4 @@
-"""What a query reads: positions by queue, limits, and the split into Spark partitions. Plain arithmetic, no Spark."""
+"""Plans what a query reads: positions by queue, limits, and the split into Spark partitions. Plain arithmetic, no Spark."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: An offset as Spark keeps it in the checkpoint: the last event read, by queue. A queue that is missing was not read yet.
+#: An offset as Spark stores it in the checkpoint: queue -> last event read. A missing queue was not read yet.
 Offset = dict[str, str]
 
 EARLIEST, LATEST = -2, -1
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class EventRange:
     """Events that one task reads: those of `queue` from `epoch`-`low` to `epoch`-`high`."""
 
     queue: str
@@ -51,7 +51,7 @@ class Planner:
         return self.log.numberings(self.log.queues(self.options.queues), strict=self.options.fail_on_data_loss)
 
     def start(self, default: str) -> Offset:
-        """Return where a query without a checkpoint begins; `default` is `earliest` or `latest`."""
+        """Return where a query without a checkpoint starts; `default` is `earliest` or `latest`."""
         numberings, options = self.numberings(), self.options
         if options.starting_timestamp is not None:
             ms = options.starting_timestamp
@@ -65,7 +65,7 @@ class Planner:
         return {queue: _text(position) for queue, position in resolved.items()}
 
     def newest(self) -> Offset:
-        """Return the last event of each queue: what a query would have read if it had read everything."""
+        """Return the last event of each queue: the offset of a query that has read everything."""
         return {queue: _text(numbering.id(numbering.total)) for queue, numbering in self.numberings().items()}
 
     def advance(self, start: Offset, limit: int | None, goal: Offset | None = None) -> Offset:
@@ -81,14 +81,14 @@ class Planner:
         everything = sum(backlog.values())
         share = 1.0 if limit is None or everything <= limit else limit / everything
         end = {queue: begin[queue] + math.ceil(backlog[queue] * share) for queue in numberings}
-        # A queue whose archive was removed keeps its place in the offset: it never goes back.
+        # A queue whose event log was removed keeps its place in the offset: an offset never goes back.
         return start | {queue: _text(numberings[queue].id(end[queue])) for queue in numberings if end[queue] or queue in start}
 
-    def slices(self, start: Offset, end: Offset) -> list[Slice]:
-        """Return what is to be read between two offsets, split into partitions.
+    def event_ranges(self, start: Offset, end: Offset) -> list[EventRange]:
+        """Return the events between two offsets, split into partitions.
 
         Raises:
-            EventsLost: with `failOnDataLoss`, some of it is gone.
+            EventsLost: with `failOnDataLoss`, some of them are gone.
         """
         numberings = self.numberings()
         ranges = []
@@ -96,12 +96,12 @@ class Planner:
             numbering = numberings.get(queue)
             if numbering is None:
                 if start.get(queue) != position:
-                    self._lose(queue, f"queue {queue!r}: its events up to {position} were removed before they were read", 0)
+                    self._on_loss(queue, f"queue {queue!r}: its events up to {position} were removed before they were read", 0)
                 continue
             low, high = self._position(numbering, start.get(queue)), self._position(numbering, position)
             if low < min(numbering.trimmed, high):
                 gone = min(numbering.trimmed, high)
-                self._lose(queue, loss_message(numbering, low, gone), gone - low)
+                self._on_loss(queue, loss_message(numbering, low, gone), gone - low)
                 low = gone
             ranges += [(queue, *piece) for piece in numbering.ranges(low, high)]
         return self._split(ranges)
@@ -110,29 +110,31 @@ class Planner:
         """Return how many events come after `start`."""
         return sum(n.total - self._position(n, start.get(queue)) for queue, n in self.numberings().items())
 
-    def _split(self, ranges: list[tuple[str, int, int, int]]) -> list[Slice]:
+    def _split(self, ranges: list[tuple[str, int, int, int]]) -> list[EventRange]:
         everything = sum(high - low + 1 for _, _, low, high in ranges)
         size = self.options.max_records_per_partition
         if self.options.min_partitions:
             size = min(size, max(1, everything // self.options.min_partitions))
-        slices = []
+        event_ranges = []
         for queue, epoch, low, high in ranges:
             parts = math.ceil((high - low + 1) / size)
             width = math.ceil((high - low + 1) / parts)
-            slices += [Slice(queue, epoch, first, min(first + width - 1, high)) for first in range(low, high + 1, width)]
-        return slices
+            event_ranges += [
+                EventRange(queue, epoch, first, min(first + width - 1, high)) for first in range(low, high + 1, width)
+            ]
+        return event_ranges
 
     def _position(self, numbering: Offsets, offset: str | None) -> int:
         try:
             return numbering.index(BEGINNING if offset is None else entry_id(offset))
         except EventsLost as error:
-            self._lose(numbering.queue, str(error), 0)
+            self._on_loss(numbering.queue, str(error), 0)
             return numbering.trimmed
 
     def _goal(self, numbering: Offsets, offset: str | None) -> int:
         return 0 if offset is None else self._position(numbering, offset)
 
-    def _lose(self, queue: str, message: str, count: int) -> None:
+    def _on_loss(self, queue: str, message: str, count: int) -> None:
         if self.options.fail_on_data_loss:
             raise EventsLost(message)
         self.lost[queue] = self.lost.get(queue, 0) + count

@@ -1,4 +1,4 @@
-"""What the options of source and sink share: their names in Spark's style, their parsing, and the URL that holds no secret."""
+"""Parses the options of source and sink: names in Spark's style, values, and the URL, which holds no secret."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What `writeStream` tells Spark itself comes to its sink as well.
+#: Options of `writeStream` itself, which Spark passes to the sink too.
 _SPARKS_OWN = frozenset({"checkpointlocation"})
 
 

@@ -1,4 +1,4 @@
-"""How events come to the tasks that fold them: what goes where, and what is told from files alone."""
+"""How events reach the tasks that aggregate them: the bucket of each file, and what a file's footer says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", reason="needs the extra `spark`")
 import pyarrow as pa
 from pyarrow import parquet
 
-from celery_redis_plus.spark.gathering import EVENTS_A_TASK, EVENTS_SCHEMA, Portion, _pack, days_of, planned, unpacked
+from celery_redis_plus.spark.repartition import EVENTS_A_TASK, EVENTS_SCHEMA, FileShare, _pack, days_of, file_shares_of, unpacked
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -33,9 +33,9 @@ def test_small_days_share_a_task_and_a_big_day_has_several():
     days = {f"2026-01-{number:02}": [Path(f"{number}")] for number in range(1, 5)}
     rows = dict(zip(days, (10, 20, 3 * EVENTS_A_TASK, 5), strict=True))
 
-    portions, tasks = planned(days, rows, parallelism=2)
+    file_shares, tasks = file_shares_of(days, rows, parallelism=2)
 
-    small, also_small, big, last = portions
+    small, also_small, big, last = file_shares
     assert (small.first, small.buckets) == (also_small.first, also_small.buckets) == (0, 1)
     assert big.first == 1
     assert rows["2026-01-03"] / big.buckets <= EVENTS_A_TASK
@@ -46,7 +46,7 @@ def test_small_days_share_a_task_and_a_big_day_has_several():
 def test_all_events_of_a_message_go_to_one_bucket_and_none_is_lost(stored):
     ids = [f"{number % 100:08}.1" for number in range(1000)]
     files = [stored([NOON] * 1000, name, id=ids, n=list(range(1000))) for name in ("a", "b")]
-    shares = [[Portion(str(file), 3, 4)] for file in files]
+    shares = [[FileShare(str(file), 3, 4)] for file in files]
 
     packed = list(_pack(iter([pa.record_batch({"id": [0, 1]})]), shares=shares))
 
@@ -66,7 +66,7 @@ def test_all_events_of_a_message_go_to_one_bucket_and_none_is_lost(stored):
 def test_a_column_that_an_older_release_did_not_write_is_null(stored):
     file = stored([NOON])
 
-    packed = _pack(iter([pa.record_batch({"id": [0]})]), shares=[[Portion(str(file), 0, 1)]])
+    packed = _pack(iter([pa.record_batch({"id": [0]})]), shares=[[FileShare(str(file), 0, 1)]])
 
     assert unpacked(packed).select(["id", "task", "worker"]).to_pylist() == [{"id": "00000000.1", "task": None, "worker": None}]
 

@@ -1,4 +1,4 @@
-"""Makes rows of events: one per message, and counts and percentiles per minute by queue, task and worker."""
+"""Turns events into rows: one per message, and counts and percentiles per minute by queue, task and worker."""
 
 from __future__ import annotations
 
@@ -14,35 +14,42 @@ from pyarrow import parquet
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from celery_redis_plus.spark.gathering import unpacked
-from celery_redis_plus.spark.minutes import MINUTE_DDL, PART, PART_DDL, PER_MINUTE, merged, parts
-from celery_redis_plus.spark.stories import Stories
+from celery_redis_plus.spark.message_timelines import MessageTimelines
+from celery_redis_plus.spark.minute_aggregates import (
+    MINUTE_DDL,
+    PARTIAL_MINUTE,
+    PARTIAL_MINUTE_DDL,
+    PER_MINUTE,
+    combined,
+    partial_minutes,
+)
+from celery_redis_plus.spark.repartition import unpacked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Stands in the column `table` of a row that tells of a file of messages: its path, and how many messages it has.
-WRITTEN = "messages"
+#: Value of the column `table` in a row about a file of messages: its path, and how many messages it has.
+FILE_ROW = "messages"
 
 
-def followed(gathered: DataFrame, staging: Path, dates: Collection[str]) -> DataFrame:
-    """Follow the messages of `gathering.gathered`; return parts of their minutes (`PART`), and a row for each file of messages.
+def traced(by_message: DataFrame, staging: Path, dates: Collection[str]) -> DataFrame:
+    """Trace the messages of `repartition.by_message`; return their partial minutes, and a row for each file of messages.
 
-    The tasks write messages' files by themselves: to hand them to Spark as rows took several times as long as all the rest. A
+    The tasks write the messages' files themselves: to hand them to Spark as rows took several times as long as all the rest. A
     file is named after the attempt that wrote it, and counts only if the row of that attempt arrives.
 
     Args:
-        gathered: all events of their messages.
+        by_message: all events of their messages.
         staging: the folder for the files.
         dates: days of publishing whose messages are written.
     """
-    return gathered.mapInArrow(partial(_follow, staging=str(staging), dates=sorted(dates)), PART_DDL)
+    return by_message.mapInArrow(partial(_trace, staging=str(staging), dates=sorted(dates)), PARTIAL_MINUTE_DDL)
 
 
-def minutes(followed: DataFrame) -> DataFrame:
+def minutes(traced: DataFrame) -> DataFrame:
     """Return the minutes of all tables: `table`, `key`, `minute`, counts and percentiles."""
-    found = followed.where(sf.col("table") != WRITTEN).repartition("table", "key", "minute")
-    return found.mapInArrow(merged, MINUTE_DDL)
+    found = traced.where(sf.col("table") != FILE_ROW).repartition("table", "key", "minute")
+    return found.mapInArrow(combined, MINUTE_DDL)
 
 
 def per_minute(minutes: DataFrame, table: str) -> DataFrame:
@@ -66,14 +73,14 @@ def with_backlog(rows: DataFrame, before: DataFrame | None) -> DataFrame:
     return joined.withColumn("backlog", total + sf.coalesce("base", sf.lit(0))).drop("base")
 
 
-def _follow(batches: Iterator[pa.RecordBatch], *, staging: str, dates: list[str]) -> Iterator[pa.RecordBatch]:
-    """Follow the messages of a partition that has all events of its messages."""
+def _trace(batches: Iterator[pa.RecordBatch], *, staging: str, dates: list[str]) -> Iterator[pa.RecordBatch]:
+    """Trace the messages of a partition that has all events of its messages."""
     events = unpacked(batches)
     if not events.num_rows:
         return
-    stories = Stories(events)
-    yield from parts(stories.changes()).to_batches()
-    messages = stories.messages()
+    timelines = MessageTimelines(events)
+    yield from partial_minutes(timelines.changes()).to_batches()
+    messages = timelines.messages()
     attempt = uuid.uuid4().hex
     written: dict[str, list[object]] = {"key": [], "published": []}
     for day in dates:
@@ -85,6 +92,6 @@ def _follow(batches: Iterator[pa.RecordBatch], *, staging: str, dates: list[str]
             written["key"].append(f"{path.parent.name}/{path.name}")
             written["published"].append(rows.num_rows)
     count = len(written["key"])
-    written["table"] = [WRITTEN] * count
-    columns = [pa.array(written.get(field.name, [None] * count), field.type) for field in PART]
-    yield from pa.table(columns, schema=PART).to_batches()
+    written["table"] = [FILE_ROW] * count
+    columns = [pa.array(written.get(field.name, [None] * count), field.type) for field in PARTIAL_MINUTE]
+    yield from pa.table(columns, schema=PARTIAL_MINUTE).to_batches()

@@ -9,7 +9,7 @@ import kombu
 import pytest
 
 from celery_redis_plus.errors import PublishRefused
-from celery_redis_plus.transport.sending import Sender
+from celery_redis_plus.transport.once_sender import OnceSender
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def bounded(broker_url):
 
 
 def test_an_identity_is_stored_once_by_whomever_it_is_sent(broker_url):
-    with Sender(broker_url) as first, Sender(broker_url) as second:
+    with OnceSender(broker_url) as first, OnceSender(broker_url) as second:
         assert first.send("once", "a", b'"1"')
         assert not first.send("once", "a", b'"1"')
         assert not second.send("once", "a", b'"1"')
@@ -45,7 +45,7 @@ def test_an_identity_is_stored_once_by_whomever_it_is_sent(broker_url):
 
 def test_a_full_queue_holds_the_sender_back_and_nothing_is_lost(bounded, broker_url):
     def send_all():
-        with Sender(broker_url, patience_s=60) as sender:
+        with OnceSender(broker_url, patience_s=60) as sender:
             for number in range(20):
                 sender.send("bounded", str(number), str(number).encode())
 
@@ -58,7 +58,7 @@ def test_a_full_queue_holds_the_sender_back_and_nothing_is_lost(bounded, broker_
 
 
 def test_a_queue_that_stays_full_is_an_error_after_the_patience(bounded, broker_url):
-    with Sender(broker_url, patience_s=0.1) as sender:
+    with OnceSender(broker_url, patience_s=0.1) as sender:
         for number in range(3):
             assert sender.send("bounded", str(number), b"1")
         with pytest.raises(PublishRefused):

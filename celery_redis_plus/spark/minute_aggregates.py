@@ -1,8 +1,8 @@
 """Counts events per minute by queue, task and worker, in arrays, in two steps.
 
-A partition of stories has some of a minute's messages, so its counts are a part of the whole: rows of `PART`, with the single
-waits and runs packed into a value. `merged` adds up the parts of each minute and takes exact percentiles. What crosses from
-Python to Spark is a row a minute and partition, not a row an event.
+A partition has some of a minute's messages, so its counts are partial: rows of `PARTIAL_MINUTE`, with the single waits and runs
+packed into one value. `combined` adds up the partial rows of each minute and takes exact percentiles. Python passes Spark one row
+a minute and partition, not one row an event.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from celery_redis_plus.spark.columns import as_table, microseconds, plain
+from celery_redis_plus.spark.arrow_columns import as_table, microseconds, plain
 from celery_redis_plus.spark.schema import arrow, ddl
 
 if TYPE_CHECKING:
@@ -25,22 +25,22 @@ PER_MINUTE = {"queues": "queue", "tasks": "task", "workers": "worker"}
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 _MINUTE_US = 60_000_000
-_COUNTED = (
+_COUNTS = (
     *("published", "delivered", "acked", "failed", "retried", "requeued", "expired", "dead", "removed"),
     "backlog_change",
 )
-_TIMED = ("wait", "run")
-_KEYED = {"table": "string", "key": "string", "minute": "timestamp"} | dict.fromkeys(_COUNTED, "bigint")
-_PART = _KEYED | dict.fromkeys(_TIMED, "binary")
-_MINUTE = _KEYED | {f"{name}_{label}_s": "double" for name in _TIMED for label in PERCENTILES}
+_DURATIONS = ("wait", "run")
+_KEY_AND_COUNTS = {"table": "string", "key": "string", "minute": "timestamp"} | dict.fromkeys(_COUNTS, "bigint")
+_PARTIAL = _KEY_AND_COUNTS | dict.fromkeys(_DURATIONS, "binary")
+_MINUTE = _KEY_AND_COUNTS | {f"{name}_{label}_s": "double" for name in _DURATIONS for label in PERCENTILES}
 
 #: `key` is a queue, a task or a worker; `wait` and `run` are doubles, seconds, one after the other.
-PART, PART_DDL = arrow(_PART), ddl(_PART)
+PARTIAL_MINUTE, PARTIAL_MINUTE_DDL = arrow(_PARTIAL), ddl(_PARTIAL)
 MINUTE, MINUTE_DDL = arrow(_MINUTE), ddl(_MINUTE)
 
 
-def parts(changes: Mapping[str, Any]) -> pa.Table:
-    """Return rows of `PART` for all three tables.
+def partial_minutes(changes: Mapping[str, Any]) -> pa.Table:
+    """Return rows of `PARTIAL_MINUTE` for all three tables.
 
     Args:
         changes: columns of the same length, an element an event: `queue`, `task`, `worker`, `event`, `reason`; `ts`, µs; `wait_s`
@@ -48,11 +48,11 @@ def parts(changes: Mapping[str, Any]) -> pa.Table:
     """
     flags = _flags(changes["event"], changes["reason"])
     flags["backlog_change"] = changes["ready_change"]
-    return pa.concat_tables([_part(table, changes[key], changes, flags) for table, key in PER_MINUTE.items()])
+    return pa.concat_tables([_partial_minutes(table, changes[key], changes, flags) for table, key in PER_MINUTE.items()])
 
 
-def merged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield rows of `MINUTE` of a partition that has all parts of its minutes."""
+def combined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield rows of `MINUTE` of a partition that has all partial rows of its minutes."""
     found = [batch for batch in batches if batch.num_rows]
     if not found:
         return
@@ -61,16 +61,16 @@ def merged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     place, group = _grouped(_codes(keys), microseconds(read.column("minute")) // _MINUTE_US)
     taken = pa.array(place)
     columns: dict[str, Any] = {name: read.column(name).take(taken) for name in ("table", "key", "minute")}
-    for name in _COUNTED:
+    for name in _COUNTS:
         columns[name] = _sums(group, np.asarray(read.column(name).to_numpy()), len(place))
-    for name in _TIMED:
+    for name in _DURATIONS:
         lengths, values = _unpacked(read.column(name))
         columns |= _percentiles(name, np.repeat(group, lengths), values, len(place))
     yield from as_table(columns, MINUTE).to_batches()
 
 
 def _flags(event: Any, reason: Any) -> dict[str, NDArray[Any]]:
-    """Return for each count whether an event counts."""
+    """Return for each count which events it counts."""
     reason = pc.fill_null(reason, "")
 
     def among(column: Any, *values: str) -> NDArray[np.bool_]:
@@ -91,7 +91,7 @@ def _flags(event: Any, reason: Any) -> dict[str, NDArray[Any]]:
     }
 
 
-def _part(table: str, key: Any, changes: Mapping[str, Any], flags: Mapping[str, NDArray[Any]]) -> pa.Table:
+def _partial_minutes(table: str, key: Any, changes: Mapping[str, Any], flags: Mapping[str, NDArray[Any]]) -> pa.Table:
     has_key = np.asarray(key.is_valid().to_numpy(zero_copy_only=False))
     counted = np.flatnonzero(has_key)
     key = key.take(pa.array(counted))
@@ -104,9 +104,9 @@ def _part(table: str, key: Any, changes: Mapping[str, Any], flags: Mapping[str, 
     }
     for name, flag in flags.items():
         columns[name] = _sums(group, flag[counted], len(place))
-    for name in _TIMED:
+    for name in _DURATIONS:
         columns[name] = _packed(group, changes[f"{name}_s"][counted], len(place))
-    return as_table(columns, PART)
+    return as_table(columns, PARTIAL_MINUTE)
 
 
 def _grouped(codes: NDArray[np.int64], minutes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

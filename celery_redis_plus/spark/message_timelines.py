@@ -1,8 +1,8 @@
-"""Follows each message through its events: a partition at once, in arrays.
+"""Traces each message through its events: a whole partition at once, in arrays.
 
-Spark's window functions do the same a row at a time, in ten times the time of reading the events; arrays take about as long as
-the reading. Each event is set beside the one before it of the same message: what made a message ready stands right before its
-claim, and the claim right before its end (the state machine in `events.py`), so waits and runs are differences of neighbours.
+Spark's window functions do the same row by row, and take ten times as long as reading the events; arrays take about as long as
+reading. Events are sorted by message, so that each event stands next to the one before it. A message becomes ready right before
+its claim, and its claim is right before its end (the state machine in `events.py`): waits and runs are differences of neighbours.
 """
 
 from __future__ import annotations
@@ -14,19 +14,33 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from celery_redis_plus.events import DEAD, DESCRIPTION, GONE, READY, TRANSITIONS, shown_state
-from celery_redis_plus.spark.columns import as_table, ints, microseconds
+from celery_redis_plus.spark.arrow_columns import as_table, ints, microseconds
 from celery_redis_plus.spark.schema import MOMENT, TYPES, arrow, ddl
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-DESCRIBED = {column.name: TYPES[column.kind] for column in DESCRIPTION}
+DESCRIPTION_TYPES = {column.name: TYPES[column.kind] for column in DESCRIPTION}
 
-#: What is read of the events.
-NEEDED = ("queue", "epoch", "n", "event", "ts", "id", "worker", "reason", "error", "target", "published_at", "date", *DESCRIBED)
+#: The columns of the events that are read.
+EVENT_COLUMNS_READ = (
+    "queue",
+    "epoch",
+    "n",
+    "event",
+    "ts",
+    "id",
+    "worker",
+    "reason",
+    "error",
+    "target",
+    "published_at",
+    "date",
+    *DESCRIPTION_TYPES,
+)
 
 #: Columns of a message's row.
-MESSAGE = {
+MESSAGE_COLUMNS = {
     "date": "date",
     "queue": "string",
     "id": "string",
@@ -34,7 +48,7 @@ MESSAGE = {
     "last_event": "string",
     "reason": "string",
     "error": "string",
-    **DESCRIBED,
+    **DESCRIPTION_TYPES,
     "worker": "string",
     "target": "string",
     "attempts": "int",
@@ -50,18 +64,18 @@ MESSAGE = {
     "total_s": "double",
     "late_s": "double",
 }
-MESSAGE_DDL = ddl(MESSAGE)
-_SCHEMA = arrow(MESSAGE)
+MESSAGE_DDL = ddl(MESSAGE_COLUMNS)
+_SCHEMA = arrow(MESSAGE_COLUMNS)
 
 _EVENTS = list(TRANSITIONS)
 # The last element stands for "no event before", and for an event of a later release.
 _LEADS_TO = np.array([change.target for change in TRANSITIONS.values()] + ["new"])
 _CLAIMED, _PUBLISHED = _EVENTS.index("claimed"), _EVENTS.index("published")
-#: Reasons that decide how a state is shown; all others are alike.
-_TELLING = ["retry", "ignored", "early"]
+#: Reasons that change the shown state; no other reason does.
+_STATE_REASONS = ["retry", "ignored", "early"]
 
 
-class Stories:
+class MessageTimelines:
     """The events of a partition that has all events of its messages, sorted by message and number.
 
     Attributes:
@@ -92,7 +106,7 @@ class Stories:
         self.run_s, self.ran = elapsed_s, before == _CLAIMED
 
     def changes(self) -> dict[str, Any]:
-        """Return what `minutes.parts` counts of each event."""
+        """Return the columns that `minute_aggregates.partial_minutes` counts."""
         column = self.table.column
         ready = (_LEADS_TO == READY).astype(np.int32)
         message = np.cumsum(self.first) - 1
@@ -102,7 +116,7 @@ class Stories:
             "reason": column("reason"),
             "ts": self.ts,
             "task": self._first_valid("task").take(pa.array(message)),
-            # Whoever claimed a message is also the one with whom the claim ended.
+            # The worker that claimed a message is the one with which the claim ended.
             "worker": column("worker").take(pa.array(np.where(self.ran, self.place - 1, self.place))),
             "wait_s": np.where(self.waited, self.wait_s, np.nan),
             "run_s": np.where(self.ran, self.run_s, np.nan),
@@ -110,7 +124,7 @@ class Stories:
         }
 
     def messages(self) -> pa.Table:
-        """Return one row a message: what it was, what became of it, how long it waited and ran."""
+        """Return one row a message: its description, its last state, its waits and runs."""
         return as_table(self._columns(), _SCHEMA)
 
     def _columns(self) -> dict[str, Any]:
@@ -124,7 +138,7 @@ class Stories:
         last_at = self.ts[self.ends]
         finished = np.isin(_LEADS_TO[self.event[self.ends]], (GONE, DEAD))
         published_at = column("published_at").take(first)
-        described = {name: self._first_valid(name) for name in DESCRIBED}
+        described = {name: self._first_valid(name) for name in DESCRIPTION_TYPES}
         return {
             "date": column("date").take(first),
             "queue": column("queue").take(first),
@@ -168,8 +182,8 @@ class Stories:
     def _shown(self, tried: NDArray[np.bool_]) -> pa.Array:
         """Return `events.shown_state` of each message, asked once for each case."""
         reason = self.table.column("reason").take(pa.array(self.ends))
-        word = ints(pc.fill_null(pc.index_in(reason, pa.array(_TELLING)), -1))
-        word = np.where(reason.is_null().to_numpy(), len(_TELLING), word)
+        word = ints(pc.fill_null(pc.index_in(reason, pa.array(_STATE_REASONS)), -1))
+        word = np.where(reason.is_null().to_numpy(), len(_STATE_REASONS), word)
         cases, case = np.unique(np.stack([self.event[self.ends], word, tried]), axis=1, return_inverse=True)
         names = [_shown_case(int(event), int(word), bool(was_tried)) for event, word, was_tried in cases.T]
         return pa.array(names, pa.string()).take(pa.array(case.reshape(-1)))
@@ -178,7 +192,7 @@ class Stories:
 def _shown_case(event: int, word: int, tried: bool) -> str | None:
     if event < 0:
         return None
-    reason = [*_TELLING, "", "other"][word]
+    reason = [*_STATE_REASONS, "", "other"][word]
     return shown_state(str(_LEADS_TO[event]), event=_EVENTS[event], reason=reason, tried=tried)
 
 

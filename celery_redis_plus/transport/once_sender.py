@@ -1,4 +1,4 @@
-"""Sends messages once by their identity, however often and by whomever they are sent again: for pipelines that repeat work.
+"""Sends each message once by its identity, however often and from any process it is sent again: for pipelines that repeat work.
 
 The identity is the message's `x-deduplication-id`, which the publish script checks in the step that stores the message.
 """
@@ -16,18 +16,18 @@ from celery_redis_plus.errors import PublishRefused
 
 #: kombu would take its own transport for these.
 _SCHEMES = {"redis": "redisplus", "rediss": "redispluss"}
-#: Seconds between two tries to put a message into a full queue.
+#: Seconds between two attempts to publish into a full queue.
 FULL_QUEUE_PAUSE_S = 0.5
 
 
-class Sender:
+class OnceSender:
     """One connection that sends; a context manager.
 
     Args:
         url: the broker's URL.
         prefix: the application's `global_keyprefix`.
-        remember_s: seconds for which the broker knows an identity again; each costs a small key for so long.
-        patience_s: seconds to wait for room in a queue with a limit, before its refusal is an error.
+        remember_s: seconds for which the broker remembers an identity; each costs a small key for that time.
+        patience_s: seconds to retry a full queue before its refusal is an error.
     """
 
     def __init__(self, url: str, *, prefix: str = "", remember_s: float = 604_800, patience_s: float = 600) -> None:
@@ -58,7 +58,7 @@ class Sender:
         content_type: str = "application/json",
         content_encoding: str = "utf-8",
     ) -> bool:
-        """Put a message into `queue`, unless one of this identity was put there within `remember_s`; return whether it was put.
+        """Put a message into `queue`, unless this identity was put there within `remember_s`; return whether it was put.
 
         Raises:
             PublishRefused: the queue is full and stays so, or does not accept this type.
@@ -78,7 +78,7 @@ class Sender:
             except PublishRefused:
                 if time.monotonic() > deadline:
                     raise
-                # Backpressure: whoever consumes the queue decides how fast this goes.
+                # Backpressure: the queue's consumers decide the pace.
                 time.sleep(FULL_QUEUE_PAUSE_S)
             else:
                 return duplicate_of is None

@@ -1,4 +1,4 @@
-"""Reads a slice of a queue's events as Arrow batches: what each Spark task does, and of use without Spark."""
+"""Reads a range of a queue's events as Arrow batches: the work of one Spark task, also usable without Spark."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from celery_redis_plus.event_log.stream import EventLog
-    from celery_redis_plus.spark.planning import Slice
+    from celery_redis_plus.spark.read_plan import EventRange
 
 logger = logging.getLogger(__name__)
 
 
-def read_slice(log: EventLog, part: Slice, *, fetch_size: int = 5000, fail_on_data_loss: bool = True) -> Iterator[pa.RecordBatch]:
+def read_range(
+    log: EventLog, part: EventRange, *, fetch_size: int = 5000, fail_on_data_loss: bool = True
+) -> Iterator[pa.RecordBatch]:
     """Yield the events of `part`, in order.
 
     Raises:
