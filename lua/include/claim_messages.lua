@@ -29,7 +29,7 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
   local drained = #found <= 2 * count
   if #found > 0 and not deadline then
     now = now_ms()
-    deadline = text(now + visibility)
+    deadline = now + visibility
   end
   local claimed, expiring = {}, {}
   local taken, passed, to_sweep = 0, 0, false
