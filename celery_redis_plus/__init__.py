@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.messages import MessageInfo
     from celery_redis_plus.integration.configure import configure_app
     from celery_redis_plus.integration.messages import cancel, move, reschedule
+    from celery_redis_plus.integration.send_many import send_many
     from celery_redis_plus.transport.api import Delivery, broadcast, counters, delivery, publish
     from celery_redis_plus.transport.transport import Transport
 
@@ -38,6 +39,7 @@ __all__ = [
     "move",
     "publish",
     "reschedule",
+    "send_many",
 ]
 
 __version__ = "0.1.0.dev0"
@@ -54,6 +56,7 @@ _LAZY = {
     "counters": "celery_redis_plus.transport.api",
     "move": "celery_redis_plus.integration.messages",
     "reschedule": "celery_redis_plus.integration.messages",
+    "send_many": "celery_redis_plus.integration.send_many",
 }
 
 url_schemes.register()

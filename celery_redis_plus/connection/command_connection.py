@@ -140,8 +140,11 @@ class CommandConnection(PersistentConnection):
         with self.lock:
             return self._exchange(None, packed)
 
-    def pipeline(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
+    def pipeline(self, commands: Sequence[tuple[Argument, ...]], script: Script | None = None) -> list[Any]:
         """Send commands in one write; return their replies, an error reply standing in the list as an exception.
+
+        `script` is what they call by EVALSHA, if they do: the server is given its source first, where it was not yet. Calls that
+        met a server without it have a NoScriptError for a reply, and were not executed.
 
         Raises:
             redis.exceptions.ConnectionError: the connection failed; some of the commands may have run.
@@ -150,12 +153,15 @@ class CommandConnection(PersistentConnection):
         with self.lock:
             if self._busy:
                 with self._aside() as aside:
-                    return aside.pipeline(commands)
+                    return aside.pipeline(commands, script)
             connection = self._open()
             self.outcome_unknown = False
             try:
                 self._busy = True
-                packed = self._behind_outbox(b"".join(map(pack_command, commands)))
+                packed = b"".join(map(pack_command, commands))
+                if script is not None and script.sha not in self._loaded:
+                    packed = self._with_source(script, packed)
+                packed = self._behind_outbox(packed)
                 self.outcome_unknown = True
                 send(connection, packed)
                 self._read_pending()
@@ -163,6 +169,9 @@ class CommandConnection(PersistentConnection):
                 for command in commands:
                     try:
                         replies.append(self._read())
+                    except NoScriptError as error:
+                        self._loaded.clear()
+                        replies.append(self._source_error or error)
                     except ResponseError as error:
                         replies.append(self._translated(error, command))
             except BaseException as error:

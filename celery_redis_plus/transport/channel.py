@@ -10,6 +10,7 @@ from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 
+from celery_redis_plus.broker.publishing.publish_batch import BatchPublisher
 from celery_redis_plus.connection import forks
 from celery_redis_plus.consumer.channel_consumers import ChannelConsumers
 from celery_redis_plus.errors import ServerUnreachable
@@ -18,6 +19,7 @@ from celery_redis_plus.transport.arguments import consumer_priority
 from celery_redis_plus.transport.declarations import ExchangeOperations, QueueOperations
 from celery_redis_plus.transport.delivered_message import Message as DeliveredMessage
 from celery_redis_plus.transport.delivered_message import broadcast_payload, payload_of
+from celery_redis_plus.transport.publish_batch import PublishBatch
 from celery_redis_plus.transport.publishing import ExchangePublisher
 from celery_redis_plus.transport.qos import QoS
 
@@ -150,6 +152,13 @@ class Channel(virtual.Channel):
             text = "NOT_IMPLEMENTED - immediate=True is not supported, as in RabbitMQ; allowed is mandatory=True"
             raise channel_error(text, 540, "Channel.basic_publish")
         return self._publisher.publish(message, exchange, routing_key, mandatory=mandatory)
+
+    def create_publish_batch(self, max_size: int) -> PublishBatch:
+        """Return a batch for kombu's `Producer.batch` (kombu 5.7): at most `max_size` messages wait in it."""
+        batches = BatchPublisher(
+            self.session.commands, self.session.keys, dedup_window_s=self.session.options.publish_dedup_window
+        )
+        return PublishBatch(self, max_size, batches=batches, publisher=self._publisher)
 
     # -- consume ----------------------------------------------------------------------------------------------------------
 

@@ -72,6 +72,27 @@ class ExchangePublisher:
             asked[message["headers"].get("id")] = attempt.duplicate_task
         return attempt.duplicate_of
 
+    def prepare_for_batch(self, message: dict[str, Any], queue: str) -> Outgoing | None:
+        """Return a message to a queue as a batch publishes it; None where it has to be published by itself.
+
+        Raises as `publish` does.
+        """
+        properties, publisher = message["properties"], self._connection.publisher
+        if ATTEMPT in properties or TRACK in properties or publisher.waits_for_replicas or not publisher.is_ordinary(queue):
+            return None
+        if not PASSED_ON.issuperset(properties):
+            check_properties(properties, message["headers"], LOCAL_PROPERTIES)
+        properties["delivery_info"] = {**properties.get("delivery_info", {}), "exchange": "", "routing_key": queue}
+        try:
+            return self._outgoing(message, queue)
+        except BrokerError as error:
+            raise as_channel_error(error, "Channel.basic_publish") from error
+
+    def publish_prepared(self, message: dict[str, Any], queue: str, attempt: PublishAttempt, *, mandatory: bool) -> None:
+        """Publish a message of a batch by itself, under the attempt of the batch. Raises as `publish`."""
+        message["properties"][ATTEMPT] = attempt
+        self.publish(message, "", queue, mandatory=mandatory)
+
     def _publish(
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
     ) -> None:  # fmt: skip

@@ -54,6 +54,7 @@ class Transport(virtual.Transport):
 
     implements = base.Transport.implements.extend(
         asynchronous=True,
+        batch_publish=True,
         exchange_type=frozenset(["direct", "topic", "fanout", "headers"]),
         heartbeats=False,
     )

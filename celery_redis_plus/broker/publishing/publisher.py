@@ -157,6 +157,10 @@ class Publisher:
             attempt.tags[queue] = reply.decode()
         return True
 
+    def is_ordinary(self, queue: str) -> bool:
+        """Return whether a queue has neither limits nor events, as far as this publisher knows."""
+        return queue not in self.event_logged and (self._bounded is None or queue not in self._bounded.queues)
+
     def to_dead_letters(self, queue: str, message: Outgoing, attempt: PublishAttempt, reason: str, keep: int) -> None:
         """Put a message that nobody can have straight among the dead letters of `queue`, which keeps `keep` at most.
 

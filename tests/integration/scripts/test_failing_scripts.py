@@ -57,6 +57,11 @@ def claim_with_acks(shop: Workshop) -> None:
     claims.claim(["q"], 1, share=False)
 
 
+def publish_batch(shop: Workshop) -> None:
+    keys = [shop.q.meta, shop.q.ready, shop.q.message, shop.q.wakeup, shop.q.producer + b"p"]
+    shop.run("publish_batch", keys, 2, 900_000, "", b"{}\nnew", 255, b"{}\nnew2", 255)
+
+
 def after(ms: int) -> Callable[[Workshop], None]:
     return lambda shop: shop.clock.advance(ms)
 
@@ -108,6 +113,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
         Scenario(lambda shop: shop.publish(b"new", life="+900000")),
         Scenario(lambda shop: shop.publish(b"x" * (LARGE + 1)), staged=True),
     ],
+    "publish_batch": [Scenario(publish_batch)],
     "publish_bounded": [
         Scenario(lambda shop: shop.publish(b"new"), arguments=LIMITED),
         Scenario(lambda shop: shop.publish(b"new", eta="+1000"), arguments=LIMITED),

@@ -1,0 +1,124 @@
+"""kombu's publish batches (`Producer.batch`, kombu 5.7): messages that share a round trip, and a script call for each queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kombu.utils.functional import retry_over_time
+
+from celery_redis_plus.broker.publishing.attempt import PublishAttempt
+from celery_redis_plus.broker.publishing.publish_batch import BatchedMessage
+from celery_redis_plus.transport import compat
+from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.publishing.publish_batch import BatchPublisher
+    from celery_redis_plus.transport.publishing import ExchangePublisher
+
+#: How often a lost connection is opened anew for what it left in doubt: as often as Celery retries a publish by default.
+RECONNECTS = 3
+#: Seconds before the first of these, and by how many each later one comes later.
+RECONNECT_INTERVAL_S = 0.2
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting(BatchedMessage):
+    """A message that waits for `flush`: as kombu gave it."""
+
+    given: dict[str, Any]
+    mandatory: bool
+
+
+class PublishBatch:
+    """The messages that one producer publishes in one batch. kombu calls its methods, from one thread."""
+
+    def __init__(
+        self,
+        channel: Any,
+        max_size: int,
+        *,
+        batches: BatchPublisher,
+        publisher: ExchangePublisher,
+    ) -> None:
+        """Collect messages for `flush`.
+
+        Args:
+            channel: kombu asks for it; messages that no batch takes are published on it.
+            max_size: so many messages at most wait for `flush`.
+            batches: publishes a batch.
+            publisher: prepares its messages, and publishes those by themselves that have to be.
+        """
+        self.channel = channel
+        self._max_size = max_size
+        self._batches = batches
+        self._publisher = publisher
+        self._waiting: list[_Waiting] = []
+        self._over = False
+
+    def publish(self, message: dict[str, Any], exchange: str = "", routing_key: str = "", **kwargs: Any) -> Any:
+        """Take a message for the batch, or publish it now, behind those that wait: to an exchange that has a name, for instance.
+
+        Raises as `Channel.basic_publish` does, and as `flush`.
+        """
+        if self._over:
+            raise RuntimeError("the publish batch was closed, or discarded")
+        self.channel.check_open()
+        outgoing = None
+        if not exchange and not kwargs.get("immediate"):
+            outgoing = self._publisher.prepare_for_batch(message, routing_key)
+        if outgoing is None or not self._batches.takes(outgoing):
+            self.flush()
+            return self.channel.basic_publish(message, exchange=exchange, routing_key=routing_key, **kwargs)
+        # Its envelope is made; the rest is for a publish by itself, later, and the caller may go on with its dicts.
+        given = {**message, "headers": dict(message["headers"]), "properties": dict(message["properties"])}
+        self._waiting.append(_Waiting(routing_key, outgoing, PublishAttempt(), given, mandatory=bool(kwargs.get("mandatory"))))
+        if len(self._waiting) >= self._max_size:
+            self.flush()
+        return None
+
+    def flush(self) -> None:
+        """Publish what waits, and return when the server has confirmed it.
+
+        Messages to queues with limits or events, or to queues that have to be declared again, are published by themselves, as
+        `Channel.basic_publish` does. So are all after a lost connection: those that the server has are not stored again.
+
+        Raises:
+            kombu.exceptions.BatchPublishError: some of the messages are not published; its cause is the first error.
+        """
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        left, failure = self._batches.publish(waiting)
+        unpublished = 0
+        for place, one in enumerate(left):
+            try:
+                retry_over_time(
+                    self._publisher.publish_prepared,
+                    CONNECTION_ERRORS,
+                    args=(one.given, one.queue, one.attempt),
+                    kwargs={"mandatory": one.mandatory},
+                    max_retries=RECONNECTS,
+                    interval_start=RECONNECT_INTERVAL_S,
+                    interval_step=RECONNECT_INTERVAL_S,
+                )
+            except CONNECTION_ERRORS as error:
+                failure, unpublished = error, unpublished + len(left) - place
+                break
+            except Exception as error:  # noqa: BLE001 - each message has an outcome of its own
+                failure = error if not unpublished else failure
+                unpublished += 1
+        if unpublished:
+            raise compat.batch_publish_error(
+                f"{unpublished} of {len(waiting)} messages of the batch are not published, or it is not known whether they are: "
+                f"{failure}"
+            ) from failure
+
+    def discard(self) -> None:
+        """Forget what waits: the block that published it ended by an exception."""
+        self._over = True
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """End the batch."""
+        self._over = True

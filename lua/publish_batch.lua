@@ -1,0 +1,47 @@
+#!lua
+-- Puts messages of one connection into one queue, all of them or none: those that are due at once, and live as long as the queue.
+-- KEYS  1 meta (hash)  2 queue (zset)  3 message (prefix of a hash)  4 wakeup (zset)  5 producer (string)
+-- ARGV  1 number of the last message on its connection  2 dedup window (ms)
+--       3 id of the record that the messages depend on ('' = none), then per message, in the order of their numbers:
+--       payload, rank (0-255, 0 first)
+-- Returns the tags; 'NOQUEUE' where the queue has no record, 'REDECLARED' where it has another one than the messages depend on,
+-- 'ONE_BY_ONE' where it has what only `publish` or `publish_bounded` heeds: limits, events, times to live, differing consumers;
+-- or where a retry of these messages has been here (nothing is written then).
+-- No allow-oom: a full server refuses it before it writes anything.
+-- @include now
+-- @include tag
+
+local record = redis.call('HMGET', KEYS[1],
+  'id', 'ttl', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest')
+if not record[1] then return 'NOQUEUE' end
+if ARGV[3] ~= '' and ARGV[3] ~= record[1] then return 'REDECLARED' end
+for field = 2, 8 do
+  if record[field] then return 'ONE_BY_ONE' end
+end
+local last = redis.call('GET', KEYS[5])
+if last and string.sub(last, 1, 1) == 'F' then return 'ONE_BY_ONE' end
+
+local FIRST = 4
+local count = (#ARGV - FIRST + 1) / 2
+local time, published = newest_of(record[10], now_ms()), tonumber(record[9] or 0)
+local tags, places = {}, {}
+for i = 1, count do
+  tags[i] = new_tag(time, published + i, '.', record[1])
+  places[2 * i - 1], places[2 * i] = ARGV[FIRST + 2 * i - 1] * LEVEL + time, tags[i]
+end
+
+local function store()
+  redis.call('HSET', KEYS[1], 'published', published + count, 'newest', time)
+  -- Their places come first: whoever meets a tag without a message drops it, and a message without a place would stay for ever.
+  redis.call('ZADD', KEYS[2], unpack(places))
+  for i = 1, count do redis.call('HSET', KEYS[3] .. tags[i], 'payload', ARGV[FIRST + 2 * i - 2]) end
+  redis.call('ZADD', KEYS[4], 0, 'work')
+  redis.call('SET', KEYS[5], ARGV[1], 'PX', ARGV[2])
+end
+
+-- All of them or none: a retry sends the messages one by one, and knows them by their numbers.
+local fine, failure = pcall(store)
+if fine then return tags end
+for i = 1, count do redis.call('UNLINK', KEYS[3] .. tags[i]) end
+redis.call('ZREM', KEYS[2], unpack(tags))
+return error(failure)
