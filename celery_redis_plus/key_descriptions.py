@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 
 from celery_redis_plus.events import META_FIELDS as EVENTS_META_FIELDS
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.record_fields import FANOUT_COUNTERS, MESSAGE_FIELDS, QUEUE_FIELDS
+from celery_redis_plus.record_fields import FANOUT_COUNTERS, MESSAGE_FIELDS, PROCESS_FIELDS, QUEUE_FIELDS
 
 _KEYS = Keys()
 _Q = _KEYS.queue("Q")
 _F = _KEYS.fanout("X", "/0.")
 _TRACK, _TRACK_EVENTS = _KEYS.track("ID")
+_PROCESSES, _WATCHERS, _WATCH_WAKEUP = _KEYS.processes
 _EXPIRED, _EXPIRED_TASK, _EXPIRED_NAMES, _EXPIRED_NAMED, _EXPIRED_BYTES, _EXPIRED_WAKEUP = _KEYS.expired
 
 #: How long keys live; a sentence that several keys share.
@@ -335,6 +336,26 @@ OF_THE_DATABASE = (
         "zset",
         "Wake-up: a new member of that set.",
         "Seconds.",
+        plain_writers=TAKEN_BY_THREAD,
+    ),
+    KeyDescription(
+        _PROCESSES,
+        "hash",
+        "The processes that consume, by the names of their maintenance services: see `broker/consumers/processes.py`.",
+        "Until the last one has stopped, or is recovered.",
+        PROCESS_FIELDS,
+    ),
+    KeyDescription(
+        _WATCHERS,
+        "zset",
+        "The processes that watch the connections of the others: process -> end of its lease, ms since the epoch.",
+        "8 s.",
+    ),
+    KeyDescription(
+        _WATCH_WAKEUP,
+        "zset",
+        "Wake-up: there is a process to watch, or one watcher too few.",
+        "A minute, or until it is taken.",
         plain_writers=TAKEN_BY_THREAD,
     ),
     KeyDescription(_KEYS.event_logs, "set", "Queues that have lifecycle events, also deleted ones.", FOREVER),

@@ -72,9 +72,9 @@ _PARTS = re.compile(rb"([a-z_]+):\{(.*)\}(?::([^{}]*))?", re.DOTALL)
 
 #: Kinds of keys by their type on the server, as the command TYPE names it.
 _TYPES = {
-    "hash": "message meta consumer events_meta events_readers exchanges binding track fanout subscriber",
+    "hash": "message meta consumer events_meta events_readers exchanges binding track fanout subscriber processes",
     "zset": "queue delayed messages_index expiry dlx_outbox dead trash consumers with_credit waiting_publishers queues tracks "
-    "wakeup schedule_wakeup client_wakeup sweep_wakeup expired_wakeup "
+    "wakeup schedule_wakeup client_wakeup sweep_wakeup expired_wakeup watchers watch_wakeup "
     "subscribers cursors dead_subscribers expired expired_names expired_bytes",
     "set": "always_swept event_logs",
     "stream": "events track_events",
@@ -227,6 +227,12 @@ class Keys:
             self._key("expired_named:"),
             self._key("expired_bytes"),
             self._key("expired_wakeup"),
+        )
+        #: Which connections each consuming process has, which processes watch them, and the wake-up for one more that does.
+        self.processes = (
+            self._key("processes:{presence}"),
+            self._key("watchers:{presence}"),
+            self._key("watch_wakeup:{presence}"),
         )
         self.exchanges = self._key("exchanges")
         #: A zset: tracked deliveries that are not resolved -> when they should be.

@@ -98,6 +98,13 @@ class Options:
         "Consumers of a higher priority get every message while they have credit. `celery worker "
         "--consumer-priority` sets it for one worker.",
     )
+    connection_lost_grace: float = kinds.option(
+        kinds.number(0, 3600),
+        5,
+        "The time without any connection after which a consuming process counts as lost: its messages are put back as failed "
+        "deliveries, and its consumers leave. 0 switches this off; the visibility timeout then covers it.",
+        unit="s",
+    )
     queue_order_strategy: str = kinds.option(
         kinds.choice("round_robin", "sorted", "priority"),
         "round_robin",

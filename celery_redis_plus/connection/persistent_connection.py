@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 
 from celery_redis_plus import clock
 from celery_redis_plus.connection import forks
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 IDLE_CHECK_S = 2.0
 
 PING = pack_command((b"PING",))
+CLIENT_ID = pack_command((b"CLIENT", b"ID"))
 
 #: What a script or a command takes as one argument.
 Argument = bytes | str | int | float
@@ -38,11 +40,19 @@ Argument = bytes | str | int | float
 class PersistentConnection:
     """A connection of one process, shared by its threads under `lock`; a forked child opens one of its own."""
 
-    def __init__(self, connector: Connector, purpose: str, *, timeout: float | None) -> None:
-        """Prepare a connection named `purpose`; `timeout` bounds each read and write, in seconds."""
+    def __init__(self, connector: Connector, purpose: str, *, timeout: float | None, learns_id: bool = False) -> None:
+        """Prepare a connection.
+
+        Args:
+            connector: opens it.
+            purpose: what it is for, in one word.
+            timeout: bounds each read and write, in seconds.
+            learns_id: ask the server for the client id whenever it is opened.
+        """
         self.connector = connector
         self.purpose = purpose
         self.timeout = timeout
+        self._learns_id = learns_id
         #: Names the keys on account of which the server refuses a call.
         self.refused_keys = RefusedKeys(connector)
         #: Called when an open connection failed; a close in order, or of an idle connection, does not count.
@@ -65,6 +75,10 @@ class PersistentConnection:
         self._arrived: Callable[[], bool] = _nothing
         #: Counts the connections that were opened: two sockets may have the same file descriptor, one after the other.
         self.generation = 0
+        #: The server's number of the last connection; None where it was not asked, or does not tell.
+        self.client_id: int | None = None
+        #: When that one was opened, on `clock`, in seconds.
+        self.opened_at = 0.0
 
     @property
     def connected(self) -> bool:
@@ -138,8 +152,25 @@ class PersistentConnection:
             self._closer = weakref.finalize(self, _close, self._connection)
             self._closer.atexit = False
             self.generation += 1
+            self.opened_at = now
+            if self._learns_id:
+                self._learn_id(self._connection)
             self._opened()
         return self._connection
+
+    def _learn_id(self, connection: Connection) -> None:
+        """Ask the server for the id of a new connection. Raises as `connect` does, except where the server refuses."""
+        try:
+            send(connection, CLIENT_ID)
+            self.client_id = int(self._read())
+        except ResponseError:
+            # Not permitted, or renamed.
+            self.client_id = None
+        except BaseException as error:
+            self._disconnect()
+            if not isinstance(error, Exception):
+                raise
+            raise self._translated(error) from error
 
     def _drop_if_dead(self, connection: Connection, idle_s: float) -> None:
         """Notice that an idle connection is gone before a command is written to it: then its outcome is never unknown.

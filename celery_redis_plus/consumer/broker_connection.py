@@ -104,7 +104,7 @@ class BrokerConnection:
         self._client_connection = None if client_connection is None else weakref.ref(client_connection)
         self.keys = Keys(options.global_keyprefix)
         self.connector = Connector(address, options)
-        self.commands = CommandConnection(self.connector, "commands", timeout=_timeouts(options))
+        self.commands = CommandConnection(self.connector, "commands", timeout=_timeouts(options), learns_id=True)
         self.wakeup_connection = BlockingConnection(self.connector, "wakeups", timeout=options.socket_timeout)
         self.stream_connection = BlockingConnection(self.connector, "streams", timeout=options.socket_timeout)
         self.waker = Waker()
@@ -264,6 +264,7 @@ class BrokerConnection:
         declared = self.queues.arguments(queue)
         ttl_ms = None if declared is None else self.queues.ttl_ms(declared)
         service = self.service
+        service.presence.add(self.commands)
         service.watched.add(queue, self.id if consumer is None else consumer.id, ttl_ms, consumer)
         service.start()
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 #: The options that a service uses. Connections that differ in one of them have services of their own.
 SERVICE_OPTIONS = (
     *("visibility_timeout", "delivery_limit", "dead_letter_max", "dead_letter_ttl", "consumer_heartbeat_timeout"),
+    "connection_lost_grace",
     *("transient_queue_ttl", "subscriber_timeout", "stream_max_age", "fanout_prefix", "publish_dedup_window"),
     *("event_log", "event_log_sample", "event_log_events", "event_log_payload", "event_log_index"),
     *("event_log_maxlen", "event_log_hard_maxlen", "event_log_max_age"),

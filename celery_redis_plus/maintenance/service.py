@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.acks import Acknowledger
 from celery_redis_plus.broker.consumers.leases import Leases
+from celery_redis_plus.broker.consumers.processes import Processes
 from celery_redis_plus.broker.consumers.registry import Consumers
 from celery_redis_plus.broker.consumers.unacked import UnackedMessages
 from celery_redis_plus.broker.consumers.wakeup_waiter import WakeupWaiter
@@ -48,6 +49,8 @@ from celery_redis_plus.maintenance.dropped_sessions import DroppedSessions
 from celery_redis_plus.maintenance.expired_tasks import ExpiredTaskRevocation
 from celery_redis_plus.maintenance.janitor import Janitor
 from celery_redis_plus.maintenance.lease_heartbeats import LeaseHeartbeats
+from celery_redis_plus.maintenance.lost_processes import LostProcesses
+from celery_redis_plus.maintenance.presence import Presence
 from celery_redis_plus.maintenance.process_end import ProcessEnd
 from celery_redis_plus.maintenance.reconnect_recovery import ReconnectRecovery
 from celery_redis_plus.maintenance.runner import TaskRunner
@@ -97,9 +100,10 @@ class MaintenanceService:
         self._waker = Waker()
         self.unacked_messages.on_work = self._waker.wake
         self.watched.on_change = self._waker.wake
-        commands = CommandConnection(connector, "maintenance", timeout=options.socket_timeout)
+        commands = CommandConnection(connector, "maintenance", timeout=options.socket_timeout, learns_id=True)
         self._commands = commands
-        self._wakeup_connection = BlockingConnection(connector, "timers", timeout=options.socket_timeout)
+        timers = BlockingConnection(connector, "timers", timeout=options.socket_timeout, learns_id=True)
+        self._wakeup_connection = timers
         self._timers = WakeupWaiter(
             self._wakeup_connection, commands, wake=keys.client_wakeup(self.name), polling_interval_s=TIMER_WAIT_S
         )
@@ -140,6 +144,16 @@ class MaintenanceService:
         #: What this process waits for; its thread runs while there is something.
         self.deliveries = AckTimeouts(connector, keys, options)
         self._janitor.on_unbound = self._subscriber_heartbeats.forget
+        #: Which connections this process has.
+        self.presence = Presence((commands, timers), self.watched, self.unacked_messages, grace_s=options.connection_lost_grace)
+        self._lost_processes = LostProcesses(
+            commands,
+            Processes(commands, keys, delivery_limit=options.delivery_limit, dead_letter_max=options.dead_letter_max),
+            self.presence,
+            self.watched,
+            name=self.name,
+            visibility_timeout_s=options.visibility_timeout,
+        )
         #: Hears of acks that wait for others.
         self.ack_flush = AckFlush(self._waker.wake)
         #: Hears of sessions that nobody closed.
@@ -151,6 +165,7 @@ class MaintenanceService:
                 self.dropped,
                 self._unconsumed_queues,
                 self._reconnect_recovery,
+                self._lost_processes,
                 self._sweeper,
                 forwarder,
                 self._expired_task_revocation,
@@ -346,6 +361,8 @@ class MaintenanceService:
         """Wait until a task is due, a wakeup comes, or a channel has work for this thread."""
         timers = (self._keys.queue(name).schedule_wakeup for name in self._swept())
         wakeups: tuple[bytes, ...] = (*timers, self._keys.sweep_wakeup, *self.consumer_heartbeats.probes)
+        if self._lost_processes.reports:
+            wakeups = (*wakeups, self._keys.processes[-1])
         if self._expired_task_revocation.on_expired is not None:
             wakeups = (*wakeups, self._keys.expired[-1])
         if wakeups != self._timers.waiting:
@@ -365,6 +382,8 @@ class MaintenanceService:
     def _on_wakeup(self, wakeup: bytes | None) -> None:
         if wakeup == self._keys.sweep_wakeup:
             self._unconsumed_queues.run_soon()
+        if wakeup == self._keys.processes[-1]:
+            self._lost_processes.run_soon()
         if wakeup == self._keys.expired[-1]:
             self._expired_task_revocation.run_soon()
         if wakeup in self.consumer_heartbeats.probes:

@@ -36,12 +36,12 @@ local function note_death(queue, rules, tag, failures)
   for _, part in ipairs({ queue.meta, tag, failures, place, envelope_of(queue.message .. tag) }) do deaths[#deaths + 1] = part end
 end
 
--- Puts back a message after a delivery that is over. `how`: 'lost' with its consumer; 'failed', as its consumer says; 'asked': its
+-- Puts back a message after a delivery that is over. `how`: 'lost' with its consumer, for the reason `why`; 'failed', as its consumer says; 'asked': its
 -- consumer wants it to be delivered again, which is a failure only where the queue has a limit of its own. At the limit the message
 -- dies, or where the retry policy is at its end. `rules` is HMGET meta of FAILURE_RULES, `limit` holds for queues without one of
 -- their own (-1 = none). Returns 'ready'; 'delayed', and which delivery it was that the policy or the pause counts; 'dead'. The caller
 -- then takes it out of its place.
-local function return_failed(queue, rules, limit, tag, score, expires, now, how)
+local function return_failed(queue, rules, limit, tag, score, expires, now, how, why)
   local hash = queue.message .. tag
   local counts = how ~= 'asked' or rules[3]
   redis.call('HINCRBY', hash, counts and 'failed' or 'requeues', 1)
@@ -61,7 +61,7 @@ local function return_failed(queue, rules, limit, tag, score, expires, now, how)
     dead_letter(queue, rules, tag, score, at_limit and 'delivery_limit' or 'retry_policy', now)
     return 'dead'
   end
-  local reason = how == 'lost' and 'heartbeat_lost' or counts and 'rejected' or 'requeue'
+  local reason = how == 'lost' and (why or 'heartbeat_lost') or counts and 'rejected' or 'requeue'
   local err = error_of(hash, tag)
   if delay == 0 then
     return_to_queue(queue, tag, score, expires, rules[1])
@@ -86,12 +86,12 @@ local function most_unbegun(limit)
   return limit < 0 and math.huge or 5 * limit + 10
 end
 
-local function return_lost(queue, rules, limit, tag, score, expires, now)
+local function return_lost(queue, rules, limit, tag, score, expires, now, why)
   local hash = queue.message .. tag
   local fields = redis.call('HMGET', hash, 'failed', 'claim', 'begun')
   if tonumber(fields[1] or 0) == 0 or fields[3] == fields[2]
     or redis.call('HINCRBY', hash, 'unbegun', 1) > most_unbegun(tonumber(rules[3] or limit)) then
-    return return_failed(queue, rules, limit, tag, score, expires, now, 'lost')
+    return return_failed(queue, rules, limit, tag, score, expires, now, 'lost', why)
   end
   return_to_queue(queue, tag, score, expires, rules[1])
   redis.call('HDEL', hash, 'owner', 'score', 'delay')

@@ -16,6 +16,8 @@ REFERENCE = re.compile(r"`((?:[\w.]+/)+(?:[\w.]+\.(?:py|lua|md|toml))?|[\w.]+\.(
 NO_TRANSITION = frozenset(
     (
         *(
+            "replace_process",
+            "report_process",
             "heartbeat_consumers",
             "bind",
             "tombstone_queues",

@@ -29,7 +29,14 @@ def spelled_keys():
     keys = Keys()
     objects = (keys.queue("Q"), keys.fanout("X", "/0."))
     spelled = {getattr(one, field.name) for one in objects for field in dataclasses.fields(one)}
-    spelled |= {*vars(keys).values(), *keys.expired, *keys.track("ID"), keys.client_wakeup("ID"), keys.binding("X")}
+    spelled |= {
+        *vars(keys).values(),
+        *keys.expired,
+        *keys.processes,
+        *keys.track("ID"),
+        keys.client_wakeup("ID"),
+        keys.binding("X"),
+    }
     return sorted(key for key in spelled if isinstance(key, bytes))
 
 

@@ -343,6 +343,10 @@ class UnackedMessages:
                 queues.setdefault(unacked.queue, []).append(unacked)
         return queues
 
+    def sessions(self) -> set[tuple[str, str]]:
+        """Return (session, queue) of everything unacked."""
+        return {(unacked.session, unacked.queue) for unacked in list(self._unacked.values())}
+
     def tags(self) -> list[str]:
         """Return the tags unacked."""
         return list(self._unacked)

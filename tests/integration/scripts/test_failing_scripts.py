@@ -92,6 +92,18 @@ SCENARIOS: dict[str, list[Scenario]] = {
             )
         )
     ],
+    "recover_sessions": [
+        Scenario(lambda shop: shop.run("recover_sessions", shop.q.consumer_keys, "-inf", 100, 5, 5, "holder")),
+        Scenario(
+            lambda shop: shop.run("recover_sessions", shop.q.consumer_keys, "-inf", 100, 5, 5, "holder"),
+            arguments={"x-delivery-limit": 1},
+        ),
+        Scenario(
+            lambda shop: shop.run("recover_sessions", shop.q.consumer_keys, "-inf", 100, 5, 5, "holder"),
+            arguments={"x-single-active-consumer": True},
+            before=lambda shop: shop.run("register_consumer", shop.q.consumer_keys, "holder.1", 60_000, 0, 0, "tag", "t"),
+        ),
+    ],
     "extend_leases": [
         Scenario(
             lambda shop: shop.run(
@@ -216,7 +228,8 @@ NO_MESSAGES = {
     "commit_events", "increment_counters", "declare_exchange", "next_queue_id", "add_to_queue_set", "database_id",
     "remove_expired_tasks", "heartbeat_fanout", "leave_wait_queue", "publish_fanout", "remove_expired_subscribers",
     "list_queue", "notify", "set_event_log", "subscribe_fanout", "claim_expired_tasks", "extend_queue_ttl", "track",
-    "track_overdue", "track_report", "unsubscribe_fanout", "notify_if_ready", "list_expired_names",
+    "track_overdue", "track_report", "unsubscribe_fanout", "notify_if_ready", "list_expired_names", "report_process",
+    "replace_process",
 }  # fmt: skip
 CASES = [(name, number) for name, scenarios in SCENARIOS.items() for number in range(len(scenarios))]
 

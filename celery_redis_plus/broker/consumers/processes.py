@@ -1,0 +1,158 @@
+"""The registry of consuming processes: which connections each has, and what comes back when it has none any more.
+
+A process has one record, however many sessions it has: its maintenance service keeps the leases of all of them, also of broken
+ones whose tasks still run. docs/design/0013-lost-processes.md has the reasons.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.consumers.failures import Failed, read_deaths
+from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from celery_redis_plus.connection.command_connection import CommandConnection
+    from celery_redis_plus.keys import Keys
+
+#: Processes that watch the others at the same time: with one alone, its own death would be noticed late.
+WATCHERS = 2
+#: Seconds for which a watcher has its place; it renews it in half of that.
+LEASE_S = 8.0
+#: Client ids in one CLIENT LIST.
+IDS = 500
+#: Unacked messages that one call of the recovery looks at.
+PAGE = 500
+#: Stands before the record of a process while its messages are put back; `lua/include/processes.lua` has it too.
+LOST = "lost "
+#: Where the recovery of a queue begins.
+FIRST_PAGE = b"-inf"
+#: Source: https://redis.io/docs/latest/commands/client-list/ - one line a connection, the id first.
+_ID = re.compile(rb"^id=(\d+) ", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord:
+    """What the server knows of a process."""
+
+    #: The server's `run_id` that `ids` belong to: another run counts them anew.
+    run: str
+    #: The client ids of its connections; it lives while one of them is connected.
+    ids: tuple[int, ...]
+    #: Its `connection_lost_grace`, in seconds.
+    grace_s: float
+    #: The sessions that may have messages.
+    sessions: tuple[str, ...]
+    #: The queues that these are in, or that it consumes.
+    queues: tuple[str, ...]
+    host: str
+    pid: int
+
+    def encode(self) -> str:
+        """Return it as one line of JSON."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def decode(cls, text: str) -> ProcessRecord | None:
+        """Return the record that `encode` made into `text`; None for anything else, such as a later version's."""
+        try:
+            fields = json.loads(text)
+            return cls(
+                str(fields["run"]),
+                tuple(map(int, fields["ids"])),
+                float(fields["grace_s"]),
+                tuple(map(str, fields["sessions"])),
+                tuple(map(str, fields["queues"])),
+                str(fields["host"]),
+                int(fields["pid"]),
+            )
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def covers(self, other: ProcessRecord) -> bool:
+        """Return whether this record, which is stored, says all that `other` does: what is over does no harm."""
+        return (
+            (self.run, self.grace_s) == (other.run, other.grace_s)
+            and set(self.ids) >= set(other.ids)
+            and set(self.sessions) >= set(other.sessions)
+            and set(self.queues) >= set(other.queues)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the server answered to the report of a process."""
+
+    #: `watching`, `alone`, `standby`, `unknown`: see `lua/report_process.lua`.
+    state: str
+    version: str
+    #: All records by process, `LOST` before those that are put back; None where they are as before.
+    records: dict[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredPage:
+    """What one call of the recovery did in a queue."""
+
+    #: Messages that were put back or died, and how many of them died.
+    recovered: int
+    died: int
+    consumers: int
+    #: Where to go on; empty: nowhere.
+    next_page: bytes
+    deaths: Sequence[Failed]
+
+
+class Processes:
+    """The registry over one connection. All methods raise as `CommandConnection.call` does."""
+
+    def __init__(self, commands: CommandConnection, keys: Keys, *, delivery_limit: int | None, dead_letter_max: int) -> None:
+        """Use `commands`; the limits hold for what is put back.
+
+        Args:
+            commands: the connection.
+            keys: spells the keys.
+            delivery_limit: failed deliveries after which a message dies in queues without a limit of their own; None is never.
+            dead_letter_max: how many dead letters a queue keeps.
+        """
+        self._commands = commands
+        self._keys = keys
+        self._limits = (-1 if delivery_limit is None else delivery_limit, dead_letter_max)
+
+    def report(self, process: str, record: str, *, watches: bool, version: str) -> Report:
+        """Store `record` ('': it is as stored), and take or renew a watcher's place where `watches` and one is free."""
+        places = WATCHERS if watches else 0
+        state, new_version, *fields = self._commands.call(
+            script("report_process"), self._keys.processes, process, record, places, int(LEASE_S * 1000), version
+        )
+        records: Mapping[bytes, bytes] = dict(zip(fields[::2], fields[1::2], strict=True))
+        changed = new_version.decode() != version
+        return Report(
+            state.decode(),
+            new_version.decode(),
+            {name.decode(): text.decode("utf-8", "replace") for name, text in records.items()} if changed else None,
+        )
+
+    def replace(self, process: str, seen: str, record: str) -> bool:
+        """Replace the record `seen` by another one, '' for none; return False where it is not the stored one any more."""
+        return bool(self._commands.call(script("replace_process"), self._keys.processes, process, seen, record))
+
+    def connected(self, ids: Iterable[int]) -> set[int]:
+        """Return which of the client ids are connected to the server."""
+        asked = sorted(ids)
+        found: set[int] = set()
+        for at in range(0, len(asked), IDS):
+            reply = self._commands.command("CLIENT", "LIST", "ID", *asked[at : at + IDS])
+            found.update(map(int, _ID.findall(reply)))
+        return found
+
+    def recover(self, queue: str, sessions: Collection[str], page: bytes) -> RecoveredPage:
+        """Put back a page of the messages that `sessions` have of a queue; with the last page their consumers leave it."""
+        recovered, died, consumers, next_page, *deaths = self._commands.call(
+            script("recover_sessions"), self._keys.queue(queue).consumer_keys, page, PAGE, *self._limits, *sessions
+        )
+        return RecoveredPage(recovered, died, consumers, next_page, list(read_deaths(deaths)))

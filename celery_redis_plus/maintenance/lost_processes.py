@@ -1,0 +1,374 @@
+"""Notices that a consuming process has lost all of its connections, and puts back what it had.
+
+Each process stores which connections it has (`presence.py`). Two of them at a time are watchers: once a second they ask the
+server which of these connections still exist. docs/design/0013-lost-processes.md says why no living process counts as lost when
+the server stalls, restarts or fails over.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from redis.exceptions import NoPermissionError, ResponseError
+
+from celery_redis_plus import clock
+from celery_redis_plus.broker.consumers.failures import log_deaths
+from celery_redis_plus.broker.consumers.processes import FIRST_PAGE, LEASE_S, LOST, ProcessRecord
+from celery_redis_plus.connection.server_check import parse_info
+from celery_redis_plus.maintenance.time_slices import Slice
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.processes import Processes
+    from celery_redis_plus.connection.command_connection import CommandConnection
+    from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
+    from celery_redis_plus.maintenance.presence import Presence
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks of a watcher; shorter where the grace is.
+LOOK_S = 1.0
+#: Looks in the shortest grace.
+LOOKS_IN_GRACE = 4
+#: Seconds between two reports of a process that does not watch.
+REPORT_S = 10.0
+#: Intervals by which one look may prolong an absence, and after which all absences begin anew: the server, or this process, stood
+#: still meanwhile, and a process that lives had no chance to come back.
+COUNTED_INTERVALS, LONGEST_INTERVALS = 1.5, 3.0
+#: Seconds after which a watcher finishes what another one has left.
+TAKE_OVER_S = 5.0
+#: Seconds after which a record of an earlier run of the server is removed: its process is gone, or has stopped consuming.
+STALE_S = 600.0
+#: Seconds for which the start of the server is uncertain: it tells whole seconds.
+UPTIME_MARGIN_S = 2.0
+
+
+@dataclass(slots=True)
+class _Absence:
+    """A process without a connection."""
+
+    #: Its record, as it is stored.
+    text: str
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class _Recovery:
+    """A lost process whose messages are put back."""
+
+    name: str
+    text: str
+    record: ProcessRecord
+    queues: list[str]
+    page: bytes = FIRST_PAGE
+    #: Messages put back, by queue.
+    recovered: Counter[str] = field(default_factory=Counter)
+    died: int = 0
+    consumers: int = 0
+
+
+class LostProcesses:
+    """The maintenance task that reports this process, and watches the others."""
+
+    def __init__(
+        self,
+        commands: CommandConnection,
+        processes: Processes,
+        presence: Presence,
+        watched: ConsumedQueues,
+        *,
+        name: str,
+        visibility_timeout_s: float,
+    ) -> None:
+        """Report `presence` as the process `name`, and anew when `watched` changes."""
+        self._commands = commands
+        self._processes = processes
+        self._presence = presence
+        self._watched = watched
+        self._name = name
+        self._visibility_timeout_s = visibility_timeout_s
+        self._next_run_at = self._report_at = 0.0
+        #: What the last run went by: generations of the connections, version of `watched`.
+        self._seen: tuple[int, ...] = ()
+        self._generation = -1
+        self._run, self._run_began_at = "", 0.0
+        #: This process' record as it is stored; None: there is none.
+        self._stored: ProcessRecord | None = None
+        #: False: this process does not report, because nobody could tell from its connections whether it lives.
+        self.reports = self._is_on = presence.grace_s > 0
+        self._may_watch = True
+        self._told: set[str] = set()
+        self._watches = False
+        self._version = ""
+        #: All records by process, and when each was seen first that is not watched, on `clock`.
+        self._records: dict[str, str] = {}
+        self._idle_since: dict[tuple[str, str], float] = {}
+        self._absences: dict[str, _Absence] = {}
+        self._looked_at = -math.inf
+        self._recoveries: list[_Recovery] = []
+
+    @property
+    def next_run_at(self) -> float:
+        """When to run next, on `clock`, in seconds."""
+        if not self._is_on:
+            return math.inf
+        return self._next_run_at if self._now_seen() == self._seen else 0.0
+
+    def run_soon(self) -> None:
+        """Run next at once: there is a process to watch, or one watcher too few."""
+        self._next_run_at = self._report_at = 0.0
+
+    def run(self) -> None:
+        """Do what is due. Raises as `CommandConnection.call` does."""
+        now = clock.now_s()
+        self._next_run_at = math.inf
+        try:
+            self._meet_server()
+            seen, self._seen = self._seen, self._now_seen()
+            if not self.reports:
+                return
+            reported = seen != self._seen or now >= self._report_at
+            if reported:
+                self._report()
+            if self._watches:
+                self._look(reported=reported)
+        except NoPermissionError as error:
+            self._stop_reporting(str(error))
+            return
+        finally:
+            if self.reports and self._next_run_at == math.inf:
+                self._next_run_at = min(self._report_at, now + LOOK_S if self._watches else math.inf)
+        if self._recoveries:
+            self._recover()
+
+    def _now_seen(self) -> tuple[int, ...]:
+        return (*(connection.generation for connection in self._presence.connections()), self._watched.version)
+
+    # -- this process -----------------------------------------------------------------------------------------------------
+
+    def _meet_server(self) -> None:
+        """Learn which run of the server this is, after each new connection."""
+        for connection in self._presence.own:
+            connection.connect()
+        if self._commands.generation == self._generation:
+            return
+        self.reports = self._may_watch = True
+        self._stored, self._version, self._watches, self._report_at = None, "", False, 0.0
+        self._absences.clear()
+        ids = [connection.client_id for connection in self._presence.own]
+        self._generation = self._commands.generation
+        if None in ids:
+            self._stop_reporting("the server refuses CLIENT ID")
+        elif len({*ids}) < len(ids):
+            self._stop_reporting("several connections have one client id, as behind a proxy that shares connections")
+        else:
+            info = self._info()
+            self._run = info.get("run_id", "")
+            self._run_began_at = clock.now_s() - float(info.get("uptime_in_seconds", "inf")) - UPTIME_MARGIN_S
+            if not self._run:
+                self._stop_reporting("the server refuses INFO")
+
+    def _info(self) -> dict[str, str]:
+        try:
+            return parse_info(self._commands.command("INFO", "server"))
+        except ResponseError as error:
+            logger.debug("INFO is refused: %s", error)
+            return {}
+
+    def _report(self) -> None:
+        """Store what has changed of this process, and take or renew a watcher's place."""
+        record = self._presence.record(self._run, self._run_began_at)
+        if record is None:
+            self._withdraw()
+            return
+        text = "" if self._stored is not None and self._stored.covers(record) else record.encode()
+        report = self._processes.report(self._name, text, watches=self._may_watch, version=self._version)
+        if report.state == "unknown":
+            # The database was flushed; or this process was away for long, and counts as lost.
+            text = record.encode()
+            report = self._processes.report(self._name, text, watches=self._may_watch, version=self._version)
+        if text:
+            self._stored = record
+        self._version = report.version
+        if report.state != "standby" and report.records is not None:
+            self._records = report.records
+        elif report.state == "standby":
+            # The next report gives the records anew where this process is a watcher by then.
+            self._version = ""
+        if report.state != "watching":
+            self._absences.clear()
+        self._watches = report.state == "watching"
+        self._report_at = clock.now_s() + (LEASE_S / 2 if self._watches else REPORT_S)
+
+    def _withdraw(self) -> None:
+        """Remove the record: this process has nothing that somebody else could miss."""
+        stored, self._stored = self._stored, None
+        self._watches, self._report_at = False, math.inf
+        self._absences.clear()
+        if stored is not None:
+            self._processes.replace(self._name, stored.encode(), "")
+
+    def _stop_reporting(self, why: str) -> None:
+        """Neither report nor watch until the next connection, and say so once."""
+        self._tell(why)
+        stored, self.reports, self._watches = self._stored, False, False
+        self._absences.clear()
+        if stored is not None:
+            self._stored = None
+            try:
+                self._processes.replace(self._name, stored.encode(), "")
+            except NoPermissionError as error:
+                logger.debug("the record of this process stays: %s", error)
+
+    def _tell(self, why: str) -> None:
+        if why not in self._told:
+            self._told.add(why)
+            logger.warning(
+                "the messages of a worker that dies come back after the visibility timeout (%g s), and not after "
+                "connection_lost_grace: nobody can tell which connections it has left (%s)",
+                self._visibility_timeout_s, why,
+            )  # fmt: skip
+
+    # -- the others -------------------------------------------------------------------------------------------------------
+
+    def _look(self, *, reported: bool) -> None:
+        """Ask which connections exist, and begin the recovery of processes that have had none for too long."""
+        watched = self._watched_records()
+        interval_s = min([LOOK_S, *(record.grace_s / LOOKS_IN_GRACE for record in watched.values())])
+        generation = self._commands.generation
+        own = set() if self._stored is None else set(self._stored.ids)
+        ids = Counter(number for record in watched.values() for number in record.ids)
+        ids.update(own)
+        if ids.total() > len(ids):
+            self._stop_reporting("processes have the same client ids, as behind a proxy that shares connections")
+            return
+        connected = self._connected(ids)
+        if connected is None or self._commands.generation != generation:
+            return
+        if not connected & own:
+            self._stop_reporting("the server does not list the connections of this process, as behind a proxy")
+            return
+        absent = [name for name, record in watched.items() if not connected & set(record.ids)]
+        if absent and not reported:
+            # A write: while the server takes none, nobody can come back. And the records as they are now.
+            before = dict(self._records)
+            self._report()
+            absent = [name for name in absent if self._records.get(name) == before[name]]
+        self._note_absent(absent, interval_s)
+        for name, absence in list(self._absences.items()):
+            grace_s = watched[name].grace_s
+            if absence.seconds >= grace_s:
+                self._lose(name, absence, watched[name])
+            else:
+                interval_s = min(interval_s, max(grace_s - absence.seconds, 0.05))
+        self._next_run_at = self._looked_at + interval_s
+
+    def _watched_records(self) -> dict[str, ProcessRecord]:
+        """Return the records of the other processes that can be judged, and see to the others."""
+        watched = {}
+        now = clock.now_s()
+        idle = {}
+        for name, text in list(self._records.items()):
+            lost = text.startswith(LOST)
+            record = ProcessRecord.decode(text.removeprefix(LOST))
+            if name == self._name or record is None:
+                continue
+            if not lost and record.run == self._run:
+                watched[name] = record
+                continue
+            since = idle[name, text] = self._idle_since.get((name, text), now)
+            if lost and now - since > TAKE_OVER_S and all(recovery.name != name for recovery in self._recoveries):
+                self._recoveries.append(_Recovery(name, text, record, list(record.queues)))
+            elif not lost and now - since > STALE_S and self._processes.replace(name, text, ""):
+                del self._records[name]
+        self._idle_since = idle
+        return watched
+
+    def _connected(self, ids: Collection[int]) -> set[int] | None:
+        """Return which clients are connected; None where the server does not tell."""
+        try:
+            return self._processes.connected(ids)
+        except ResponseError as error:
+            if not isinstance(error, NoPermissionError) and "unknown" not in str(error).lower():
+                raise
+            # Others may be permitted to.
+            self._tell(f"the server refuses CLIENT LIST: {error}")
+            self._may_watch = self._watches = False
+            self._report_at = 0.0
+            self._absences.clear()
+            return None
+
+    def _note_absent(self, absent: list[str], interval_s: float) -> None:
+        """Prolong the absences by the time since the last look; begin all anew where that was too long."""
+        now = clock.now_s()
+        passed_s, self._looked_at = now - self._looked_at, now
+        if passed_s > LONGEST_INTERVALS * max(interval_s, LOOK_S):
+            self._absences.clear()
+        known, self._absences = self._absences, {}
+        for name in absent:
+            text = self._records[name]
+            absence = known.get(name)
+            if absence is None or absence.text != text:
+                absence = _Absence(text)
+            else:
+                absence.seconds += min(passed_s, COUNTED_INTERVALS * interval_s)
+            self._absences[name] = absence
+
+    def _lose(self, name: str, absence: _Absence, record: ProcessRecord) -> None:
+        """Take a process for lost, unless it has come back at this moment."""
+        del self._absences[name]
+        text = LOST + absence.text
+        if self._processes.replace(name, absence.text, text):
+            self._records[name] = text
+            self._recoveries.append(_Recovery(name, text, record, list(record.queues)))
+
+    def _recover(self) -> None:
+        """Put back what lost processes had, for one slice."""
+        slice_ = Slice()
+        while self._recoveries and not slice_.over:
+            recovery = self._recoveries[0]
+            if recovery.queues:
+                self._recover_page(recovery)
+                continue
+            self._processes.replace(recovery.name, recovery.text, "")
+            self._recoveries.pop(0)
+            _tell_recovered(recovery)
+        if self._recoveries:
+            self._next_run_at = 0.0
+
+    def _recover_page(self, recovery: _Recovery) -> None:
+        queue = recovery.queues[0]
+        try:
+            page = self._processes.recover(queue, recovery.record.sessions, recovery.page)
+        except ResponseError as error:
+            if not isinstance(error, NoPermissionError) and "WRONGTYPE" not in str(error):
+                raise
+            logger.error("queue %r: the messages of a lost process are left to the visibility timeout: %s", queue, error)  # noqa: TRY400
+            recovery.queues.pop(0)
+            recovery.page = FIRST_PAGE
+            return
+        recovery.recovered[queue] += page.recovered
+        recovery.died += page.died
+        recovery.consumers += page.consumers
+        recovery.page = page.next_page
+        if page.died:
+            log_deaths(queue, page.died, page.deaths)
+        if not page.next_page:
+            recovery.queues.pop(0)
+            recovery.page = FIRST_PAGE
+
+
+def _tell_recovered(recovery: _Recovery) -> None:
+    record = recovery.record
+    total = recovery.recovered.total()
+    queues = ", ".join(f"{queue!r}: {count}" for queue, count in sorted((+recovery.recovered).items()))
+    logger.log(
+        logging.WARNING if total or recovery.consumers else logging.DEBUG,
+        "process %d on %s is lost: it had no connection for %g s (connection_lost_grace). %d message(s) are put back%s, %d "
+        "consumer(s) are removed",
+        record.pid, record.host, record.grace_s, total, f" ({queues})" if queues else "", recovery.consumers,
+    )  # fmt: skip

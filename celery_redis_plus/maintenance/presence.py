@@ -1,0 +1,79 @@
+"""Knows which connections this process has to a broker, and what it would leave behind there."""
+
+from __future__ import annotations
+
+import os
+import socket
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.consumers.processes import ProcessRecord
+from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessages
+    from celery_redis_plus.connection.persistent_connection import PersistentConnection
+    from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
+
+
+class Presence:
+    """What this process says of itself in the registry of processes."""
+
+    def __init__(
+        self, own: Sequence[PersistentConnection], watched: ConsumedQueues, unacked_messages: UnackedMessages, *, grace_s: float
+    ) -> None:
+        """Tell of the connections `own` of the maintenance thread, and of what stands in `watched` and `unacked_messages`."""
+        #: Those of the maintenance thread.
+        self.own = own
+        self._watched = watched
+        self._unacked_messages = unacked_messages
+        #: `connection_lost_grace`, in seconds; 0: nobody asks for these connections.
+        self.grace_s = grace_s
+        #: Command connections of the sessions: their end says something where the maintenance thread cannot connect.
+        self._sessions: dict[int, weakref.ref[PersistentConnection]] = {}
+
+    def add(self, connection: PersistentConnection) -> None:
+        """Note the command connection of a session that consumes. From any thread."""
+        self._sessions[id(connection)] = weakref.ref(connection)
+
+    def record(self, run: str, started_at: float) -> ProcessRecord | None:
+        """Return the record; None where the process neither consumes nor has messages.
+
+        Args:
+            run: the `run_id` of the server.
+            started_at: when that run began, on `clock`: an older connection has ended, though it may not be noticed yet.
+        """
+        users = {(queue.name, user) for queue in self._watched.all() for user in queue.users}
+        unacked = self._unacked_messages.sessions()
+        if not users and not unacked:
+            return None
+        # A user is a consumer, a session, or the owner of exclusive queues: each ends with or has the session's id.
+        sessions = {user.rpartition(" ")[2].partition(CONSUMER_ID_SEPARATOR)[0] for _, user in users}
+        sessions.update(session for session, _ in unacked)
+        queues = {queue for queue, _ in users} | {queue for _, queue in unacked}
+        ids = {
+            connection.client_id
+            for connection in self.connections()
+            if connection.connected and connection.client_id is not None and connection.opened_at >= started_at
+        }
+        return ProcessRecord(
+            run=run,
+            ids=tuple(sorted(ids)),
+            grace_s=self.grace_s,
+            sessions=tuple(sorted(sessions)),
+            queues=tuple(sorted(queues)),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+        )
+
+    def connections(self) -> Iterator[PersistentConnection]:
+        """Yield the connections of which one at least says that the process lives."""
+        yield from self.own
+        for key, reference in list(self._sessions.items()):
+            connection = reference()
+            if connection is None:
+                if self._sessions.get(key) is reference:
+                    del self._sessions[key]
+            else:
+                yield connection

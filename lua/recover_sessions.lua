@@ -1,0 +1,45 @@
+#!lua flags=allow-oom
+-- Puts back what the sessions of a lost process have of one queue, as after the visibility timeout, and takes their consumers off the
+-- list. A page by deadline: the process sends no heartbeats that would move its messages to a later page.
+-- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 wakeup (zset)  6 meta (hash)
+--       7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
+--       12 consumers (zset)  13 consumer (prefix of a hash)  14 with_credit (zset)
+-- ARGV  1 lowest deadline of the page, as ZRANGEBYSCORE takes it ('-inf' first)  2 entries a page, and those with the deadline of its
+--       last one  3 delivery limit of queues without their own (-1 = none)  4 how many dead letters a queue keeps, then the sessions
+-- Returns { how many messages were put back or died, how many of them died, consumers removed, ARGV 1 of the next page ('' = done),
+-- death, ... }: the deaths as return_to_queue.lua has them.
+-- @include consumers
+-- @include return_to_queue
+-- @include notify
+local keys = consumer_keys(0)
+local now = now_ms()
+local lost = {}
+for i = 5, #ARGV do lost[ARGV[i]] = true end
+local last = redis.call('ZRANGEBYSCORE', keys.index, ARGV[1], '+inf', 'WITHSCORES', 'LIMIT', tonumber(ARGV[2]) - 1, 1)[2]
+local rules = redis.call('HMGET', keys.meta, unpack(FAILURE_RULES))
+local back, died = 0, 0
+for _, tag in ipairs(redis.call('ZRANGEBYSCORE', keys.index, ARGV[1], last or '+inf')) do
+  local fields = fields_of(keys.message .. tag, 'owner', 'score', 'expires', 'died')
+  -- One that is dead or ready already was left by a script that failed: the sweep finishes that.
+  if lost[fields[1]] and fields[2] and not fields[4] and not redis.call('ZSCORE', keys.ready, tag) then
+    if return_lost(keys, rules, ARGV[3], tag, fields[2], fields[3], now, 'connection_lost') == 'dead' then died = died + 1 end
+    redis.call('ZREM', keys.index, tag)
+    back = back + 1
+  end
+end
+if died > 0 then trim_dead(keys, tonumber(ARGV[4]), 0) end
+local removed = 0
+if not last then
+  -- The messages are back: the next active consumer begins with them.
+  for _, id in ipairs(redis.call('ZRANGE', keys.consumers, 0, -1)) do
+    if lost[string.match(id, '^[^.]*')] then
+      remove_consumer(keys, id)
+      removed = removed + 1
+    end
+  end
+  if removed > 0 then update_consumers(keys) end
+end
+if back > died then notify(keys.wakeup, keys.meta) end
+local reply = { back, died, removed, last and '(' .. last or '' }
+for _, part in ipairs(deaths) do reply[#reply + 1] = part end
+return reply

@@ -1,0 +1,19 @@
+#!lua flags=allow-oom
+-- Replaces the record of a process, if it is still the one that the caller has seen: it is lost, or gone.
+-- KEYS  1 processes (hash)  2 watchers (zset)  3 watch_wakeup (zset)
+-- ARGV  1 process  2 record that the caller has seen  3 new record ('' = none)
+-- Returns 1; 0 where the record is another one by now, and nothing was changed.
+-- @include processes
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+if ARGV[3] == '' then
+  redis.call('HDEL', KEYS[1], ARGV[1])
+else
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+end
+count_change(KEYS[1])
+if redis.call('HLEN', KEYS[1]) == 1 then redis.call('DEL', KEYS[1]) end
+if redis.call('ZREM', KEYS[2], ARGV[1]) == 1 and redis.call('EXISTS', KEYS[1]) == 1 then
+  -- Another process takes the free place.
+  wake_a_watcher(KEYS[3])
+end
+return 1

@@ -1,0 +1,42 @@
+#!lua flags=allow-oom
+-- Stores the connections, sessions and queues of a process, and makes it a watcher of the others while there are too few watchers.
+-- KEYS  1 processes (hash)  2 watchers (zset)  3 watch_wakeup (zset)
+-- ARGV  1 process  2 its record ('' = as stored)  3 watchers at most (0 = this process does not watch)  4 a watcher's lease (ms)
+--       5 version of the records that the process knows
+-- Returns { state, version, process, record, ... }. States: watching; alone (there is no other process); standby (there are
+-- watchers enough); unknown (its record is gone: it has to send it). A watcher gets the records where it knows another version.
+-- @include processes
+local now = now_ms()
+local me, record, most, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+if record == '' then
+  local stored = redis.call('HGET', KEYS[1], me)
+  if not stored or is_lost(stored) then return { 'unknown', '' } end
+else
+  local new = redis.call('HSET', KEYS[1], me, record)
+  count_change(KEYS[1])
+  -- One that was alone has somebody to watch now.
+  if new == 1 then wake_a_watcher(KEYS[3]) end
+end
+local version = redis.call('HGET', KEYS[1], 'version') or ''
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', text(now))
+-- After a step of the clock back a lease lasts no longer than before.
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '(' .. text(now + lease), '+inf')
+if most == 0 then
+  redis.call('ZREM', KEYS[2], me)
+  return { 'standby', version }
+end
+if not redis.call('ZSCORE', KEYS[2], me) and redis.call('ZCARD', KEYS[2]) >= most then return { 'standby', version } end
+redis.call('ZADD', KEYS[2], text(now + lease), me)
+redis.call('PEXPIRE', KEYS[2], lease)
+-- The hash has the field `version` besides.
+local reply = { redis.call('HLEN', KEYS[1]) == 2 and 'alone' or 'watching', version }
+if version ~= ARGV[5] then
+  local fields = redis.call('HGETALL', KEYS[1])
+  for i = 1, #fields, 2 do
+    if fields[i] ~= 'version' then
+      reply[#reply + 1] = fields[i]
+      reply[#reply + 1] = fields[i + 1]
+    end
+  end
+end
+return reply
