@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from celery_redis_plus.events import META_FIELDS as EVENTS_META_FIELDS
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.record_fields import FANOUT_COUNTERS, MESSAGE_FIELDS, PROCESS_FIELDS, QUEUE_FIELDS
+from celery_redis_plus.record_fields import FANOUT_COUNTERS, MESSAGE_FIELDS, QUEUE_FIELDS
 
 _KEYS = Keys()
 _Q = _KEYS.queue("Q")
@@ -341,9 +341,9 @@ OF_THE_DATABASE = (
     KeyDescription(
         _PROCESSES,
         "hash",
-        "The processes that consume, by the names of their maintenance services: see `broker/consumers/processes.py`.",
-        "Until the last one has stopped, or is recovered.",
-        PROCESS_FIELDS,
+        "The processes that consume: name -> record (JSON, see `broker/consumers/processes.py`), behind `lost ` while its "
+        "messages are put back; and `version`, which grows with each change.",
+        "Until the last process has stopped, or is recovered; a day after the last report.",
     ),
     KeyDescription(
         _WATCHERS,

@@ -71,12 +71,6 @@ PROCESS_COUNTERS = {
     "thread_restarts": "How often the maintenance thread had died and was started again; each is an error in the log.",
 }
 
-#: Fields of `processes:{presence}`.
-PROCESS_FIELDS = {
-    "PROCESS": "Its record (JSON); `lost ` and the record while its messages are put back.",
-    "version": "Grows with each change of a record.",
-}
-
 #: Fields of `meta:{Q}`.
 QUEUE_FIELDS = {
     "id": "The queue's id, in base 36: another one means that it was deleted and declared again.",

@@ -17,6 +17,8 @@ else
   -- One that was alone has somebody to watch now.
   if new == 1 then wake_a_watcher(KEYS[3]) end
 end
+-- The record of the last process, where that was killed, does not stay for ever.
+redis.call('PEXPIRE', KEYS[1], 86400000)
 local version = redis.call('HGET', KEYS[1], 'version') or ''
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', text(now))
 -- After a step of the clock back a lease lasts no longer than before.

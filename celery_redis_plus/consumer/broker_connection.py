@@ -171,7 +171,11 @@ class BrokerConnection:
             self.stream_connection, patterns=options.fanout_patterns, polling_interval_s=options.polling_interval
         )
         self.leases = Leases(
-            self.commands, self.keys, self.service.unacked_messages, visibility_timeout_s=options.visibility_timeout
+            self.commands,
+            self.keys,
+            self.service.unacked_messages,
+            visibility_timeout_s=options.visibility_timeout,
+            may_be_lost=self.service.presence.may_be_lost,
         )
         self.dead_letters = DeadLetters(self.commands, self.keys)
         #: Where broadcasts go: exchange -> target.

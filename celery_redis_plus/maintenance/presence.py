@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.processes import ProcessRecord
 from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR
 
@@ -21,21 +22,43 @@ class Presence:
     """What this process says of itself in the registry of processes."""
 
     def __init__(
-        self, own: Sequence[PersistentConnection], watched: ConsumedQueues, unacked_messages: UnackedMessages, *, grace_s: float
+        self,
+        own: Sequence[PersistentConnection],
+        watched: ConsumedQueues,
+        unacked_messages: UnackedMessages,
+        *,
+        grace_s: float,
+        heartbeat_s: float,
     ) -> None:
-        """Tell of the connections `own` of the maintenance thread, and of what stands in `watched` and `unacked_messages`."""
+        """Tell of the connections `own` of the maintenance thread, and of what stands in `watched` and `unacked_messages`.
+
+        `grace_s` is `connection_lost_grace`, `heartbeat_s` the time between two heartbeats of the leases, in seconds.
+        """
         #: Those of the maintenance thread.
         self.own = own
         self._watched = watched
         self._unacked_messages = unacked_messages
         #: `connection_lost_grace`, in seconds; 0: nobody asks for these connections.
         self.grace_s = grace_s
+        #: Seconds after which heartbeats have failed.
+        self._silence_s = max(grace_s, 2 * heartbeat_s)
         #: Command connections of the sessions: their end says something where the maintenance thread cannot connect.
         self._sessions: dict[int, weakref.ref[PersistentConnection]] = {}
 
     def add(self, connection: PersistentConnection) -> None:
         """Note the command connection of a session that consumes. From any thread."""
         self._sessions[id(connection)] = weakref.ref(connection)
+
+    def may_be_lost(self, since: float) -> bool:
+        """Return whether this process may have counted as lost since a moment on `clock`, in seconds, at which it did not.
+
+        It was without a connection for the grace then; where its heartbeats fail besides, it may not know of that yet.
+        """
+        age_s = clock.now_s() - since
+        if not self.grace_s or age_s <= self.grace_s:
+            return False
+        first = self.own[0]
+        return age_s > self._silence_s or not first.connected or first.opened_at > since
 
     def record(self, run: str, started_at: float) -> ProcessRecord | None:
         """Return the record; None where the process neither consumes nor has messages.

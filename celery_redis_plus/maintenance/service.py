@@ -48,7 +48,7 @@ from celery_redis_plus.maintenance.delivering import Delivering
 from celery_redis_plus.maintenance.dropped_sessions import DroppedSessions
 from celery_redis_plus.maintenance.expired_tasks import ExpiredTaskRevocation
 from celery_redis_plus.maintenance.janitor import Janitor
-from celery_redis_plus.maintenance.lease_heartbeats import LeaseHeartbeats
+from celery_redis_plus.maintenance.lease_heartbeats import LeaseHeartbeats, interval_s
 from celery_redis_plus.maintenance.lost_processes import LostProcesses
 from celery_redis_plus.maintenance.presence import Presence
 from celery_redis_plus.maintenance.process_end import ProcessEnd
@@ -145,7 +145,13 @@ class MaintenanceService:
         self.deliveries = AckTimeouts(connector, keys, options)
         self._janitor.on_unbound = self._subscriber_heartbeats.forget
         #: Which connections this process has.
-        self.presence = Presence((commands, timers), self.watched, self.unacked_messages, grace_s=options.connection_lost_grace)
+        self.presence = Presence(
+            (commands, timers),
+            self.watched,
+            self.unacked_messages,
+            grace_s=options.connection_lost_grace,
+            heartbeat_s=interval_s(options.visibility_timeout),
+        )
         self._lost_processes = LostProcesses(
             commands,
             Processes(commands, keys, delivery_limit=options.delivery_limit, dead_letter_max=options.dead_letter_max),

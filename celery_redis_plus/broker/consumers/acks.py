@@ -95,6 +95,7 @@ class Acknowledger:
         The call has left this process when this returns, and nothing waits for the reply. Where the connection is gone, or is not
         free in time, the server does not hear of it, and does not count the loss of this delivery.
         """
+        unacked.started = True
         if unacked.begun or not unacked.failed_before:
             return
         unacked.begun = True

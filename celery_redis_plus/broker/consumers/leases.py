@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
@@ -25,13 +27,23 @@ class Leases:
     """Extends claims over one wire."""
 
     def __init__(
-        self, commands: CommandConnection, keys: Keys, unacked_messages: UnackedMessages, *, visibility_timeout_s: float
+        self,
+        commands: CommandConnection,
+        keys: Keys,
+        unacked_messages: UnackedMessages,
+        *,
+        visibility_timeout_s: float,
+        may_be_lost: Callable[[float], bool] = lambda _: False,
     ) -> None:
-        """Extend what stands in `unacked_messages`, by `visibility_timeout_s` seconds from now."""
+        """Extend what stands in `unacked_messages`, by `visibility_timeout_s` seconds from now.
+
+        `may_be_lost` tells whether this process may have counted as lost since a moment on `clock`, in seconds.
+        """
         self._commands = commands
         self._keys = keys
         self._unacked_messages = unacked_messages
         self._timeout_s = visibility_timeout_s
+        self._may_be_lost = may_be_lost
 
     def extend(self, messages: Iterable[UnackedMessage]) -> None:
         """Extend the claims of `messages`; those that others hold by now are marked as lost, and logged.
@@ -39,21 +51,27 @@ class Leases:
         Raises as `CommandConnection.call`.
         """
         batch: dict[str, list[UnackedMessage]] = {}
+        lost: list[UnackedMessage] = []
         size = 0
-        for unacked in messages:
-            batch.setdefault(unacked.queue, []).append(unacked)
-            size += 1
-            if size == LEASES_A_CALL:
-                self._send(batch)
-                batch, size = {}, 0
-        if batch:
-            self._send(batch)
+        try:
+            for unacked in messages:
+                batch.setdefault(unacked.queue, []).append(unacked)
+                size += 1
+                if size == LEASES_A_CALL:
+                    lost += self._send(batch)
+                    batch, size = {}, 0
+            if batch:
+                lost += self._send(batch)
+        finally:
+            if lost:
+                _tell_lost(lost)
 
     def holds(self, tag: str) -> bool:
         """Return whether this process may begin to work on a message.
 
-        A process that stood still for longer than the visibility timeout does not know: others may have its messages. Then, and
-        only then, the server is asked. What does not stand in `UnackedMessages` is nobody else's business.
+        A process that stood still for longer than the visibility timeout, or was without a connection for longer than
+        `connection_lost_grace`, does not know: others may have its messages. Then, and only then, the server is asked, about all
+        of them. What does not stand in `UnackedMessages` is nobody else's business.
 
         Raises:
             redis.exceptions.RedisError: as `translation.translate` names it.
@@ -63,11 +81,14 @@ class Leases:
 
     def still_holds(self, unacked: UnackedMessage) -> bool:
         """Return what `holds` does, of a message that stands in `UnackedMessages`. Raises as `holds` does."""
-        if not unacked.lease_lost and clock.now_s() - unacked.confirmed_at > self._timeout_s:
-            self.extend([unacked])
+        confirmed_at = unacked.confirmed_at
+        asks = clock.now_s() - confirmed_at > self._timeout_s or self._may_be_lost(confirmed_at)
+        if asks and not unacked.lease_lost:
+            self.extend(chain.from_iterable(self._unacked_messages.by_queue().values()))
         return not unacked.lease_lost
 
-    def _send(self, batch: dict[str, list[UnackedMessage]]) -> None:
+    def _send(self, batch: dict[str, list[UnackedMessage]]) -> list[UnackedMessage]:
+        """Extend the claims of a batch; return those that are lost."""
         keys: list[bytes] = []
         arguments: list[Argument] = [int(self._timeout_s * 1000)]
         asked: dict[str, tuple[UnackedMessage, int]] = {}
@@ -79,14 +100,23 @@ class Leases:
                 asked[unacked.tag] = (unacked, unacked.claim)
                 arguments += (unacked.tag, unacked.claim)
         asked_at = clock.now_s()
+        lost = []
         for tag in self._commands.call(script("extend_leases"), keys, *arguments):
             unacked, claim = asked.pop(tag.decode())
             if self._unacked_messages.mark_lease_lost(unacked.tag, claim) is not None:
-                logger.warning(
-                    "message %s of queue %r was given to another consumer: this process gave no sign of life for longer than "
-                    "the visibility timeout, or the queue was purged; it may run twice",
-                    unacked.tag, unacked.queue,
-                )  # fmt: skip
+                lost.append(unacked)
         for unacked, claim in asked.values():
             if unacked.claim == claim:
                 unacked.confirmed_at = asked_at
+        return lost
+
+
+def _tell_lost(lost: Sequence[UnackedMessage]) -> None:
+    queues = Counter(unacked.queue for unacked in lost)
+    logger.warning(
+        "%d message(s) were given to other consumers meanwhile (%s): this process had no connection for longer than "
+        "connection_lost_grace, sent no heartbeat for longer than the visibility timeout, or a queue was purged. %d of them are "
+        "being worked on here and may run twice; the others are not begun",
+        len(lost), ", ".join(f"{queue!r}: {count}" for queue, count in sorted(queues.items())),
+        sum(unacked.started for unacked in lost),
+    )  # fmt: skip

@@ -119,6 +119,8 @@ class UnackedMessage(Unacked):
     failed_before: bool = False
     #: The server was told so.
     begun: bool = False
+    #: The work on it has begun here.
+    started: bool = False
     #: When the server was last asked, and said that the claim is ours; on `clock`, in seconds.
     confirmed_at: float = 0.0
 
@@ -352,9 +354,9 @@ class UnackedMessages:
         return list(self._unacked)
 
     def mark_lease_lost(self, tag: str, claim: int) -> UnackedMessage | None:
-        """Note that the server gave a message to another holder, unless it was claimed anew since it was asked."""
+        """Note that the server gave a message to another holder, unless that is known, or it was claimed anew."""
         unacked = self._unacked.get(tag)
-        if unacked is None or unacked.claim != claim or unacked.state is DeliveryState.SETTLING:
+        if unacked is None or unacked.claim != claim or unacked.state is DeliveryState.SETTLING or unacked.lease_lost:
             return None
         unacked.lease_lost = True
         return unacked

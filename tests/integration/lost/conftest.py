@@ -36,7 +36,10 @@ def journal(own_server):
 
 @pytest.fixture
 def worker(own_server, start_worker):
-    """Start a Celery worker: `worker(pool="solo", prefetch=4, visibility_timeout=3)`."""
+    """Start a Celery worker: `worker(pool="solo", prefetch=4, visibility_timeout=3)`.
+
+    It consumes from `url`; what its tasks note goes to the server itself.
+    """
 
     def start(url=None, *, pool="threads", concurrency=2, prefetch=1, **options):
         config = {
@@ -44,8 +47,10 @@ def worker(own_server, start_worker):
             "worker_prefetch_multiplier": prefetch,
             "broker_transport_options": {"connection_lost_grace": GRACE_S, **options},
         }
+        if url:
+            config["broker_read_url"] = url
         env = {"CRP_TEST_CONFIG": repr(config)}
-        return start_worker(broker=url or own_server.url(), pool=pool, concurrency=concurrency, env=env)
+        return start_worker(broker=own_server.url(), pool=pool, concurrency=concurrency, env=env)
 
     return start
 

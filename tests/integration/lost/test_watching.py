@@ -46,7 +46,7 @@ class Process:
         self.timers = BlockingConnection(connector, "timers", timeout=5, learns_id=True)
         self.watched = ConsumedQueues()
         self.watched.add("q", f"session of {name}.1", None)
-        presence = Presence((self.commands, self.timers), self.watched, UnackedMessages(), grace_s=GRACE_S)
+        presence = Presence((self.commands, self.timers), self.watched, UnackedMessages(), grace_s=GRACE_S, heartbeat_s=5)
         self.registry = Processes(self.commands, KEYS, delivery_limit=5, dead_letter_max=10)
         self.task = LostProcesses(self.commands, self.registry, presence, self.watched, name=name, visibility_timeout_s=300)
 
