@@ -15,7 +15,7 @@ from kombu import Queue
 from kombu.common import Broadcast
 
 from celery_redis_plus.connection.address import Address
-from celery_redis_plus.demo.journal import Journal
+from celery_redis_plus.demo.task_log import TaskLog
 from celery_redis_plus.integration.configure import configure_app
 
 PRIORITIES = "demo.priorities"
@@ -51,20 +51,20 @@ def broker_prefix(prefix: str) -> str:
 # ---- records
 
 
-def journal_of(broker: str, prefix: str) -> Journal:
+def task_log_of(broker: str, prefix: str) -> TaskLog:
     """Return the records of the demo whose keys begin with `prefix`."""
-    return Journal(Address.from_url(broker), f"{prefix}journal:")
+    return TaskLog(Address.from_url(broker), f"{prefix}task_log:")
 
 
 # By process: a forked child must not share its parent's socket.
 @cache
-def _journal(pid: int) -> Journal:  # noqa: ARG001 - the cache's key
-    return journal_of(os.environ[BROKER_VARIABLE], os.environ[PREFIX_VARIABLE])
+def _task_log(pid: int) -> TaskLog:  # noqa: ARG001 - the cache's key
+    return task_log_of(os.environ[BROKER_VARIABLE], os.environ[PREFIX_VARIABLE])
 
 
 def note(kind: str, hostname: str, **facts: object) -> None:
     """Add a record of a worker, by its host name."""
-    _journal(os.getpid()).note(kind, worker=hostname.partition("@")[0], **facts)
+    _task_log(os.getpid()).note(kind, worker=hostname.partition("@")[0], **facts)
 
 
 # ---- tasks: each notes that it ran

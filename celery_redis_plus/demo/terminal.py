@@ -1,4 +1,4 @@
-"""The demo's account on a terminal: colours, tables and progress bars by rich."""
+"""The demo's console on a terminal: colours, tables and progress bars by rich."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from celery_redis_plus.demo.account import Progress
-    from celery_redis_plus.demo.claims import Claim
+    from celery_redis_plus.demo.console import Progress
+    from celery_redis_plus.demo.expectations import Expectation
 
 
-class RichAccount:
-    """See `account.Account`. All texts are printed as they are: rich's markup in them has no meaning."""
+class RichConsole:
+    """See `console.Console`. All texts are printed as they are: rich's markup in them has no meaning."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
 
-    def chapter(self, title: str, text: str) -> None:
+    def scenario(self, title: str, text: str) -> None:
         """Print a rule with the title, and the text."""
         self._console.print()
         self._console.rule(Text(title, style="bold cyan"), align="left")
@@ -58,11 +58,11 @@ class RichAccount:
             task = bar.add_task(label, total=total)
             yield lambda done: bar.update(task, completed=done)
 
-    def claim(self, claim: Claim) -> None:
-        """Print the claim behind a mark."""
-        mark = Text("✓ ", style="bold green") if claim.holds else Text("✗ FALSE ", style="bold red")
-        measured = Text(claim.measured, style="bold green" if claim.holds else "bold red")
-        self._indented(mark + Text(f"{claim.text}: ") + measured + Text(f" (must be {claim.required})", style="dim"))
+    def expectation(self, expectation: Expectation) -> None:
+        """Print the expectation behind a mark."""
+        mark = Text("✓ ", style="bold green") if expectation.holds else Text("✗ FALSE ", style="bold red")
+        measured = Text(expectation.measured, style="bold green" if expectation.holds else "bold red")
+        self._indented(mark + Text(f"{expectation.text}: ") + measured + Text(f" (must be {expectation.required})", style="dim"))
 
     def log(self, source: str, line: str) -> None:
         """Print the line behind its source."""

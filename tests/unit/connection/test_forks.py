@@ -12,7 +12,7 @@ from celery_redis_plus.connection.forks import lock_of
 
 PACKAGE = Path(celery_redis_plus.__file__).parent
 #: They renew theirs in `forked`, with more that belongs to it; `signals` is below `forks`; a demonstration does not fork.
-BY_THEMSELVES = {"connection/persistent_connection.py", "signals.py", "demo/account.py"}
+BY_THEMSELVES = {"connection/persistent_connection.py", "signals.py", "demo/console.py"}
 
 
 class Owner:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.demo.app import CRASHES, VISIBILITY_TIMEOUT_S
-from celery_redis_plus.demo.claims import Claim, Outcome
+from celery_redis_plus.demo.expectations import Expectation, Outcome
 
 if TYPE_CHECKING:
-    from celery_redis_plus.demo.account import Account
-    from celery_redis_plus.demo.journal import Record
-    from celery_redis_plus.demo.stage import Stage
+    from celery_redis_plus.demo.console import Console
+    from celery_redis_plus.demo.environment import Environment
+    from celery_redis_plus.demo.task_log import Record
 
 TITLE = "Crash"
 TASKS = 100
@@ -25,56 +25,56 @@ RETURN_LIMIT_S = VISIBILITY_TIMEOUT_S + 1.0
 TIMEOUT_S = 30
 
 
-def play(stage: Stage, account: Account) -> Outcome:
+def run_scenario(environment: Environment, console: Console) -> Outcome:
     """Let two workers share the tasks, kill one of them, and see what becomes of its work."""
-    account.chapter(
+    console.scenario(
         TITLE,
         f"Two workers share {TASKS} tasks with acks_late. One of them is killed with SIGKILL in the middle of a task. What it "
         f"had is given to the other one when it was silent for the visibility timeout, here {VISIBILITY_TIMEOUT_S} seconds.",
     )
     for number in range(TASKS):
-        stage.app.send_task(CRASHES, (number,), queue=CRASHES)
-    stage.wait(lambda: ended(stage.journal.read(CRASHES)) >= KILL_AFTER_TASKS, TIMEOUT_S, poll_s=0.01)
-    killed_at = _kill_in_the_middle_of_a_task(stage)
-    sizes = stage.sizes(CRASHES)
-    before = stage.journal.read(CRASHES)
-    account.say(
+        environment.app.send_task(CRASHES, (number,), queue=CRASHES)
+    environment.wait(lambda: ended(environment.task_log.read(CRASHES)) >= KILL_AFTER_TASKS, TIMEOUT_S, poll_s=0.01)
+    killed_at = _kill_in_the_middle_of_a_task(environment)
+    sizes = environment.sizes(CRASHES)
+    before = environment.task_log.read(CRASHES)
+    console.say(
         f"killed after {ended(before)} tasks, in the middle of {_names(unfinished(before, VICTIM)) or 'none'}; "
         f"in Redis now: {sizes.ready} ready, {sizes.unacked} unacked"
     )
-    with account.progress("ended", TASKS) as progress:
+    with console.progress("ended", TASKS) as progress:
 
         def all_done() -> bool:
-            records = stage.journal.read(CRASHES)
+            records = environment.task_log.read(CRASHES)
             progress(TASKS - len(missing(records)))
             return not missing(records)
 
-        stage.wait(all_done, TIMEOUT_S)
+        environment.wait(all_done, TIMEOUT_S)
 
-    records = stage.journal.read(CRASHES)
+    records = environment.task_log.read(CRASHES)
     back_s = seconds_until_back(records, killed_at)
     repeats = sorted(number for number, count in starts(records).items() if count > 1)
-    account.say(f"started twice: {_names(repeats) or 'none'}; the killed worker's last task came back after {back_s:.2f} s")
+    console.say(f"started twice: {_names(repeats) or 'none'}; the killed worker's last task came back after {back_s:.2f} s")
     return Outcome(
         TITLE,
-        judge(records, killed_at),
+        verify(records, killed_at),
         {"after SIGKILL": f"0 of {TASKS} lost, {len(repeats)} repeated, back after {back_s:.1f} s"}
         if not missing(records)
         else {},
     )
 
 
-def judge(records: Sequence[Record], killed_at: float) -> list[Claim]:
-    """Return the claims about the records of starts and ends."""
+def verify(records: Sequence[Record], killed_at: float) -> list[Expectation]:
+    """Return the expectations about the records of starts and ends."""
     cut_off = unfinished(records, VICTIM)
     begun_by_victim = {record["number"] for record in records if record["worker"] == VICTIM}
     repeated = {number for number, count in starts(records).items() if count > 1}
     return [
-        Claim.at_least("tasks that the killed worker was in the middle of", len(cut_off), 1),
-        Claim.equal("tasks executed to the end at least once", TASKS - len(missing(records)), TASKS),
-        Claim.none("tasks lost", missing(records)),
-        Claim.none("tasks repeated without need (the killed worker had not begun them)", repeated - begun_by_victim),
-        Claim.at_most("back at a living worker after", seconds_until_back(records, killed_at), RETURN_LIMIT_S, "s"),
+        Expectation.at_least("tasks that the killed worker was in the middle of", len(cut_off), 1),
+        Expectation.equal("tasks executed to the end at least once", TASKS - len(missing(records)), TASKS),
+        Expectation.none("tasks lost", missing(records)),
+        Expectation.none("tasks repeated without need (the killed worker had not begun them)", repeated - begun_by_victim),
+        Expectation.at_most("back at a living worker after", seconds_until_back(records, killed_at), RETURN_LIMIT_S, "s"),
     ]
 
 
@@ -110,19 +110,19 @@ def seconds_until_back(records: Sequence[Record], killed_at: float) -> float:
     return max((again.get(number, float("inf")) - killed_at for number in cut_off), default=0.0)
 
 
-def _kill_in_the_middle_of_a_task(stage: Stage) -> float:
+def _kill_in_the_middle_of_a_task(environment: Environment) -> float:
     """Kill the victim; freeze it first for a look, so that it is in the middle of a task for sure. Return the time."""
-    victim = stage.workers[VICTIM]
+    victim = environment.workers[VICTIM]
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         victim.freeze()
         frozen_at = time.time()
-        if unfinished(stage.journal.read(CRASHES), VICTIM):
-            stage.kill_worker(VICTIM)
+        if unfinished(environment.task_log.read(CRASHES), VICTIM):
+            environment.kill_worker(VICTIM)
             return frozen_at
         victim.thaw()
         time.sleep(0.01)
-    stage.kill_worker(VICTIM)
+    environment.kill_worker(VICTIM)
     return time.time()
 
 

@@ -9,7 +9,7 @@ pytest.importorskip("pyspark", reason="needs the extra `spark`")
 import pandas as pd
 
 from celery_redis_plus.demo.pipeline.app import fate_of, task_of
-from celery_redis_plus.demo.pipeline.judgement import STATES, Ledger, Told, judge
+from celery_redis_plus.demo.pipeline.verification import STATES, Ledger, Reported, verify
 from celery_redis_plus.spark.replay import Replayed
 
 TASKS = 200
@@ -34,7 +34,7 @@ def records():
                 break
 
 
-def told(ledger, **changes):
+def reported(ledger, **changes):
     states = ledger.states()
     by_task = [
         {"task": task, "messages": sum(of.values()), "completed": of["COMPLETED"], "failed": of["FAILED"], "dead": of["DEAD"]}
@@ -48,18 +48,18 @@ def told(ledger, **changes):
         "workers": pd.DataFrame([{"worker": "one@demo", "acked": states["COMPLETED"], "requeued": 1}]),
     }
     known = {"figures": figures, "repeated": set(), "written": 900, "rows": 900, "distinct": 900}
-    return Told(**known | {"replay": Replayed(states["DEAD"], 0, 0)} | changes)
+    return Reported(**known | {"replay": Replayed(states["DEAD"], 0, 0)} | changes)
 
 
-def false_claims(ledger, told):
-    return [claim for claim in judge(ledger, told, TASKS, "one") if not claim.holds]
+def failed_expectations(ledger, reported):
+    return [expectation for expectation in verify(ledger, reported, TASKS, "one") if not expectation.holds]
 
 
 def test_equal_figures_hold():
     ledger = Ledger(list(records()))
 
     assert set(ledger.states()) == set(STATES.values())
-    assert false_claims(ledger, told(ledger)) == []
+    assert failed_expectations(ledger, reported(ledger)) == []
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_equal_figures_hold():
 )
 def test_one_message_more_in_a_figure_is_seen(figure, column):
     ledger = Ledger(list(records()))
-    found = told(ledger)
+    found = reported(ledger)
     found.figures[figure].loc[0, column] += 1
 
-    assert false_claims(ledger, found)
+    assert failed_expectations(ledger, found)
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_one_message_more_in_a_figure_is_seen(figure, column):
 def test_lost_and_doubled_events_and_missing_payloads_are_seen(changes):
     ledger = Ledger(list(records()))
 
-    assert false_claims(ledger, told(ledger, **changes))
+    assert failed_expectations(ledger, reported(ledger, **changes))
 
 
 def test_a_lost_task_and_an_unseen_redelivery_are_seen():
     complete = list(records())
     lost = Ledger([record for record in complete if record["number"] != 57])
-    assert false_claims(lost, told(lost))
+    assert failed_expectations(lost, reported(lost))
     twice = Ledger([*complete, complete[0]])
-    assert false_claims(twice, told(twice))
-    assert not false_claims(twice, told(twice, repeated={complete[0]["id"]}))
+    assert failed_expectations(twice, reported(twice))
+    assert not failed_expectations(twice, reported(twice, repeated={complete[0]["id"]}))

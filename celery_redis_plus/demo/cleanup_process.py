@@ -1,8 +1,8 @@
-"""Sees to it that nothing of the demo outlives it, even when it is killed with SIGKILL.
+"""Cleans up after the demo, even when it is killed with SIGKILL.
 
-`Guard` starts this file as a process of its own, which reads what to end from a pipe. The pipe closes when the demo ends,
-however it ends; what is still on the list then is killed, and listed folders are removed. The process runs this file alone,
-without the package, so it is small and starts at once.
+`CleanupProcess` starts this file as a separate process, which reads from a pipe what to end. The pipe closes when the demo
+ends in any way; then the listed processes are killed, and the listed folders are removed. The process runs this
+file alone, without the package, so it is small and starts at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Self
 
 
-class Guard:
+class CleanupProcess:
     """The demo's side: what to end when the demo is gone. A context manager."""
 
     def __enter__(self) -> Self:
@@ -41,7 +41,7 @@ class Guard:
 
     @property
     def pid(self) -> int:
-        """The guard's own process id."""
+        """The cleanup process's own id."""
         return self._process.pid
 
     def watch_group(self, group: int) -> None:
@@ -57,7 +57,7 @@ class Guard:
         self._tell(f"folder {folder}")
 
     def _tell(self, line: str) -> None:
-        # A guard that somebody killed is no reason to fail.
+        # A cleanup process that was killed is no reason to fail.
         with suppress(OSError):
             print(line, file=self._process.stdin, flush=True)
 

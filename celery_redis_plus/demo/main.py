@@ -1,4 +1,4 @@
-"""The demo from start to end: the chapters, the verdict, the exit status."""
+"""The demo from start to end: the scenarios, the verdict, the exit status."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from typing import NoReturn
 from kombu.exceptions import KombuError
 from redis import RedisError
 
-from celery_redis_plus.demo.account import Account, make_account
-from celery_redis_plus.demo.chapters import broadcasts, countdowns, crash, departure, priorities, retries
-from celery_redis_plus.demo.claims import Outcome, exit_status
-from celery_redis_plus.demo.stage import Cast, Stage
+from celery_redis_plus.demo.console import Console, make_console
+from celery_redis_plus.demo.environment import DemoApps, Environment
+from celery_redis_plus.demo.expectations import Outcome, exit_status
+from celery_redis_plus.demo.scenarios import broadcasts, countdowns, crash, priorities, retries, worker_shutdown
 from celery_redis_plus.errors import CeleryRedisPlusError
 
-Chapter = Callable[[Stage, Account], Outcome]
+Scenario = Callable[[Environment, Console], Outcome]
 
-CHAPTERS: tuple[Chapter, ...] = (
-    priorities.play,
-    countdowns.play,
-    retries.play,
-    broadcasts.play,
-    crash.play,
-    departure.play,
+SCENARIOS: tuple[Scenario, ...] = (
+    priorities.run_scenario,
+    countdowns.run_scenario,
+    retries.run_scenario,
+    broadcasts.run_scenario,
+    crash.run_scenario,
+    worker_shutdown.run_scenario,
 )
 
 #: What can go wrong with a server, a connection or a worker; all else is a mistake of ours, and ends in a traceback.
@@ -43,84 +43,85 @@ def run(
     url: str | None = None,
     verbose: bool = False,
     plain: bool = False,
-    cast: Cast | None = None,
-    chapters: tuple[Chapter, ...] = CHAPTERS,
+    apps: DemoApps | None = None,
+    scenarios: tuple[Scenario, ...] = SCENARIOS,
 ) -> int:
-    """Show the demo and return the exit status: 0 if all claims are true, 1 if not, 128 + n after signal n.
+    """Run the demo and return the exit status: 0 if all expectations are met, 1 if not, 128 + n after signal n.
 
     Args:
         url: a server to use; None starts one.
         verbose: show the workers' logs.
         plain: no colours, nothing overwritten.
-        cast: the app, and the workers'.
-        chapters: what is played.
+        apps: the app, and the workers'.
+        scenarios: the scenarios to run.
 
     Raises:
         CeleryRedisPlusError: the server does not start or cannot be used.
     """
-    account = make_account(plain=plain)
+    console = make_console(plain=plain)
     began = time.monotonic()
     with _signals_that_raise():
         try:
-            with Stage(url, account, verbose=verbose, cast=cast) as stage:
-                outcomes = tell(stage, account, chapters)
+            with Environment(url, console, verbose=verbose, apps=apps) as environment:
+                outcomes = run_scenarios(environment, console, scenarios)
         except Interrupted as interrupted:
             print(f"\nended by {interrupted.signal.name}; all that was started is gone", file=sys.stderr)
             return 128 + interrupted.signal
-    return conclude(outcomes, account, time.monotonic() - began)
+    return conclude(outcomes, console, time.monotonic() - began)
 
 
-def tell(stage: Stage, account: Account, chapters: tuple[Chapter, ...] = CHAPTERS) -> list[Outcome]:
-    """Play the chapters and print their claims; where one fails, print the workers' logs."""
-    account.chapter("celery-redis-plus demo", opening(stage))
+def run_scenarios(environment: Environment, console: Console, scenarios: tuple[Scenario, ...] = SCENARIOS) -> list[Outcome]:
+    """Run the scenarios and print their expectations; where one fails, print the workers' logs."""
+    console.scenario("celery-redis-plus demo", opening(environment))
     outcomes = []
-    for play in chapters:
+    for run_scenario in scenarios:
         try:
-            outcome = play(stage, account)
+            outcome = run_scenario(environment, console)
         except COMMAND_ERRORS as error:
-            account.say(f"the demo cannot go on: {error}")
+            console.say(f"the demo cannot go on: {error}")
             outcomes.append(Outcome("The demo ended early", []))
-            print_logs(stage, account)
+            print_logs(environment, console)
             break
-        for claim in outcome.claims:
-            account.claim(claim)
+        for expectation in outcome.expectations:
+            console.expectation(expectation)
         outcomes.append(outcome)
         if not outcome.holds:
-            print_logs(stage, account)
+            print_logs(environment, console)
     return outcomes
 
 
-def opening(stage: Stage) -> str:
+def opening(environment: Environment) -> str:
     """Return what is used, in words."""
-    server = "an embedded Valkey server" if stage.embedded else f"the server {stage.address.display()}"
+    server = "an embedded Valkey server" if environment.embedded else f"the server {environment.address.display()}"
     versions = ", ".join(f"{name} {version(name)}" for name in ("celery-redis-plus", "celery", "kombu"))
     return (
         f"Real Celery workers on {server}; {versions}, Python {sys.version.split()[0]}. "
-        f"The workers write down what they do; each claim compares that with what must be. Keys begin with {stage.prefix}"
+        f"The workers write down what they do; each expectation compares that with the required value. "
+        f"Keys begin with {environment.prefix}"
     )
 
 
-def print_logs(stage: Stage, account: Account) -> None:
+def print_logs(environment: Environment, console: Console) -> None:
     """Print the ends of the workers' logs."""
-    for name, lines in stage.logs().items():
-        account.say(f"the last lines of the log of worker {name}:")
+    for name, lines in environment.logs().items():
+        console.say(f"the last lines of the log of worker {name}:")
         for line in lines:
-            account.log(name, line)
+            console.log(name, line)
 
 
-def conclude(outcomes: list[Outcome], account: Account, seconds: float) -> int:
+def conclude(outcomes: list[Outcome], console: Console, seconds: float) -> int:
     """Print figures and verdict; return the exit status."""
     status = exit_status(outcomes)
     figures = {name: figure for outcome in outcomes for name, figure in outcome.figures.items()}
     if figures:
-        account.chapter("Summary", "Figures of one short run on this machine; for comparisons see the benchmark.")
-        account.table(("what", "measured"), list(figures.items()))
-    claims = [claim for outcome in outcomes for claim in outcome.claims]
-    true = sum(claim.holds for claim in claims)
-    failed = [outcome.title for outcome in outcomes if not outcome.holds or not outcome.claims]
-    text = f"{true} of {len(claims)} claims are true, in {seconds:.0f} seconds. "
+        console.scenario("Summary", "Figures of one short run on this machine; for comparisons see the benchmark.")
+        console.table(("what", "measured"), list(figures.items()))
+    expectations = [expectation for outcome in outcomes for expectation in outcome.expectations]
+    true = sum(expectation.holds for expectation in expectations)
+    failed = [outcome.title for outcome in outcomes if not outcome.holds or not outcome.expectations]
+    text = f"{true} of {len(expectations)} expectations are met, in {seconds:.0f} seconds. "
     text += "All that was started is gone." if not failed else f"See: {', '.join(failed)}."
-    account.verdict(text, good=status == 0)
+    console.verdict(text, good=status == 0)
     return status
 
 

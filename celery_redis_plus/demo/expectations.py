@@ -1,4 +1,4 @@
-"""What the demo says of itself, each as a comparison of something measured with what must be."""
+"""What the demo expects, each as a comparison of a measured value with the required one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """A statement, what was measured, what had to be, and whether it is so."""
+class Expectation:
+    """A statement, the measured value, the required value, and whether they agree."""
 
     text: str
     measured: str
@@ -18,22 +18,22 @@ class Claim:
 
     @classmethod
     def equal(cls, text: str, measured: int, required: int) -> Self:
-        """Claim that a number is just `required`."""
+        """Expect that a number is just `required`."""
         return cls(text, f"{measured:,}", f"{required:,}", measured == required)
 
     @classmethod
     def at_least(cls, text: str, measured: float, limit: float, unit: str = "") -> Self:
-        """Claim that a number is not below `limit`."""
+        """Expect that a number is not below `limit`."""
         return cls(text, _number(measured, unit), f"at least {_number(limit, unit)}", measured >= limit)
 
     @classmethod
     def at_most(cls, text: str, measured: float, limit: float, unit: str = "") -> Self:
-        """Claim that a number is not above `limit`."""
+        """Expect that a number is not above `limit`."""
         return cls(text, _number(measured, unit), f"at most {_number(limit, unit)}", measured <= limit)
 
     @classmethod
     def none(cls, text: str, exceptions: Collection[object], shown: int = 10) -> Self:
-        """Claim that there are no `exceptions`; the first of them are named."""
+        """Expect that there are no `exceptions`; the first of them are named."""
         names = ", ".join(str(exception) for exception in sorted(exceptions, key=str)[:shown])
         more = " …" if len(exceptions) > shown else ""
         return cls(text, f"{len(exceptions)} ({names}{more})" if exceptions else "0", "0", not exceptions)
@@ -44,21 +44,21 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a chapter of the demo found: its claims, and figures for the summary."""
+    """Result of a scenario: its expectations, and figures for the summary."""
 
     title: str
-    claims: list[Claim]
+    expectations: list[Expectation]
     figures: dict[str, str] = field(default_factory=dict)
 
     @property
     def holds(self) -> bool:
-        """Whether every claim is true."""
-        return all(claim.holds for claim in self.claims)
+        """Whether every expectation is met."""
+        return all(expectation.holds for expectation in self.expectations)
 
 
 def exit_status(outcomes: Collection[Outcome]) -> int:
-    """Return 0 when all claims are true, and there are some; 1 otherwise."""
-    return 0 if outcomes and all(outcome.claims and outcome.holds for outcome in outcomes) else 1
+    """Return 0 when all expectations are met, and there are some; 1 otherwise."""
+    return 0 if outcomes and all(outcome.expectations and outcome.holds for outcome in outcomes) else 1
 
 
 def _number(value: float, unit: str) -> str:

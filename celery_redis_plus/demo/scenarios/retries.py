@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.demo.app import BACKOFF_S, FAILED_RUNS, RETRIES
-from celery_redis_plus.demo.claims import Claim, Outcome
+from celery_redis_plus.demo.expectations import Expectation, Outcome
 
 if TYPE_CHECKING:
-    from celery_redis_plus.demo.account import Account
-    from celery_redis_plus.demo.journal import Record
-    from celery_redis_plus.demo.stage import Stage
+    from celery_redis_plus.demo.console import Console
+    from celery_redis_plus.demo.environment import Environment
+    from celery_redis_plus.demo.task_log import Record
 
 TITLE = "Retries"
 TASKS = 10
@@ -19,33 +19,33 @@ ATTEMPTS = FAILED_RUNS + 1
 TIMEOUT_S = 20
 
 
-def play(stage: Stage, account: Account) -> Outcome:
+def run_scenario(environment: Environment, console: Console) -> Outcome:
     """Publish the tasks and follow their attempts."""
     waits = " and ".join(f"{BACKOFF_S * 2**attempt:.1f}" for attempt in range(FAILED_RUNS))
-    account.chapter(
+    console.scenario(
         TITLE,
         f"{TASKS} tasks fail {FAILED_RUNS} times and succeed then; self.retry() lets them wait {waits} seconds in between.",
     )
     for number in range(TASKS):
-        stage.app.send_task(RETRIES, (number,), queue=RETRIES)
-    with account.progress("attempts", TASKS * ATTEMPTS) as progress:
-        stage.wait_for_records(RETRIES, TASKS * ATTEMPTS, TIMEOUT_S, progress)
+        environment.app.send_task(RETRIES, (number,), queue=RETRIES)
+    with console.progress("attempts", TASKS * ATTEMPTS) as progress:
+        environment.wait_for_records(RETRIES, TASKS * ATTEMPTS, TIMEOUT_S, progress)
 
-    records = stage.journal.read(RETRIES)
-    account.table(("attempt", "executed", "shortest wait before s", "longest"), rows(records))
-    return Outcome(TITLE, judge(records))
+    records = environment.task_log.read(RETRIES)
+    console.table(("attempt", "executed", "shortest wait before s", "longest"), rows(records))
+    return Outcome(TITLE, verify(records))
 
 
-def judge(records: Sequence[Record]) -> list[Claim]:
-    """Return the claims about the records of the attempts."""
+def verify(records: Sequence[Record]) -> list[Expectation]:
+    """Return the expectations about the records of the attempts."""
     attempts = {number: [r["attempt"] for r in records if r["number"] == number] for number in range(TASKS)}
     complete = [number for number, seen in attempts.items() if seen == list(range(ATTEMPTS))]
     hasty = [
         wait for attempt in range(1, ATTEMPTS) for wait in waits_s(records, attempt) if wait < BACKOFF_S * 2 ** (attempt - 1)
     ]
     return [
-        Claim.equal(f"tasks that succeeded at attempt {ATTEMPTS}, each attempt made once", len(complete), TASKS),
-        Claim.none("retries before their back-off was over", hasty),
+        Expectation.equal(f"tasks that succeeded at attempt {ATTEMPTS}, each attempt made once", len(complete), TASKS),
+        Expectation.none("retries before their back-off was over", hasty),
     ]
 
 

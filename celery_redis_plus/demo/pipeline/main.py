@@ -1,4 +1,4 @@
-"""The demo of the pipeline from start to end."""
+"""The pipeline's demo from start to end."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 import webbrowser
 from pathlib import Path
 
-from celery_redis_plus.demo import show
+from celery_redis_plus.demo import main
+from celery_redis_plus.demo.environment import DemoApps
 from celery_redis_plus.demo.pipeline.app import make_app
-from celery_redis_plus.demo.pipeline.play import Pipeline
-from celery_redis_plus.demo.stage import Cast
+from celery_redis_plus.demo.pipeline.scenario import Pipeline
 from celery_redis_plus.errors import InvalidArgument
 
 
@@ -24,7 +24,7 @@ def run(
     tasks: int = 20_000,
     open_report: bool = False,
 ) -> int:
-    """Show it, and return the exit status, as `demo.show.run` does.
+    """Run it, and return the exit status, as `demo.main.run` does.
 
     Args:
         url: a server to use; None starts one.
@@ -42,8 +42,8 @@ def run(
     check_installed()
     _make_room(output)
     pipeline = Pipeline(output.absolute(), tasks)
-    cast = Cast(make_app, "celery_redis_plus.demo.pipeline.worker_app", "CRITICAL")
-    status = show.run(url=url, verbose=verbose, plain=plain, cast=cast, chapters=(pipeline.play,))
+    apps = DemoApps(make_app, "celery_redis_plus.demo.pipeline.worker_app", "CRITICAL")
+    status = main.run(url=url, verbose=verbose, plain=plain, apps=apps, scenarios=(pipeline.run_scenario,))
     if open_report and pipeline.report.exists() and _has_a_screen():
         webbrowser.open(pipeline.report.as_uri())
     return status
@@ -58,5 +58,5 @@ def _make_room(output: Path) -> None:
 
 
 def _has_a_screen() -> bool:
-    """Return whether a browser would have a window: one in the terminal would hide the demo's account."""
+    """Return whether a browser would have a window: one in the terminal would hide the demo's output."""
     return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

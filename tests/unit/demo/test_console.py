@@ -3,11 +3,11 @@ import sys
 
 import pytest
 
-from celery_redis_plus.demo.account import PlainAccount, make_account
-from celery_redis_plus.demo.claims import Claim
+from celery_redis_plus.demo.console import PlainConsole, make_console
+from celery_redis_plus.demo.expectations import Expectation
 
-TRUE = Claim.equal("answers", 2, 2)
-FALSE = Claim.equal("answers", 1, 2)
+TRUE = Expectation.equal("answers", 2, 2)
+FALSE = Expectation.equal("answers", 1, 2)
 
 
 @pytest.fixture
@@ -16,38 +16,38 @@ def stream():
 
 
 @pytest.fixture(params=["plain", "rich"])
-def account(request, stream):
+def console(request, stream):
     if request.param == "plain":
-        return PlainAccount(stream)
+        return PlainConsole(stream)
     console = pytest.importorskip("rich.console")
-    from celery_redis_plus.demo.terminal import RichAccount
+    from celery_redis_plus.demo.terminal import RichConsole
 
-    return RichAccount(console.Console(file=stream, width=100))
+    return RichConsole(console.Console(file=stream, width=100))
 
 
-def test_account_prints_everything_as_it_is(account, stream):
-    account.chapter("A [bold]chapter[/]", "begins")
-    account.say("see [1]")
-    account.table(("worker [x]", "count"), [("one", "20"), ("two", "7")])
-    account.log("one", "[INFO/MainProcess] ready [/]")
-    account.verdict("all [good]", good=True)
+def test_account_prints_everything_as_it_is(console, stream):
+    console.scenario("A [bold]scenario[/]", "begins")
+    console.say("see [1]")
+    console.table(("worker [x]", "count"), [("one", "20"), ("two", "7")])
+    console.log("one", "[INFO/MainProcess] ready [/]")
+    console.verdict("all [good]", good=True)
 
     output = stream.getvalue()
-    for text in ("A [bold]chapter[/]", "see [1]", "worker [x]", "20", "one | [INFO/MainProcess] ready [/]", "all [good]"):
+    for text in ("A [bold]scenario[/]", "see [1]", "worker [x]", "20", "one | [INFO/MainProcess] ready [/]", "all [good]"):
         assert text in output
 
 
-def test_account_tells_true_claims_from_false_ones(account, stream):
-    account.claim(TRUE)
+def test_account_tells_true_claims_from_false_ones(console, stream):
+    console.expectation(TRUE)
     assert "FALSE" not in stream.getvalue()
 
-    account.claim(FALSE)
+    console.expectation(FALSE)
     assert "FALSE" in stream.getvalue()
     assert str(FALSE) in stream.getvalue()
 
 
-def test_account_shows_progress(account, stream):
-    with account.progress("executed", 2000) as progress:
+def test_account_shows_progress(console, stream):
+    with console.progress("executed", 2000) as progress:
         progress(0)
         progress(2000)
 
@@ -55,7 +55,7 @@ def test_account_shows_progress(account, stream):
 
 
 def test_plain_progress_is_a_line_for_each_quarter(stream):
-    with PlainAccount(stream).progress("executed", 2000) as progress:
+    with PlainConsole(stream).progress("executed", 2000) as progress:
         for done in range(0, 2001, 100):
             progress(done)
 
@@ -63,7 +63,7 @@ def test_plain_progress_is_a_line_for_each_quarter(stream):
 
 
 def test_plain_progress_that_jumps_is_told_once(stream):
-    with PlainAccount(stream).progress("ended", 10) as progress:
+    with PlainConsole(stream).progress("ended", 10) as progress:
         progress(9)
         progress(9)
 
@@ -71,7 +71,7 @@ def test_plain_progress_that_jumps_is_told_once(stream):
 
 
 def test_plain_table_is_aligned(stream):
-    PlainAccount(stream).table(("worker", "count"), [("one", "20"), ("sixteen", "7")])
+    PlainConsole(stream).table(("worker", "count"), [("one", "20"), ("sixteen", "7")])
 
     assert stream.getvalue().splitlines() == [
         "  worker    count",
@@ -84,14 +84,14 @@ def test_plain_table_is_aligned(stream):
 def test_no_terminal_gets_plain_lines(monkeypatch, stream):
     monkeypatch.setattr(sys, "stdout", stream)
 
-    assert isinstance(make_account(), PlainAccount)
+    assert isinstance(make_console(), PlainConsole)
 
 
 def test_terminal_gets_plain_lines_where_asked_for_or_where_rich_is_missing(monkeypatch, stream):
     stream.isatty = lambda: True
     monkeypatch.setattr(sys, "stdout", stream)
 
-    assert isinstance(make_account(plain=True), PlainAccount)
+    assert isinstance(make_console(plain=True), PlainConsole)
     monkeypatch.delitem(sys.modules, "celery_redis_plus.demo.terminal", raising=False)
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert isinstance(make_account(), PlainAccount)
+    assert isinstance(make_console(), PlainConsole)

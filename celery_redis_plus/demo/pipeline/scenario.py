@@ -1,4 +1,4 @@
-"""The one chapter: tasks run, their events go into Parquet meanwhile, are folded, and make a report."""
+"""The one scenario: tasks run while their events go into Parquet; then they are aggregated and reported."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.demo.app import broker_prefix
-from celery_redis_plus.demo.claims import Outcome
+from celery_redis_plus.demo.expectations import Outcome
 from celery_redis_plus.demo.pipeline.app import LEDGER, QUEUE_OF_TASK, QUEUES, delay_of, task_of
-from celery_redis_plus.demo.pipeline.judgement import Ledger, Told, judge
+from celery_redis_plus.demo.pipeline.verification import Ledger, Reported, verify
 from celery_redis_plus.event_log.stream import EventLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from celery_redis_plus.demo.account import Account
-    from celery_redis_plus.demo.stage import Stage
+    from celery_redis_plus.demo.console import Console
+    from celery_redis_plus.demo.environment import Environment
 
 TITLE = "Pipeline"
 SURVIVOR, VICTIM = "one", "two"
@@ -32,7 +32,7 @@ IDLE_POLL_S = 0.5
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The chapter.
+    """The scenario.
 
     Attributes:
         output: the folder for the tables and the report; it stays.
@@ -47,39 +47,39 @@ class Pipeline:
         """The report's file."""
         return self.output / "report.html"
 
-    def play(self, stage: Stage, account: Account) -> Outcome:
-        """Play it."""
-        account.chapter(
+    def run_scenario(self, environment: Environment, console: Console) -> Outcome:
+        """Run it."""
+        console.scenario(
             TITLE,
             f"Two workers run {self.tasks:,} tasks, some of which fail, are retried, are rejected or wait for their eta; one of "
             "the workers is killed with SIGKILL. Spark streams what the broker writes of every message into Parquet while it "
-            "happens, and folds it into tables and a report. Each task notes on its own what it does: that is the ledger.",
+            "happens, and aggregates it into tables and a report. Each task notes on its own what it does: that is the ledger.",
         )
         from celery_redis_plus.spark.session import session
 
-        account.say("Spark starts")
-        settings = {"spark.log.level": "OFF", "spark.local.dir": str(stage.folder), "spark.driver.memory": "1g"}
+        console.say("Spark starts")
+        settings = {"spark.log.level": "OFF", "spark.local.dir": str(environment.folder), "spark.driver.memory": "1g"}
         with ExitStack() as exits:
             spark = session("celery-redis-plus demo", config=settings)
             exits.callback(spark.stop)
-            return self._play(stage, account, spark, exits)
+            return self._run(environment, console, spark, exits)
 
-    def _play(self, stage: Stage, account: Account, spark: SparkSession, exits: ExitStack) -> Outcome:
+    def _run(self, environment: Environment, console: Console, spark: SparkSession, exits: ExitStack) -> Outcome:
         for name in (SURVIVOR, VICTIM):
-            stage.start_worker(name, QUEUES)
-        query = self._stream(stage, spark)
+            environment.start_worker(name, QUEUES)
+        query = self._stream(environment, spark)
         exits.callback(query.stop)
         begun = time.monotonic()
-        self._publish(stage, account)
-        self._wait_for_the_work(stage, account)
+        self._publish(environment, console)
+        self._wait_for_the_work(environment, console)
         worked_s = time.monotonic() - begun
         query.processAllAvailable()
         query.stop()
-        account.say("all tasks have ended, and all events are in Parquet; fold and report")
+        console.say("all tasks have ended, and all events are in Parquet; aggregate and report")
         begun = time.monotonic()
-        told = self._tell(stage, spark)
-        ledger = Ledger(stage.journal.read(LEDGER))
-        account.table(
+        reported = self._aggregate(environment, spark)
+        ledger = Ledger(environment.task_log.read(LEDGER))
+        console.table(
             ("task", "messages", "completed", "failed", "dead", "wait p95", "run p95"),
             [
                 (
@@ -88,50 +88,52 @@ class Pipeline:
                     f"{row.wait_p95_s:.2f} s",
                     f"{row.run_p95_s * 1000:.1f} ms",
                 )
-                for row in told.figures["by_task"].itertuples()
+                for row in reported.figures["by_task"].itertuples()
             ],
         )
-        account.say(f"the report: {self.report}")
+        console.say(f"the report: {self.report}")
         figures = {
             "tasks": f"{self.tasks:,} in {worked_s:.0f} s, with two workers, Spark and the server on this machine",
-            "events": f"{told.rows:,}; folded and reported in {time.monotonic() - begun:.0f} s",
+            "events": f"{reported.rows:,}; aggregated and reported in {time.monotonic() - begun:.0f} s",
         }
-        return Outcome(TITLE, judge(ledger, told, self.tasks, SURVIVOR), figures)
+        return Outcome(TITLE, verify(ledger, reported, self.tasks, SURVIVOR), figures)
 
-    def _publish(self, stage: Stage, account: Account) -> None:
-        with account.progress("published", self.tasks) as progress, stage.app.producer_or_acquire() as producer:
+    def _publish(self, environment: Environment, console: Console) -> None:
+        with console.progress("published", self.tasks) as progress, environment.app.producer_or_acquire() as producer:
             for number in range(self.tasks):
                 task = task_of(number)
-                stage.app.send_task(task, (number,), queue=QUEUE_OF_TASK[task], countdown=delay_of(number), producer=producer)
+                environment.app.send_task(
+                    task, (number,), queue=QUEUE_OF_TASK[task], countdown=delay_of(number), producer=producer
+                )
                 if number % 500 == 499:
                     progress(number + 1)
-                    self._kill_when_due(stage, account)
+                    self._kill_when_due(environment, console)
             progress(self.tasks)
 
-    def _stream(self, stage: Stage, spark: SparkSession) -> Any:
+    def _stream(self, environment: Environment, spark: SparkSession) -> Any:
         from celery_redis_plus.spark import ingest
 
-        source = {"url": stage.broker, "prefix": broker_prefix(stage.prefix), "readerName": "demo"}
+        source = {"url": environment.broker, "prefix": broker_prefix(environment.prefix), "readerName": "demo"}
         return ingest.start(spark, self.output / "tables", source, interval_s=INGEST_INTERVAL_S)
 
-    def _wait_for_the_work(self, stage: Stage, account: Account) -> None:
+    def _wait_for_the_work(self, environment: Environment, console: Console) -> None:
         """Wait until no message is left."""
-        with account.progress("ended", self.tasks) as progress:
+        with console.progress("ended", self.tasks) as progress:
 
             def idle() -> bool:
-                progress(min(stage.journal.count(LEDGER) // 2, self.tasks))
-                self._kill_when_due(stage, account)
-                sizes = [stage.sizes(queue) for queue in QUEUES]
+                progress(min(environment.task_log.count(LEDGER) // 2, self.tasks))
+                self._kill_when_due(environment, console)
+                sizes = [environment.sizes(queue) for queue in QUEUES]
                 return not any(size.ready + size.delayed + size.unacked for size in sizes)
 
-            stage.wait(idle, TIMEOUT_S, poll_s=IDLE_POLL_S)
+            environment.wait(idle, TIMEOUT_S, poll_s=IDLE_POLL_S)
 
-    def _kill_when_due(self, stage: Stage, account: Account) -> None:
-        if VICTIM in stage.workers and stage.journal.count(LEDGER) >= 2 * self.tasks * KILL_AFTER_SHARE:
-            stage.kill_worker(VICTIM)
-            account.say(f"worker {VICTIM!r} was killed after {stage.journal.count(LEDGER) // 2:,} tasks")
+    def _kill_when_due(self, environment: Environment, console: Console) -> None:
+        if VICTIM in environment.workers and environment.task_log.count(LEDGER) >= 2 * self.tasks * KILL_AFTER_SHARE:
+            environment.kill_worker(VICTIM)
+            console.say(f"worker {VICTIM!r} was killed after {environment.task_log.count(LEDGER) // 2:,} tasks")
 
-    def _tell(self, stage: Stage, spark: SparkSession) -> Told:
+    def _aggregate(self, environment: Environment, spark: SparkSession) -> Reported:
         from celery_redis_plus.spark import report, tables
         from celery_redis_plus.spark.manifest import TABLES
         from celery_redis_plus.spark.replay import Destination, replay
@@ -145,10 +147,10 @@ class Pipeline:
         report.save_figures(figures, self.output / "figures")
         report.draw(figures, self.output / "report.svg")
         events = tables.read(spark, root, "events")
-        with EventLog(stage.broker, broker_prefix(stage.prefix)) as log:
+        with EventLog(environment.broker, broker_prefix(environment.prefix)) as log:
             written = sum(numbering.total for numbering in log.numberings(log.queues()).values())
-        dry = replay(spark, root, "state = 'DEAD'", Destination(url=stage.broker), dry_run=True)
-        return Told(
+        dry = replay(spark, root, "state = 'DEAD'", Destination(url=environment.broker), dry_run=True)
+        return Reported(
             figures,
             repeated={row.id for row in read["messages"].where("attempts > 1").select("id").collect()},
             written=written,

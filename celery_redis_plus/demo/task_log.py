@@ -1,4 +1,4 @@
-"""The workers' own records of what they did: lists beside the broker's keys, in the same database.
+"""The task log: the workers' own records, in lists beside the broker's keys, in the same database.
 
 A record is written when it happens, so it outlives a worker that is killed right after. Results of Celery are not used:
 they would say what the worker reported, not what it did.
@@ -21,7 +21,7 @@ Record = dict[str, Any]
 SERVER_TIMEOUT_S = 5
 
 
-class Journal:
+class TaskLog:
     """Reads and writes records under `prefix`; close it at the end."""
 
     def __init__(self, address: Address, prefix: str) -> None:

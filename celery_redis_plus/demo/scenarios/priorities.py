@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.demo.app import BROADCASTS, COUNTDOWNS, CRASHES, PRIORITIES, RETRIES
-from celery_redis_plus.demo.claims import Claim, Outcome
+from celery_redis_plus.demo.expectations import Expectation, Outcome
 
 if TYPE_CHECKING:
-    from celery_redis_plus.demo.account import Account
-    from celery_redis_plus.demo.journal import Record
-    from celery_redis_plus.demo.stage import Stage
+    from celery_redis_plus.demo.console import Console
+    from celery_redis_plus.demo.environment import Environment
+    from celery_redis_plus.demo.task_log import Record
 
 TITLE = "Priorities"
 TASKS = 2000
@@ -22,31 +22,31 @@ WORKER = "one"
 TIMEOUT_S = 60
 
 
-def play(stage: Stage, account: Account) -> Outcome:
+def run_scenario(environment: Environment, console: Console) -> Outcome:
     """Publish, start the first worker, and see in which order it started the tasks."""
-    account.chapter(
+    console.scenario(
         TITLE,
         f"{TASKS:,} tasks over {len(LEVELS)} priorities, mixed; the worker starts when all are published. It runs one task at a "
         "time and writes down each start. Higher priorities must go first; within one, the order of publishing counts.",
     )
     published = [(number, LEVELS[number % len(LEVELS)]) for number in range(TASKS)]
     began = time.monotonic()
-    with account.progress("published", TASKS) as progress:
+    with console.progress("published", TASKS) as progress:
         for number, priority in published:
-            stage.app.send_task(PRIORITIES, (number, priority), queue=PRIORITIES, priority=priority)
+            environment.app.send_task(PRIORITIES, (number, priority), queue=PRIORITIES, priority=priority)
             if number % 50 == 49:
                 progress(number + 1)
     publishing_s = time.monotonic() - began
 
-    stage.start_worker(WORKER, [PRIORITIES, COUNTDOWNS, RETRIES, BROADCASTS, CRASHES])
-    with account.progress("executed", TASKS) as progress:
-        stage.wait_for_records(PRIORITIES, TASKS, TIMEOUT_S, progress)
+    environment.start_worker(WORKER, [PRIORITIES, COUNTDOWNS, RETRIES, BROADCASTS, CRASHES])
+    with console.progress("executed", TASKS) as progress:
+        environment.wait_for_records(PRIORITIES, TASKS, TIMEOUT_S, progress)
 
-    records = stage.journal.read(PRIORITIES)
-    account.table(("priority", "published", "executed", "started as number"), rows(published, records))
+    records = environment.task_log.read(PRIORITIES)
+    console.table(("priority", "published", "executed", "started as number"), rows(published, records))
     return Outcome(
         TITLE,
-        judge(published, records),
+        verify(published, records),
         {
             "published": f"{TASKS / publishing_s:,.0f} tasks/s by one process",
             "executed": f"{rate(records):,.0f} tasks/s by one worker with one process",
@@ -54,8 +54,8 @@ def play(stage: Stage, account: Account) -> Outcome:
     )
 
 
-def judge(published: Sequence[tuple[int, int]], records: Sequence[Record]) -> list[Claim]:
-    """Return the claims about tasks (number, priority) and the worker's records of their starts, in order."""
+def verify(published: Sequence[tuple[int, int]], records: Sequence[Record]) -> list[Expectation]:
+    """Return the expectations about tasks (number, priority) and the worker's records of their starts, in order."""
     runs = Counter(record["number"] for record in records)
     lowest = max(LEVELS)
     overtaken, late = [], []
@@ -69,9 +69,9 @@ def judge(published: Sequence[tuple[int, int]], records: Sequence[Record]) -> li
             late.append(number)
         last[priority] = max(number, last.get(priority, -1))
     return [
-        Claim.equal("tasks executed exactly once", sum(runs[number] == 1 for number, _ in published), len(published)),
-        Claim.none("tasks that a lower priority overtook", overtaken),
-        Claim.none("tasks out of publishing order within their priority", late),
+        Expectation.equal("tasks executed exactly once", sum(runs[number] == 1 for number, _ in published), len(published)),
+        Expectation.none("tasks that a lower priority overtook", overtaken),
+        Expectation.none("tasks out of publishing order within their priority", late),
     ]
 
 

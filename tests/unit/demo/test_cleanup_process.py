@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from celery_redis_plus.demo import guard
+from celery_redis_plus.demo import cleanup_process
 
 
 @pytest.fixture
@@ -19,14 +19,14 @@ def test_listed_groups_are_killed_and_listed_folders_removed_at_the_end(sleeper,
     folder = tmp_path / "folder"
     (folder / "inner").mkdir(parents=True)
 
-    guard.main([f"group {sleeper.pid}\n", f"folder {folder}\n"])
+    cleanup_process.main([f"group {sleeper.pid}\n", f"folder {folder}\n"])
 
     assert sleeper.wait(5) == -9
     assert not folder.exists()
 
 
 def test_a_group_that_has_ended_is_left_alone(sleeper):
-    guard.main([f"group {sleeper.pid}\n", f"ended {sleeper.pid}\n"])
+    cleanup_process.main([f"group {sleeper.pid}\n", f"ended {sleeper.pid}\n"])
 
     assert sleeper.poll() is None
 
@@ -35,14 +35,14 @@ def test_what_is_gone_already_is_passed_over(tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""], start_new_session=True)
     ended.wait()
 
-    guard.main([f"group {ended.pid}\n", f"folder {tmp_path / 'nonesuch'}\n"])
+    cleanup_process.main([f"group {ended.pid}\n", f"folder {tmp_path / 'nonesuch'}\n"])
 
 
 def test_guard_does_it_when_its_pipe_closes(sleeper, tmp_path):
     folder = tmp_path / "with a space"
     folder.mkdir()
 
-    with guard.Guard() as watch:
+    with cleanup_process.CleanupProcess() as watch:
         watch.watch_group(sleeper.pid)
         watch.watch_folder(str(folder))
         assert sleeper.poll() is None
@@ -52,7 +52,7 @@ def test_guard_does_it_when_its_pipe_closes(sleeper, tmp_path):
 
 
 def test_a_guard_that_was_killed_is_no_failure(sleeper):
-    with guard.Guard() as watch:
+    with cleanup_process.CleanupProcess() as watch:
         os.kill(watch.pid, 9)
         for _ in range(3):
             watch.watch_group(sleeper.pid)

@@ -1,4 +1,4 @@
-"""What a run of the demo needs, and its removal: the server, the app, the workers, their records."""
+"""The environment of a run of the demo: the server, the app, the workers, their records; all of it is removed at the end."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import redis
 
 from celery_redis_plus.connection.address import Address, url_options
 from celery_redis_plus.connection.connector import Connector
-from celery_redis_plus.demo import journal as journals
-from celery_redis_plus.demo.app import BROKER_VARIABLE, PREFIX_VARIABLE, journal_of, make_app
-from celery_redis_plus.demo.guard import Guard
+from celery_redis_plus.demo import task_log as task_logs
+from celery_redis_plus.demo.app import BROKER_VARIABLE, PREFIX_VARIABLE, make_app, task_log_of
+from celery_redis_plus.demo.cleanup_process import CleanupProcess
 from celery_redis_plus.demo.worker import WorkerProcess
 from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.maintenance.process_services import services
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from celery import Celery
 
     from celery_redis_plus.broker.queues.queues import Sizes
-    from celery_redis_plus.demo.account import Account
-    from celery_redis_plus.demo.journal import Journal
+    from celery_redis_plus.demo.console import Console
+    from celery_redis_plus.demo.task_log import TaskLog
 
-#: Whatever the user's shell says of Celery is not meant for the demo: CELERY_BROKER_URL goes before an app's own broker.
+#: Variables of the user's shell that would change the demo: CELERY_BROKER_URL overrides an app's own broker.
 FOREIGN = ("CELERY_", "CRP_DEMO_")
 
 WORKER_START_S = 30
@@ -47,8 +47,8 @@ class DemoFailed(CeleryRedisPlusError):  # noqa: N818 - as in errors.py
 
 
 @dataclass(frozen=True)
-class Cast:
-    """What plays.
+class DemoApps:
+    """The apps that a run uses.
 
     Attributes:
         make_app: returns the app for a broker and a prefix of keys.
@@ -61,22 +61,22 @@ class Cast:
     log_level: str = "INFO"
 
 
-class Stage:
-    """Builds the stage on entering the context; on leaving it, everything is taken away again.
+class Environment:
+    """Starts everything on entering the context, and removes it on leaving.
 
     Args:
         url: a server to use; None starts one.
-        account: where the workers' logs are shown if `verbose`.
-        cast: the app, and the workers'.
+        console: where the workers' logs are shown if `verbose`.
+        apps: the app, and the workers'.
     """
 
-    def __init__(self, url: str | None, account: Account, *, verbose: bool = False, cast: Cast | None = None) -> None:
+    def __init__(self, url: str | None, console: Console, *, verbose: bool = False, apps: DemoApps | None = None) -> None:
         self.embedded = url is None
-        self._cast = cast or Cast()
+        self._apps = apps or DemoApps()
         self.workers: dict[str, WorkerProcess] = {}
         self.prefix = f"crp-demo-{secrets.token_hex(4)}:"
         self._url = url
-        self._account = account
+        self._console = console
         self._verbose = verbose
         self._exits = ExitStack()
 
@@ -84,21 +84,21 @@ class Stage:
         with ExitStack() as exits:
             for name in [name for name in os.environ if name.startswith(FOREIGN)]:
                 del os.environ[name]
-            self._guard = exits.enter_context(Guard())
+            self._cleanup_process = exits.enter_context(CleanupProcess())
             self.folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="celery-redis-plus-demo-")))
-            self._guard.watch_folder(str(self.folder))
+            self._cleanup_process.watch_folder(str(self.folder))
             self.broker = own_url(self._url) if self._url else self._embedded_server(exits)
             # Before the server goes: they would report that it is away.
             exits.callback(_stop_services)
             self.address = Address.from_url(self.broker)
             self._check_server()
-            self.journal: Journal = journal_of(self.broker, self.prefix)
-            exits.callback(self.journal.close)
+            self.task_log: TaskLog = task_log_of(self.broker, self.prefix)
+            exits.callback(self.task_log.close)
             exits.callback(self._remove_keys)
-            self.app = self._cast.make_app(self.broker, self.prefix)
+            self.app = self._apps.make_app(self.broker, self.prefix)
             exits.callback(self.app.close)
             exits.callback(self._kill_workers)
-            self.clock_offset_s = 0.0 if self.embedded else self.journal.clock_offset_s()
+            self.clock_offset_s = 0.0 if self.embedded else self.task_log.clock_offset_s()
             self._exits = exits.pop_all()
         return self
 
@@ -115,8 +115,8 @@ class Stage:
         """
         worker = WorkerProcess(
             name,
-            app=self._cast.worker_app,
-            log_level=self._cast.log_level,
+            app=self._apps.worker_app,
+            log_level=self._apps.log_level,
             queues=queues,
             folder=self.folder,
             environment={
@@ -126,11 +126,11 @@ class Stage:
                 # A pool that is killed leaves its temporary folder.
                 "TMPDIR": str(self.folder),
             },
-            on_line=self._account.log if self._verbose else _ignore,
+            on_line=self._console.log if self._verbose else _ignore,
         )
-        self._guard.watch_group(worker.group)
+        self._cleanup_process.watch_group(worker.group)
         self.workers[name] = worker
-        if not self.wait(lambda: any(record["worker"] == name for record in self.journal.read("ready")), WORKER_START_S):
+        if not self.wait(lambda: any(record["worker"] == name for record in self.task_log.read("ready")), WORKER_START_S):
             raise DemoFailed(f"worker {name!r} was not ready within {WORKER_START_S} s")
         return worker
 
@@ -138,14 +138,14 @@ class Stage:
         """Kill a worker with SIGKILL; it is not missed from then on."""
         worker = self.workers.pop(name)
         worker.kill()
-        self._guard.forget_group(worker.group)
+        self._cleanup_process.forget_group(worker.group)
 
     def stop_workers(self) -> dict[str, int | None]:
         """Shut all workers down warmly; return their exit statuses, None for one that had to be killed."""
         statuses = {}
         for name, worker in list(self.workers.items()):
             statuses[name] = worker.stop(WORKER_STOP_S)
-            self._guard.forget_group(worker.group)
+            self._cleanup_process.forget_group(worker.group)
             del self.workers[name]
         return statuses
 
@@ -172,10 +172,10 @@ class Stage:
         return True
 
     def wait_for_records(self, kind: str, number: int, timeout_s: float, progress: Callable[[int], None] | None = None) -> None:
-        """Wait for so many records, but not for ever: what was recorded until then is what the claims judge."""
+        """Wait for so many records, but not for ever: the expectations are checked against what was recorded until then."""
 
         def enough() -> bool:
-            count = self.journal.count(kind)
+            count = self.task_log.count(kind)
             if progress:
                 progress(min(count, number))
             return count >= number
@@ -192,9 +192,9 @@ class Stage:
 
     def _embedded_server(self, exits: ExitStack) -> str:
         server = EmbeddedServer().start()
-        self._guard.watch_group(server.pid)
-        self._guard.watch_folder(str(server.directory))
-        exits.callback(self._guard.forget_group, server.pid)
+        self._cleanup_process.watch_group(server.pid)
+        self._cleanup_process.watch_folder(str(server.directory))
+        exits.callback(self._cleanup_process.forget_group, server.pid)
         exits.callback(server.close)
         return server.url()
 
@@ -209,7 +209,7 @@ class Stage:
     def _remove_keys(self) -> None:
         if not self.embedded:
             with suppress(redis.RedisError):
-                journals.remove_keys(self.journal.client, self.prefix)
+                task_logs.remove_keys(self.task_log.client, self.prefix)
 
 
 def own_url(url: str) -> str:

@@ -1,4 +1,4 @@
-"""How the demo tells what it does: the interface, and plain lines for logs. For terminals see `terminal.py`."""
+"""The demo's output: the interface, and plain lines for logs. For terminals see `terminal.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 if TYPE_CHECKING:
-    from celery_redis_plus.demo.claims import Claim
+    from celery_redis_plus.demo.expectations import Expectation
 
 #: Of a line of plain text.
 WIDTH = 100
@@ -19,14 +19,14 @@ WIDTH = 100
 Progress = Callable[[int], None]
 
 
-class Account(Protocol):
-    """The demo's voice."""
+class Console(Protocol):
+    """Where the demo prints."""
 
-    def chapter(self, title: str, text: str) -> None:
-        """Begin something new, and say what will be seen."""
+    def scenario(self, title: str, text: str) -> None:
+        """Begin a scenario: its title, and what it will show."""
 
     def say(self, text: str) -> None:
-        """Say something in passing."""
+        """Show a remark."""
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Show a table; the first column to the left, the others to the right."""
@@ -34,24 +34,24 @@ class Account(Protocol):
     def progress(self, label: str, total: int) -> AbstractContextManager[Progress]:
         """Show how far a piece of work is; what the context gives is called with what is done."""
 
-    def claim(self, claim: Claim) -> None:
-        """Show a claim, and whether it is true."""
+    def expectation(self, expectation: Expectation) -> None:
+        """Show an expectation, and whether it is met."""
 
     def log(self, source: str, line: str) -> None:
-        """Show a line of somebody's log; any thread may call it."""
+        """Show a line of a worker's log; any thread may call it."""
 
     def verdict(self, text: str, good: bool) -> None:
-        """Say the last word."""
+        """Show the final result."""
 
 
-class PlainAccount:
+class PlainConsole:
     """Plain lines that read well in a log: no colours, nothing is overwritten."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout
         self._lock = threading.Lock()
 
-    def chapter(self, title: str, text: str) -> None:
+    def scenario(self, title: str, text: str) -> None:
         """Print the title, underlined, and the text."""
         self._print("", title, "-" * len(title), *textwrap.wrap(text, WIDTH))
 
@@ -83,9 +83,9 @@ class PlainAccount:
 
         yield set_done
 
-    def claim(self, claim: Claim) -> None:
-        """Print the claim behind "ok" or "FALSE"."""
-        self._print(f"  {'ok   ' if claim.holds else 'FALSE'} {claim}")
+    def expectation(self, expectation: Expectation) -> None:
+        """Print the expectation behind "ok" or "FALSE"."""
+        self._print(f"  {'ok   ' if expectation.holds else 'FALSE'} {expectation}")
 
     def log(self, source: str, line: str) -> None:
         """Print the line behind its source."""
@@ -102,13 +102,13 @@ class PlainAccount:
             self._stream.flush()
 
 
-def make_account(*, plain: bool = False) -> Account:
-    """Return the account for the process's stdout: lively on a terminal, plain elsewhere or where rich is missing."""
+def make_console(*, plain: bool = False) -> Console:
+    """Return the console for the process's stdout: lively on a terminal, plain elsewhere or where rich is missing."""
     if not plain and sys.stdout.isatty():
         try:
-            from celery_redis_plus.demo.terminal import RichAccount
+            from celery_redis_plus.demo.terminal import RichConsole
         except ImportError:
             pass
         else:
-            return RichAccount()
-    return PlainAccount()
+            return RichConsole()
+    return PlainConsole()

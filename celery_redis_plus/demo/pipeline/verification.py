@@ -1,4 +1,4 @@
-"""Holds the report's figures against the ledger that the workers wrote: what they did, not what anybody reported."""
+"""Verifies the report's figures against the ledger that the workers wrote."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.demo.claims import Claim
+from celery_redis_plus.demo.expectations import Expectation
 from celery_redis_plus.demo.pipeline.app import Fate
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from celery_redis_plus.demo.journal import Record
+    from celery_redis_plus.demo.task_log import Record
     from celery_redis_plus.spark.replay import Replayed
 
 #: Fate in the ledger -> state in the report.
@@ -65,7 +65,7 @@ class Ledger:
 
 
 @dataclass(frozen=True)
-class Told:
+class Reported:
     """What the pipeline tells.
 
     Attributes:
@@ -85,41 +85,45 @@ class Told:
     replay: Replayed
 
 
-def judge(ledger: Ledger, told: Told, tasks: int, survivor: str) -> list[Claim]:
-    """Return the claims; `tasks` were published, and the worker `survivor` was not killed."""
-    states = dict(zip(told.figures["states"]["state"], told.figures["states"]["count"].astype(int), strict=True))
+def verify(ledger: Ledger, reported: Reported, tasks: int, survivor: str) -> list[Expectation]:
+    """Return the expectations; `tasks` were published, and the worker `survivor` was not killed."""
+    states = dict(zip(reported.figures["states"]["state"], reported.figures["states"]["count"].astype(int), strict=True))
     expected = ledger.states()
-    workers = told.figures["workers"].set_index("worker")
+    workers = reported.figures["workers"].set_index("worker")
     return [
-        Claim.equal("tasks that came to their end", len(ledger.done()), tasks),
-        Claim.at_least("messages that the killed worker held, and another one got", int(workers["requeued"].sum()), 1),
-        Claim.equal("events in Parquet", told.rows, told.written),
-        Claim.equal("different ones among them", told.distinct, told.written),
+        Expectation.equal("tasks that came to their end", len(ledger.done()), tasks),
+        Expectation.at_least("messages that the killed worker held, and another one got", int(workers["requeued"].sum()), 1),
+        Expectation.equal("events in Parquet", reported.rows, reported.written),
+        Expectation.equal("different ones among them", reported.distinct, reported.written),
         *(
-            Claim.equal(f"messages that the report has as {state}; the ledger has", states.get(state, 0), expected[state])
+            Expectation.equal(f"messages that the report has as {state}; the ledger has", states.get(state, 0), expected[state])
             for state in STATES.values()
         ),
-        Claim.none(
+        Expectation.none(
             "messages in another state", [f"{state}: {count}" for state, count in states.items() if state not in expected]
         ),
-        Claim.none("tasks whose row of the report differs from the ledger", _differing_tasks(ledger, told.figures["by_task"])),
-        Claim.equal("failures with ValueError; the ledger has", _failures(told.figures["failures"]), expected["FAILED"]),
-        Claim.equal(
+        Expectation.none(
+            "tasks whose row of the report differs from the ledger", _differing_tasks(ledger, reported.figures["by_task"])
+        ),
+        Expectation.equal(
+            "failures with ValueError; the ledger has", _failures(reported.figures["failures"]), expected["FAILED"]
+        ),
+        Expectation.equal(
             "messages with an eta; the ledger has",
-            int(told.figures["lateness"]["messages"].sum()),
+            int(reported.figures["lateness"]["messages"].sum()),
             sum(bool(record["eta"]) for record in ledger.ended.values()),
         ),
-        Claim.none("tasks that began before their eta", ledger.early()),
-        Claim.equal(
+        Expectation.none("tasks that began before their eta", ledger.early()),
+        Expectation.equal(
             f"acked at worker {survivor}; the ledger has",
             int(sum(count for name, count in workers["acked"].items() if name.startswith(f"{survivor}@"))),
             ledger.succeeded_at(survivor),
         ),
-        Claim.none(
+        Expectation.none(
             "messages that were begun twice and that the tables do not have as delivered twice",
-            {message for message, count in ledger.begun.items() if count > 1} - told.repeated,
+            {message for message, count in ledger.begun.items() if count > 1} - reported.repeated,
         ),
-        Claim.equal("dead letters that a replay would send", _sendable(told.replay), expected["DEAD"]),
+        Expectation.equal("dead letters that a replay would send", _sendable(reported.replay), expected["DEAD"]),
     ]
 
 

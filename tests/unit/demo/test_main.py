@@ -1,4 +1,4 @@
-"""What the demo makes of its chapters; no server, no workers."""
+"""The demo's results from its scenarios; no server, no workers."""
 
 import io
 import os
@@ -6,16 +6,16 @@ import signal
 
 import pytest
 
-from celery_redis_plus.demo import show
-from celery_redis_plus.demo.account import PlainAccount
-from celery_redis_plus.demo.claims import Claim, Outcome
-from celery_redis_plus.demo.stage import DemoFailed, Stage, own_url
+from celery_redis_plus.demo import main
+from celery_redis_plus.demo.console import PlainConsole
+from celery_redis_plus.demo.environment import DemoFailed, Environment, own_url
+from celery_redis_plus.demo.expectations import Expectation, Outcome
 
-TRUE = Claim.equal("answers", 2, 2)
-FALSE = Claim.equal("answers", 1, 2)
+TRUE = Expectation.equal("answers", 2, 2)
+FALSE = Expectation.equal("answers", 1, 2)
 
 
-class StageWithoutServer:
+class EnvironmentWithoutServer:
     embedded = True
     prefix = "crp-demo-1234:"
 
@@ -31,52 +31,52 @@ class StageWithoutServer:
 
 @pytest.fixture
 def run(monkeypatch):
-    """Run the demo with other chapters; return the exit status and what was printed."""
+    """Run the demo with other scenarios; return the exit status and what was printed."""
 
-    def run_chapters(*chapters):
-        stream, stage = io.StringIO(), StageWithoutServer()
-        monkeypatch.setattr(show, "Stage", lambda *_, **__: stage)
-        monkeypatch.setattr(show, "make_account", lambda **_: PlainAccount(stream))
-        status = show.run(chapters=chapters)
-        assert stage.left
+    def run_scenarios(*scenarios):
+        stream, environment = io.StringIO(), EnvironmentWithoutServer()
+        monkeypatch.setattr(main, "Environment", lambda *_, **__: environment)
+        monkeypatch.setattr(main, "make_console", lambda **_: PlainConsole(stream))
+        status = main.run(scenarios=scenarios)
+        assert environment.left
         return status, stream.getvalue()
 
-    return run_chapters
+    return run_scenarios
 
 
-def chapter(*claims):
-    return lambda stage, account: Outcome("A chapter", list(claims), {"rate": "5/s"})
+def scenario(*expectations):
+    return lambda environment, console: Outcome("A scenario", list(expectations), {"rate": "5/s"})
 
 
 def test_true_claims_end_with_status_zero(run):
-    status, output = run(chapter(TRUE), chapter(TRUE, TRUE))
+    status, output = run(scenario(TRUE), scenario(TRUE, TRUE))
 
     assert status == 0
-    assert "3 of 3 claims are true" in output
+    assert "3 of 3 expectations are met" in output
     assert "last line of its log" not in output
 
 
 def test_a_false_claim_ends_with_status_one_and_shows_the_logs(run):
-    status, output = run(chapter(FALSE), chapter(TRUE))
+    status, output = run(scenario(FALSE), scenario(TRUE))
 
     assert status == 1
     assert "FALSE answers: 1 (must be 2)" in output
     assert "[ERROR] the last line of its log" in output
-    assert "1 of 2 claims are true" in output
-    assert "See: A chapter" in output
+    assert "1 of 2 expectations are met" in output
+    assert "See: A scenario" in output
 
 
 @pytest.mark.parametrize("error", [DemoFailed("worker 'one' ended unexpectedly"), ConnectionError("gone")])
 def test_a_chapter_that_fails_ends_the_demo_with_status_one_and_shows_the_logs(run, error):
-    def fail(stage, account):
+    def fail(environment, console):
         raise error
 
-    status, output = run(chapter(TRUE), fail, chapter(TRUE))
+    status, output = run(scenario(TRUE), fail, scenario(TRUE))
 
     assert status == 1
     assert f"cannot go on: {error}" in output
     assert "[ERROR] the last line of its log" in output
-    assert "1 of 1 claims are true" in output
+    assert "1 of 1 expectations are met" in output
     assert "See: The demo ended early" in output
 
 
@@ -84,7 +84,7 @@ def test_a_chapter_that_fails_ends_the_demo_with_status_one_and_shows_the_logs(r
 def test_a_signal_ends_the_demo_with_its_number_and_leaves_the_handlers_as_they_were(run, number):
     before = signal.getsignal(number)
 
-    status, _ = run(lambda stage, account: os.kill(os.getpid(), number))
+    status, _ = run(lambda environment, console: os.kill(os.getpid(), number))
 
     assert status == 128 + number
     assert signal.getsignal(number) is before
@@ -108,5 +108,5 @@ def test_a_given_url_is_used_with_our_own_scheme(given, used):
 
 
 def test_a_url_with_transport_options_is_refused():
-    with pytest.raises(DemoFailed, match="global_keyprefix"), Stage("redis://h?global_keyprefix=x", PlainAccount()):
+    with pytest.raises(DemoFailed, match="global_keyprefix"), Environment("redis://h?global_keyprefix=x", PlainConsole()):
         pass

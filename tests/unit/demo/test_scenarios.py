@@ -1,13 +1,13 @@
-"""Each chapter judges records as the workers write them: what is wrong in them must make a claim false."""
+"""Each scenario verifies records as the workers write them: an error in them must fail an expectation."""
 
 import pytest
 
-from celery_redis_plus.demo.chapters import broadcasts, countdowns, crash, departure, priorities, retries
-from celery_redis_plus.demo.show import CHAPTERS
+from celery_redis_plus.demo.main import SCENARIOS
+from celery_redis_plus.demo.scenarios import broadcasts, countdowns, crash, priorities, retries, worker_shutdown
 
 
-def false_claims(claims):
-    return [claim.text for claim in claims if not claim.holds]
+def failed_expectations(expectations):
+    return [expectation.text for expectation in expectations if not expectation.holds]
 
 
 # ---- priorities
@@ -31,7 +31,7 @@ def started(*numbers):
     ],
 )
 def test_priorities_are_judged_by_the_order_of_the_starts(numbers, wrong):
-    assert false_claims(priorities.judge(PUBLISHED, started(*numbers))) == wrong
+    assert failed_expectations(priorities.verify(PUBLISHED, started(*numbers))) == wrong
 
 
 def test_priorities_table_has_the_places_of_each_level():
@@ -63,7 +63,7 @@ def on_time(late_s=0.005):
     ],
 )
 def test_countdowns_are_judged_by_their_lateness(records, wrong):
-    assert false_claims(countdowns.judge(records, countdowns.lateness_ms(records))) == wrong
+    assert failed_expectations(countdowns.verify(records, countdowns.lateness_ms(records))) == wrong
 
 
 def test_lateness_is_told_by_the_server_s_clock():
@@ -110,7 +110,7 @@ def attempts(waits=(0.2, 0.4)):
     ],
 )
 def test_retries_are_judged_by_their_attempts_and_waits(records, wrong):
-    assert false_claims(retries.judge(records)) == wrong
+    assert failed_expectations(retries.verify(records)) == wrong
 
 
 def test_retries_table_tells_the_waits():
@@ -149,7 +149,7 @@ ALL = list(range(broadcasts.TASKS))
     ],
 )
 def test_broadcasts_are_judged_by_what_each_worker_heard(records, answered, wrong):
-    assert false_claims(broadcasts.judge(records, answered)) == wrong
+    assert failed_expectations(broadcasts.verify(records, answered)) == wrong
 
 
 # ---- crash
@@ -188,27 +188,27 @@ def crash_records(back_after_s=4.0, lost=(), repeated=()):
     ],
 )
 def test_crash_is_judged_by_starts_and_ends(records, wrong):
-    assert false_claims(crash.judge(records, KILLED_AT)) == wrong
+    assert failed_expectations(crash.verify(records, KILLED_AT)) == wrong
 
 
-# ---- departure
+# ---- worker shutdown
 
 
 @pytest.mark.parametrize(
     ("statuses", "left", "counts", "wrong"),
     [
-        ({"one": 0}, {"q": 0}, departure.EXPECTED, []),
-        ({"one": 1}, {"q": 0}, departure.EXPECTED, ["workers whose warm shutdown failed"]),
-        ({"one": None}, {"q": 0}, departure.EXPECTED, ["workers whose warm shutdown failed"]),
-        ({"one": 0}, {"q": 1}, departure.EXPECTED, ["queues with messages left"]),
-        ({"one": 0}, {"q": 0}, {**departure.EXPECTED, "more": 1}, ["executions in all, apart from the crash"]),
+        ({"one": 0}, {"q": 0}, worker_shutdown.EXPECTED, []),
+        ({"one": 1}, {"q": 0}, worker_shutdown.EXPECTED, ["workers whose warm shutdown failed"]),
+        ({"one": None}, {"q": 0}, worker_shutdown.EXPECTED, ["workers whose warm shutdown failed"]),
+        ({"one": 0}, {"q": 1}, worker_shutdown.EXPECTED, ["queues with messages left"]),
+        ({"one": 0}, {"q": 0}, {**worker_shutdown.EXPECTED, "more": 1}, ["executions in all, apart from the crash"]),
     ],
 )
 def test_departure_is_judged_by_what_is_left(statuses, left, counts, wrong):
-    assert false_claims(departure.judge(statuses, left, counts)) == wrong
+    assert failed_expectations(worker_shutdown.verify(statuses, left, counts)) == wrong
 
 
 def test_every_chapter_is_played():
-    assert {play.__module__.rpartition(".")[2] for play in CHAPTERS} == {
-        *("priorities", "countdowns", "retries", "broadcasts", "crash", "departure"),
+    assert {run_scenario.__module__.rpartition(".")[2] for run_scenario in SCENARIOS} == {
+        *("priorities", "countdowns", "retries", "broadcasts", "crash", "worker_shutdown"),
     }

@@ -8,12 +8,12 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.demo.app import COUNTDOWNS
-from celery_redis_plus.demo.claims import Claim, Outcome
+from celery_redis_plus.demo.expectations import Expectation, Outcome
 
 if TYPE_CHECKING:
-    from celery_redis_plus.demo.account import Account
-    from celery_redis_plus.demo.journal import Record
-    from celery_redis_plus.demo.stage import Stage
+    from celery_redis_plus.demo.console import Console
+    from celery_redis_plus.demo.environment import Environment
+    from celery_redis_plus.demo.task_log import Record
 
 TITLE = "Countdowns"
 TASKS = 20
@@ -24,38 +24,38 @@ LATENESS_LIMIT_MS = 500
 PAIRS = 4
 
 
-def play(stage: Stage, account: Account) -> Outcome:
+def run_scenario(environment: Environment, console: Console) -> Outcome:
     """Publish the tasks in a mixed order, and compare each start with its time."""
-    account.chapter(
+    console.scenario(
         TITLE,
         f"{TASKS} tasks are to start {FIRST_S} to {LAST_S} seconds after they are published. Until then Redis holds them, not "
         "the worker. Each start is compared with the time that was asked for.",
     )
     countdowns = {number: FIRST_S + (LAST_S - FIRST_S) * number / (TASKS - 1) for number in range(TASKS)}
     for number in mixed(TASKS):
-        stage.app.send_task(COUNTDOWNS, (number,), queue=COUNTDOWNS, countdown=countdowns[number])
-    sizes = stage.sizes(COUNTDOWNS)
-    account.say(f"in Redis now: {sizes.delayed} delayed, {sizes.ready} ready, {sizes.unacked} at a worker")
-    with account.progress("started", TASKS) as progress:
-        stage.wait_for_records(COUNTDOWNS, TASKS, LAST_S + 10, progress)
+        environment.app.send_task(COUNTDOWNS, (number,), queue=COUNTDOWNS, countdown=countdowns[number])
+    sizes = environment.sizes(COUNTDOWNS)
+    console.say(f"in Redis now: {sizes.delayed} delayed, {sizes.ready} ready, {sizes.unacked} at a worker")
+    with console.progress("started", TASKS) as progress:
+        environment.wait_for_records(COUNTDOWNS, TASKS, LAST_S + 10, progress)
 
-    records = stage.journal.read(COUNTDOWNS)
-    lateness = lateness_ms(records, stage.clock_offset_s)
-    account.table(("after s", "late ms") * PAIRS, rows(countdowns, lateness))
+    records = environment.task_log.read(COUNTDOWNS)
+    lateness = lateness_ms(records, environment.clock_offset_s)
+    console.table(("after s", "late ms") * PAIRS, rows(countdowns, lateness))
     figures = {}
     if lateness:
         late = lateness.values()
         figures["lateness of countdowns"] = f"median {median(late):.1f} ms, longest {max(late):.1f} ms"
-    return Outcome(TITLE, judge(records, lateness), figures)
+    return Outcome(TITLE, verify(records, lateness), figures)
 
 
-def judge(records: Sequence[Record], lateness: Mapping[int, float]) -> list[Claim]:
-    """Return the claims about the records of the starts."""
+def verify(records: Sequence[Record], lateness: Mapping[int, float]) -> list[Expectation]:
+    """Return the expectations about the records of the starts."""
     runs = Counter(record["number"] for record in records)
     return [
-        Claim.equal("tasks executed exactly once", sum(runs[number] == 1 for number in range(TASKS)), TASKS),
-        Claim.none("tasks that started early", [number for number, late in lateness.items() if late < 0]),
-        Claim.at_most("longest lateness", max(lateness.values(), default=float("inf")), LATENESS_LIMIT_MS, "ms"),
+        Expectation.equal("tasks executed exactly once", sum(runs[number] == 1 for number in range(TASKS)), TASKS),
+        Expectation.none("tasks that started early", [number for number, late in lateness.items() if late < 0]),
+        Expectation.at_most("longest lateness", max(lateness.values(), default=float("inf")), LATENESS_LIMIT_MS, "ms"),
     ]
 
 
