@@ -249,16 +249,18 @@ class World(RuleBasedStateMachine):
 
     @invariant()
     def the_server_holds_what_the_model_holds(self) -> None:
-        for queue in QUEUES:
-            keys = self.keys.queue(queue)
-            with self.client.pipeline(transaction=False) as pipeline:
+        with self.client.pipeline(transaction=False) as pipeline:
+            for queue in QUEUES:
+                keys = self.keys.queue(queue)
                 pipeline.zrange(keys.ready, 0, -1, withscores=True)
                 pipeline.zrange(keys.delayed, 0, -1, withscores=True)
                 pipeline.zrange(keys.index, 0, -1, withscores=True)
                 pipeline.zrange(keys.dead, 0, -1)
                 pipeline.zrange(keys.dlx_outbox, 0, -1)
                 pipeline.exists(keys.wakeup)
-                ready, delayed, index, dead, dying, wakeup = pipeline.execute()
+            replies = iter(pipeline.execute())
+        for queue in QUEUES:
+            ready, delayed, index, dead, dying, wakeup = itertools.islice(replies, 6)
             assert [(tag.decode(), int(score)) for tag, score in ready] == [(m.tag, m.score) for m in self.ready(queue)]
             assert {tag.decode(): int(eta) for tag, eta in delayed} == {m.tag: m.eta for m in self.live(queue, "delayed")}
             assert {tag.decode(): int(end) for tag, end in index} == {m.tag: m.deadline for m in self.live(queue, "claimed")}

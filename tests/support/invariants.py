@@ -69,13 +69,31 @@ def _violations(client: redis.Redis, keys: Keys, *, swept: bool) -> Iterator[str
 
 def trashed(client: redis.Redis, queue: QueueKeys) -> set[bytes]:
     """Return the tags in a queue's trash."""
-    return {tag for number in client.zrange(queue.trash, 0, -1) for tag in client.zrange(queue.trash_set(number), 0, -1)}
+    return _trashed(client, queue, client.zrange(queue.trash, 0, -1))
+
+
+def _trashed(client: redis.Redis, queue: QueueKeys, numbers: Iterable[bytes]) -> set[bytes]:
+    return {tag for number in numbers for tag in client.zrange(queue.trash_set(number), 0, -1)}
+
+
+def _look(client: redis.Redis, queue: QueueKeys) -> tuple[Places, bool, bool, list[int]]:
+    """Return the places, whether the queue is transient and has a bell, and the TTLs of its keys; mostly in one round trip."""
+    with client.pipeline(transaction=False) as pipeline:
+        for place in PLACES:
+            pipeline.zrange(getattr(queue, place), 0, -1, withscores=True)
+        pipeline.zrange(queue.trash, 0, -1)
+        pipeline.hexists(queue.meta, "ttl")
+        pipeline.exists(queue.wakeup)
+        for key in queue.structure():
+            pipeline.pttl(key)
+        replies = pipeline.execute()
+    places: Places = {place: dict(replies.pop(0)) for place in PLACES}
+    places[TRASH] = dict.fromkeys(_trashed(client, queue, replies.pop(0)), 0.0)
+    return places, bool(replies.pop(0)), bool(replies.pop(0)), replies
 
 
 def _queue(client: redis.Redis, queue: QueueKeys, tags: set[bytes], *, swept: bool) -> Iterator[str]:
-    places: Places = {place: dict(client.zrange(getattr(queue, place), 0, -1, withscores=True)) for place in PLACES}
-    places[TRASH] = dict.fromkeys(trashed(client, queue), 0.0)
-    transient = client.hexists(queue.meta, "ttl")
+    places, transient, wakeup, ttls_ms = _look(client, queue)
     hashes = {}
     for item in _hashes(client, queue, tags):
         if item.tag.startswith(STAGED):
@@ -84,7 +102,7 @@ def _queue(client: redis.Redis, queue: QueueKeys, tags: set[bytes], *, swept: bo
             continue
         hashes[item.tag] = item
         # Memory is freed by settling, never by a TTL; what a transient queue holds goes with it.
-        if (item.ttl_ms >= 0) != bool(transient):
+        if (item.ttl_ms >= 0) != transient:
             yield f"{item.tag!r} has a TTL of {item.ttl_ms} ms in a {'transient' if transient else 'lasting'} queue"
     for tag in sorted(hashes.keys() | {tag for members in places.values() for tag in members}):
         where = [place for place in places if tag in places[place]]
@@ -97,8 +115,8 @@ def _queue(client: redis.Redis, queue: QueueKeys, tags: set[bytes], *, swept: bo
             yield f"{tag!r} is in {where or 'no set'}"
         else:
             yield from (f"{tag!r} in {where[0]} {text}" for text in _message(hashes[tag], where[0], places))
-    yield from _keys(client, queue, transient=bool(transient))
-    if swept and places["ready"] and not client.exists(queue.wakeup):
+    yield from _keys(queue, ttls_ms, transient=transient)
+    if swept and places["ready"] and not wakeup:
         yield f"{len(places['ready'])} ready messages and no bell"
 
 
@@ -122,17 +140,14 @@ def _message(item: _Hash, place: str, places: Places) -> Iterator[str]:
         yield f"has eta {places[place][item.tag]:.0f} and score {item.score!r}"
 
 
-def _keys(client: redis.Redis, queue: QueueKeys, *, transient: bool) -> Iterator[str]:
-    with client.pipeline(transaction=False) as pipeline:
-        for key in queue.structure():
-            pipeline.pttl(key)
-        for key, ttl_ms in zip(queue.structure(), pipeline.execute(), strict=True):
-            # The list of consumers expires by itself in any queue.
-            if ttl_ms >= 0 and not transient and key != queue.consumers:
-                yield f"{key!r} expires in {ttl_ms} ms"
-            # What else is left when the record has expired is cleared away by a janitor.
-            if ttl_ms == -1 and transient and key == queue.meta:
-                yield f"the record {key!r} of a transient queue never expires"
+def _keys(queue: QueueKeys, ttls_ms: Iterable[int], *, transient: bool) -> Iterator[str]:
+    for key, ttl_ms in zip(queue.structure(), ttls_ms, strict=True):
+        # The list of consumers expires by itself in any queue.
+        if ttl_ms >= 0 and not transient and key != queue.consumers:
+            yield f"{key!r} expires in {ttl_ms} ms"
+        # What else is left when the record has expired is cleared away by a janitor.
+        if ttl_ms == -1 and transient and key == queue.meta:
+            yield f"the record {key!r} of a transient queue never expires"
 
 
 def _hashes(client: redis.Redis, queue: QueueKeys, tags: Iterable[bytes]) -> Iterator[_Hash]:

@@ -37,7 +37,7 @@ def busy(life_app, life_worker, paths, redis_client, tmp_path):
         wait_until(lambda: worker.tail(400).count("received") >= received, 20, worker.tail)
         if pool != "solo":
             # Celery's cold shutdown ends only tasks of which the worker knows that they have begun, and waits for the others.
-            inspect = app.control.inspect(timeout=1)
+            inspect = app.control.inspect(timeout=1, limit=1)
             wait_until(lambda: sum(map(len, (inspect.active() or {}).values())) == running, 20, worker.tail)
         return worker, flag, app
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import kombu
@@ -15,22 +15,37 @@ from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 from tests.support.workers import ROOT
 
+#: Declares what it is told, a line of JSON each: URL, queue and declaration.
 ELSEWHERE = """
 import json, sys, kombu, celery_redis_plus
-with kombu.Connection(sys.argv[1]) as connection:
-    channel = connection.channel()
-    channel.queue_delete(sys.argv[2])
-    channel.queue_declare(sys.argv[2], **json.loads(sys.argv[3]))
+for line in sys.stdin:
+    url, queue, declaration = json.loads(line)
+    with kombu.Connection(url) as connection:
+        channel = connection.channel()
+        channel.queue_delete(queue)
+        channel.queue_declare(queue, **declaration)
+    print("declared", flush=True)
 """
 #: Sweeps, by which a consuming process notices, come every 0.5 s then.
 QUICKLY = {"visibility_timeout": 3}
 
 
+@pytest.fixture(scope="module")
+def other_process() -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", ELSEWHERE]
+    with subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        yield process
+        process.stdin.close()
+        assert process.wait(20) == 0
+
+
 @pytest.fixture
-def declare_elsewhere(broker_url: str) -> Callable[..., None]:
+def declare_elsewhere(broker_url: str, other_process: subprocess.Popen[str]) -> Callable[..., None]:
+    """Have another process delete a queue, and declare it again."""
+
     def run(queue: str, **declaration: Any) -> None:
-        text = json.dumps({"durable": True, **declaration})
-        subprocess.run([sys.executable, "-c", ELSEWHERE, broker_url, queue, text], cwd=ROOT, check=True, timeout=60)
+        print(json.dumps([broker_url, queue, {"durable": True, **declaration}]), file=other_process.stdin, flush=True)
+        assert other_process.stdout.readline() == "declared\n"
 
     return run
 
