@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report
+from benchmarks import instructions, report
 from benchmarks.__main__ import choose, pick
 from benchmarks.contenders import KOMBU_REDIS, ORDER, OURS, Contender
 from benchmarks.journal import Journal
@@ -153,3 +153,13 @@ def test_results_replace_what_stands_between_the_marks_and_nothing_else():
     new = report.into_document(document, "new")
     assert new == f"head\n{report.RESULTS_BEGIN}\nnew\n{report.RESULTS_END}\ntail\n"
     assert report.into_document("", "new") == "new\n"
+
+
+def test_costs_of_the_server_are_reported_side_by_side():
+    costs = {
+        name: {"publish": instructions.Cost(count, commands=1, bytes_in=1700, bytes_out=8)}
+        for name, count in ((KOMBU_REDIS, 10_000.0), (OURS, 25_000.0))
+    }
+    head, line = instructions.report(costs)
+    assert "instructions" in head
+    assert line.split()[:4] == ["publish", "10,000", "25,000", "2.50x"]
