@@ -22,7 +22,8 @@ def test_remote_control_survives_a_lost_connection_and_a_killed_worker(pool, cel
             return app.control.ping(timeout=ANSWER_S, limit=1, connection=connection)
 
     worker = celery_worker(pool=pool, config=CONFIG, name="same", options=("--task-events",))
-    node = next(iter(answers()[0]))
+    # A worker of greenlets is ready before it listens.
+    node = next(iter(wait_until(answers, 20, worker.tail)[0]))
     queue = f"{node}.celery.pidbox"
     first = wait_until(lambda: redis_client.hget(f"meta:{{{queue}}}", "owner"))
     redis_client.client_kill_filter(_type="normal", skipme=True)
