@@ -288,7 +288,7 @@ class Options:
         None,
         "Write the lifecycle events of messages in lasting queues to streams, for `message`, the Spark "
         "pipeline and other readers. True and False are stored with each declared queue, for all processes. A"
-        " queue's `x-archive` overrides it.",
+        " queue's `x-event-log` overrides it.",
         none="queues stay as they are; new ones have none",
     )
     error_traceback_bytes: int = kinds.option(

@@ -33,7 +33,7 @@ end
 -- Where the message's hash does not say it, its score follows from its priority and from when it became ready, or will.
 local function original_score(hash, tag)
   local since = tonumber(redis.call('ZSCORE', queue.delayed, tag) or '') or tonumber(string.sub(tag, 1, 11), 16) or now
-  if not (since >= 0 and since < LEVEL) then since = now end
+  if not (since >= 0 and since < PRIORITY_BAND) then since = now end
   local rank = tonumber(redis.call('HGET', hash, 'rank'))
   if rank then return text(rank * level + since) end
   local envelope = string.match(redis.call('HGET', hash, 'payload'), '^[^\n]*')
@@ -126,7 +126,7 @@ end
 -- A position that no clock and no priority can give would keep the message where it is for ever.
 local function check_position(hash, tag, place, fields)
   local position = tonumber(redis.call('ZSCORE', queue[place], tag))
-  local last = place == 'ready' and 256 * LEVEL or LEVEL
+  local last = place == 'ready' and 256 * PRIORITY_BAND or PRIORITY_BAND
   if position and position >= 0 and position < last then return end
   report(tag, 'wrong-position', place .. ' at ' .. tostring(position))
   if not repair then return end

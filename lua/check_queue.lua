@@ -39,7 +39,7 @@ local now = now_ms()
 local patience = tonumber(ARGV[2])
 local first = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
 -- An empty queue is not swept. One with a message that is so old was not empty, wherever the message was.
-if not paused and first[2] and now - first[2] % LEVEL > patience and now - (swept or 0) > patience
+if not paused and first[2] and now - first[2] % PRIORITY_BAND > patience and now - (swept or 0) > patience
   and redis.call('EXISTS', KEYS[2]) == 0 and redis.call('ZCOUNT', KEYS[5], text(now), '+inf') > 0 then
   report(2, 'no-wakeup', 'ready messages and live consumers, but no wakeup, and no sweep that would notify one')
   if repair then

@@ -10,7 +10,7 @@
 -- @include now
 -- @include consumers
 local now = now_ms()
-local life = tonumber(ARGV[1])
+local timeout_ms = tonumber(ARGV[1])
 local reply = {}
 for i = 0, #KEYS / CONSUMER_KEYS - 1 do
   local keys = consumer_keys(i * CONSUMER_KEYS)
@@ -18,9 +18,9 @@ for i = 0, #KEYS / CONSUMER_KEYS - 1 do
   local known = redis.call('ZSCORE', keys.consumers, id) and redis.call('HEXISTS', keys.consumer .. id, 'since') or 0
   if known == 1 then
     redis.call('HSET', keys.consumer .. id, 'state', state, 'heard', text(now))
-    touch_consumer(keys, id, life, now)
+    touch_consumer(keys, id, timeout_ms, now)
   end
-  rebase_deadlines(keys, now, life)
+  rebase_deadlines(keys, now, timeout_ms)
   remove_expired(keys, now, id)
   local record = redis.call('HMGET', keys.meta, 'restricted', 'paused', 'paused_until', 'sac', 'active', 'exclusive')
   local next_death = -1

@@ -4,7 +4,7 @@
 -- KEYS  1 dlx_outbox (zset) or dead (zset)  2 message (prefix of a hash)  3 meta (hash), then per target queue: meta (hash),
 --       queue (zset), delayed (zset), message (prefix of a hash), wakeup (zset), schedule_wakeup (zset), expiry (zset)
 -- ARGV  1 tag  2 payload as it goes on  3 counter of the source's record that counts it  4 keep the tag (0/1)
---       5 its life in the targets, as publishers send it  6 its description in the targets' events
+--       5 its expiry in the targets, as publishers send it  6 its description in the targets' events
 --       then the names of the targets, packed for events
 -- Returns the number of targets that took it; -1 where the message is no longer there; -2 where no target has a record, and
 -- nothing has changed then.
@@ -24,7 +24,7 @@ end
 if #targets == 0 then return -2 end
 -- A script that failed while it put the message here may have left it without its score.
 local place = redis.call('HMGET', source, 'score', 'rank')
-local rank = tonumber(place[2]) or math.floor((tonumber(place[1]) or 255 * LEVEL) / LEVEL)
+local rank = tonumber(place[2]) or math.floor((tonumber(place[1]) or 255 * PRIORITY_BAND) / PRIORITY_BAND)
 local function put(target, staged)
   local base = target.base
   enqueue(KEYS[base + 1], KEYS[base + 2], KEYS[base + 3], KEYS[base + 4], KEYS[base + 5], KEYS[base + 6], target.record,

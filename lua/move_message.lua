@@ -21,10 +21,10 @@ if not score then return '' end
 local hash = queue.message .. tag
 local fields = redis.call('HMGET', hash, 'payload', 'expires', 'ttl_ms', 'rank')
 local size = is_bounded(tag) and size_of(hash)
-local life = (fields[2] or '') .. (fields[3] and '+' .. fields[3] or '')
+local expiry_text = (fields[2] or '') .. (fields[3] and '+' .. fields[3] or '')
 local duplicate = ARGV[4] and duplicate_of(ARGV[4], queue.message)
 local moved = enqueue(KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17], record, fields[1],
-  tonumber(fields[4]) or math.floor(tonumber(score) / LEVEL), due or '0', hash, KEYS[18], life, false)
+  tonumber(fields[4]) or math.floor(tonumber(score) / PRIORITY_BAND), due or '0', hash, KEYS[18], expiry_text, false)
 remove_waiting(queue, tag, due)
 if size then release_capacity(queue.meta, 1, size, 'gone', now_ms()) end
 redis.call('HINCRBY', queue.meta, 'moved', 1)

@@ -4,7 +4,7 @@
 --       7 expiry (zset)  8 producer (string)  [9 message of a staged body (hash)]
 -- ARGV  1 payload  2 rank (0-255, 0 first), and behind a space the id of the record that it depends on  3 eta (ms since the epoch,
 --       '+ms' from now, 0 = now)  4 number of the message on its connection  5 retry (0/1)  6 dedup window (ms)
---       7 life of the message: '' = its queue's, else 'ms since the epoch', '+ms from when it becomes deliverable', or both
+--       7 expiry of the message: '' = its queue's, else 'ms since the epoch', '+ms from when it becomes deliverable', or both
 --       8 its description, for queues whose events are written ('' = not made)  [9 its deduplication, see include/deduplication]
 -- Returns the tag; '' for a duplicate; 'NOQUEUE' where the queue has no record, 'REDECLARED' where it has another one than
 -- the message depends on, 'BOUNDED' where it has limits, which only `publish_bounded` heeds, 'NEED_METADATA' where it wants a

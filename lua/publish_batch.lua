@@ -27,7 +27,7 @@ local time, published = newest_of(record[10], now_ms()), tonumber(record[9] or 0
 local tags, places = {}, {}
 for i = 1, count do
   tags[i] = new_tag(time, published + i, '.', record[1])
-  places[2 * i - 1], places[2 * i] = ARGV[FIRST + 2 * i - 1] * LEVEL + time, tags[i]
+  places[2 * i - 1], places[2 * i] = ARGV[FIRST + 2 * i - 1] * PRIORITY_BAND + time, tags[i]
 end
 
 local function store()

@@ -5,7 +5,7 @@
 --       12 waiting_publishers (zset)  13 consumers (zset, read)  14 producer (string)  [15 message of a staged body (hash)]
 -- ARGV  1 payload  2 rank (0-255, 0 first), and behind a space the id of the record that it depends on  3 eta (ms since the epoch,
 --       '+ms' from now, 0 = now)  4 number of the message on its connection  5 retry (0/1)  6 dedup window (ms)
---       7 life of the message, as `publish` has it
+--       7 expiry of the message, as `publish` has it
 --       8 limits that the publisher knows of ('' = none yet), with '!' before them where it refuses the message by its type
 --       9 'threshold most waiter ticket': share of free room under which it slows down, unless the queue says; most that it slows
 --       down (us; 0 = it has, or will not); its name in the line; its place there ('' = it has not waited)

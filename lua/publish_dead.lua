@@ -4,7 +4,7 @@
 --       6 meta (hash)  7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
 --       12 producer (string)  [13 message of a staged body (hash)]
 -- ARGV  1 payload  2 rank (0-255, 0 first)  3 eta: not heeded  4 number of the message on its connection  5 retry (0/1)
---       6 dedup window (ms)  7 life: not heeded  8 reason  9 how many dead letters the queue keeps at most
+--       6 dedup window (ms)  7 expiry: not used  8 reason  9 how many dead letters the queue keeps at most
 --       10 description of the message for events ('' = none was made)
 -- Returns the tag; '' for a duplicate; 'NOQUEUE' where the queue has no record, 'NEED_METADATA' where its events are written and
 -- there is no description (nothing is written then).

@@ -23,7 +23,7 @@ local delay = string.sub(ARGV[2], 1, 1) == '+' and tonumber(ARGV[2])
 local eta = delay and now + delay or tonumber(ARGV[2])
 -- Among its priority it stands as one that was published for that time.
 local fields = redis.call('HMGET', hash, 'ttl_ms', 'expires', 'rank')
-local rank = tonumber(fields[3]) or math.floor(score / LEVEL)
+local rank = tonumber(fields[3]) or math.floor(score / PRIORITY_BAND)
 local time = newest_of(record[3], now)
 score = text(rank * level_of(record[2]) + math.max(eta, time))
 if eta <= now then redis.call('HSET', queue.meta, 'newest', time) end

@@ -105,7 +105,7 @@ local function promote(queue, rules)
     elseif not is_there(queue.message .. tag) then
       log_event(queue.meta, tag, 'vanished', {})
     elseif not redis.call('ZSCORE', queue.ready, tag) then
-      entries[#entries + 1] = text(255 * LEVEL + now)
+      entries[#entries + 1] = text(255 * PRIORITY_BAND + now)
       entries[#entries + 1] = tag
     end
   end

@@ -47,7 +47,7 @@ class RunningTasks:
 
     def stop_requested(self) -> bool:
         """Return whether the worker was told to end: its loop will see that with its next turn."""
-        return compat.was_told_to_end()
+        return compat.is_stopping()
 
     def is_active(self, message: Any, orphaned_at: float) -> bool | None:
         """Return whether a task's message will still be settled; None while Celery has not decided, and at the first doubt.
@@ -56,7 +56,7 @@ class RunningTasks:
         message in a cold shutdown: the process ends before its threads and greenlets do.
         """
         consumer = self._consumer()
-        ends = consumer is None or compat.was_told_to_end_at_once() or _has_stopped(consumer.pool)
+        ends = consumer is None or compat.is_terminating() or _has_stopped(consumer.pool)
         if ends or not _is_task(message):
             return False
         if _is_active(message):

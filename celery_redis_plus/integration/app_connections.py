@@ -47,7 +47,7 @@ class Connections:
             InvalidAddress: as `addresses.check_broker`.
         """
         self._make_readable()
-        urls, transport = translated(url, options.pop("transport", None) or self._app.conf.broker_transport)
+        urls, transport = rewritten(url, options.pop("transport", None) or self._app.conf.broker_transport)
         other = check_broker(urls, transport)
         if other is not None:
             self._name_other(other)
@@ -88,7 +88,7 @@ def connections_of(app: Any) -> Connections | None:
     return connections if isinstance(connections, Connections) else None
 
 
-def translated(urls: Any, transport: Any) -> tuple[Any, Any]:
+def rewritten(urls: Any, transport: Any) -> tuple[Any, Any]:
     """Return (URLs, transport) as kombu shall see them."""
     urls, transport = our_urls(urls), our_transport(transport)
     if is_ours(urls, transport):

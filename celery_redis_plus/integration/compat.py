@@ -148,13 +148,13 @@ def forget(request: Any) -> None:
         ready(request)
 
 
-def was_told_to_end() -> bool:
+def is_stopping() -> bool:
     """Return whether the worker was told to end; its loop sees that with its next turn."""
     # Celery's own test: the exit status 0 is a reason, too (`celery.worker.state.maybe_shutdown`).
     return not all(flag is None or flag is False for flag in (SHOULD_STOP.of(state), SHOULD_TERMINATE.of(state)))
 
 
-def was_told_to_end_at_once() -> bool:
+def is_terminating() -> bool:
     """Return whether the worker was told to end without waiting for its tasks (a cold shutdown)."""
     flag = SHOULD_TERMINATE.of(state)
     return not (flag is None or flag is False)

@@ -10,8 +10,8 @@ from celery import Celery
 from celery_redis_plus.integration import compat, consumer_priority
 from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.app_connections import Connections, connections_of
-from celery_redis_plus.integration.messages import let_revoke_remove
-from celery_redis_plus.integration.publishing import name_the_task_that_runs, set_eta_for
+from celery_redis_plus.integration.messages import install_revoke
+from celery_redis_plus.integration.publishing import install_duplicate_lookup, install_eta_property
 from celery_redis_plus.integration.worker import BrokerStep
 
 App = TypeVar("App", bound=Celery)
@@ -76,11 +76,11 @@ def configure_app(
     if ack_policy is not None or queue_ack_policies is not None:
         connections.ack_policies = AckPolicies(ack_policy, dict(queue_ack_policies or {}))
     if revoke_removes:
-        let_revoke_remove(app)
+        install_revoke(app)
     app.steps["consumer"].add(BrokerStep)
-    consumer_priority.add_to(app)
-    set_eta_for(app)
-    name_the_task_that_runs(app)
+    consumer_priority.install_option(app)
+    install_eta_property(app)
+    install_duplicate_lookup(app)
     if FIXUP not in app.fixups:
         app.fixups = {*app.fixups, FIXUP}
     return app

@@ -28,7 +28,7 @@ class ConsumerPriority(bootsteps.Step):
             conf.broker_transport_options = {**(conf.broker_transport_options or {}), "consumer_priority": consumer_priority}
 
 
-def add_to(app: Any) -> None:
+def install_option(app: Any) -> None:
     """Give `celery worker` of `app` the option; idempotent."""
     app.user_options["worker"].add(OPTION)
     app.steps["worker"].add(ConsumerPriority)

@@ -70,7 +70,7 @@ class GracefulStop:
             self._consumer.blueprint.shutdown_complete.wait(CLOSING_S)
             os.kill(os.getpid(), signal.SIGQUIT)
             return
-        give_back_everything(self._service)
+        release_all(self._service)
         pidlock = getattr(self._consumer.controller, "pidlock", None)
         if pidlock:
             pidlock.release()
@@ -78,7 +78,7 @@ class GracefulStop:
         os._exit(exit_status)
 
 
-def give_back_everything(service: MaintenanceService) -> None:
+def release_all(service: MaintenanceService) -> None:
     """Return to the server all that this process holds, since it ends, and wait until the server knows."""
     service.unacked_messages.give_back()
     if not service.flush(STOP_FLUSH_S):
@@ -87,7 +87,7 @@ def give_back_everything(service: MaintenanceService) -> None:
         )
 
 
-def give_back_waiting(consumer: Any, active_tasks: ActiveTasks) -> None:
+def release_waiting(consumer: Any, active_tasks: ActiveTasks) -> None:
     """Return what a worker that stops has claimed and not begun, while its pool goes on with what runs.
 
     Celery has dropped it by now (`Consumer.on_close`), and would return it with the connection's end, when all tasks have ended.

@@ -16,7 +16,7 @@ from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.transport.delivered_message import Message
 
 
-def settle_at_once(consumer: Any) -> None:
+def install_immediate_acks(consumer: Any) -> None:
     """Let `consumer` settle our messages in the thread that says so; idempotent."""
     for name in compat.schedulers(consumer):
         wrap(consumer, name, _call)

@@ -26,14 +26,14 @@ class TaskLostError(Exception):
     """The task is not begun: another consumer has its message, or it expired. For a pool of threads, where it ends the job."""
 
 
-def begin_only_what_is_held(consumer: Any) -> None:
+def install_lease_guard(consumer: Any) -> None:
     """Have a prefork worker look at each task again when a process is free for it; idempotent."""
     controller = consumer.controller
     if getattr(controller, "semaphore", None) is not None and compat.PROCESS_TASK.of(controller) is not None:
         wrap(controller, compat.PROCESS_TASK.name, _process, controller)
 
 
-def begin_with_the_work(consumer: Any) -> None:
+def begin_in_pool(consumer: Any) -> None:
     """Have a delivered task begin when the pool begins it: until then, the loss of the worker is no failure of the task.
 
     `_process` below says so for prefork, `BrokerRequest.on_accepted` for the other pools.
@@ -44,7 +44,7 @@ def begin_with_the_work(consumer: Any) -> None:
 
 
 def _process(process: Callable[[Any], Any], controller: Any, request: Any) -> Any:
-    if is_held(request):
+    if has_lease(request):
         if isinstance(request.message, Message):
             # The job is written to a child, which may end this process before it says that it has accepted the job.
             request.message.begin()
@@ -54,7 +54,7 @@ def _process(process: Callable[[Any], Any], controller: Any, request: Any) -> An
     return None
 
 
-def is_held(request: Any) -> bool:
+def has_lease(request: Any) -> bool:
     """Return whether the message of `request` is ours; what is not is forgotten here."""
     message = request.message
     if not isinstance(message, Message) or message.acknowledged:

@@ -128,7 +128,7 @@ def _messages(app: Celery) -> Iterator[tuple[Messages, Any]]:
         yield Messages(session.commands, session.keys, dead_letter_max=session.options.dead_letter_max), queues
 
 
-def let_revoke_remove(app: Celery) -> None:
+def install_revoke(app: Celery) -> None:
     """Let `app.control.revoke` take what nobody has yet out of the broker, besides telling the workers; idempotent."""
     wrap(app.control, "revoke", _revoke, app)
 

@@ -18,7 +18,7 @@ from celery_redis_plus.transport.transport import Transport
 logger = logging.getLogger(__name__)
 
 
-def watch_migrations() -> None:
+def install_migration_warning() -> None:
     """Have every migration of this process look for delayed tasks when it has ended; idempotent."""
     from celery.contrib.migrate import Filterer
 

@@ -14,7 +14,7 @@ from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.patching import wrap
 
 
-def keep_running_jobs(pool: Any) -> None:
+def install_prefork_guard(pool: Any) -> None:
     """Let `pool.flush` keep the jobs that will run; idempotent, and without effect for other pools."""
     cache = compat.job_cache(pool)
     if cache is not None:

@@ -86,12 +86,12 @@ def _with_offset(eta: Any, zone: Any) -> Any:
 _eta_property = EtaProperty()
 
 
-def set_eta_for(app: Any) -> None:
+def install_eta_property(app: Any) -> None:
     """Set the property `eta` on the delayed tasks that `app` publishes."""
     _eta_property.add(app)
 
 
-def name_the_task_that_runs(app: Any) -> None:
+def install_duplicate_lookup(app: Any) -> None:
     """Have the result of a deduplicated task carry the id of the task that stands for it; idempotent.
 
     `Task.apply_async` and all of Celery's canvas publish by `app.send_task`.

@@ -16,7 +16,7 @@ from kombu.utils.imports import symbol_by_name
 from celery_redis_plus.broker.consumers.last_error import Failure, failure_of
 from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.ack_policies import ACK, POLICIES, REQUEUE, AckPolicies
-from celery_redis_plus.integration.lease_guard import TaskLostError, is_held
+from celery_redis_plus.integration.lease_guard import TaskLostError, has_lease
 from celery_redis_plus.transport.delivered_message import Message
 
 #: Ending -> reason of the event `acked`, where the two differ.
@@ -39,7 +39,7 @@ LATE_SETTLEMENTS = {
 class BrokerRequest:
     """Mixed into a task's own class of requests."""
 
-    #: Whether policies may decide; set by `understand_requests`.
+    #: Whether policies may decide; set by `install_request_class`.
     crp_policies: AckPolicies | None = None
     #: What the task's settings were before.
     crp_settings: Mapping[str, Any] | None = None
@@ -57,7 +57,7 @@ class BrokerRequest:
             TaskLostError: another consumer has the message by now, or it expired in the pool's own queue; a pool of threads goes
                 on with its next task.
         """
-        if self.crp_waits_in_pool and (not is_held(self) or self.revoked()):  # type: ignore[attr-defined]
+        if self.crp_waits_in_pool and (not has_lease(self) or self.revoked()):  # type: ignore[attr-defined]
             raise TaskLostError(self.id)  # type: ignore[attr-defined]
         message = self.message  # type: ignore[attr-defined]
         if isinstance(message, Message):
@@ -183,7 +183,7 @@ def _text(value: object) -> str:
         return f"<{type(value).__name__} whose text raises {type(error).__name__}>"
 
 
-def understand_requests(app: Any, policies: AckPolicies, *, waits_in_pool: bool = False) -> None:
+def install_request_class(app: Any, policies: AckPolicies, *, waits_in_pool: bool = False) -> None:
     """Let the requests of all of the app's tasks settle through `BrokerRequest`; idempotent.
 
     Has to be called before the consumer builds its strategies, which is when Celery looks at the tasks' settings.

@@ -28,7 +28,7 @@ TIMER_PRIORITY = 6
 COMMANDS = ("scheduled", "dump_schedule")
 
 
-def extend_inspect() -> None:
+def install_inspect() -> None:
     """Let `inspect scheduled` of this process list broker-held tasks, for workers whose broker is ours; idempotent."""
     known = compat.control_commands()
     for command in COMMANDS:

@@ -17,12 +17,12 @@ from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.active_tasks import RunningTasks
 from celery_redis_plus.integration.app_connections import connections_of, warn_about_priorities
 from celery_redis_plus.integration.expired import ExpiredTaskRevoker
-from celery_redis_plus.integration.graceful_stop import GracefulStop, give_back_waiting
-from celery_redis_plus.integration.immediate_acks import settle_at_once
-from celery_redis_plus.integration.lease_guard import begin_only_what_is_held, begin_with_the_work
-from celery_redis_plus.integration.prefork_pool import keep_running_jobs
-from celery_redis_plus.integration.requests import understand_requests
-from celery_redis_plus.integration.scheduled import extend_inspect
+from celery_redis_plus.integration.graceful_stop import GracefulStop, release_waiting
+from celery_redis_plus.integration.immediate_acks import install_immediate_acks
+from celery_redis_plus.integration.lease_guard import begin_in_pool, install_lease_guard
+from celery_redis_plus.integration.prefork_pool import install_prefork_guard
+from celery_redis_plus.integration.requests import install_request_class
+from celery_redis_plus.integration.scheduled import install_inspect
 from celery_redis_plus.maintenance.process_services import set_keeper
 from celery_redis_plus.transport.transport import Transport
 
@@ -60,7 +60,7 @@ class BrokerStep(bootsteps.StartStopStep):
         _share_node_names(parent.app)
         connections = connections_of(parent.app)
         policies = AckPolicies() if connections is None else connections.ack_policies
-        understand_requests(parent.app, policies, waits_in_pool=isinstance(parent.pool, thread.TaskPool))
+        install_request_class(parent.app, policies, waits_in_pool=isinstance(parent.pool, thread.TaskPool))
 
     def start(self, parent: Any) -> None:
         """Tell the transport's maintenance tasks what runs here, extend `inspect`, and say which broker this is."""
@@ -72,13 +72,13 @@ class BrokerStep(bootsteps.StartStopStep):
         self._waker = transport.session.waker
         signals.worker_shutting_down.connect(self._wake_loop, sender=parent.hostname)
         set_keeper(self._running)
-        keep_running_jobs(parent.pool)
-        settle_at_once(parent)
-        begin_only_what_is_held(parent)
-        begin_with_the_work(parent)
+        install_prefork_guard(parent.pool)
+        install_immediate_acks(parent)
+        install_lease_guard(parent)
+        begin_in_pool(parent)
         transport.session.claim_commands.worker = parent.hostname
         transport.delivery_loop.fetcher.pool_is_concurrent = not isinstance(parent.pool, solo.TaskPool)
-        extend_inspect()
+        install_inspect()
         self._service = transport.session.service
         self._service.revoke_expired(ExpiredTaskRevoker(parent, transport.session).wake)
         self._limit_the_end(parent, transport)
@@ -101,7 +101,7 @@ class BrokerStep(bootsteps.StartStopStep):
 
     def stop(self, parent: Any) -> None:
         """Return what waits in a worker that stops; called before each restart of the consumer as well."""
-        give_back_waiting(parent, self._running)
+        release_waiting(parent, self._running)
 
     #: Of a cold shutdown.
     terminate = stop
@@ -138,7 +138,7 @@ def _server(transport: Transport) -> str:
     return f"Redis {info.get('redis_version', 'of an unknown version')}"
 
 
-def join_workers() -> None:
+def install_bootstep() -> None:
     """Have every consumer that is built from now on include the step where its broker is ours; idempotent.
 
     An app without `configure_app` has no list of steps that we know of, so the step stands among Celery's own. A worker makes

@@ -15,6 +15,6 @@ def __getattr__(name: str) -> Any:
         from celery_redis_plus.transport import framework_hooks
         from celery_redis_plus.transport.transport import Transport
 
-        framework_hooks.greet()
+        framework_hooks.install()
         return Transport
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

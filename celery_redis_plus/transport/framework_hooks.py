@@ -15,18 +15,18 @@ from kombu.utils.imports import symbol_by_name
 #: What to call, named as kombu's transports are -> the modules that are loaded where it is wanted. (`celery.worker` itself is
 #: loaded in every process with a Celery app, by its Django fixup.)
 HOSTS = {
-    "celery_redis_plus.integration.worker:join_workers": (
+    "celery_redis_plus.integration.worker:install_bootstep": (
         "celery.apps.worker",
         "celery.worker.consumer",
     ),
-    "celery_redis_plus.integration.migration:watch_migrations": ("celery.contrib.migrate",),
+    "celery_redis_plus.integration.migration:install_migration_warning": ("celery.contrib.migrate",),
 }
 #: The exchange of Celery's events, unless an app calls it otherwise; who knows that, and a module that sends or reads them loads.
 EVENT_EXCHANGE = "celeryev"
 EVENT_QUESTION = ("celery_redis_plus.integration.events:is_event_exchange", "celery.events.event")
 
 
-def greet() -> None:
+def install() -> None:
     """Call what belongs to the frameworks that are loaded; it is idempotent."""
     for welcome, modules in HOSTS.items():
         if any(module in sys.modules for module in modules):

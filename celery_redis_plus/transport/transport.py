@@ -68,7 +68,7 @@ class Transport(virtual.Transport):
         self._connected = False
         # Of the instance only: kombu asks it before it prints the address (`as_uri`), and the class before it parses a URL.
         self.can_parse_url = True
-        framework_hooks.greet()
+        framework_hooks.install()
 
     def driver_version(self) -> str:
         """Return redis-py's version."""

@@ -2,10 +2,10 @@
 
 -- How many ms of waiting weigh as much as one level of priority: with `ageing` a message gains a level in so many.
 local function level_of(ageing)
-  return tonumber(ageing) or LEVEL
+  return tonumber(ageing) or PRIORITY_BAND
 end
 
 -- The rank (0-255, 0 first) of a message: its field `rank`, where its score does not tell it.
 local function rank_of(score, rank)
-  return tonumber(rank) or math.floor(score / LEVEL)
+  return tonumber(rank) or math.floor(score / PRIORITY_BAND)
 end

@@ -25,9 +25,9 @@ local NOBODY = ''
 -- Milliseconds that a consumer has to answer a probe. A process that lost its connection tries again within a second.
 local ANSWER_MS = 1200
 
--- Notes that a consumer is alive for `life` ms more.
-local function touch_consumer(keys, id, life, now)
-  redis.call('ZADD', keys.consumers, text(now + life), id)
+-- Notes that a consumer is alive for `timeout_ms` ms more.
+local function touch_consumer(keys, id, timeout_ms, now)
+  redis.call('ZADD', keys.consumers, text(now + timeout_ms), id)
   if redis.call('HDEL', keys.consumer .. id, 'probed') == 1 then
     -- It has answered: its process need not look once more.
     redis.call('DEL', keys.consumer .. id .. ':probe')
@@ -38,7 +38,7 @@ local function touch_consumer(keys, id, life, now)
       redis.call('PERSIST', key)
     else
       -- Goes with a transient queue; without a record nobody would clear it away.
-      redis.call('PEXPIRE', key, math.max(tonumber(queue[2]) or 0, life))
+      redis.call('PEXPIRE', key, math.max(tonumber(queue[2]) or 0, timeout_ms))
     end
   end
 end
@@ -155,14 +155,14 @@ local function remove_consumer(keys, id)
   redis.call('DEL', keys.consumer .. id, keys.consumer .. id .. ':probe', keys.wakeup .. ':' .. id, keys.wakeup .. ':' .. (priority or '0'))
 end
 
--- The clock went back: what consumers were given before would last until it has caught up. `life` is what the caller is given; who
--- is given more was not heard of in the future. The dead are overdue as late as without the step: the caller's heartbeat may have
--- come a third of `life` after the step, and the living send theirs within the rest.
-local function rebase_deadlines(keys, now, life)
-  local latest = '(' .. text(now + life + ANSWER_MS)
+-- The clock went back: deadlines that were given before would last until it has caught up. No deadline is later than `timeout_ms`
+-- and the time for an answer, so a later one is from before the step, and is cut. Dead consumers are then overdue as late as without
+-- the step: the caller's heartbeat may have come a third of `timeout_ms` after it, and living consumers send theirs within the rest.
+local function rebase_deadlines(keys, now, timeout_ms)
+  local latest = '(' .. text(now + timeout_ms + ANSWER_MS)
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', keys.consumers, latest, '+inf', 'LIMIT', 0, 1000)) do
     local heard = redis.call('HGET', keys.consumer .. id, 'heard')
-    if not heard or tonumber(heard) > now then redis.call('ZADD', keys.consumers, text(now + math.floor(life * 2 / 3)), id) end
+    if not heard or tonumber(heard) > now then redis.call('ZADD', keys.consumers, text(now + math.floor(timeout_ms * 2 / 3)), id) end
   end
 end
 

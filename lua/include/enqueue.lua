@@ -22,8 +22,9 @@ end
 -- `record` is HMGET meta of RECORD, read anew for each message; `record.description` is what the event `published` says of the
 -- message. `staged` is false, or the key of a hash that already holds the body, or a whole message of another queue: its RENAME is
 -- the moment from which on the message is here.
--- `life` is as publishers send it. `tag` is false, or a tag that the message has already: its event is left to the caller.
-local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, record, payload, rank, eta, staged, expiry, life, tag)
+-- `expiry_text` is as publishers send it. `tag` is false, or a tag that the message has already: its event is left to the caller.
+local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, record, payload, rank, eta, staged, expiry,
+  expiry_text, tag)
   local now = now_ms()
   local delay = string.sub(eta, 1, 1) == '+' and tonumber(eta)
   eta = delay and now + delay or tonumber(eta)
@@ -34,8 +35,8 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
   tag = tag or new_tag(time, published, mark_of(record[5], logged), record[1])
   local hash = message .. tag
   local ttl, level = record[2], level_of(record[9])
-  local lives, expires = false, false
-  if life ~= '' or record[4] then lives, expires = parse_expiry(life, record[4]) end
+  local ttl_ms, expires = false, false
+  if expiry_text ~= '' or record[4] then ttl_ms, expires = parse_expiry(expiry_text, record[4]) end
   -- One that expires before its time ends then.
   local due = expires and math.min(expires, eta) or eta
   local delayed_until = eta > now and text(due)
@@ -63,7 +64,7 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
     else
       redis.call('HSET', hash, 'payload', payload, 'score', score)
     end
-    if lives then redis.call('HSET', hash, 'ttl_ms', text(lives)) end
+    if ttl_ms then redis.call('HSET', hash, 'ttl_ms', text(ttl_ms)) end
     if expires then redis.call('HSET', hash, 'expires', text(expires)) end
     if ttl then redis.call('PEXPIRE', delayed, ttl) end
     notify_sweeper(schedule_wakeup, ttl, record[3], due, now)
@@ -71,7 +72,7 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
     -- Nobody may take it now (paused, limits): who lifts that notifies.
     redis.call('HSET', hash, 'payload', payload)
     if not record[8] then redis.call('ZADD', record[7] or wakeup, 0, 'work') end
-    expires = expiry_of(lives, expires, now)
+    expires = expiry_of(ttl_ms, expires, now)
     if expires then
       redis.call('HSET', hash, 'expires', text(expires))
       redis.call('ZADD', expiry, text(expires), tag)

@@ -18,7 +18,7 @@ local function store_ordinary(meta, ready, message, wakeup, producer, record, lo
   redis.call('HSET', meta, 'published', published, 'newest', time)
   local tag = new_tag(time, published, mark_of(record[5], log and is_sampled(published, log.permille)), record[1])
   -- Its place comes first: whoever meets a tag without a message drops it, and a message without a place would stay for ever.
-  redis.call('ZADD', ready, rank * LEVEL + time, tag)
+  redis.call('ZADD', ready, rank * PRIORITY_BAND + time, tag)
   redis.call('HSET', message .. tag, 'payload', payload)
   redis.call('ZADD', wakeup, 0, 'work')
   -- Remembered first, it would be lost at the retry if it could not be stored.

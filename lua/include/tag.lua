@@ -1,7 +1,7 @@
 -- @include text
 
 -- One priority level spans 10^13 ms of scores, so that no age of a message ever crosses into the next level.
-local LEVEL = 1e13
+local PRIORITY_BAND = 1e13
 
 -- The time (ms) by which a message that is published at `now` gets its tag and its place. `newest`, a field of the queue's record, is
 -- the latest one that was given there: also where the clock goes back, no message stands before those from before.

@@ -32,7 +32,7 @@ def consumed(broker_url):
     return broker_url
 
 
-def test_real_events_are_folded_and_dead_letters_replayed_once(spark, consumed, tmp_path):
+def test_real_events_are_aggregated_and_dead_letters_replayed_once(spark, consumed, tmp_path):
     root = tmp_path / "tables"
     ingest.start(spark, root, {"url": consumed}, once=True).awaitTermination()
     tables.aggregate(spark, root)

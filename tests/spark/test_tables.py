@@ -87,7 +87,7 @@ def test_events_are_stored_once_although_a_batch_is_run_again(spark, root, run_i
     assert tables.read(spark, root, "events").count() == count
 
 
-def test_a_fold_that_died_leaves_the_tables_as_they_were(spark, root, run_ingest, redis_client, monkeypatch):
+def test_an_aggregation_that_died_leaves_the_tables_as_they_were(spark, root, run_ingest, redis_client, monkeypatch):
     add_events(redis_client, "celery", LIVES[:2000])
     run_ingest()
     tables.aggregate(spark, root)

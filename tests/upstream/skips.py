@@ -1,8 +1,7 @@
 """The tests that are left out, each with its reason. Everything else must pass.
 
-A skip is for a test that asks how kombu's redis transport is made inside (key names, private methods, its
-delivery_loop's attributes), not what it does; or that needs a service that is no broker.
-`docs/upstream.md` names the behaviour behind each.
+A test is skipped if it checks how kombu's redis transport works inside (key names, private methods, attributes of its poller) and
+not what it does, or if it needs a service that is not a broker. The reason of each skip names the behaviour that counts here.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from celery_redis_plus.errors import InvalidEta
 #: Milliseconds since the epoch (November 2286): a score keeps 10^13 for the time, below the priority.
 MAX_ETA_MS = 10**13 - 1
 #: One priority level's span of a ready message's score, as lua/include/tag.lua has it.
-LEVEL_MS = MAX_ETA_MS + 1
+PRIORITY_BAND_MS = MAX_ETA_MS + 1
 #: Milliseconds, a hundred years: now + delay stays below `MAX_ETA_MS` until 2186.
 MAX_DELAY_MS = 100 * 31_557_600_000
 

@@ -126,7 +126,7 @@ class QueueArguments:
         parsed = cls(bool(durable), bool(exclusive), bool(auto_delete), checked)
         if parsed.transient and parsed.event_log:
             raise InvalidArgument(
-                f"argument 'x-archive' of queue {queue!r} is True beside exclusive, auto_delete or x-expires; "
+                f"argument 'x-event-log' of queue {queue!r} is True beside exclusive, auto_delete or x-expires; "
                 "allowed only in a lasting queue, because its events outlive it"
             )
         return parsed
@@ -183,8 +183,8 @@ class QueueArguments:
 
     @property
     def event_log(self) -> bool | None:
-        """`x-archive`: whether its messages' lifecycle events are written; None: as the option `event_log` says."""
-        value = self.arguments.get("x-archive")
+        """`x-event-log`: whether its messages' lifecycle events are written; None: as the option `event_log` says."""
+        value = self.arguments.get("x-event-log")
         return value if isinstance(value, bool) else None
 
     def rules(self) -> list[tuple[str, int | str]]:
@@ -373,7 +373,7 @@ _RULES: dict[str, _Rule] = {
     "x-priority-ageing": _whole_number(1, MAX_TTL_MS // 1000, " of ms"),
     # Ours: see docs/broadcasts.md.
     "x-durable-subscriber": _BOOLEAN,
-    "x-archive": _BOOLEAN,
+    "x-event-log": _BOOLEAN,
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.broker.arguments.eta import LEVEL_MS
+from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS
 from celery_redis_plus.broker.arguments.expiry import lifetime
 from celery_redis_plus.broker.consumers.last_error import Failure, read_failure
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
@@ -245,7 +245,7 @@ class DeadLetters:
 
 def _letter(queue: str, fields: Sequence[bytes]) -> DeadLetter:
     tag, died, payload, reason, failures, claims, score, rank, error = fields
-    level = int(rank or float(score or 0) // LEVEL_MS)
+    level = int(rank or float(score or 0) // PRIORITY_BAND_MS)
     death = tag.decode(), queue, reason.decode(), int(float(died)), int(failures or 0), int(claims or 0), level
     failure = read_failure(error.decode("utf-8", "surrogateescape"))
     envelope, body = split_payload(payload)

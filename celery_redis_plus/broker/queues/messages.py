@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.arguments.deduplication import moved_deduplication
-from celery_redis_plus.broker.arguments.eta import LEVEL_MS
+from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS
 from celery_redis_plus.broker.consumers.last_error import read_failure
 from celery_redis_plus.broker.queues.delayed import list_delayed
 from celery_redis_plus.errors import QueueNotFound
@@ -202,7 +202,7 @@ def _standing(queue: str, tag: str, place: str, found: list[str], events: list[E
     moment = int(float(score))
     failure = read_failure(error)
     headers = json.loads(envelope).get("headers") or {} if envelope else {}
-    since = {READY: moment % LEVEL_MS, DEAD: int(float(died or 0))}.get(state)
+    since = {READY: moment % PRIORITY_BAND_MS, DEAD: int(float(died or 0))}.get(state)
     told = _told(queue, tag, shown_state(state, event="", reason="", tried=bool(claims)), events)
     return replace(
         told,

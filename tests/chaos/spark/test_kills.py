@@ -115,7 +115,7 @@ def test_ingest_stores_each_event_once(  # noqa: PLR0917 - fixtures
     )
 
 
-def test_fold_leaves_whole_tables(  # noqa: PLR0917 - fixtures
+def test_aggregate_leaves_whole_tables(  # noqa: PLR0917 - fixtures
     start_job, kills, source, redis_client, broker_url, tmp_path, figures
 ):
     made = lives(6000)

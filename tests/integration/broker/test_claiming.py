@@ -72,7 +72,7 @@ def test_tags_without_a_hash_are_dropped_counted_and_do_not_use_up_the_credit(br
     broker.check()
 
 
-def test_a_claim_of_nothing_silences_the_bell_and_one_that_leaves_work_rings_it(broker):
+def test_an_empty_claim_removes_the_wakeup_and_one_that_leaves_messages_sends_it(broker):
     broker.declare("q")
     broker.publish("q", b"1", b"2")
     broker.client.delete("wakeup:{q}")

@@ -70,7 +70,7 @@ def test_entries_are_numbered_from_one_without_a_gap(archived):
     assert archived.client.hget("events_meta:{q}", "version") == b"1"
 
 
-def test_a_queue_that_is_not_archived_has_no_events(broker):
+def test_a_queue_without_an_event_log_has_no_events(broker):
     broker.declare("q")
     broker.publish("q", b"x")
     broker.settle(Settlement.ACK, *broker.claim("q"))
@@ -139,7 +139,7 @@ def test_what_expires_dies_and_what_is_purged_or_deleted_is_told(archived):
     ]
 
 
-def test_a_lost_claim_that_is_handed_back_is_told_as_recovered(archived):
+def test_a_lost_claim_that_is_released_is_logged_as_recovered(archived):
     from celery_redis_plus.scripts import script
 
     archived.declare("q")
@@ -187,7 +187,7 @@ def test_the_publisher_describes_a_message_once_it_knows_that_the_queue_wants_it
     asked = []
     message = Outgoing(b"{}", b"x", 255, describe=lambda: asked.append(1) or "id\ttask" + "\t" * 9)
     archived.publisher.to_queue("q", message, PublishAttempt())
-    archived.declare("r", arguments={"x-archive": False})
+    archived.declare("r", arguments={"x-event-log": False})
     archived.publisher.to_queue("r", message, PublishAttempt())
     assert len(asked) == 1
     (event,) = events_of(archived.client, archived.keys, "q")
@@ -255,11 +255,11 @@ def test_with_memory_full_events_are_skipped_and_counted_so_that_acks_free_it(br
         assert client.xlen("events:{q}") == before + 20
 
 
-def test_a_transient_queue_cannot_be_archived(broker):
+def test_a_transient_queue_cannot_have_an_event_log(broker):
     from celery_redis_plus.errors import InvalidArgument
 
-    with pytest.raises(InvalidArgument, match="x-archive"):
-        broker.declare("q", durable=False, auto_delete=True, arguments={"x-archive": True})
+    with pytest.raises(InvalidArgument, match="x-event-log"):
+        broker.declare("q", durable=False, auto_delete=True, arguments={"x-event-log": True})
     with_archive(broker).declare("q", durable=False, auto_delete=True)
     broker.publish("q", b"x")
     assert broker.client.keys("events*") == []

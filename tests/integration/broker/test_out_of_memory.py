@@ -68,9 +68,9 @@ def test_everything_else_works(full):
     assert full.queues.delete("q") == 0
 
 
-def test_a_worker_may_declare_its_queues_and_they_are_tended_and_archived(full):
+def test_a_worker_may_declare_its_queues_and_they_are_swept_and_logged(full):
     """A worker that starts is what frees memory."""
-    archived = QueueArguments.parse("archived", durable=True, arguments={"x-message-ttl": 60_000, "x-archive": True})
+    archived = QueueArguments.parse("archived", durable=True, arguments={"x-message-ttl": 60_000, "x-event-log": True})
     full.queues.declare("archived", archived)
     assert full.queues.always_swept() == ["archived"]
     assert full.client.exists(full.keys.sweep_wakeup)

@@ -143,7 +143,7 @@ def test_a_staged_body_that_has_gone_is_refused_and_its_retry_is_not_taken_for_a
     broker.check()
 
 
-def test_publishing_rings_the_bell_and_a_delayed_message_the_timer(broker):
+def test_publishing_sends_the_wakeup_and_a_delayed_message_the_schedule_wakeup(broker):
     broker.declare("q")
     broker.publish("q", b"later", eta="+60000")
     assert broker.client.exists("schedule_wakeup:{q}")

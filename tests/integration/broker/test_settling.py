@@ -93,7 +93,7 @@ def test_posted_settlements_arrive_in_order_and_are_confirmed(broker):
     assert not broker.unacked_messages.waiting
 
 
-def test_posted_settlements_of_a_lost_connection_are_left_to_the_duties(broker):
+def test_sent_settlements_of_a_lost_connection_are_left_to_maintenance(broker):
     broker.declare("q")
     broker.publish("q", *[b"x"] * 3)
     claimed = broker.unacked_messages.add(broker.claim("q"), "session", clock.now_s())
@@ -134,7 +134,7 @@ def settling_message(broker):
     return broker.unacked_messages.settle(message.tag, Settlement.ACK)
 
 
-def test_a_settlement_whose_connection_is_busy_for_long_is_left_to_the_duties(broker, settling_message):
+def test_a_settlement_whose_connection_is_busy_for_long_is_left_to_maintenance(broker, settling_message):
     """Another thread may wait there for the server's disk."""
     told = []
     broker.unacked_messages.on_work = lambda: told.append(True)
@@ -159,7 +159,7 @@ def hand_back_page(broker, page, *known):
     )
 
 
-def test_a_session_is_handed_back_in_pages_without_what_the_process_holds(broker):
+def test_a_session_is_released_in_pages_without_what_the_process_holds(broker):
     broker.declare("q")
     broker.publish("q", *[b"x"] * 1200)
     messages = [message for _ in range(3) for message in broker.claim("q", credit=400)]

@@ -4,7 +4,7 @@ import kombu
 import pytest
 from celery.worker import state
 
-from celery_redis_plus.integration.lease_guard import is_held
+from celery_redis_plus.integration.lease_guard import has_lease
 from tests.support.inbox import Inbox, publish
 from tests.support.waiting import wait_until
 
@@ -44,7 +44,7 @@ def held_by(channel):
 
 
 def test_what_is_still_ours_begins(channel, request_):
-    assert is_held(request_)
+    assert has_lease(request_)
     assert held_by(channel) == 1
     assert state.requests == {"1": request_}
     state.task_ready(request_)
@@ -53,7 +53,7 @@ def test_what_is_still_ours_begins(channel, request_):
 def test_what_others_have_does_not_begin_and_is_forgotten(channel, request_, redis_client):
     tag = request_.message.delivery_tag
     redis_client.hincrby(channel.session.keys.queue("q").message + tag.encode(), "claim", 1)
-    assert not is_held(request_)
+    assert not has_lease(request_)
     assert held_by(channel) == 0
     assert state.requests == {}
     assert redis_client.zcard("messages_index:{q}") == 1
@@ -62,7 +62,7 @@ def test_what_others_have_does_not_begin_and_is_forgotten(channel, request_, red
 def test_when_nobody_can_tell_it_does_not_begin_and_goes_back(channel, request_, server, redis_client):
     with server.client() as client:
         client.client_kill_filter(_type="normal", skipme=True)
-    assert not is_held(request_)
+    assert not has_lease(request_)
     assert state.requests == {}
     channel.session.service.start()
     wait_until(lambda: redis_client.zcard("queue:{q}") == 1 and held_by(channel) == 0)

@@ -34,8 +34,8 @@ def configure(constant, *arguments):
         "from celery_redis_plus import configure_app\n"
         "app = configure_app(Celery('x', broker='redis://127.0.0.1:1', set_as_current=False))\n"
         "from celery_redis_plus.integration.ack_policies import AckPolicies\n"
-        "from celery_redis_plus.integration.requests import understand_requests\n"
-        "understand_requests(app, AckPolicies('manual', {}))\n"
+        "from celery_redis_plus.integration.requests import install_request_class\n"
+        "install_request_class(app, AckPolicies('manual', {}))\n"
     )
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
 

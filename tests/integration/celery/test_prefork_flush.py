@@ -8,7 +8,7 @@ from celery import Celery
 from celery.concurrency.prefork import TaskPool
 from kombu.asynchronous import Hub, set_event_loop
 
-from celery_redis_plus.integration.prefork_pool import keep_running_jobs, messages_in
+from celery_redis_plus.integration.prefork_pool import install_prefork_guard, messages_in
 from tests.support.waiting import wait_until
 
 
@@ -49,7 +49,7 @@ def pool(hub):
     pool = TaskPool(1, threads=False, putlocks=False, app=app, initargs=(app, "flush"))
     pool.start()
     pool.register_with_event_loop(hub)
-    keep_running_jobs(pool)
+    install_prefork_guard(pool)
     yield pool
     pool.terminate()
     app.close()

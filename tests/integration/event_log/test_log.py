@@ -29,7 +29,7 @@ def test_a_queue_without_events_is_an_error_that_names_those_with(log, redis_cli
         log.queues("cellery")
 
 
-def test_without_any_archive_the_error_says_to_switch_it_on(log):
+def test_without_any_event_log_the_error_says_to_switch_it_on(log):
     with pytest.raises(NoEvents, match="event_log=True"):
         log.queues()
 

@@ -44,7 +44,7 @@ def test_they_are_freed_by_the_collector_and_their_consumers_leave_the_lists(con
     wait_until(lambda: descriptors() <= before + 5)
 
 
-def test_what_they_held_goes_back(connect, broker_url):
+def test_their_unacked_messages_go_back(connect, broker_url):
     publisher = connect().channel()
     declare(publisher, "q")
     publish(publisher, "q", *range(5))

@@ -121,7 +121,7 @@ VALUES = {
     "x-dead-letter-routing-key": "k",
     "x-retry-policy": "constant first=5",
     "x-single-active-consumer": True,
-    "x-archive": True,
+    "x-event-log": True,
 }
 
 

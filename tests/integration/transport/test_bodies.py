@@ -142,7 +142,7 @@ def test_a_large_body_to_two_queues_is_two_messages(channel):
     assert channel.basic_get("two", no_ack=True).payload == body
 
 
-def test_a_large_body_is_delayed_redelivered_and_handed_back_whole(connect):
+def test_a_large_body_is_delayed_redelivered_and_released_whole(connect):
     channel = connect().channel()
     body = "x" * (LARGE_BODY + 5)
     publish(channel, "q", body, headers={"x-delay": 100})

@@ -178,7 +178,7 @@ def test_the_option_sets_the_limit_of_queues_without_one(connect):
     assert wait_until(lambda: letters(channel, "q"))[0].failures == 2
 
 
-def test_a_clean_hand_back_is_no_failure(connect):
+def test_a_clean_release_is_no_failure(connect):
     other = connect(delivery_limit=1)
     for _ in range(3):
         channel = connect(delivery_limit=1).channel()

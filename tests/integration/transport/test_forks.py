@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.integration.transport.test_resources import run_script
 
 
-def test_a_child_forked_while_the_duties_read_what_is_declared_binds_and_publishes(broker_url):
+def test_a_child_forked_while_maintenance_reads_what_is_declared_binds_and_publishes(broker_url):
     status = run_script(
         """
         import json, os, signal, sys, threading, kombu, celery_redis_plus

@@ -31,7 +31,7 @@ KINDS = {
     "dead-letter source": ({}, {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}, [{}], {}),
     "message TTL": ({}, {"x-message-ttl": 60_000}, [{}], {}),
     "delayed": ({}, {}, [{}], {"headers": {"x-delay": 60_000}}),
-    "event-logged": ({}, {"x-archive": True}, [{}], {}),
+    "event-logged": ({}, {"x-event-log": True}, [{}], {}),
 }
 
 

@@ -36,7 +36,7 @@ def test_a_queue_may_be_called_so(channel, redis_client, name):
         assert channel.basic_get(queue, no_ack=True).payload == number
 
 
-def test_an_archived_queue_may_have_a_name_that_is_no_utf_8(connect):
+def test_a_queue_with_events_may_have_a_name_that_is_no_utf_8(connect):
     channel = connect(event_log=True).channel()
     queue = b"caf\xe9".decode("utf-8", "surrogateescape")
     channel.queue_declare(queue, durable=True)

@@ -46,7 +46,7 @@ def test_a_cancelled_consumer_leaves_no_lasting_key(channel, queue, redis_client
     assert lasting() == set()
 
 
-def test_a_claim_that_leaves_messages_leaves_no_lasting_bell(channel, queue, redis_client, lasting):
+def test_a_claim_that_leaves_messages_leaves_no_lasting_wakeup(channel, queue, redis_client, lasting):
     publish(channel, "q", *range(10))
     redis_client.delete("wakeup:{q}")
     channel.basic_get("q")

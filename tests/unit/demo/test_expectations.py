@@ -34,5 +34,5 @@ def test_claim_compares_what_was_measured_with_what_must_be(expectation, holds, 
         ([], 1),
     ],
 )
-def test_exit_status_is_zero_only_when_every_chapter_made_claims_and_all_are_true(outcomes, status):
+def test_exit_status_is_zero_only_when_every_scenario_has_expectations_and_all_are_met(outcomes, status):
     assert exit_status(outcomes) == status

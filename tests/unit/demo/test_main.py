@@ -67,7 +67,7 @@ def test_a_false_claim_ends_with_status_one_and_shows_the_logs(run):
 
 
 @pytest.mark.parametrize("error", [DemoFailed("worker 'one' ended unexpectedly"), ConnectionError("gone")])
-def test_a_chapter_that_fails_ends_the_demo_with_status_one_and_shows_the_logs(run, error):
+def test_a_scenario_that_fails_ends_the_demo_with_status_one_and_shows_the_logs(run, error):
     def fail(environment, console):
         raise error
 

@@ -208,7 +208,7 @@ def test_departure_is_judged_by_what_is_left(statuses, left, counts, wrong):
     assert failed_expectations(worker_shutdown.verify(statuses, left, counts)) == wrong
 
 
-def test_every_chapter_is_played():
+def test_every_scenario_runs():
     assert {run_scenario.__module__.rpartition(".")[2] for run_scenario in SCENARIOS} == {
         *("priorities", "countdowns", "retries", "broadcasts", "crash", "worker_shutdown"),
     }

@@ -1,6 +1,6 @@
 from types import SimpleNamespace
 
-from celery_redis_plus.integration.immediate_acks import settle_at_once
+from celery_redis_plus.integration.immediate_acks import install_immediate_acks
 from celery_redis_plus.transport.delivered_message import Message
 
 
@@ -25,7 +25,7 @@ def make_consumer(*names):
 
 def test_our_messages_are_settled_at_once_and_everything_else_is_left_to_the_loop():
     consumer, message = make_consumer("call_soon", "call_soon_ack"), Acked()
-    settle_at_once(consumer)
+    install_immediate_acks(consumer)
     consumer.call_soon_ack(message.ack_log_error, "log", ())
     consumer.call_soon(message.ack_log_error, "log", ())
     consumer.call_soon(print, "control")
@@ -36,9 +36,9 @@ def test_our_messages_are_settled_at_once_and_everything_else_is_left_to_the_loo
 
 def test_a_consumer_that_starts_again_is_left_as_it_is():
     consumer = make_consumer("call_soon")
-    settle_at_once(consumer)
+    install_immediate_acks(consumer)
     call_soon = consumer.call_soon
-    settle_at_once(consumer)
+    install_immediate_acks(consumer)
 
     assert consumer.call_soon is call_soon
     assert not hasattr(consumer, "call_soon_ack")

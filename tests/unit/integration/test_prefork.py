@@ -3,7 +3,7 @@ from types import SimpleNamespace
 import celery
 import pytest
 
-from celery_redis_plus.integration.prefork_pool import keep_running_jobs
+from celery_redis_plus.integration.prefork_pool import install_prefork_guard
 
 
 class Job:
@@ -23,9 +23,9 @@ def pool():
 
 def test_running_jobs_survive_a_flush_of_celery_5_6(pool, monkeypatch):
     monkeypatch.setattr(celery, "VERSION", SimpleNamespace(major=5, minor=6))
-    keep_running_jobs(pool)
+    install_prefork_guard(pool)
     wrapped = pool.flush
-    keep_running_jobs(pool)
+    install_prefork_guard(pool)
     pool.flush()
 
     assert pool.flush is wrapped
@@ -35,7 +35,7 @@ def test_running_jobs_survive_a_flush_of_celery_5_6(pool, monkeypatch):
 def test_what_a_later_version_has_forgotten_by_itself_stays_forgotten(pool, monkeypatch):
     """It keeps what was accepted; what it drops all the same belongs to a child that died."""
     monkeypatch.setattr(celery, "VERSION", SimpleNamespace(major=5, minor=7))
-    keep_running_jobs(pool)
+    install_prefork_guard(pool)
     pool.flush()
 
     assert not pool._pool._cache  # noqa: SLF001 - as Celery names them
@@ -44,6 +44,6 @@ def test_what_a_later_version_has_forgotten_by_itself_stays_forgotten(pool, monk
 def test_pool_without_jobs_to_forget_is_left_alone(monkeypatch):
     monkeypatch.setattr(celery, "VERSION", SimpleNamespace(major=5, minor=6))
     pool = SimpleNamespace(flush=None)
-    keep_running_jobs(pool)
+    install_prefork_guard(pool)
 
     assert pool.flush is None

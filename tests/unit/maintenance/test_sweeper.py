@@ -120,7 +120,7 @@ def test_a_queue_that_is_not_watched_any_more_is_not_swept(sweeper, commands, cl
     assert commands.sweeps[1:] == [(["q001"], False)]
 
 
-def test_a_queue_whose_timer_rings_is_swept_at_once_and_taken_over(sweeper, commands, clock):
+def test_a_queue_with_a_schedule_wakeup_is_swept_at_once_and_taken_over(sweeper, commands, clock):
     sweeper.watch(["q000", "q001"])
     sweeper.run()
     sweeper.run_soon("q001")
@@ -138,7 +138,7 @@ def test_a_queue_is_taken_over_once(sweeper, commands, clock):
     assert [take_over for _, take_over in commands.sweeps] == [True, False]
 
 
-def test_a_timer_of_an_unwatched_queue_rings_for_nothing(sweeper, commands):
+def test_a_schedule_wakeup_of_a_queue_that_is_not_swept_does_nothing(sweeper, commands):
     sweeper.run_soon("q000")
     assert sweeper.next_run_at == float("inf")
 

@@ -179,7 +179,7 @@ def test_a_ready_message_with_a_ttl_is_listed_again(state):
         assert state.client.zscore(state.keys.expiry, tag) == expires
 
 
-def test_ready_messages_that_nobody_would_notice_are_rung_for(state):
+def test_ready_messages_without_a_wakeup_get_one(state):
     state.client.zadd(state.keys.consumers, {"someone": 2 * FAR})
     state.client.delete(state.keys.wakeup)
     # A young message may be on its way to the first sweep.
