@@ -26,14 +26,14 @@ WITH_MESSAGE = "As long as the message; its TTL is the queue's, where that is tr
 WITH_EXCHANGE = "Until the exchange's last subscriber and binding are gone."
 FREED = "Until the sweep, or the caller of the purge, has freed them."
 FOREVER = "As long as the database."
-#: What takes a wake-up.
+#: Readers of a wake-up.
 TAKEN_BY_THREAD = "the maintenance thread takes the member (BZMPOP)"
 TAKEN_BY_CONSUMER = "the waiting consumer takes the member (BZMPOP)"
 
 
 @dataclass(frozen=True, slots=True)
 class KeyDescription:
-    """What a reader has to know of one kind of key."""
+    """The description of one kind of key."""
 
     #: The key, with `Q` for a queue, `X` for an exchange, and other placeholders in capitals.
     key: bytes
@@ -46,7 +46,7 @@ class KeyDescription:
     fields: Mapping[str, str] = field(default_factory=dict)
     #: Whether it exists for a lasting queue that is declared and has never had a message or a consumer.
     of_empty_queue: bool = False
-    #: What writes it beside the scripts: Python, by a plain command.
+    #: Writers besides the scripts: Python, by a plain command.
     plain_writers: str = ""
 
     @property
@@ -170,7 +170,7 @@ OF_A_QUEUE = (
             "tag": "Its consumer tag.",
             "host": "Name of its host.",
             "pid": "Its process id.",
-            "state": "`with_credit`, `notified` or `not interested`, as the consumer last said.",
+            "state": "`with_credit`, `notified` or `not interested`, as the consumer last reported.",
             "probed": "1 while the server waits for its answer to a probe.",
         },
     ),
@@ -185,20 +185,20 @@ OF_A_QUEUE = (
         _Q.with_credit,
         "zset",
         "Consumers with credit: id -> priority; and '' at -inf. It exists exactly while the queue has rules for its "
-        "consumers (pause, single active consumer, priorities, rate, owner): a claim of a plain queue looks for it.",
+        "consumers (pause, single active consumer, priorities, rate, owner): a claim of a plain queue checks for it.",
         "Until the queue has no such rules; in a transient queue it has the queue's TTL.",
     ),
     KeyDescription(
         _Q.waiting_publishers,
         "zset",
-        "Publishers that wait for room in a queue with limits: publisher -> its place in the line.",
-        "60 s after the last of them came.",
+        "Publishers that wait for capacity of a queue with limits: publisher -> its ticket.",
+        "60 s after the last of them asked.",
     ),
     KeyDescription(
         _Q.waiting_publishers + b":seen",
         "zset",
-        "When each of them came last, ms since the epoch; after 5 s it counts as gone.",
-        "As the line.",
+        "When each of them asked last, ms since the epoch; after 5 s it counts as gone.",
+        "As the key before.",
     ),
     KeyDescription(
         _Q.waiting_publishers + b":PUBLISHER",
@@ -218,7 +218,7 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.dedup + b"TEXT",
         "string",
-        "Tag and task id of the message that stands for an `x-deduplication-id`; of one that was moved also where it is.",
+        "Tag and task id of the stored message with an `x-deduplication-id`; if it was moved, also its queue.",
         "`x-deduplication-ttl`.",
     ),
     KeyDescription(
@@ -323,12 +323,12 @@ OF_THE_DATABASE = (
         _KEYS.exchanges, "hash", "Exchange -> its record (JSON: type, arguments).", "Until the last exchange is deleted."
     ),
     KeyDescription(
-        _KEYS.database_id, "string", "A random mark: tells the database from one that was flushed.", FOREVER, of_empty_queue=True
+        _KEYS.database_id, "string", "A random id of the database: a flushed database gets another.", FOREVER, of_empty_queue=True
     ),
     KeyDescription(
         _KEYS.always_swept,
         "set",
-        "Queues that are swept by any process, because messages in them may be due while nobody consumes them.",
+        "Queues that are swept by any process, because their messages may be due while they have no consumer.",
         "As long as it has members.",
     ),
     KeyDescription(
@@ -380,8 +380,8 @@ OF_THE_DATABASE = (
             "payload": "The payload, for dead letters of recipients that have no queue.",
             "to:NAME": "A recipient's answer: `pending`, or an outcome as `lua/track_report.lua` lists them.",
             "tag:NAME": "Tag of a recipient's message.",
-            "asker": "Who deals with the overdue recipients.",
-            "asked": "Until when nobody else does, ms since the epoch.",
+            "asker": "The process that resolves the overdue recipients.",
+            "asked": "Until when it does so alone, ms since the epoch.",
         },
     ),
     KeyDescription(_TRACK_EVENTS, "stream", "The answers in their order: `recipient`, `outcome`.", "As the delivery."),
@@ -414,7 +414,7 @@ OF_THE_DATABASE = (
     KeyDescription(
         _EXPIRED_BYTES,
         "zset",
-        "Bytes of each copy: tag -> bytes; and '' -> bytes of all.",
+        "Bytes of each copy: tag -> bytes; and '' -> the total.",
         "Two days after the last one.",
     ),
     KeyDescription(

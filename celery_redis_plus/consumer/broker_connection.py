@@ -186,7 +186,7 @@ class BrokerConnection:
         self.loop_thread: int | None = None
         #: One of the wires has failed: what this session consumed is abandoned, and its consumers have to reconnect.
         self.broken = False
-        #: Where nobody closes the session, the duties clean up after it. The interpreter's exit is another matter.
+        #: If the session is dropped without a close, maintenance cleans up after it; not at the interpreter's exit.
         self._on_drop = weakref.finalize(self, self.service.dropped.note, self.id)
         self._on_drop.atexit = False
         #: This process is a child of the one that opened it. It may publish; what was claimed and consumed is the parent's.

@@ -143,14 +143,14 @@ class ChannelConsumers:
             service.watched.remove(queue, self._connection.id)
             self._leave_queue(queue)
         self.queues.release_buffered()
-        # The session lives, and other channels use it: nothing but this channel's own deliveries is left to the duties.
+        # The session lives, and other channels use it: only this channel's own deliveries are left to maintenance.
         left = credit.unsettled()
         credit.forget()
         if left:
             service.unacked_messages.orphan(left)
 
     def abandon(self) -> None:
-        """Leave what a broken session has not settled to the duties, which outlive the connection."""
+        """Leave what a broken session has not settled to maintenance, which outlives the connection."""
         service, session = self._connection.service, self._connection.id
         delivered = self._credit.unsettled()
         for queue in self._asked:

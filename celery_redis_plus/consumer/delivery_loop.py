@@ -261,7 +261,7 @@ class DeliveryLoop:
     def keep(self, unacked: UnackedMessage) -> bool:
         """Keep an ack of the loop's own thread for the loop's next write, which claims as well; return False where it cannot.
 
-        In a turn, in which a solo worker runs its tasks, the duties' thread sees to it that no ack waits for a long one. Outside
+        In a turn, in which a solo worker runs its tasks, the maintenance thread flushes acks that wait behind a long one. Outside
         of turns not when the worker was told to end: then the loop stands still while its pool finishes what it has.
         """
         service = self._connection.service

@@ -74,7 +74,7 @@ class QueueConsumers:
         self.order = QueueOrder(connection.options.queue_order_strategy, self.consumed)
         #: Queues that there is a reason to claim from.
         self.candidates = self.order.candidates
-        #: Queues that were declared again, as the duties have noticed.
+        #: Queues that were declared again, as maintenance noticed.
         self._redeclared: deque[str] = deque()
         self._no_ack: set[str] = set()
         #: The work on a message begins with its delivery; else the consumer calls `Message.begin`.
@@ -131,7 +131,7 @@ class QueueConsumers:
         self.wakeups[queue] = connection.keys.queue(queue).wakeup_of(consumer.id if alone else str(consumer.priority or ""))
 
     def _redeclared_by_others(self, queue: str) -> Callable[[], None]:
-        """Return what the duties call; it does not keep alive a channel that was dropped."""
+        """Return the callback for maintenance; it does not keep alive a channel that was dropped."""
         reference = weakref.ref(self)
 
         def note() -> None:
@@ -147,7 +147,7 @@ class QueueConsumers:
         self._connection.waker.wake()
 
     def _state_of(self, queue: str) -> Callable[[], str]:
-        """Return what tells the duties of a consumer's state, without keeping the channel alive."""
+        """Return the callback that tells maintenance a consumer's state, without keeping the channel alive."""
         reference = weakref.ref(self)
 
         def tell() -> str:
@@ -170,7 +170,7 @@ class QueueConsumers:
             return
         self.release_buffered(queue)
         consumer = self.consumers[queue]
-        # In this order: the duties list it again, should they find it watched and not on the list.
+        # In this order: maintenance lists it again if it is watched and not on the list.
         connection.service.watched.remove(queue, consumer.id)
         connection.consumers.leave(queue, consumer.id)
         del self.consumers[queue]

@@ -136,7 +136,7 @@ class QoS(virtual.QoS):
         self._session.waker.wake()
 
     def leave(self, tag: str) -> None:
-        """Have the duties give a delivered message back, as soon as the server can be asked; nothing where others hold it."""
+        """Have maintenance release a delivered message, once the server answers; nothing if another consumer has it."""
         self._delivered.pop(tag, None)
         unacked_messages = self._session.service.unacked_messages
         unacked = unacked_messages.settle(tag, Settlement.RELEASE_SEEN)
@@ -182,4 +182,4 @@ class QoS(virtual.QoS):
         """Do nothing: the channel's close decides what goes back."""
 
     def restore_visible(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: the duties recover what nobody holds."""
+        """Do nothing: the sweep recovers messages without a consumer."""

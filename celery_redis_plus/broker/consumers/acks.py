@@ -84,7 +84,7 @@ class Acknowledger:
     def post(self, unacked: UnackedMessage, settlement: Settlement) -> None:
         """Send a settlement without waiting for the reply. Never raises.
 
-        A settlement that the connection loses, or cannot take within `LOCK_WAIT_S`, is deferred: the duties' thread sends it
+        A settlement that the connection loses, or cannot take within `LOCK_WAIT_S`, is deferred: the maintenance thread sends it
         over a connection of its own.
         """
         self._send([[unacked]], settlement)
@@ -262,7 +262,7 @@ class Acknowledger:
         return int(self._commands.call(self._ack, self._keys.queue(queue).ack, *tags))
 
     def settle_or_defer(self, messages: Sequence[UnackedMessage], settlement: Settlement) -> None:
-        """Settle messages and wait for the replies. Raises as `CommandConnection.call` does; the duties settle them then."""
+        """Settle messages and wait for the replies. Raises as `CommandConnection.call` does; maintenance then settles them."""
         try:
             self.settle(messages, settlement)
         except Exception:

@@ -150,7 +150,7 @@ class UnackedMessages:
         #: Records whose settlement has to go out over another connection than the one the message came by.
         self._deferred: deque[UnackedMessage] = deque()
         self._finished = FinishedTags()
-        #: The duties are carrying out settlements that they have taken.
+        #: Maintenance is sending deferred settlements that it has taken.
         self._settling_deferred = False
         #: Sessions that broke -> the queues they consumed.
         self._broken: dict[str, frozenset[str]] = {}
@@ -160,7 +160,7 @@ class UnackedMessages:
         self.limited: set[str] = set()
         #: Queues whose log line about messages that are sent back repeatedly was written.
         self.pauses_told: set[str] = set()
-        #: Called, from any thread, when there is something for the duties to do.
+        #: Called, from any thread, when maintenance has something to do.
         self.on_work: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
@@ -236,13 +236,13 @@ class UnackedMessages:
                     self._finished.add(unacked.tag)
 
     def defer(self, unacked: UnackedMessage, settlement: Settlement) -> None:
-        """Leave the settlement of a message that was taken for settling to the duties: its connection is gone, or has lost it."""
+        """Leave the settlement of a message that was taken for settling to maintenance: its connection is lost."""
         unacked.state, unacked.settlement, unacked.content = DeliveryState.SETTLING, settlement, None
         self._deferred.append(unacked)
         self.on_work()
 
     def release(self, unacked: UnackedMessage) -> None:
-        """Have the duties give a message back, unless it is being settled."""
+        """Have maintenance release a message, unless it is being settled."""
         self._release([unacked])
 
     def _release(self, messages: Iterable[UnackedMessage]) -> None:
@@ -298,7 +298,7 @@ class UnackedMessages:
         self._release(delivered)
 
     def give_back(self) -> None:
-        """Leave it to the duties to return everything that is unacked, since the process ends."""
+        """Have maintenance release all unacked messages, since the process ends."""
         self._release(list(self._unacked.values()))
 
     def orphaned(self) -> list[UnackedMessage]:
@@ -317,7 +317,7 @@ class UnackedMessages:
         """Note that a broken session's remains are back."""
         self._broken.pop(session, None)
 
-    # -- for the duties -------------------------------------------------------------------------------------------------
+    # -- for maintenance -------------------------------------------------------------------------------------------------
 
     def take_deferred(self) -> list[UnackedMessage]:
         """Take the records whose settlement waits, until `finish_deferred`."""
@@ -334,7 +334,7 @@ class UnackedMessages:
 
     @property
     def waiting(self) -> bool:
-        """Whether settlements or broken sessions wait for the duties, or for the server's answer to them."""
+        """Whether settlements or broken sessions wait for maintenance, or for the server's answer to them."""
         return bool(self._deferred or self._settling_deferred or self._broken)
 
     def by_queue(self) -> dict[str, list[UnackedMessage]]:
