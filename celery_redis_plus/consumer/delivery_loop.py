@@ -19,8 +19,7 @@ from redis.exceptions import RedisError
 from celery_redis_plus import clock
 from celery_redis_plus.connection import forks
 from celery_redis_plus.connection.poll import several_may_wait, wait_readable
-from celery_redis_plus.consumer.fetch_policy import FetchPolicy
-from celery_redis_plus.consumer.fetcher import Fetcher
+from celery_redis_plus.consumer.fetcher import Fetcher, FetchPolicy
 from celery_redis_plus.consumer.hub_registration import HubRegistration
 from celery_redis_plus.consumer.restricted_queues import RestrictedQueues
 from celery_redis_plus.consumer.wakeup_listener import WakeupListener

@@ -30,6 +30,8 @@ class HubRegistration:
         self._waker = waker
         self._has_callbacks = has_callbacks
         self._loop: Any = None
+        #: Whether an event loop serves the delivery loop.
+        self.attached = False
         self._on_tick: Callable[[], None] | None = None
         self._timer: Any = None
         #: name -> (file descriptor, generation of the wire's connection)
@@ -39,14 +41,9 @@ class HubRegistration:
         #: When a timer of the loop ends its sleep, on the monotonic clock, in seconds.
         self._wakes_at = math.inf
 
-    @property
-    def attached(self) -> bool:
-        """Whether the delivery_loop is served by a loop."""
-        return self._loop is not None
-
     def attach(self, loop: Any, on_tick: Callable[[], None], on_timer: Callable[[], None]) -> None:
         """Be served by `loop`: `on_tick` before it sleeps, `on_timer` every `TIMER_S`."""
-        self._loop = loop
+        self._loop, self.attached = loop, True
         self._timers_ahead = 0
         self._wakes_at = math.inf
         self._on_tick = on_tick
@@ -57,6 +54,7 @@ class HubRegistration:
     def detach(self) -> None:
         """Be served by no loop any more."""
         loop, self._loop = self._loop, None
+        self.attached = False
         loop.on_tick.discard(self._on_tick)
         for descriptor in {self._waker.fileno(), *(descriptor for descriptor, _ in self._registered.values())}:
             loop.remove(descriptor)
@@ -66,6 +64,7 @@ class HubRegistration:
     def forked(self) -> None:
         """Forget the loop, in a child, without a call to it: its descriptors may be shared with the parent's."""
         self._loop = self._timer = None
+        self.attached = False
         self._registered.clear()
 
     # -- its turns --------------------------------------------------------------------------------------------------------

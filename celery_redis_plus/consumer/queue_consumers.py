@@ -206,7 +206,7 @@ class QueueConsumers:
 
     def next_request(self, credit: int) -> FetchRequest:
         """Return the request for up to `credit` messages that is made next."""
-        queues = self.order.next_queues(few=self._restricted_queues.has_rules)
+        queues = self.order.next_queues(few=bool(self._restricted_queues.names))
         unacked = self._count_unacked(queues) if credit > 1 else ()
         return FetchRequest(queues, credit, self.order.share, unacked, self.candidates, self.consumers)
 
@@ -284,7 +284,7 @@ class QueueConsumers:
         """Deliver the first buffered message; return how many entries that has added to Celery's timer."""
         unacked = self.buffer[0]
         queue = unacked.queue
-        if not self._may_deliver(queue):
+        if queue in self._restricted_queues.names and not self._may_deliver(queue):
             return 0
         if not self._still_ours(unacked):
             self.buffer.popleft()
@@ -317,7 +317,7 @@ class QueueConsumers:
         return headers
 
     def _may_deliver(self, queue: str) -> bool:
-        """Return whether what is claimed from `queue` may be delivered; if not, it has been released."""
+        """Return whether what is claimed from a queue with rules may be delivered; if not, it has been released."""
         consumer = self.consumers.get(queue)
         result = None if consumer is None else self._restricted_queues.check_active(consumer)
         if result is None:

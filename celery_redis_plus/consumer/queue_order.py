@@ -23,6 +23,8 @@ class QueueOrder:
     def __init__(self, strategy: str, consumed: Mapping[str, Any]) -> None:
         """Order the queues in `consumed`, which the caller keeps up to date, by the option `queue_order_strategy`."""
         self._strategy = strategy
+        #: Whether a claim splits its credit among the queues.
+        self.share = strategy == "round_robin"
         self._consumed = consumed
         #: Queues with a reason to claim from.
         self.candidates: dict[str, None] = {}
@@ -33,11 +35,6 @@ class QueueOrder:
         self._servings = 0
         #: How many messages the channel's last claim brought.
         self.brought = 0
-
-    @property
-    def share(self) -> bool:
-        """Whether a claim splits its credit among the queues."""
-        return self._strategy == "round_robin"
 
     def next_queues(self, *, few: bool) -> list[str]:
         """Return the queues that the next claim asks, in order: those with a reason, and some others in turn.

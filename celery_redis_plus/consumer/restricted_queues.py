@@ -36,8 +36,8 @@ class RestrictedQueues:
     def __init__(self, connection: BrokerConnection) -> None:
         """Claim with the commands of `connection`."""
         self._connection = connection
-        #: Queues that had rules when they were last asked.
-        self._restricted: set[str] = set()
+        #: Queues that had rules when they were last asked: a claim from each of them is a call of its own.
+        self.names: set[str] = set()
         #: Of those the ones in which consumers have priorities.
         self._prioritized: set[str] = set()
         #: Consumer -> how often the active consumer had changed when it last claimed.
@@ -48,17 +48,12 @@ class RestrictedQueues:
     def note(self, queue: str, *, restricted: bool) -> None:
         """Remember whether the queue has rules."""
         if restricted:
-            self._restricted.add(queue)
-
-    @property
-    def has_rules(self) -> bool:
-        """Whether a queue is known that has rules: each of these takes a call of its own."""
-        return bool(self._restricted)
+            self.names.add(queue)
 
     def claim(self, request: FetchRequest) -> FetchResult:
         """Claim what is requested. Raises as `ClaimCommands.claim` does."""
         result = FetchResult()
-        if len(request.queues) <= MAX_QUEUES and self._restricted.isdisjoint(request.queues):
+        if len(request.queues) <= MAX_QUEUES and self.names.isdisjoint(request.queues):
             self._claim_plain(result, request.queues, request.credit, request.unacked, share=request.share)
         else:
             self._claim_in_parts(result, request)
@@ -80,7 +75,7 @@ class RestrictedQueues:
             share = ceil(open_credit * len(names) / left) if request.share else open_credit
             left -= len(names)
             before = len(result.messages)
-            if names[0] in self._restricted:
+            if names[0] in self.names:
                 self._claim_restricted(result, request.consumers[names[0]], share, open_credit)
             else:
                 self._claim_plain(result, names, share, unacked if share > 1 else (), share=request.share)
@@ -88,7 +83,7 @@ class RestrictedQueues:
 
     def _parts(self, queues: Sequence[str]) -> Iterator[Sequence[str]]:
         """Split queues, in their order, into what one call can take."""
-        for restricted, group in groupby(queues, self._restricted.__contains__):
+        for restricted, group in groupby(queues, self.names.__contains__):
             names = list(group)
             size = 1 if restricted else MAX_QUEUES
             for start in range(0, len(names), size):
@@ -102,7 +97,7 @@ class RestrictedQueues:
     def _add(self, result: FetchResult, batch: Batch) -> None:
         """Add what a claim of plain queues brought, and remember which of them have rules; they are asked again."""
         if batch.restricted:
-            self._restricted.update(batch.restricted)
+            self.names.update(batch.restricted)
         result.messages.extend(batch.messages)
         result.more.extend(batch.more)
         result.more.extend(batch.restricted)
@@ -118,7 +113,7 @@ class RestrictedQueues:
             redis.exceptions.ConnectionError: the connection failed.
         """
         queues, credit = request.queues, request.credit
-        if self._prioritized or not self._restricted.isdisjoint(queues):
+        if self._prioritized or not self.names.isdisjoint(queues):
             return None
         names = queues[:MAX_QUEUES]
         if request.share:
@@ -147,7 +142,7 @@ class RestrictedQueues:
         if reply.state is State.OK:
             self._confirmed_at[consumer.id] = asked_at
         elif reply.state is State.PLAIN:
-            self._restricted.discard(queue)
+            self.names.discard(queue)
         elif reply.state is State.PAUSED:
             # The maintenance task logs it.
             connection.service.consumer_heartbeats.run_soon()
@@ -185,7 +180,7 @@ class RestrictedQueues:
         A single active consumer asks once more when it has not heard for long that it is the one: while it was frozen, another
         may have taken its place, and begun with the same messages.
         """
-        if consumer.queue not in self._restricted:
+        if consumer.queue not in self.names:
             return None
         declared = self._connection.queues.arguments(consumer.queue)
         if declared is None or not declared.single_active:

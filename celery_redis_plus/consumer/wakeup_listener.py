@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
-    from celery_redis_plus.consumer.fetch_policy import FetchPolicy
+    from celery_redis_plus.consumer.fetcher import FetchPolicy
     from celery_redis_plus.consumer.queue_consumers import QueueConsumers
 
 

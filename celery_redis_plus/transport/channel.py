@@ -10,6 +10,7 @@ from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 
+from celery_redis_plus.broker.consumers.unacked import Settlement
 from celery_redis_plus.broker.publishing.publish_batch import BatchPublisher
 from celery_redis_plus.connection import forks
 from celery_redis_plus.consumer.channel_consumers import ChannelConsumers
@@ -237,11 +238,11 @@ class Channel(virtual.Channel):
         Works on a closed channel too: a task that outlived its connection is settled all the same.
         """
         for tag in self.qos.up_to(delivery_tag) if multiple else (delivery_tag,):
-            self.qos.ack(tag)
+            self.qos.settle(tag, Settlement.ACK)
 
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Settle a message that was not done: with `requeue` back in place, else to the queue's dead letters."""
-        self.qos.reject(delivery_tag, requeue=requeue)
+        self.qos.settle(delivery_tag, Settlement.REQUEUE if requeue else Settlement.REJECT)
 
     @amqp_method
     def basic_recover(self, requeue: bool = False) -> None:

@@ -37,7 +37,7 @@ class Message(base.Message):
 
     def begin(self) -> None:
         """Note that the work on it begins: the server is told where a delivery of it failed before. From any thread."""
-        if self._unacked is not None:
+        if self._unacked is not None and self._unacked.failed_before:
             self.channel.session.acknowledger.begin(self._unacked)
 
     def note_outcome(self, reason: str, failure: Failure | None = None) -> None:

@@ -72,13 +72,14 @@ class QoS(virtual.QoS):
 
     def ack(self, delivery_tag: str) -> None:
         """Settle a message as done; unknown tags, and second acks, change nothing."""
-        self._settle(delivery_tag, Settlement.ACK)
+        self.settle(delivery_tag, Settlement.ACK)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Settle a message that was not done: back to its place, or to the dead letters."""
-        self._settle(delivery_tag, Settlement.REQUEUE if requeue else Settlement.REJECT)
+        self.settle(delivery_tag, Settlement.REQUEUE if requeue else Settlement.REJECT)
 
-    def _settle(self, tag: str, settlement: Settlement) -> None:
+    def settle(self, tag: str, settlement: Settlement) -> None:
+        """Settle a message or a broadcast; unknown tags, and second settlements, change nothing."""
         delivered = self._delivered.pop(tag, None)
         session, service = self._session, self._session.service
         unacked = service.unacked_messages.settle(tag, settlement)

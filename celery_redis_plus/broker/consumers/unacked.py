@@ -175,31 +175,26 @@ class UnackedMessages:
         A message that this process holds already was recovered while it was being worked on: its new claim is adopted. One that
         it has given back is back on the server, whether or not the answer to that was read: it is delivered anew.
         """
+        fresh: list[UnackedMessage] = []
         with self._lock:
             if session in self._gone:
                 # Its reply was read while another thread found the session broken: the server gives them back, or has.
-                return []
-            return self._add(messages, session, asked_at)
-
-    def _add(self, messages: Iterable[Claimed], session: str, asked_at: float) -> list[UnackedMessage]:
-        fresh = []
-        for message in messages:
-            known = self._unacked.get(message.tag)
-            if known is None and message.tag in self._finished:
-                self._ack_again(message, session)
-            elif known is None or known.given_back:
-                unacked = UnackedMessage(message.tag, message.queue, message.claim, session, message, confirmed_at=asked_at)
-                unacked.failed_before = message.failures > 0
-                self._unacked[message.tag] = unacked
-                fresh.append(unacked)
-            else:
-                known.claim = message.claim
-                known.session = session
-                known.lease_lost = False
-                known.confirmed_at = asked_at
-                if known.state is DeliveryState.BUFFERED:
-                    known.content = message
-                    fresh.append(known)
+                return fresh
+            for message in messages:
+                known = self._unacked.get(message.tag)
+                if known is None and message.tag in self._finished:
+                    self._ack_again(message, session)
+                elif known is None or known.given_back:
+                    unacked = UnackedMessage(message.tag, message.queue, message.claim, session, message, confirmed_at=asked_at)
+                    unacked.failed_before = message.failures > 0
+                    self._unacked[message.tag] = unacked
+                    fresh.append(unacked)
+                else:
+                    known.claim, known.session, known.confirmed_at = message.claim, session, asked_at
+                    known.lease_lost = False
+                    if known.state is DeliveryState.BUFFERED:
+                        known.content = message
+                        fresh.append(known)
         return fresh
 
     def _ack_again(self, message: Claimed, session: str) -> None:
