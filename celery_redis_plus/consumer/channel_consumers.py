@@ -12,9 +12,8 @@ from celery_redis_plus.errors import ResourceLocked
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import UnackedMessage
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
     from celery_redis_plus.consumer.credit import Credit
-    from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
+    from celery_redis_plus.consumer.server_consumer import ServerConsumer
     from celery_redis_plus.stored_message import Claimed
 
 
@@ -23,8 +22,7 @@ class ChannelConsumers:
 
     def __init__(
         self,
-        connection: BrokerConnection,
-        delivery_loop: DeliveryLoop,
+        server: ServerConsumer,
         credit: Credit,
         *,
         decode: Callable[[Claimed], Payload],
@@ -33,24 +31,21 @@ class ChannelConsumers:
         """Consume nothing yet.
 
         Args:
-            connection: the connections to the broker.
-            delivery_loop: delivers to the consumers.
+            server: claims for the consumers, and delivers to them.
             credit: the channel's prefetch limit, and what it has delivered.
             decode: makes a payload of a message; raises one of `UNREADABLE` where it cannot.
             decode_broadcast: the same for a stream's entry.
         """
-        self._connection = connection
-        self._loop = delivery_loop
+        connection = self._connection = server.connection
+        self._server = server
         self._credit = credit
-        self.queues = QueueConsumers(
-            connection, delivery_loop.restricted_queues, credit, decode=decode, on_end=self._ended_by_server
-        )
+        self.queues = QueueConsumers(connection, server.restricted_queues, credit, decode=decode, on_end=self._ended_by_server)
         self.fanout = FanoutConsumer(connection, credit, self.queues.consumed, decode=decode_broadcast)
         #: consumer tag -> queue
         self._queue_of: dict[str, str] = {}
         #: Queues that were asked for single messages.
         self._asked: set[str] = set()
-        delivery_loop.add(self.queues)
+        server.consumers.append(self.queues)
 
     def consume(
         self, queue: str, tag: str, deliver: Deliver, *, priority: int, exclusive: bool, no_ack: bool
@@ -72,12 +67,12 @@ class ChannelConsumers:
             return
         if not self._connection.broken:
             # Its messages go back with the others.
-            self._loop.fetcher.pending.finish()
+            self._server.fetcher.pending.finish()
         if queue not in self.queues.consumed:
             # The reply told that the queue belongs to another connection.
             return
         self.queues.end(queue)
-        if not self._connection.broken and not self._loop.consumes(queue):
+        if not self._connection.broken and not self._server.consumes(queue):
             self._leave_queue(queue)
 
     def get(self, queue: str) -> tuple[Payload, UnackedMessage] | None:
@@ -121,11 +116,11 @@ class ChannelConsumers:
 
     def close(self) -> None:
         """Give back what will not be settled any more. Raises as `CommandConnection.call` does."""
-        self._loop.discard(self.queues)
+        self._server.discard(self.queues)
         if self._connection.broken:
             self.abandon()
         else:
-            self._loop.fetcher.pending.finish()
+            self._server.fetcher.pending.finish()
             self._leave()
 
     def _leave(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ TIMER_S = 2.0
 class HubRegistration:
     """What one delivery_loop has registered with a kombu Hub, and how it makes the Hub turn again."""
 
-    def __init__(self, waker: Waker, has_callbacks: Callable[[Any], bool]) -> None:
+    def __init__(self, wakers: Sequence[Waker], has_callbacks: Callable[[Any], bool]) -> None:
         """Take part in no loop yet.
 
         Args:
-            waker: wakes the loop.
+            wakers: each of them wakes the loop.
             has_callbacks: tells whether a loop has callbacks to call in its next turn.
         """
-        self._waker = waker
+        self._wakers = wakers
         self._has_callbacks = has_callbacks
         self._loop: Any = None
         #: Whether an event loop serves the delivery loop.
@@ -48,7 +48,8 @@ class HubRegistration:
         self._wakes_at = math.inf
         self._on_tick = on_tick
         loop.on_tick.add(on_tick)
-        loop.add_reader(self._waker.fileno(), self._woken_up)
+        for waker in self._wakers:
+            loop.add_reader(waker.fileno(), self._woken_up)
         self._timer = loop.call_repeatedly(TIMER_S, on_timer)
 
     def detach(self) -> None:
@@ -56,7 +57,8 @@ class HubRegistration:
         loop, self._loop = self._loop, None
         self.attached = False
         loop.on_tick.discard(self._on_tick)
-        for descriptor in {self._waker.fileno(), *(descriptor for descriptor, _ in self._registered.values())}:
+        wakers = (waker.fileno() for waker in self._wakers)
+        for descriptor in {*wakers, *(descriptor for descriptor, _ in self._registered.values())}:
             loop.remove(descriptor)
         self._registered.clear()
         self._timer.cancel()
@@ -92,7 +94,11 @@ class HubRegistration:
         if at < self._wakes_at:
             self._wakes_at = at
             self._loop.call_later(seconds, self._slept)
-            self._waker.wake()
+            self.wake()
+
+    def wake(self) -> None:
+        """Have the loop turn again at once."""
+        self._wakers[0].wake()
 
     def _slept(self) -> None:
         self._wakes_at = math.inf

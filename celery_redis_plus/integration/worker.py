@@ -77,7 +77,7 @@ class BrokerStep(bootsteps.StartStopStep):
         install_lease_guard(parent)
         begin_in_pool(parent)
         transport.session.claim_commands.worker = parent.hostname
-        transport.delivery_loop.fetcher.pool_is_concurrent = not isinstance(parent.pool, solo.TaskPool)
+        transport.delivery_loop.set_pool(concurrent=not isinstance(parent.pool, solo.TaskPool))
         install_inspect()
         self._service = transport.session.service
         self._service.revoke_expired(ExpiredTaskRevoker(parent, transport.session).wake)

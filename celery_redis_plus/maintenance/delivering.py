@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 
 
 class Delivering:
@@ -14,17 +13,8 @@ class Delivering:
         """Start with none."""
         self._sessions: dict[int, list[str]] = {}
 
-    @contextmanager
-    def of(self, session: str) -> Iterator[None]:
-        """Note that this thread delivers messages of `session`."""
-        self.begin(session)
-        try:
-            yield
-        finally:
-            self.end()
-
     def begin(self, session: str) -> None:
-        """Do what `of` does at its beginning; a context manager a message would cost as much as a message."""
+        """Note that this thread delivers messages of `session`. No context manager: it would cost as much as a message."""
         thread = threading.get_ident()
         sessions = self._sessions.get(thread)
         if sessions is None:
@@ -33,7 +23,7 @@ class Delivering:
             sessions.append(session)
 
     def end(self) -> None:
-        """Do what `of` does at its end."""
+        """End what `begin` began last in this thread."""
         thread = threading.get_ident()
         sessions = self._sessions[thread]
         sessions.pop()

@@ -66,7 +66,7 @@ class Channel(virtual.Channel):
         self.client = _Socket(session.commands)
         self.subclient = _Socket(session.wakeup_connection)
         self._consumed = ChannelConsumers(
-            session, self.delivery_loop, self.qos, decode=payload_of, decode_broadcast=broadcast_payload
+            self.delivery_loop.servers[0], self.qos, decode=payload_of, decode_broadcast=broadcast_payload
         )
         self.queue_consumers, self.fanout_consumer = self._consumed.queues, self._consumed.fanout
         self._publisher = ExchangePublisher(session)

@@ -100,7 +100,9 @@ class QoS(virtual.QoS):
             session.acknowledger.post(unacked, settlement)
             # The consumer sleeps in poll, perhaps for want of the credit that this settlement has freed.
             session.waker.wake()
-        elif settlement is not Settlement.ACK or not delivery_loop.keep(unacked):
+        elif settlement is Settlement.ACK and delivery_loop.may_batch_ack(service, unacked.queue):
+            session.acknowledger.batch_ack(unacked)
+        else:
             session.acknowledger.post(unacked, settlement)
 
     def _settle_broadcast(self, unacked: Unacked | None, settlement: Settlement) -> None:

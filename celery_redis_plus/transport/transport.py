@@ -98,7 +98,7 @@ class Transport(virtual.Transport):
             # kombu replaces a broken connection without closing it; nothing of it may stay in an event loop.
             self.delivery_loop.detach()
         self.session = session
-        self.delivery_loop = DeliveryLoop(session, HUB_READY.of)
+        self.delivery_loop = DeliveryLoop([session], HUB_READY.of)
         self._connected = True
         return self
 

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from celery_redis_plus.consumer import delivery_loop
+from celery_redis_plus.consumer import delivery_loop, server_consumer
 from tests.integration.fanout.conftest import news, send
 from tests.support.inbox import Inbox, publish
 from tests.support.waiting import wait_until
 
-FEW = delivery_loop.BROADCASTS_IN_A_ROW
+FEW = server_consumer.BROADCASTS_IN_A_ROW
 
 
 @pytest.fixture(autouse=True)

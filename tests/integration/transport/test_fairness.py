@@ -127,8 +127,8 @@ def test_a_claim_whose_reply_is_read_later_is_fair_too(connect, loop, prefetch, 
 
         inbox.consumer.on_message = take
     running = loop(connection)
-    connection.transport.delivery_loop.fetcher.pool_is_concurrent = True
-    ahead = connection.transport.delivery_loop.fetcher.pending
+    connection.transport.delivery_loop.servers[0].fetcher.pool_is_concurrent = True
+    ahead = connection.transport.delivery_loop.servers[0].fetcher.pending
     posted = []
 
     def ack_later():

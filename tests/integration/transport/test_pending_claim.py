@@ -13,7 +13,7 @@ from tests.support.waiting import wait_until
 
 
 def ahead_of(inbox):
-    return inbox.connection.transport.delivery_loop.fetcher.pending
+    return inbox.connection.transport.delivery_loop.servers[0].fetcher.pending
 
 
 def sizes_of(publisher):
@@ -28,7 +28,7 @@ def busy(connect, loop):
     declare(publisher, "q")
     inbox = Inbox(connection.channel(), "q", prefetch=10, ack=False)
     running = loop(connection)
-    connection.transport.delivery_loop.fetcher.pool_is_concurrent = True
+    connection.transport.delivery_loop.servers[0].fetcher.pool_is_concurrent = True
     publish(publisher, "q", "in work")
     running.run(lambda: len(inbox.messages) == 1)
     publish(publisher, "q", "claimed")
@@ -43,7 +43,7 @@ def test_messages_are_delivered_in_order(connect, loop, prefetch):
     publish(publisher, "q", *range(300))
     inbox = Inbox(connection.channel(), "q", prefetch=prefetch, ack=False)
     running = loop(connection)
-    connection.transport.delivery_loop.fetcher.pool_is_concurrent = True
+    connection.transport.delivery_loop.servers[0].fetcher.pool_is_concurrent = True
     seen_out = []
 
     def ack_later():
@@ -70,7 +70,7 @@ def test_a_bell_that_rings_while_it_is_out_is_heard(connect, loop):
     connection, publisher = connect(polling_interval=30), connect().channel()
     inbox = Inbox(connection.channel(), "q", prefetch=10, ack=False)
     running = loop(connection)
-    connection.transport.delivery_loop.fetcher.pool_is_concurrent = True
+    connection.transport.delivery_loop.servers[0].fetcher.pool_is_concurrent = True
     publish(publisher, "q", "in work")
     running.run(lambda: len(inbox.messages) == 1 and connection.transport.session.waiter.waiting)
     inbox.channel.queue_consumers.recheck_all()
@@ -117,7 +117,7 @@ def test_a_server_that_does_not_answer_it_is_given_up(connect, loop, server):
         connection = connect(proxy.url(), socket_timeout=1)
         inbox = Inbox(connection.channel(), "q", prefetch=10, ack=False)
         running = loop(connection)
-        connection.transport.delivery_loop.fetcher.pool_is_concurrent = True
+        connection.transport.delivery_loop.servers[0].fetcher.pool_is_concurrent = True
         publish(publisher, "q", "in work")
         running.run(lambda: len(inbox.messages) == 1)
         proxy.lose_replies()

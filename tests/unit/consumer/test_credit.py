@@ -102,7 +102,7 @@ def test_a_buffered_message_whose_lease_is_lost_is_not_delivered(consuming):
     world = consuming()
     world.broker.publish("q", *"ab")
     world.channel("q", prefetch=2)
-    world.loop.fetcher.claim()
+    world.loop.servers[0].fetcher.claim()
     world.unacked.mark_lease_lost("a", 1)
     assert world.drain() == ["b"]
     assert world.unacked.tags() == ["b"]

@@ -1,0 +1,240 @@
+"""The consuming side of one server: one wait for wakeups, one read of streams, one claim at a time, for all its channels."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from redis.exceptions import RedisError
+
+from celery_redis_plus import clock
+from celery_redis_plus.connection.poll import several_may_wait
+from celery_redis_plus.consumer.fetcher import Fetcher, FetchPolicy
+from celery_redis_plus.consumer.restricted_queues import RestrictedQueues
+from celery_redis_plus.consumer.wakeup_listener import WakeupListener
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.hub_registration import HubRegistration
+    from celery_redis_plus.consumer.queue_consumers import QueueConsumers
+
+#: Broadcasts that are delivered in a row while messages may wait in queues.
+BROADCASTS_IN_A_ROW = 32
+#: Messages that are delivered in a row before broadcasts are checked.
+MESSAGES_IN_A_ROW = 32
+#: Seconds; what a channel looks at later than this waits for a turn that comes anyway.
+LONG_RECHECK_S = 2.5
+
+
+class ServerConsumer:
+    """What a delivery loop does on one server."""
+
+    def __init__(self, connection: BrokerConnection, hub: HubRegistration) -> None:
+        """Consume over `connection`; `hub` makes the event loop turn again."""
+        self.connection = connection
+        self._hub = hub
+        #: Those of the channels.
+        self.consumers: list[QueueConsumers] = []
+        self._policy = FetchPolicy(connection.options, hub)
+        self.restricted_queues = RestrictedQueues(connection)
+        self._wakeups = WakeupListener(connection, self.consumers, self._policy)
+        self.fetcher = Fetcher(connection, self.restricted_queues, self.consumers, self._policy, hub)
+        #: How many messages were delivered.
+        self.deliveries = 0
+        #: The place of the channel that delivers next.
+        self._next_channel = 0
+        self._broadcasts_in_a_row = 0
+        self._messages_in_a_row = 0
+        #: Under which the event loop knows its sockets.
+        self._names = tuple(f"{kind} {connection.id}" for kind in ("wakeups", "streams", "commands"))
+
+    def consumes(self, queue: str) -> bool:
+        """Return whether any of the consumers consumes `queue`."""
+        return any(queue in consumers.consumed for consumers in self.consumers)
+
+    def discard(self, consumers: QueueConsumers) -> None:
+        """Serve a channel's consumers no more."""
+        if consumers in self.consumers:
+            self.consumers.remove(consumers)
+
+    # -- deliveries -------------------------------------------------------------------------------------------------------
+
+    def deliver_one(self) -> bool:
+        """Deliver one broadcast or message; return whether there was one that could be."""
+        reader = self.connection.reader
+        if self._broadcasts_in_a_row < BROADCASTS_IN_A_ROW:
+            if reader.ready and self._deliver_broadcast():
+                return True
+        elif self.consumers:
+            # Queues have their turn: their wakeups were not read while broadcasts were delivered.
+            self._wakeups.start_wait()
+            self._wakeups.take()
+            self.fetcher.claim()
+        self._broadcasts_in_a_row = 0
+        if self._deliver_message():
+            self._messages_in_a_row += 1
+            if self._messages_in_a_row >= MESSAGES_IN_A_ROW:
+                self._messages_in_a_row = 0
+                self._start_stream_wait()
+                self.take_broadcasts()
+            return True
+        return bool(reader.ready) and self._deliver_broadcast()
+
+    def _deliver_broadcast(self) -> bool:
+        delivery = self.connection.reader.next()
+        if delivery is None:
+            return False
+        self._broadcasts_in_a_row += 1
+        entries = delivery[0].consumer.deliver_broadcast(delivery)
+        if entries:
+            self._hub.count_timer_entries(entries)
+        return True
+
+    def deliver_burst(self, until: float) -> None:
+        """Deliver more of the broadcasts that a read has brought, `until` then, and while queues need not wait for it."""
+        connection = self.connection
+        active_tasks = connection.service.active_tasks
+        while 0 < self._broadcasts_in_a_row < BROADCASTS_IN_A_ROW and time.monotonic() < until:
+            if connection.broken or (active_tasks is not None and active_tasks.stop_requested()) or not self._deliver_broadcast():
+                return
+
+    def _deliver_message(self) -> bool:
+        everyone = self.consumers
+        if len(everyone) > 1 and self.fetcher.due:
+            self.fetcher.claim()
+        for number in range(self._next_channel, self._next_channel + len(everyone)):
+            consumers = everyone[number % len(everyone)]
+            if consumers.buffer and consumers.credit.can_consume():
+                self.deliveries += 1
+                self._next_channel = number % len(everyone) + 1
+                self.connection.acknowledger.flush_due()
+                entries = consumers.deliver_next()
+                if entries:
+                    self._hub.count_timer_entries(entries)
+                return True
+        return False
+
+    # -- waiting ----------------------------------------------------------------------------------------------------------
+
+    def start_waits(self, *, wakeups: bool = True) -> None:
+        """Block on the streams, and on the wakeups if wanted, unless a pending call covers them already."""
+        if wakeups:
+            self._wakeups.start_wait()
+        self._start_stream_wait()
+
+    def _start_stream_wait(self) -> None:
+        reader = self.connection.reader
+        if reader.wants:
+            rest_s = reader.rest_s()
+            if not rest_s:
+                reader.start_wait()
+            elif self._hub.attached:
+                self._hub.wake_in(rest_s)
+
+    def take_broadcasts(self) -> bool:
+        """Read an ended read of the streams; return whether there may be something to deliver now."""
+        reader = self.connection.reader
+        if not reader.arrived():
+            return reader.apply_changes()
+        reader.take()
+        return True
+
+    def recheck_in_s(self) -> float:
+        """Return the seconds until a channel has to look at a queue by itself; infinity where none has to."""
+        at = min((at for consumers in self.consumers for at in consumers.recheck_at.values()), default=math.inf)
+        return max(0.0, at - clock.now_s())
+
+    def wait_at_most_s(self) -> float:
+        """Return for how many seconds there is nothing to do but to wait; infinity where nothing else is due."""
+        rests = (self.connection.reader.rest_s(), self._policy.delay_s())
+        return min(self.recheck_in_s(), *(rest_s or math.inf for rest_s in rests))
+
+    def descriptors(self) -> dict[str, int]:
+        """Return what to wait for, by name."""
+        connection = self.connection
+        found = {"waker": connection.waker.fileno()}
+        if connection.waiter.waiting:
+            found["wakeups"] = connection.wakeup_connection.fileno()
+        if connection.reader.waiting:
+            found["streams"] = connection.stream_connection.fileno()
+        if connection.commands.connected and several_may_wait():
+            found["commands"] = connection.commands.fileno()
+        return found
+
+    def read(self, descriptors: Mapping[str, int], readable: Collection[int]) -> None:
+        """Read what has come on those of the `descriptors` that are `readable`."""
+        connection = self.connection
+        if descriptors["waker"] in readable:
+            connection.waker.clear()
+        if descriptors.get("commands") in readable or (connection.commands.has_pending and not several_may_wait()):
+            connection.commands.read_ready()
+        # Asking each wire again whether it has something would cost two more system calls.
+        if descriptors.get("wakeups") in readable:
+            self._wakeups.take(wait=True)
+        if descriptors.get("streams") in readable and connection.reader.waiting:
+            connection.reader.take()
+
+    def begin_tick(self) -> None:
+        """Begin a turn of the event loop. Raises ServerUnreachable where the connection is broken."""
+        connection = self.connection
+        connection.check()
+        # Before the turn: what another thread settles from now on wakes the loop again.
+        connection.waker.clear()
+        connection.reader.apply_changes()
+
+    def end_tick(self, *, waits: bool) -> None:
+        """End a turn: send what is batched, and, with `waits`, block on what the event loop shall be woken by."""
+        connection = self.connection
+        if waits:
+            self.start_waits(wakeups=not self.fetcher.comes_anyway())
+            later_s = self.recheck_in_s()
+            if later_s < LONG_RECHECK_S:
+                self._hub.wake_in(later_s)
+        if not self.fetcher.pool_is_concurrent:
+            connection.acknowledger.flush()
+        else:
+            connection.acknowledger.flush_due()
+        connection.commands.flush()
+        self._listen()
+
+    def _listen(self) -> None:
+        """Have the event loop read what this server is about to send."""
+        connection, listen = self.connection, self._hub.listen
+        wakeups, streams, commands = self._names
+        listen(wakeups, connection.wakeup_connection, self._wakeups.take, wanted=bool(connection.waiter.waiting))
+        listen(streams, connection.stream_connection, self._take_streams, wanted=connection.reader.waiting)
+        wanted = self.fetcher.pending.out and connection.commands.connected
+        listen(commands, connection.commands, connection.commands.read_ready, wanted=wanted)
+
+    def _take_streams(self) -> None:
+        self.take_broadcasts()
+
+    def check(self) -> None:
+        """Look at what should have answered: a peer that went silent sends no end of file."""
+        connection = self.connection
+        if threading.get_ident() != connection.loop_thread:
+            # Celery 5.7 fires the loop's timers from another thread while its own waits for a prefork pool to end. It may wait in
+            # the handler of a signal (a cold shutdown) that met it within a call: then it has the lock, and waits for us.
+            if connection.commands.lock.acquire(blocking=False):
+                try:
+                    connection.acknowledger.flush()
+                    with suppress(RedisError, OSError):
+                        connection.commands.read_ready()
+                finally:
+                    connection.commands.lock.release()
+            return
+        self.check_overdue()
+        # Replies to acks are read with the next claim; where none comes, here. So is the end of the connection.
+        connection.commands.read_ready()
+        self.fetcher.pending.check()
+
+    def check_overdue(self) -> None:
+        """Read the waits that have ended, or should have: a peer that went silent sends no end of file."""
+        self.connection.service.check()
+        self._wakeups.take()
+        self.take_broadcasts()
