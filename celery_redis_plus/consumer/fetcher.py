@@ -14,11 +14,13 @@ from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED
 from celery_redis_plus.consumer.queue_order import IDLE_QUEUES
 
 if TYPE_CHECKING:
+    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
     from celery_redis_plus.consumer.fetch_request import FetchRequest
     from celery_redis_plus.consumer.hub_registration import HubRegistration
     from celery_redis_plus.consumer.queue_consumers import QueueConsumers
     from celery_redis_plus.consumer.restricted_queues import RestrictedQueues
+    from celery_redis_plus.keys import Keys
     from celery_redis_plus.options import Options
 
 #: Most messages of a claim, and in the buffer of a channel without a prefetch limit, where the options say nothing.
@@ -61,9 +63,12 @@ class FetchPolicy:
 class ConsumerRotation:
     """Which channel claims next."""
 
-    def __init__(self, connection: BrokerConnection, consumers: list[QueueConsumers], policy: FetchPolicy) -> None:
-        """Rotate `consumers`, which the caller keeps up to date."""
-        self._connection = connection
+    def __init__(
+        self, commands: CommandConnection, keys: Keys, consumers: list[QueueConsumers], policy: FetchPolicy
+    ) -> None:  # fmt: skip
+        """Rotate `consumers`, which the caller keeps up to date; ask over `commands` which queues have messages."""
+        self._commands = commands
+        self._keys = keys
         self._consumers = consumers
         self._policy = policy
         self._next = 0
@@ -99,10 +104,8 @@ class ConsumerRotation:
             for queue in other.order.idle(IDLE_QUEUES)
         ]
         if names:
-            ready = [self._connection.keys.queue(name).ready for name in names]
-            self._connection.commands.command_nowait(
-                "EXISTS", *ready, done=lambda reply, _: self._checked(names, reply), buffered=True
-            )
+            ready = [self._keys.queue(name).ready for name in names]
+            self._commands.command_nowait("EXISTS", *ready, done=lambda reply, _: self._checked(names, reply), buffered=True)
 
     def _checked(self, names: Sequence[str], reply: Any) -> None:
         # In whatever thread reads the reply.
@@ -201,7 +204,7 @@ class Fetcher:
         self._consumers = consumers
         self._policy = policy
         self._hub = hub
-        self._rotation = ConsumerRotation(connection, consumers, policy)
+        self._rotation = ConsumerRotation(connection.commands, connection.keys, consumers, policy)
         #: The claim that is on its way.
         self.pending = PendingClaim(connection, restricted_queues)
         #: Whether work goes on in other threads or processes, so that the loop is never kept from its ticks by it.

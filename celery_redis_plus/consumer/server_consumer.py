@@ -42,7 +42,7 @@ class ServerConsumer:
         self.consumers: list[QueueConsumers] = []
         self._policy = FetchPolicy(connection.options, hub)
         self.restricted_queues = RestrictedQueues(connection)
-        self._wakeups = WakeupListener(connection, self.consumers, self._policy)
+        self._wakeups = WakeupListener(connection.waiter, connection.waker, self.consumers, self._policy)
         self.fetcher = Fetcher(connection, self.restricted_queues, self.consumers, self._policy, hub)
         #: How many messages were delivered.
         self.deliveries = 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.broker.consumers.wakeup_waiter import WakeupWaiter
+    from celery_redis_plus.connection.waker import Waker
     from celery_redis_plus.consumer.fetcher import FetchPolicy
     from celery_redis_plus.consumer.queue_consumers import QueueConsumers
 
@@ -13,15 +14,23 @@ if TYPE_CHECKING:
 class WakeupListener:
     """The blocked call that waits for the wake-ups of all channels of a connection."""
 
-    def __init__(self, connection: BrokerConnection, consumers: list[QueueConsumers], policy: FetchPolicy) -> None:
-        """Wait for `consumers`, which the caller keeps up to date, as `policy` lets them claim."""
-        self._connection = connection
+    def __init__(self, waiter: WakeupWaiter, waker: Waker, consumers: list[QueueConsumers], policy: FetchPolicy) -> None:
+        """Wait for the wakeups of `consumers`, which the caller keeps up to date.
+
+        Args:
+            waiter: waits on the server.
+            waker: wakes the loop, where there is something to claim.
+            consumers: those of the channels.
+            policy: lets them claim.
+        """
+        self._waiter = waiter
+        self._waker = waker
         self._consumers = consumers
         self._policy = policy
 
     def start_wait(self) -> None:
         """Wait for the wake-ups of the queues for which there is credit, unless a call that covers them is out already."""
-        waiter = self._connection.waiter
+        waiter = self._waiter
         wanted = self._wanted()
         if wanted and not waiter.waiting:
             waiter.start_wait(wanted)
@@ -30,13 +39,13 @@ class WakeupListener:
             self.take(wait=True)
             if any(consumers.candidates for consumers in self._consumers):
                 # A wake-up came meanwhile: claim first.
-                self._connection.waker.wake()
+                self._waker.wake()
             else:
                 waiter.start_wait(wanted)
 
     def take(self, *, wait: bool = False) -> None:
         """Read an ended wait: a queue with a wake-up is a candidate; after a timeout every queue is."""
-        waiter = self._connection.waiter
+        waiter = self._waiter
         if not waiter.waiting or not (wait or waiter.arrived()):
             return
         wakeup = waiter.take()
