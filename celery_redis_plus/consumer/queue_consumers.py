@@ -297,7 +297,8 @@ class QueueConsumers:
         payload = self._read(unacked, begins=self.begins_at_delivery)
         # Only now: until it is delivered or gone, a release of the buffer has to find it.
         self.buffer.popleft()
-        if payload is None:
+        if payload is None or unacked.state is not DeliveryState.BUFFERED:
+            # It cannot be read, or another thread has found the connection broken meanwhile, and gives it back.
             return 0
         headers = self._note_delivered(unacked, payload)
         if queue in self._no_ack:

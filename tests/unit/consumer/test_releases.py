@@ -149,3 +149,14 @@ def test_a_delivered_message_is_known_to_kombus_quality_of_service_until_it_is_s
     world.ack("a")
     with pytest.raises(KeyError):
         channel.qos.get("a")
+
+
+def test_a_message_that_is_given_back_while_it_is_read_is_not_delivered(consuming):
+    world = consuming()
+    world.broker.publish("q", "a")
+    world.channel("q", prefetch=1)
+    world.loop.servers[0].fetcher.claim()
+    # Another thread finds the connection broken.
+    world.connection.acknowledger.begin = lambda unacked: world.unacked.abandon("me", {"q"})
+    assert world.drain() == []
+    assert [(one.tag, one.settlement) for one in world.unacked.take_deferred()] == [("a", Settlement.RELEASE_UNSEEN)]
