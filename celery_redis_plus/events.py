@@ -180,7 +180,7 @@ _TRANSITIONS = (
     Transition("promoted", (DELAYED,), READY, "Its delay is over."),
     Transition("claimed", (READY,), CLAIMED, "A worker took it."),
     Transition("recovered", (CLAIMED,), READY, "Its holder is gone: heartbeats stopped or the connection broke."),
-    Transition("requeued", (CLAIMED,), READY, "Put back in its place: handed back, or rejected with requeue."),
+    Transition("requeued", (CLAIMED,), READY, "Put back in its place: released, or rejected with requeue."),
     Transition(
         "retried",
         (CLAIMED,),

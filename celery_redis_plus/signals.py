@@ -16,11 +16,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """A subscriber missed broadcasts: the stream was cut beyond its cursor, or began anew.
+    """A subscriber missed broadcasts: the stream was trimmed beyond its cursor, or restarted.
 
     Attributes:
         queue, exchange: whose broadcasts.
-        count: how many; None where the stream began anew, so that nobody knows.
+        count: how many; None if the stream restarted, since the number is unknown then.
         after: id of the last entry before the gap, '0-0' where there was none.
         until: id of the first entry after it, '' where none has come yet.
     """

@@ -59,7 +59,7 @@ def move_finished(log: EventLog, queues: Sequence[str], folder: Path, *, reader:
 
     Raises:
         InvalidArgument: pyarrow is not installed.
-        EventsLost: a stream was deleted and begun anew since the last run.
+        EventsLost: a stream was deleted and started again since the last run.
     """
     check_installed()
     return {queue: _Mover(log, queue, folder / f"queue={quote(queue, safe='')}", reader).run() for queue in queues}

@@ -1,4 +1,4 @@
-"""Where a configured app's connections go: its own settings, in our schemes, read anew for each connection."""
+"""Resolves the URLs of a configured app's connections: its settings, in our schemes, read for each connection."""
 
 from __future__ import annotations
 

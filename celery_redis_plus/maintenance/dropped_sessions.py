@@ -20,7 +20,7 @@ MAX_WAITING_SESSIONS = 10_000
 
 
 class DroppedSessions:
-    """The maintenance task that gives back what dropped sessions held, and takes their consumers off the lists."""
+    """The maintenance task that releases the messages of dropped sessions, and removes their consumers."""
 
     def __init__(
         self,

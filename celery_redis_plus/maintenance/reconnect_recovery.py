@@ -42,7 +42,7 @@ class ReconnectRecovery:
         self._acknowledger = acknowledger
         self._check_at = 0.0
         self._rechecks: list[tuple[float, str, frozenset[str]]] = []
-        #: (session, queue, page, messages returned): remains of broken sessions that are being handed back.
+        #: (session, queue, page, messages returned): messages of broken sessions that are being released.
         self._returning: deque[tuple[str, str, bytes, int]] = deque()
         #: Broken sessions that are looked at for the first time, with their queues.
         self._under_way: dict[str, frozenset[str]] = {}

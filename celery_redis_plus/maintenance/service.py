@@ -344,7 +344,7 @@ class MaintenanceService:
         self._runner.run()
 
     def _note_id(self, queue: str, record_id: bytes) -> None:
-        """Read a queue's record anew where it is not the one that this process knows: it was deleted and declared again."""
+        """Read a queue's record again if it is not the one that this process knows: it was deleted and declared again."""
         known = self.knowledge.records.get(queue)
         if known is not None and known.id == record_id:
             return

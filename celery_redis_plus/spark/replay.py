@@ -123,7 +123,7 @@ def _send(sender: OnceSender, row: dict[str, Any], destination: Destination) -> 
     headers = {name: value for name, value in envelope["headers"].items() if not name.startswith(_OVER)}
     properties = {name: value for name, value in envelope["properties"].items() if name not in _OVER_PROPERTIES}
     if "retries" in headers:
-        # It begins anew: a message of a retry would stand beside the one before it.
+        # It starts as a first try: a retry's message would exist beside the earlier one.
         headers["retries"] = 0
     return sender.send(
         destination.queue or row["queue"],

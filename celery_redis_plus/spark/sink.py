@@ -112,7 +112,7 @@ class _TaskWriter:
         logger.info("%d rows sent, %d of them known already", sum(m.rows for m in done), sum(m.known for m in done))
 
     def abort(self, messages: Any, *batch: int) -> None:
-        """Do nothing: what was sent is known again when it is sent anew."""
+        """Do nothing: the broker refuses rows that are sent again."""
 
 
 class Writer(_TaskWriter, DataSourceWriter):

@@ -51,7 +51,7 @@ class Delivery:
         on_fork_in_child(self)
 
     def forked(self) -> None:
-        """Wait anew in a child, which has none of its parent's threads; the callbacks are the parent's."""
+        """Start waiting again in a child, which has no thread of its parent; the callbacks are the parent's."""
         over, self._over = self._over.is_set(), threading.Event()
         if over:
             self._over.set()

@@ -305,7 +305,7 @@ class UnackedMessages:
         ]
 
     def broken_sessions(self) -> dict[str, frozenset[str]]:
-        """Return the sessions whose remains on the server have not been handed back."""
+        """Return the broken sessions whose messages on the server are not released yet."""
         return dict(self._broken)
 
     def recovered(self, session: str) -> None:
@@ -349,7 +349,7 @@ class UnackedMessages:
         return list(self._unacked)
 
     def mark_lease_lost(self, tag: str, claim: int) -> UnackedMessage | None:
-        """Note that the server gave a message to another holder, unless that is known, or it was claimed anew."""
+        """Note that the server gave a message to another consumer, unless that is known, or it was claimed again."""
         unacked = self._unacked.get(tag)
         if unacked is None or unacked.claim != claim or unacked.state is DeliveryState.SETTLING or unacked.lease_lost:
             return None

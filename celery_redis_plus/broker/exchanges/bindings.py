@@ -175,7 +175,7 @@ class Bindings:
         return Check(self._commands, self._keys.binding(exchange), self._tables[exchange])
 
     def refresh(self, exchange: str) -> RoutingTable:
-        """Read the exchange's bindings anew. Where the server has lost them, declare again those that are known here."""
+        """Read the exchange's bindings again. If the server has lost them, declare those that this process knows."""
         record = self.record(exchange)
         # In this order: a flush after the look at the mark is noticed the next time.
         flushes = self._flushes_of(exchange)

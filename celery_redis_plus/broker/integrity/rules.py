@@ -32,9 +32,9 @@ RULES: dict[str, Rule] = {
     "no-headers": Rule("a large message has its body, and has lost its headers"),
     "wrong-fields": Rule(
         "a message's fields do not fit its place",
-        "what is too much is removed, a missing score is made anew; a claimed message without a holder is made ready",
+        "extra fields are removed, a missing score is computed; an unacked message without an owner is made ready",
     ),
-    "wrong-position": Rule("a score or a time is none that can be", "it is made anew"),
+    "wrong-position": Rule("a score or a time is impossible", "it is computed again"),
     "expires": Rule("a key of a lasting queue would expire", "the expiry is removed"),
     "never-expires": Rule("a key that should vanish by itself has no expiry", "it gets its expiry"),
     "no-expiry": Rule("a ready message has a TTL, and the list of expiries does not know it", "it is listed"),
@@ -45,7 +45,7 @@ RULES: dict[str, Rule] = {
     ),
     "no-record": Rule(
         "a lasting queue's record `meta` is gone",
-        "it is written anew as that of a plain lasting queue; the next application that declares the queue replaces it",
+        "it is written as that of a plain lasting queue; the next application that declares the queue replaces it",
     ),
     "unreadable-record": Rule("a queue's arguments cannot be read"),
     "newer-format": Rule("a queue was written by a newer version of this package; it was not looked into"),

@@ -23,7 +23,7 @@ class Counters:
 
     Attributes:
         published: messages that were put into it: by publishers, as dead letters of other queues, and replayed.
-        delivered: messages handed to consumers, each time anew, also those that came back unseen.
+        delivered: messages handed to consumers; each delivery counts, also of messages that were released unseen.
         acked: messages that left it because their work was done.
         nacked: rejections, with requeue or without, and recipients of tracked deliveries that did not answer in time.
         dead_lettered: messages that died in it, for whatever reason. expired: those whose time was over.
