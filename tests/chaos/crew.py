@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tests.chaos.history import Life
+from tests.support.judge.executions import Life
 
 if TYPE_CHECKING:
     from tests.support.proxy import Proxy

@@ -9,6 +9,12 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.judge import records
+from tests.support.judge.records import Record
+
+#: What an entry is in the record of a run.
+KINDS = {"start": records.START, "end": records.END, "reject": records.REQUEUED}
+
 VARIABLE = "CRP_CHAOS_LEDGER"
 
 
@@ -99,6 +105,21 @@ class Ledger:
         """Task -> how often it was carried to its end."""
         self.read()
         return self._counts["end"]
+
+    def records(self) -> list[Record]:
+        """Return what was read so far as the judge reads it."""
+        return [
+            Record(
+                KINDS[entry.event],
+                entry.tick,
+                # Plain consumers are in this process's session.
+                entry.pid if entry.worker == os.getsid(0) else entry.worker,
+                name=entry.task,
+                time=entry.time,
+                detail={"pid": entry.pid},
+            )
+            for entry in self.read()
+        ]
 
 
 def repeats(counts: Counter[str]) -> int:

@@ -10,10 +10,10 @@ from contextlib import ExitStack
 import pytest
 
 from tests.chaos.crew import Crew
-from tests.chaos.history import History, Verdict, count
 from tests.chaos.publishers import Publisher
 from tests.chaos.state import check_invariants, empty, leftovers, places
 from tests.chaos.storm import PARTITIONS, Storm
+from tests.support.judge.executions import Judgement, Verdict, count
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
@@ -153,7 +153,7 @@ def test_nothing_is_lost_whatever_fails(*, pool, full, seconds, start_server, le
             check_invariants(client)
             left = leftovers(client)
             dead = places(client, QUEUE)["dead"]
-    repeats = History(crew.lives, acks=PREFETCH).repeats(ledger.read())
+    repeats = Judgement(crew.lives, acks=PREFETCH).repeats(ledger.read())
     verdicts = count(repeats)
     figures(
         f"seed {seed}, {took_s:.0f} s, {len(names)} tasks published, {len(ledger.started())} executed, "

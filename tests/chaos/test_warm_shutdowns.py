@@ -6,9 +6,9 @@ import time
 import pytest
 
 from tests.chaos.crew import Member
-from tests.chaos.history import History, Verdict, count
 from tests.chaos.publishers import Publisher
 from tests.chaos.state import check_invariants, empty, leftovers, places
+from tests.support.judge.executions import Judgement, Verdict, count
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
@@ -59,7 +59,7 @@ def test_a_warm_shutdown_under_load_loses_and_repeats_nothing(
         assert member.stop() == 0
         check_invariants(client)
         assert leftovers(client) == []
-    verdicts = count(History(lives, acks=0).repeats(ledger.read()))
+    verdicts = count(Judgement(lives, acks=0).repeats(ledger.read()))
     figures(
         f"{rounds} warm shutdowns, {len(names)} tasks: lost {len(names - set(ledger.ended()))}, repeats "
         f"{sum(verdicts.values())}, of them results left unread in the pipe (prefork) {verdicts[Verdict.UNREAD_RESULT]}; "

@@ -1,4 +1,4 @@
-"""What was done to the workers of a run, and what their ledger makes of it: which repeats had to be, and which had not."""
+"""Runs of tasks: which repeats had to be, by what was done to the workers, and which had not."""
 
 from __future__ import annotations
 
@@ -8,10 +8,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from tests.support.judge.records import END, HEARD, KILLED, SILENT, START, STOPPED
 
 if TYPE_CHECKING:
-    from tests.chaos.ledger import Entry
+    from tests.support.judge.records import History
+    from tests.support.judge.rules import Rules
+
+
+class Entry(Protocol):
+    """The start or the end of a run; `worker` is the main process."""
+
+    event: str
+    task: str
+    pid: int
+    worker: int
+    tick: float
+
 
 #: Seconds between a signal and what the ledger says of it.
 SLACK_S = 0.05
@@ -38,7 +52,7 @@ class Verdict(Enum):
 
 @dataclass
 class Life:
-    """One worker process, from start to end. Times are ticks (see `ledger.Entry`)."""
+    """One worker process, from start to end. Times are ticks (see `records.Record`)."""
 
     name: str
     worker: int
@@ -93,8 +107,8 @@ def executions(entries: Iterable[Entry]) -> dict[str, list[Execution]]:
     return found
 
 
-class History:
-    """Judges the repeats of a run."""
+class Judgement:
+    """Passes a verdict on each repeat of a run."""
 
     def __init__(self, lives: Iterable[Life], *, acks: int) -> None:
         """Judge by `lives`; of a killed worker the last `acks` tasks that ended may run again."""
@@ -160,3 +174,41 @@ def count(repeats: Iterable[Repeat]) -> dict[Verdict, int]:
     """Return how often each verdict was passed."""
     counts = Counter(repeat.verdict for repeat in repeats)
     return {verdict: counts[verdict] for verdict in Verdict}
+
+
+class _Step(NamedTuple):
+    event: str
+    task: str
+    pid: int
+    worker: int
+    tick: float
+
+
+def repeats_of(history: History, rules: Rules) -> list[Repeat]:
+    """Return the repeats of a history; its deaths and silences decide on the verdicts."""
+    steps = [
+        _Step(record.kind, record.name, record.detail.get("pid", record.process), record.process, record.tick)
+        for record in history.of(START, END)
+    ]
+    return Judgement(lives_of(history), acks=rules.acks).repeats(steps)
+
+
+def lives_of(history: History) -> list[Life]:
+    """Return the life of each process that ran a task."""
+    lives = {process: Life(str(process), process) for process in {record.process for record in history.of(START)}}
+    since: dict[int, float] = {}
+    for record in history.of(KILLED, STOPPED, SILENT, HEARD):
+        life = lives.get(record.process)
+        if life is None:
+            continue
+        if record.kind == KILLED:
+            life.killed_at = record.tick
+        elif record.kind == STOPPED:
+            life.stopped_at = record.tick
+        elif record.kind == SILENT:
+            since.setdefault(record.process, record.tick)
+        else:
+            life.silent.append((since.pop(record.process, record.tick), record.tick))
+    for process, tick in since.items():
+        lives[process].silent.append((tick, float("inf")))
+    return list(lives.values())

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.chaos.history import History, Life, Verdict
 from tests.chaos.ledger import Entry
+from tests.support.judge.executions import Judgement, Life, Verdict
 
 
 def entries(task, worker, start, end):
@@ -13,7 +13,7 @@ def entries(task, worker, start, end):
 
 def verdict(life, end, again=30.0):
     """Of a task that `life` carried to its end at `end`, and that another worker ran again."""
-    history = History([life, Life("other", 2)], acks=8)
+    history = Judgement([life, Life("other", 2)], acks=8)
     (repeat,) = history.repeats(entries("t", 1, 5.0, end) + entries("t", 2, again, again + 1))
     return repeat.verdict
 

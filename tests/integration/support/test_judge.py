@@ -1,0 +1,236 @@
+"""Each promise is broken on purpose, by a changed script or client on a real server, and the judge names it."""
+
+import threading
+from contextlib import ExitStack, contextmanager
+from urllib.parse import urlsplit
+
+import kombu
+import pytest
+
+from celery_redis_plus import scripts
+from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.transport.qos import QoS
+from tests.support.clock import composed_with
+from tests.support.inbox import Inbox, drain_all
+from tests.support.judge.judging import assert_kept, judge
+from tests.support.judge.promises import (
+    at_least_once,
+    broadcasts,
+    deduplication,
+    delays,
+    limits,
+    one_holder,
+    order,
+    repeats,
+    single_active,
+)
+from tests.support.judge.recorder import VARIABLE, note, recording
+from tests.support.judge.records import DEPTH, DRAINED, History
+from tests.support.proxy import Proxy
+from tests.support.waiting import wait_until
+
+PLACES = {"waiting": ("queue", "delayed"), "unacked": ("messages_index",)}
+
+
+class Run:
+    """A recorded run on a server. Each connection counts as a process of its own: they share no record of unacked messages."""
+
+    def __init__(self, url, client, folder, stack):
+        self.url, self.client, self.folder, self.stack = url, client, folder, stack
+        self._connections = 0
+
+    def connection(self, url=""):
+        self._connections += 1
+        options = {"visibility_timeout": 60 + self._connections}
+        return self.stack.enter_context(kombu.Connection(url or self.url, transport_options=options))
+
+    def inbox(self, *queues, **options):
+        return Inbox(self.connection().channel(), *queues, **options)
+
+    def publish(self, *bodies, queue="q", arguments=None, connection=None, **properties):
+        producer = (connection or self.connection()).Producer()
+        entity = kombu.Queue(queue, durable=True, queue_arguments=arguments)
+        for body in bodies:
+            producer.publish(body, routing_key=queue, declare=[entity], **properties)
+            self.look(queue)
+
+    def look(self, queue="q"):
+        """Note how much is in each place of a queue."""
+        depth = {what: sum(self.client.zcard(f"{place}:{{{queue}}}") for place in places) for what, places in PLACES.items()}
+        note(DEPTH, queue=queue, detail=depth)
+        if not any(depth.values()):
+            note(DRAINED, queue=queue)
+
+    def history(self):
+        return History.read(self.folder)
+
+    def broken(self):
+        return {violation.promise for violation in judge(self.history())}
+
+
+@pytest.fixture
+def run(broker_url, redis_client, tmp_path, monkeypatch):
+    folder = tmp_path / "record"
+    folder.mkdir()
+    monkeypatch.setenv(VARIABLE, str(folder))
+    with recording(), ExitStack() as stack:
+        yield Run(broker_url, redis_client, folder, stack)
+
+
+@contextmanager
+def changed(path, old, new):
+    """Run the scripts with another text in one of their files."""
+    text = scripts._read(path)  # noqa: SLF001 - as tests/support/clock.py
+    assert old in text
+    with composed_with({path: text.replace(old, new, 1)}):
+        yield
+
+
+def durable(name, **arguments):
+    return kombu.Queue(
+        name, durable=True, queue_arguments={f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
+    )
+
+
+def test_a_run_without_a_change_breaks_no_promise(run):
+    bounded, single = durable("bounded", max_length=5, max_unacked=3), durable("single", single_active_consumer=True)
+    run.publish("a", "b", "c", queue="bounded", arguments=bounded.queue_arguments)
+    run.publish("s", queue="single", arguments=single.queue_arguments)
+    run.publish("soon", queue="later", headers={"x-delay": 200})
+    run.publish("one", "two", queue="once", headers={"x-deduplication-id": "d"})
+    inboxes = [run.inbox(bounded, single, "later", "once", prefetch=2) for _ in range(2)]
+    drain_all(inboxes, 6)
+    for queue in ("bounded", "single", "later", "once"):
+        wait_until(lambda queue=queue: not run.client.exists(f"messages_index:{{{queue}}}"))
+        run.look(queue)
+    history = run.history()
+    assert sorted(body for inbox in inboxes for body in inbox.bodies) == ["a", "b", "c", "one", "s", "soon"]
+    assert {"publish", "confirmed", "delivered", "acked", "declared", "depth", "drained"} <= {one.kind for one in history}
+    assert_kept(history)
+
+
+def test_a_publish_that_stores_nothing_is_a_loss(run):
+    stores = "redis.call('ZADD', ready, rank * PRIORITY_BAND + time, tag)"
+    with changed("include/store_ordinary.lua", stores, ""):
+        run.publish("m")
+        run.inbox("q").rest()
+        run.look()
+        assert run.broken() == {at_least_once.NAME}
+
+
+def test_a_claim_that_stands_in_no_index_is_a_loss(run):
+    writes = "if #claimed > 0 then redis.call('ZADD', index, unpack(claimed)) end"
+    with changed("include/claim_messages.lua", writes, ""):
+        run.publish("m")
+        inbox = run.inbox("q", ack=False)
+        inbox.drain(1)
+        inbox.channel.session.abandon()
+        run.inbox("q").rest()
+        run.look()
+        assert run.broken() == {at_least_once.NAME}
+
+
+def test_an_ack_that_is_dropped_is_a_repeat(run, monkeypatch):
+    settle = QoS._settle  # noqa: SLF001 - the patched client
+
+    def drop_acks(qos, tag, settlement):
+        if settlement is not Settlement.ACK:
+            settle(qos, tag, settlement)
+
+    monkeypatch.setattr(QoS, "_settle", drop_acks)
+    run.publish("m")
+    first = run.inbox("q")
+    first.drain(1)
+    first.channel.close()
+    run.inbox("q").drain(1)
+    assert run.broken() == {repeats.NAME}
+
+
+def test_a_claim_that_leaves_the_message_in_the_queue_makes_two_holders(run):
+    takes = "if passed > 0 then redis.call('ZREMRANGEBYRANK', ready, 0, passed - 1) end"
+    with changed("include/claim_messages.lua", takes, ""):
+        run.publish("m")
+        holder = run.inbox("q", ack=False, prefetch=1)
+        holder.drain(1)
+        run.inbox("q", ack=False, prefetch=1).drain(1)
+        assert run.broken() == {one_holder.NAME}
+
+
+def test_a_publish_with_the_wrong_score_breaks_the_order(run):
+    score = "rank * PRIORITY_BAND + time, tag"
+    with changed("include/store_ordinary.lua", score, "rank * PRIORITY_BAND + 9e12 - published, tag"):
+        run.publish("a", "b")
+        run.inbox("q").drain(2)
+        assert run.broken() == {order.NAME}
+
+
+def test_a_publish_that_counts_nothing_passes_the_limit(run):
+    with changed("publish_bounded.lua", "local fits = free > 0", "free = 9\nlocal fits = free > 0"):
+        run.publish("a", "b", "c", arguments={"x-max-length": 2, "x-overflow": "reject-publish"})
+        assert run.broken() == {limits.NAME}
+
+
+def test_claims_that_count_nothing_pass_the_limit_of_messages_in_work(run):
+    with changed("claim_restricted.lua", "'max_unacked'", "'nothing'"):
+        bounded = durable("q", max_unacked=1)
+        run.publish("a", "b", arguments=bounded.queue_arguments)
+        for inbox in [run.inbox(bounded, ack=False, prefetch=1) for _ in range(2)]:
+            inbox.drain(1)
+        run.look()
+        assert run.broken() == {limits.NAME}
+
+
+def test_two_active_consumers_are_not_single(run):
+    with changed("claim_restricted.lua", "if record[5] ~= me then return answer('standby', -1, false) end", ""):
+        single = durable("q", single_active_consumer=True)
+        inboxes = [run.inbox(single, prefetch=1, ack=False) for _ in range(2)]
+        run.publish("a", "b", arguments=single.queue_arguments)
+        drain_all(inboxes, 2, 4)
+        assert run.broken() == {single_active.NAME}
+
+
+def test_a_sweep_that_promotes_too_much_delivers_early(run):
+    due = "local due = due_in(queue.delayed)"
+    every = "local due = redis.call('ZRANGEBYSCORE', queue.delayed, '-inf', '+inf', 'LIMIT', 0, limit)"
+    with changed("sweep.lua", due, every):
+        inbox = run.inbox("q")
+        run.publish("in an hour", headers={"x-delay": 3_600_000})
+        run.publish("soon", headers={"x-delay": 100})
+        inbox.drain(2)
+        assert run.broken() == {delays.NAME}
+
+
+def test_a_publish_that_knows_no_ids_is_doubled(run):
+    with changed("include/deduplication.lua", "if not value then return false end", "do return false end"):
+        run.publish("one", "two", headers={"x-deduplication-id": "d"})
+        run.inbox("q").drain(2)
+        assert run.broken() == {deduplication.NAME}
+
+
+def test_a_retry_that_is_stored_again_is_doubled(run, server):
+    knows = "return tonumber(n) > tonumber(string.sub(last, 2)) and"
+    address = urlsplit(run.url)
+    with changed("include/idempotent_publish.lua", knows, "return true or"), Proxy(lambda: address.port) as proxy:
+        connection = run.connection(proxy.url(int(address.path.strip("/"))))
+        run.publish("first", connection=connection)
+        proxy.lose_replies()
+        publishing = threading.Thread(target=lambda: run.publish("m", connection=connection, retry=True))
+        publishing.start()
+        wait_until(lambda: run.client.zcard("queue:{q}") == 2)
+        proxy.heal()
+        proxy.reset()
+        publishing.join(5)
+        run.inbox("q").drain(3)
+        assert run.broken() == {deduplication.NAME}
+
+
+def test_a_broadcast_that_is_not_stored_is_a_gap(run):
+    appends = "local id = redis.pcall('XADD'"
+    with changed("publish_fanout.lua", appends, "local id = number == 2 and '0-1' or redis.pcall('XADD'"):
+        news = kombu.Exchange("news", "fanout", durable=True)
+        inbox = run.inbox(kombu.Queue("mine", news, durable=True))
+        producer = run.connection().Producer(exchange=news)
+        for number in range(3):
+            producer.publish(str(number))
+        inbox.drain(2)
+        assert run.broken() == {broadcasts.NAME}

@@ -1,0 +1,31 @@
+"""At least once: what the server has confirmed is delivered, and settled, before its queue is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tests.support.judge.records import ACKED, CONFIRMED, DRAINED, END, LEFT, PUBLISH, REJECTED, History
+from tests.support.judge.verdict import Violation, violation
+
+if TYPE_CHECKING:
+    from tests.support.judge.rules import Rules
+
+NAME = "at least once"
+
+
+def check(history: History, rules: Rules) -> Iterator[Violation]:
+    """Yield a violation for each confirmed message that was neither settled nor left when its queue was seen empty."""
+    drained = {record.queue: record for record in history.of(DRAINED)}
+    for publish in history.of(PUBLISH):
+        outcome = history.outcome(publish)
+        if outcome is None or outcome.kind != CONFIRMED or publish.detail.get("exchange") or publish.detail.get("dedup"):
+            continue
+        seen_empty = drained.get(publish.queue)
+        if seen_empty is None or seen_empty.tick < outcome.tick:
+            continue
+        records = history.of_message(publish.name)
+        settled = any(record.kind in {ACKED, REJECTED, END, LEFT} for record in records)
+        if not settled:
+            text = f"{publish.name!r} was confirmed, and is gone"
+            yield violation(NAME, text, *records, seen_empty)

@@ -1,0 +1,59 @@
+"""Deduplication: a publish makes one message, and none while another message stands for its deduplication id."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tests.support.judge.records import CONFIRMED, DELIVERED, PUBLISH, SETTLEMENTS, History, Record
+from tests.support.judge.verdict import Violation, violation
+
+if TYPE_CHECKING:
+    from tests.support.judge.rules import Rules
+
+NAME = "deduplication"
+
+
+def check(history: History, rules: Rules) -> Iterator[Violation]:
+    """Yield a violation for each name with more messages than publishes, and each id with two messages at a time."""
+    publishes: dict[str, list[Record]] = defaultdict(list)
+    ids: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for publish in history.of(PUBLISH):
+        if publish.detail.get("exchange"):
+            continue
+        publishes[publish.name].append(publish)
+        if publish.detail.get("dedup"):
+            ids[publish.queue, publish.detail["dedup"]].append(publish)
+    for name, made in publishes.items():
+        deliveries = {record.tag: record for record in history.by_name[name] if record.kind == DELIVERED}
+        if len(deliveries) > len(made):
+            text = f"{name!r} was published {len(made)} times, and is {len(deliveries)} messages"
+            yield violation(NAME, text, *made, *deliveries.values())
+    for (_, dedup), made in ids.items():
+        standing: Record | None = None
+        for publish in made:
+            came = next((record for record in history.by_name[publish.name] if record.kind == DELIVERED), None)
+            if came is None:
+                continue
+            if standing is not None and _stands(history, standing, publish):
+                text = f"{standing.name!r} stood for the id {dedup!r} when {publish.name!r} was stored"
+                yield violation(NAME, text, standing, history.outcome(standing), publish, came)
+            standing = publish
+
+
+def _stands(history: History, standing: Record, publish: Record) -> bool:
+    """Return whether a message certainly stood for its id during another one's publish."""
+    outcome, after = history.outcome(standing), history.outcome(publish)
+    if outcome is None or outcome.kind != CONFIRMED or outcome.tick > publish.tick or after is None:
+        return False
+    scope = standing.detail.get("scope", "ttl")
+    if scope == "ttl":
+        return publish.tick - outcome.tick < standing.detail.get(
+            "ttl_s", 86_400
+        ) and after.tick - outcome.tick < standing.detail.get("ttl_s", 86_400)
+    tags = {record.tag for record in history.by_name[standing.name] if record.tag}
+    ends = (DELIVERED,) if scope == "until-claimed" else SETTLEMENTS
+    over = [record.tick for tag in tags for record in history.by_tag[tag] if record.kind in ends]
+    # A claim comes before its delivery is on record.
+    return scope == "until-acked" and (not over or min(over) > after.tick)

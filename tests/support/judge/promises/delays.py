@@ -1,0 +1,25 @@
+"""Delays: nothing is delivered, or begun, before its eta."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.support.judge.records import DELIVERED, PUBLISH, START, History
+from tests.support.judge.rules import CLOCK_S, Rules
+from tests.support.judge.verdict import Violation, violation
+
+NAME = "nothing before its eta"
+
+
+def check(history: History, rules: Rules) -> Iterator[Violation]:
+    """Yield a violation for each message that came before its eta."""
+    first = {}
+    for publish in history.of(PUBLISH):
+        eta = publish.detail.get("eta", 0.0)
+        if publish.name not in first or eta < first[publish.name].detail.get("eta", 0.0):
+            first[publish.name] = publish
+    for record in history.of(DELIVERED, START):
+        publish = first.get(record.name)
+        early = 0 if publish is None else publish.detail.get("eta", 0.0) - CLOCK_S - record.time
+        if record.time and early > 0:
+            yield violation(NAME, f"{record.name!r} came {early:.3f} s before its eta", publish, record)

@@ -1,0 +1,38 @@
+"""Order: one consumer gets the messages of a priority in the order in which they were published, redeliveries aside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tests.support.judge.records import CONFIRMED, DELIVERED, PUBLISH, History, Record
+from tests.support.judge.verdict import Violation, violation
+
+if TYPE_CHECKING:
+    from tests.support.judge.rules import Rules
+
+NAME = "order within a priority"
+
+
+def check(history: History, rules: Rules) -> Iterator[Violation]:
+    """Yield a violation for each message that came behind one whose publish began after its own was confirmed."""
+    published: dict[str, tuple[Record, Record]] = {}
+    for publish in history.of(PUBLISH):
+        outcome = history.outcome(publish)
+        plain = not publish.detail.get("eta") and not publish.detail.get("exchange")
+        if outcome is not None and outcome.kind == CONFIRMED and plain:
+            # A name that is published again says nothing about order.
+            published[publish.name] = (publish, outcome) if publish.name not in published else (outcome, publish)
+    latest: dict[tuple[str, str, int], tuple[Record, Record]] = {}
+    for delivery in history.of(DELIVERED):
+        found = published.get(delivery.name)
+        if found is None or found[0].kind != PUBLISH or delivery.claim != 1 or delivery.redelivered:
+            continue
+        publish, confirmed = found
+        line = (delivery.session, delivery.queue, delivery.detail.get("priority", 0))
+        before = latest.get(line)
+        if before is not None and confirmed.tick < before[0].tick:
+            text = f"{delivery.name!r} was published before {before[1].name!r}, and came after it"
+            yield violation(NAME, text, publish, confirmed, before[0], before[1], delivery)
+        if before is None or publish.tick > before[0].tick:
+            latest[line] = (publish, delivery)

@@ -1,0 +1,185 @@
+"""The record of a run: what each process did, in the order of a clock that no test sets."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+#: What a publisher knows. `confirmed`, `refused` or `unknown` follows each `publish`, unless its process died in between.
+PUBLISH, CONFIRMED, REFUSED, UNKNOWN = "publish", "confirmed", "refused", "unknown"
+#: What a consumer got, and what it did with that. `lost`: it was told that others have the message.
+DELIVERED, ACKED, REJECTED, REQUEUED, RELEASED, LOST = "delivered", "acked", "rejected", "requeued", "released", "lost"
+SETTLEMENTS = (ACKED, REJECTED, REQUEUED, RELEASED, LOST)
+#: The work.
+START, END = "start", "end"
+#: What became of processes and sessions. `silent`: frozen or cut off, until `heard`.
+KILLED, STOPPED, SILENT, HEARD, DISCONNECTED = "killed", "stopped", "silent", "heard", "disconnected"
+#: Consumers and queues. `drained`: the queue or exchange was seen empty, all is settled.
+DECLARED, CONSUMING, CANCELLED, DEPTH, DRAINED, LEFT = "declared", "consuming", "cancelled", "depth", "drained", "left"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One line.
+
+    Attributes:
+        kind: one of the words above.
+        tick: the machine's monotonic clock, in seconds.
+        process: the id of a consumer's process, a worker's main one.
+        name: of the message, as the application knows it.
+        queue: a queue; of a broadcast's publish, and where it was drained, the exchange.
+        tag: of the message, as the server knows it.
+        claim: how often the server had given the message out.
+        session: the consumer's session, one life of its connections.
+        time: the wall clock, seconds since the epoch.
+        detail: what else there is, by kind.
+    """
+
+    kind: str
+    tick: float
+    process: int = 0
+    name: str = ""
+    queue: str = ""
+    tag: str = ""
+    claim: int = 0
+    session: str = ""
+    redelivered: bool = False
+    time: float = 0.0
+    detail: dict[str, Any] = field(default_factory=dict)
+
+    def line(self) -> bytes:
+        """Return it as a line of a file; `read_line` reads it."""
+        return (
+            json.dumps({key: value for key, value in asdict(self).items() if value or key in {"kind", "tick"}}).encode() + b"\n"
+        )
+
+    def __str__(self) -> str:
+        parts = [f"{self.tick:.4f}", self.kind]
+        for one in fields(self)[2:]:
+            value = getattr(self, one.name)
+            if value and one.name != "time":
+                parts.append(f"{one.name}={value}")
+        return " ".join(parts)
+
+
+def read_line(line: bytes) -> Record:
+    """Return the record of a line."""
+    return Record(**json.loads(line))
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One delivery, and the record by which it ended; None where it did not."""
+
+    delivery: Record
+    end: Record | None
+
+    @property
+    def until(self) -> float:
+        return float("inf") if self.end is None else self.end.tick
+
+
+class History:
+    """All records of a run, in their order, and what can be looked up in them."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.records = sorted(records, key=lambda record: record.tick)
+
+    @classmethod
+    def read(cls, directory: Path, more: Iterable[Record] = ()) -> History:
+        """Read the files of all processes; a line that a killed one did not end is left out. `more` are records beside them."""
+        found = list(more)
+        for path in directory.iterdir():
+            found += [read_line(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+        return cls(found)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    def of(self, *kinds: str) -> list[Record]:
+        """Return the records of these kinds, in their order."""
+        return [record for record in self.records if record.kind in kinds]
+
+    @cached_property
+    def by_name(self) -> dict[str, list[Record]]:
+        """Message name -> its records."""
+        return self._grouped("name")
+
+    @cached_property
+    def by_tag(self) -> dict[str, list[Record]]:
+        """Tag -> its records."""
+        return self._grouped("tag")
+
+    @cached_property
+    def by_process(self) -> dict[int, list[Record]]:
+        """Process -> what became of it and of its sessions."""
+        found: dict[int, list[Record]] = defaultdict(list)
+        for record in self.of(KILLED, STOPPED, SILENT, HEARD, DISCONNECTED, CANCELLED):
+            found[record.process].append(record)
+        return found
+
+    def fates(self, process: int, *kinds: str, since: float = 0.0, until: float = float("inf")) -> list[Record]:
+        """Return what became of a process within these ticks."""
+        return [fate for fate in self.by_process.get(process, ()) if fate.kind in kinds and since <= fate.tick <= until]
+
+    def outcome(self, publish: Record) -> Record | None:
+        """Return how a publish ended; None where its process did not come to know."""
+        after = (record for record in self.by_name[publish.name] if record.tick >= publish.tick)
+        return next((record for record in after if record.kind in {CONFIRMED, REFUSED, UNKNOWN}), None)
+
+    def of_message(self, name: str) -> list[Record]:
+        """Return the records of a message: those that have its name, and those that have only its tag."""
+        tags = {record.tag for record in self.by_name[name] if record.tag}
+        return [*self.by_name[name], *(record for tag in tags for record in self.by_tag[tag] if not record.name)]
+
+    @cached_property
+    def holdings(self) -> dict[str, list[Holding]]:
+        """Tag -> its deliveries, and how each one ended.
+
+        It ends with its settlement, with its process, or when its process falls silent. When its session breaks, it ends unless
+        the work on it is under way: then the process keeps it.
+        """
+        found: dict[str, list[Holding]] = {}
+        for tag, records in self.by_tag.items():
+            for delivery in records:
+                if delivery.kind == DELIVERED:
+                    found.setdefault(tag, []).append(Holding(delivery, self._end_of(delivery, records)))
+        return found
+
+    def _end_of(self, delivery: Record, records: list[Record]) -> Record | None:
+        mine = [
+            record
+            for record in records
+            if record.kind in SETTLEMENTS
+            and (record.process, record.session) == (delivery.process, delivery.session)
+            and record.tick >= delivery.tick
+        ]
+        ends = [*mine[:1], *self.fates(delivery.process, KILLED, STOPPED, SILENT, since=delivery.tick)[:1]]
+        work = [
+            record
+            for record in self.by_name.get(delivery.name, ())
+            if record.kind in {START, END} and record.process == delivery.process and record.tick >= delivery.tick
+        ]
+        for fate in self.fates(delivery.process, DISCONNECTED, since=delivery.tick):
+            under_way = [record.kind for record in work if record.tick < fate.tick][-1:] == [START]
+            if fate.session in {"", delivery.session} and not under_way:
+                ends.append(fate)
+                break
+        # It fell silent before, and finds what it had got then.
+        before = self.fates(delivery.process, SILENT, HEARD, until=delivery.tick)
+        if before and before[-1].kind == SILENT:
+            ends.append(before[-1])
+        return min(ends, key=lambda end: end.tick, default=None)
+
+    def _grouped(self, attribute: str) -> dict[str, list[Record]]:
+        found: dict[str, list[Record]] = defaultdict(list)
+        for record in self.records:
+            value = getattr(record, attribute)
+            if value:
+                found[value].append(record)
+        return found

@@ -1,0 +1,22 @@
+"""What the judge has to know about a run beside its record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Seconds between the clocks of two processes that read the same one; the server's is in whole milliseconds.
+CLOCK_S = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How strict the judge is.
+
+    Attributes:
+        acks: of a worker that was killed or fell silent, so many tasks that had ended may run again.
+        strict: neither a lost connection nor a lost lease is a reason for a repeat; only deaths and silence are. For runs whose
+            history tells of every silence.
+    """
+
+    acks: int = 8
+    strict: bool = False

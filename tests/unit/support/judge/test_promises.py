@@ -1,0 +1,214 @@
+"""Each promise of the judge: histories that keep it, and histories that break it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.judge.judging import assert_kept, judge
+from tests.support.judge.promises import (
+    at_least_once,
+    broadcasts,
+    deduplication,
+    delays,
+    limits,
+    one_holder,
+    order,
+    repeats,
+    single_active,
+)
+from tests.support.judge.records import History, Record, read_line
+from tests.support.judge.rules import Rules
+
+A, B = 11, 22
+
+
+def told(*lines):
+    """A history of these records, a tick apart: (kind, what differs from message `m` of queue `q` in process A)."""
+    made = []
+    for tick, (kind, values) in enumerate(lines, 1):
+        given = {"process": A, "tick": float(tick), **values}
+        given.setdefault("session", f"s{given['process']}")
+        made.append(Record(kind, **given))
+    return History(made)
+
+
+def of(kind, **values):
+    """A record of a message: its tag is `t-NAME`."""
+    name = values.pop("name", "m")
+    by_tag = kind in {"delivered", "acked", "rejected", "requeued", "released", "lost"}
+    tag = {"tag": f"t-{name}"} if by_tag else {}
+    settled = kind in {"acked", "rejected", "requeued", "released", "lost"}
+    return kind, {**({} if settled else {"name": name}), "queue": "q", **tag, **values}
+
+
+def fate(kind, **values):
+    return kind, values
+
+
+PUBLISHED = (of("publish"), of("confirmed"))
+DELIVERED = of("delivered", claim=1)
+AGAIN = of("delivered", claim=2, process=B, redelivered=True)
+DRAINED = ("drained", {"queue": "q"})
+RUN = (of("start"), of("end"))
+
+KEPT = {
+    "a message is delivered, run and acked": (*PUBLISHED, DELIVERED, *RUN, of("acked"), DRAINED),
+    "its publisher never came to know": (of("publish"), of("unknown"), DRAINED),
+    "it stands in the queue still": (*PUBLISHED, of("left"), DRAINED),
+    "its consumer was killed": (
+        *PUBLISHED, DELIVERED, of("start"), fate("killed"), AGAIN, of("start", process=B), of("end", process=B),
+    ),
+    "its consumer was frozen": (
+        DELIVERED, of("start"), fate("silent"), AGAIN, of("start", process=B), of("end", process=B), fate("heard"), of("end"),
+    ),
+    "it was asked for again": (DELIVERED, of("start"), of("requeued"), AGAIN, of("start", process=B), of("end", process=B)),
+    "its session broke before the work began": (DELIVERED, fate("disconnected"), AGAIN),
+    "the ack had not left when its consumer was killed": (DELIVERED, *RUN, of("acked"), fate("killed"), AGAIN),
+    "two in their order": (
+        *PUBLISHED, of("publish", name="n"), of("confirmed", name="n"), DELIVERED, of("delivered", name="n", claim=1),
+    ),
+    "a redelivery comes late": (
+        *PUBLISHED, of("publish", name="n"), of("confirmed", name="n"), of("delivered", name="n", claim=1),
+        of("delivered", claim=2),
+    ),
+    "a higher priority comes first": (
+        *PUBLISHED, of("publish", name="n"), of("confirmed", name="n"),
+        of("delivered", name="n", claim=1, detail={"priority": 9}), DELIVERED,
+    ),
+    "an eta is kept": (of("publish", detail={"eta": 100.0}), of("confirmed"), of("delivered", claim=1, time=100.001)),
+    "full, and no fuller": (
+        ("declared", {"queue": "q", "detail": {"x-max-length": 2}}), ("depth", {"queue": "q", "detail": {"waiting": 2}}),
+    ),
+    "one in work after the other": (
+        ("declared", {"queue": "q", "detail": {"x-max-unacked": 1}}),
+        DELIVERED, of("acked"), of("delivered", name="n", claim=1, process=B),
+    ),
+    "the next active consumer takes over": (
+        ("declared", {"queue": "q", "detail": {"x-single-active-consumer": True}}),
+        DELIVERED, of("acked"), fate("cancelled"), of("delivered", name="n", claim=1, process=B),
+    ),
+    "a duplicate is dropped": (
+        of("publish", detail={"dedup": "d"}), of("confirmed"), of("publish", name="n", detail={"dedup": "d"}),
+        of("confirmed", name="n"), DELIVERED,
+    ),
+    "an id is free again": (
+        of("publish", detail={"dedup": "d", "scope": "until-acked"}), of("confirmed"), DELIVERED, of("acked"),
+        of("publish", name="n", detail={"dedup": "d", "scope": "until-acked"}), of("confirmed", name="n"),
+        of("delivered", name="n", claim=1),
+    ),
+}  # fmt: skip
+
+
+def news(number, kind="publish", **values):
+    detail = {"exchange": "news"}
+    return kind, {"name": str(number), "queue": "news", "detail": detail, **values}
+
+
+def got(number, **values):
+    return "delivered", {"name": str(number), "queue": "mine", "tag": f"t{number}", "detail": {"exchange": "news"}, **values}
+
+
+SUBSCRIBED = ("consuming", {"queue": "mine", "detail": {"exchanges": ["news"]}})
+SENT = tuple(news(number, kind) for number in range(3) for kind in ("publish", "confirmed"))
+ALL_SEEN = ("drained", {"queue": "news"})
+KEPT["all broadcasts come"] = (SUBSCRIBED, *SENT, *map(got, range(3)), ALL_SEEN)
+KEPT["a broadcast comes again, and says so"] = (SUBSCRIBED, *SENT, got(0), got(0, redelivered=True), got(1), got(2), ALL_SEEN)
+KEPT["a subscriber came later"] = (*SENT[:2], SUBSCRIBED, *SENT[2:], got(1), got(2), ALL_SEEN)
+KEPT["a subscriber was killed"] = (SUBSCRIBED, *SENT, got(0), fate("killed"), ALL_SEEN)
+
+BROKEN = {
+    "never delivered": (at_least_once, (*PUBLISHED, DRAINED)),
+    "delivered and not settled": (at_least_once, (*PUBLISHED, DELIVERED, fate("killed"), DRAINED)),
+    "delivered after its ack": (repeats, (DELIVERED, of("acked"), AGAIN)),
+    "a claim number twice": (repeats, (DELIVERED, of("released"), of("delivered", claim=1, process=B))),
+    "run again for no reason": (repeats, (of("start"), of("end"), of("start", process=B), of("end", process=B))),
+    "two holders": (one_holder, (DELIVERED, AGAIN, of("acked"))),
+    "two holders, one of which has lost its connection": (one_holder, (DELIVERED, of("start"), fate("disconnected"), AGAIN)),
+    "two runs at a time": (one_holder, (of("start"), of("start", process=B), of("end"), of("end", process=B))),
+    "overtaken": (
+        order,
+        (*PUBLISHED, of("publish", name="n"), of("confirmed", name="n"), of("delivered", name="n", claim=1), DELIVERED),
+    ),
+    "too long": (
+        limits,
+        (("declared", {"queue": "q", "detail": {"x-max-length": 2}}), ("depth", {"queue": "q", "detail": {"waiting": 3}})),
+    ),
+    "too many in work": (
+        limits,
+        (
+            ("declared", {"queue": "q", "detail": {"x-max-unacked": 1}}),
+            DELIVERED,
+            of("delivered", name="n", claim=1, process=B),
+            of("acked"),
+        ),
+    ),
+    "refused, and delivered": (limits, (of("publish"), of("refused"), DELIVERED)),
+    "two active consumers": (
+        single_active,
+        (
+            ("declared", {"queue": "q", "detail": {"x-single-active-consumer": True}}),
+            DELIVERED,
+            of("acked"),
+            of("delivered", name="n", claim=1, process=B),
+        ),
+    ),
+    "early": (delays, (of("publish", detail={"eta": 100.0}), of("confirmed"), of("delivered", claim=1, time=99.9))),
+    "begun early": (delays, (of("publish", detail={"eta": 100.0}), of("confirmed"), of("start", time=99.9))),
+    "one publish, two messages": (deduplication, (*PUBLISHED, DELIVERED, of("delivered", tag="t-other", claim=1))),
+    "a duplicate": (
+        deduplication,
+        (
+            *(of("publish", detail={"dedup": "d"}), of("confirmed"), of("publish", name="n", detail={"dedup": "d"})),
+            *(of("confirmed", name="n"), DELIVERED, of("delivered", name="n", claim=1)),
+        ),
+    ),
+    "a duplicate while the first one is in work": (
+        deduplication,
+        (
+            *(of("publish", detail={"dedup": "d", "scope": "until-acked"}), of("confirmed"), DELIVERED),
+            *(of("publish", name="n", detail={"dedup": "d", "scope": "until-acked"}), of("confirmed", name="n")),
+            *(of("acked"), of("delivered", name="n", claim=1)),
+        ),
+    ),
+    "a gap": (broadcasts, (SUBSCRIBED, *SENT, got(0), got(2))),
+    "the last one is missing": (broadcasts, (SUBSCRIBED, *SENT, got(0), got(1), ALL_SEEN)),
+    "broadcasts out of order": (broadcasts, (SUBSCRIBED, *SENT, got(1), got(0), got(2))),
+    "a broadcast twice": (broadcasts, (SUBSCRIBED, *SENT, got(0), got(0), got(1), got(2))),
+}
+
+
+@pytest.mark.parametrize("lines", KEPT.values(), ids=KEPT)
+def test_a_history_that_keeps_all_promises_passes(lines):
+    assert_kept(told(*lines))
+
+
+@pytest.mark.parametrize(("promise", "lines"), BROKEN.values(), ids=BROKEN)
+def test_a_broken_promise_is_named_with_the_records_that_prove_it(promise, lines):
+    history = told(*lines)
+    found = judge(history)
+    assert promise.NAME in {one.promise for one in found}
+    for one in found:
+        assert one.proof
+        assert set(map(str, one.proof)) <= set(map(str, history))
+
+
+@pytest.mark.parametrize("fate_of_holder", ["disconnected", "lost"])
+def test_a_strict_judge_takes_deaths_and_silence_only(fate_of_holder):
+    lost = of("lost") if fate_of_holder == "lost" else fate("disconnected")
+    history = told(DELIVERED, of("start"), of("end"), lost, AGAIN, of("start", process=B), of("end", process=B))
+    assert judge(history) == []
+    assert {one.promise for one in judge(history, Rules(strict=True))} == {repeats.NAME}
+
+
+def test_a_report_counts_the_promises_and_shows_the_records():
+    with pytest.raises(AssertionError, match=r"(?s)1 broken promises: at least once 1\n.*'m' was confirmed.*1\.0000 publish"):
+        assert_kept(told(*PUBLISHED, DRAINED))
+
+
+def test_a_record_is_read_as_it_was_written(tmp_path):
+    record = Record(
+        "delivered", 1.5, 7, name="m", queue="q", tag="t", claim=2, session="s", redelivered=True, detail={"priority": 3}
+    )
+    (tmp_path / "7").write_bytes(record.line() + b'{"kind": "ack')
+    assert read_line(record.line()) == record
+    assert list(History.read(tmp_path)) == [record]
