@@ -73,7 +73,10 @@ class Manifest:
             raise TablesUnusable(
                 f"{path}: tables of version {tables_version}; this release has {TABLES_VERSION}. Upgrade celery-redis-plus"
             )
-        manifest = cls(**found)
+        try:
+            manifest = cls(**found)
+        except TypeError as error:
+            raise TablesUnusable(f"{path} has other fields ({error}); remove it and aggregate again") from None
         if tables_version < TABLES_VERSION:
             manifest.aggregated, manifest.days, manifest.tables = {}, {}, {table: {} for table in TABLES}
         return manifest

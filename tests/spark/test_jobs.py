@@ -111,6 +111,9 @@ def test_tables_of_a_later_release_and_damaged_ones_are_refused(job, tmp_path):
     manifest.write_text('{"tables_version": 99}', encoding="utf-8")
     with pytest.raises(TablesUnusable, match=r"version 99.*Upgrade"):
         job("aggregate")
+    manifest.write_text('{"tables_version": 1, "colour": "red"}', encoding="utf-8")
+    with pytest.raises(TablesUnusable, match=r"colour.*aggregate again"):
+        job("aggregate")
     manifest.write_text("{", encoding="utf-8")
     with pytest.raises(TablesUnusable, match="aggregate again"):
         job("aggregate")
