@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two looks of a watcher; shorter where the grace is.
 LOOK_S = 1.0
-#: Looks in the shortest grace.
-LOOKS_IN_GRACE = 4
+#: Looks in the shortest grace, and seconds between them at least.
+LOOKS_IN_GRACE, LEAST_LOOK_S = 4, 0.1
 #: Seconds between two reports of a process that does not watch.
 REPORT_S = 10.0
 #: Intervals by which one look may prolong an absence, and after which all absences begin anew: the server, or this process, stood
@@ -238,7 +238,8 @@ class LostProcesses:
     def _look(self, *, reported: bool) -> None:
         """Ask which connections exist, and begin the recovery of processes that have had none for too long."""
         watched = self._watched_records()
-        interval_s = min([LOOK_S, *(record.grace_s / LOOKS_IN_GRACE for record in watched.values())])
+        shortest_s = min((record.grace_s for record in watched.values()), default=math.inf) / LOOKS_IN_GRACE
+        interval_s = min(LOOK_S, max(shortest_s, LEAST_LOOK_S))
         generation = self._commands.generation
         own = set() if self._stored is None else set(self._stored.ids)
         ids = Counter(number for record in watched.values() for number in record.ids)
@@ -246,8 +247,12 @@ class LostProcesses:
         if ids.total() > len(ids):
             self._stop_reporting("processes have the same client ids, as behind a proxy that shares connections")
             return
-        connected = self._connected(ids)
-        if connected is None or self._commands.generation != generation:
+        # One id of each process; all of those that may have none.
+        connected = self._connected(own | {record.ids[-1] for record in watched.values()})
+        if connected is not None:
+            doubtful = [record for record in watched.values() if record.ids[-1] not in connected]
+            connected |= self._connected({number for record in doubtful for number in record.ids[:-1]}) or set()
+        if connected is None or not self._watches or self._commands.generation != generation:
             return
         if not connected & own:
             self._stop_reporting("the server does not list the connections of this process, as behind a proxy")
@@ -277,7 +282,7 @@ class LostProcesses:
             record = ProcessRecord.decode(text.removeprefix(LOST))
             if name == self._name or record is None:
                 continue
-            if not lost and record.run == self._run:
+            if not lost and record.run == self._run and record.ids:
                 watched[name] = record
                 continue
             since = idle[name, text] = self._idle_since.get((name, text), now)
@@ -366,8 +371,10 @@ def _tell_recovered(recovery: _Recovery) -> None:
     record = recovery.record
     total = recovery.recovered.total()
     queues = ", ".join(f"{queue!r}: {count}" for queue, count in sorted((+recovery.recovered).items()))
+    # A process that has given everything back need not remove its record.
+    level = logging.WARNING if total else logging.INFO if recovery.consumers else logging.DEBUG
     logger.log(
-        logging.WARNING if total or recovery.consumers else logging.DEBUG,
+        level,
         "process %d on %s is lost: it had no connection for %g s (connection_lost_grace). %d message(s) are put back%s, %d "
         "consumer(s) are removed",
         record.pid, record.host, record.grace_s, total, f" ({queues})" if queues else "", recovery.consumers,

@@ -90,6 +90,17 @@ def test_a_paused_server_loses_nobody(everything, workers, send, journal, client
 
 
 @pytest.mark.slow
+def test_a_server_that_closes_idle_connections_loses_nobody(workers, send, journal, client):
+    """The setting `timeout` spares clients that are blocked: each process has one."""
+
+    def disturb():
+        client.config_set("timeout", 1)
+        time.sleep(2 * STANDSTILL_S)
+
+    assert_all_run_once(workers, send, journal, disturb)
+
+
+@pytest.mark.slow
 def test_a_restart_of_the_server_loses_nobody(workers, send, journal, own_server):
     def disturb():
         for stop in (own_server.stop, own_server.kill):

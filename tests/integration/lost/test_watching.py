@@ -109,7 +109,7 @@ def test_a_process_without_a_connection_is_lost_after_the_grace(time, watcher, g
 
 
 def test_a_process_with_one_connection_left_is_not_lost(time, watcher, ghost, redis_client):
-    record = replace(ghost, ids=(NOBODY, redis_client.client_id()))
+    record = replace(ghost, ids=(redis_client.client_id(), NOBODY))
     watcher.registry.report("ghost", record.encode(), watches=False, version="")
     look(watcher, time, times=20)
     assert not is_lost(redis_client)
