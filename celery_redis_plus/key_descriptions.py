@@ -349,7 +349,7 @@ OF_THE_DATABASE = (
         _WATCHERS,
         "zset",
         "The processes that watch the connections of the others: process -> end of its lease, ms since the epoch.",
-        "8 s.",
+        "6 s.",
     ),
     KeyDescription(
         _WATCH_WAKEUP,

@@ -2,7 +2,7 @@
 -- Stores the connections, sessions and queues of a process, and makes it a watcher of the others while there are too few watchers.
 -- KEYS  1 processes (hash)  2 watchers (zset)  3 watch_wakeup (zset)
 -- ARGV  1 process  2 its record ('' = as stored)  3 watchers at most (0 = this process does not watch)  4 a watcher's lease (ms)
---       5 version of the records that the process knows
+--       5 version of the records that the process knows, then processes without a connection: they are no watchers any more
 -- Returns { state, version, process, record, ... }. States: watching; alone (there is no other process); standby (there are
 -- watchers enough); unknown (its record is gone: it has to send it). A watcher gets the records where it knows another version.
 -- @include processes
@@ -21,6 +21,9 @@ end
 redis.call('PEXPIRE', KEYS[1], 86400000)
 local version = redis.call('HGET', KEYS[1], 'version') or ''
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', text(now))
+for i = 6, #ARGV do
+  if redis.call('ZREM', KEYS[2], ARGV[i]) == 1 then wake_a_watcher(KEYS[3]) end
+end
 -- After a step of the clock back a lease lasts no longer than before.
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '(' .. text(now + lease), '+inf')
 if most == 0 then

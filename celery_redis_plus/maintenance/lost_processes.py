@@ -131,11 +131,10 @@ class LostProcesses:
             seen, self._seen = self._seen, self._now_seen()
             if not self.reports:
                 return
-            reported = seen != self._seen or now >= self._report_at
-            if reported:
+            if seen != self._seen or now >= self._report_at:
                 self._report()
             if self._watches:
-                self._look(reported=reported)
+                self._look()
         except NoPermissionError as error:
             self._stop_reporting(str(error))
             return
@@ -179,14 +178,14 @@ class LostProcesses:
             logger.debug("INFO is refused: %s", error)
             return {}
 
-    def _report(self) -> None:
-        """Store what has changed of this process, and take or renew a watcher's place."""
+    def _report(self, absent: Collection[str] = ()) -> None:
+        """Store what has changed of this process, and take or renew a watcher's place; `absent` ones lose theirs."""
         record = self._presence.record(self._run, self._run_began_at)
         if record is None:
             self._withdraw()
             return
         text = "" if self._stored is not None and self._stored.covers(record) else record.encode()
-        report = self._processes.report(self._name, text, watches=self._may_watch, version=self._version)
+        report = self._processes.report(self._name, text, watches=self._may_watch, version=self._version, absent=absent)
         if report.state == "unknown":
             # The database was flushed; or this process was away for long, and counts as lost.
             text = record.encode()
@@ -202,7 +201,7 @@ class LostProcesses:
         if report.state != "watching":
             self._absences.clear()
         self._watches = report.state == "watching"
-        self._report_at = clock.now_s() + (LEASE_S / 2 if self._watches else REPORT_S)
+        self._report_at = clock.now_s() + (LEASE_S / 3 if self._watches else REPORT_S)
 
     def _withdraw(self) -> None:
         """Remove the record: this process has nothing that somebody else could miss."""
@@ -235,7 +234,7 @@ class LostProcesses:
 
     # -- the others -------------------------------------------------------------------------------------------------------
 
-    def _look(self, *, reported: bool) -> None:
+    def _look(self) -> None:
         """Ask which connections exist, and begin the recovery of processes that have had none for too long."""
         watched = self._watched_records()
         shortest_s = min((record.grace_s for record in watched.values()), default=math.inf) / LOOKS_IN_GRACE
@@ -258,10 +257,10 @@ class LostProcesses:
             self._stop_reporting("the server does not list the connections of this process, as behind a proxy")
             return
         absent = [name for name, record in watched.items() if not connected & set(record.ids)]
-        if absent and not reported:
+        if absent:
             # A write: while the server takes none, nobody can come back. And the records as they are now.
             before = dict(self._records)
-            self._report()
+            self._report(absent)
             absent = [name for name in absent if self._records.get(name) == before[name]]
         self._note_absent(absent, interval_s)
         for name, absence in list(self._absences.items()):

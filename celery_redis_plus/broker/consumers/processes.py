@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 #: Processes that watch the others at the same time: with one alone, its own death would be noticed late.
 WATCHERS = 2
-#: Seconds for which a watcher has its place; it renews it in half of that.
-LEASE_S = 8.0
+#: Seconds for which a watcher has its place; it renews it in a third of that.
+LEASE_S = 6.0
 #: Client ids in one CLIENT LIST.
 IDS = 500
 #: Unacked messages that one call of the recovery looks at.
@@ -123,11 +123,14 @@ class Processes:
         self._keys = keys
         self._limits = (-1 if delivery_limit is None else delivery_limit, dead_letter_max)
 
-    def report(self, process: str, record: str, *, watches: bool, version: str) -> Report:
-        """Store `record` ('': it is as stored), and take or renew a watcher's place where `watches` and one is free."""
+    def report(self, process: str, record: str, *, watches: bool, version: str, absent: Iterable[str] = ()) -> Report:
+        """Store `record` ('': it is as stored), and take or renew a watcher's place where `watches` and one is free.
+
+        The processes `absent` have no connection, and lose their places as watchers.
+        """
         places = WATCHERS if watches else 0
         state, new_version, *fields = self._commands.call(
-            script("report_process"), self._keys.processes, process, record, places, int(LEASE_S * 1000), version
+            script("report_process"), self._keys.processes, process, record, places, int(LEASE_S * 1000), version, *absent
         )
         records: Mapping[bytes, bytes] = dict(zip(fields[::2], fields[1::2], strict=True))
         changed = new_version.decode() != version

@@ -29,7 +29,7 @@ def test_waiting_tasks_are_not_begun_and_the_running_one_ends_and_is_acked(pool,
         app = celery_app(**CONFIG)
         for number in range(4):
             app.send_task("c.wait", ["cut", str(number)])
-        wait_until(lambda: len(notes.started("cut")) == 1 and unacked() == (1 if pool == "solo" else 4), 10, cut.tail)
+        wait_until(lambda: len(notes.started("cut")) == 1 and unacked() >= (1 if pool == "solo" else 4), 10, cut.tail)
         heir = celery_worker(pool="threads", concurrency=4, config=CONFIG)
         wait_until(lambda: redis_client.zcard("watchers:{presence}") == 2)
         proxy.refuse()

@@ -71,10 +71,14 @@ def test_lookups_take_a_fixed_number_of_commands_in_each_state(app, life_worker,
             app.send_task("life.end", ["success"], task_id=f"{kind} gone {number}")
             app.send_task("life.end", ["rejected"], task_id=f"{kind} dead {number}")
 
-    def commands(name, state):
+    def once(name, state):
         before = redis_client.info("stats")["total_commands_processed"]
         assert crp.message(app, name, queue="celery").state == state
         return redis_client.info("stats")["total_commands_processed"] - before
+
+    def commands(name, state):
+        # A worker's sweep and reports may be among the commands.
+        return min(once(name, state) for _ in range(3))
 
     def state_of(name):
         return getattr(crp.message(app, name, queue="celery"), "state", None)
@@ -93,7 +97,6 @@ def test_lookups_take_a_fixed_number_of_commands_in_each_state(app, life_worker,
     for number in range(300):
         app.send_task("life.end", ["success"], task_id=f"ready {number}")
     for kind, state in (("delayed", "DELAYED"), ("gone", "COMPLETED"), ("dead", "DEAD")):
-        # A worker's heartbeats may be among the commands.
         assert commands(f"many {kind} 150", state) <= few[state] + 5
     assert commands("runs", "PROCESSING") <= few["DELAYED"] + 5
     assert commands("ready 200", "PENDING") <= few["DELAYED"] + 5
