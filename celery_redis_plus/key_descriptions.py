@@ -74,7 +74,7 @@ _PLACEHOLDERS = {
     re.escape(b"{Q}"): rb"\{.*\}",
     re.escape(b"{X}"): rb"\{.*\}",
     re.escape(b"{ID}"): rb"\{.*\}",
-    **dict.fromkeys((b"TAG", b"CONSUMER", b"PRODUCER", b"NUMBER", b"PUBLISHER"), rb"[^:]*"),
+    **dict.fromkeys((b"TAG", b"CONSUMER", b"PRODUCER", b"NUMBER", b"PUBLISHER", b"PROCESS"), rb"[^:]*"),
     **dict.fromkeys((b"TEXT", b"TASK", b"NAME"), rb".*"),
 }
 
@@ -352,9 +352,9 @@ OF_THE_DATABASE = (
         "6 s.",
     ),
     KeyDescription(
-        _WATCH_WAKEUP,
+        _WATCH_WAKEUP + b"PROCESS",
         "zset",
-        "Wake-up: there is a process to watch, or one watcher too few.",
+        "Wake-up of one process: there is a process to watch, or a watcher too few.",
         "A minute, or until it is taken.",
         plain_writers=TAKEN_BY_THREAD,
     ),

@@ -228,11 +228,11 @@ class Keys:
             self._key("expired_bytes"),
             self._key("expired_wakeup"),
         )
-        #: Which connections each consuming process has, which processes watch them, and the wake-up for one more that does.
+        #: Which connections each consuming process has, which processes watch them, and the prefix of each one's wake-up.
         self.processes = (
             self._key("processes:{presence}"),
             self._key("watchers:{presence}"),
-            self._key("watch_wakeup:{presence}"),
+            self._key("watch_wakeup:{presence}:"),
         )
         self.exchanges = self._key("exchanges")
         #: A zset: tracked deliveries that are not resolved -> when they should be.

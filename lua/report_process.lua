@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Stores the connections, sessions and queues of a process, and makes it a watcher of the others while there are too few watchers.
--- KEYS  1 processes (hash)  2 watchers (zset)  3 watch_wakeup (zset)
+-- KEYS  1 processes (hash)  2 watchers (zset)  3 watch_wakeup (prefix of a zset)
 -- ARGV  1 process  2 its record ('' = as stored)  3 watchers at most (0 = this process does not watch)  4 a watcher's lease (ms)
 --       5 version of the records that the process knows, then processes without a connection: they are no watchers any more
 -- Returns { state, version, process, record, ... }. States: watching; alone (there is no other process); standby (there are
@@ -14,15 +14,19 @@ if record == '' then
 else
   local new = redis.call('HSET', KEYS[1], me, record)
   count_change(KEYS[1])
-  -- One that was alone has somebody to watch now.
-  if new == 1 then wake_a_watcher(KEYS[3]) end
+  if new == 1 then
+    -- One that was alone has somebody to watch now.
+    for _, watcher in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
+      if watcher ~= me then wake(KEYS[3], watcher) end
+    end
+  end
 end
 -- The record of the last process, where that was killed, does not stay for ever.
 redis.call('PEXPIRE', KEYS[1], 86400000)
 local version = redis.call('HGET', KEYS[1], 'version') or ''
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', text(now))
 for i = 6, #ARGV do
-  if redis.call('ZREM', KEYS[2], ARGV[i]) == 1 then wake_a_watcher(KEYS[3]) end
+  if redis.call('ZREM', KEYS[2], ARGV[i]) == 1 then wake_standbys(KEYS[1], KEYS[2], KEYS[3]) end
 end
 -- After a step of the clock back a lease lasts no longer than before.
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '(' .. text(now + lease), '+inf')

@@ -90,6 +90,8 @@ class LostProcesses:
         self._presence = presence
         self._watched = watched
         self._name = name
+        #: The key by which others wake this process.
+        self.wakeup = processes.wakeup_of(name)
         self._visibility_timeout_s = visibility_timeout_s
         self._next_run_at = self._report_at = 0.0
         #: What the last run went by: generations of the connections, version of `watched`.

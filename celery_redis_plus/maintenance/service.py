@@ -169,9 +169,10 @@ class MaintenanceService:
         self._runner = TaskRunner(
             (
                 self.dropped,
+                # Until it has run, what a killed process had comes back after the visibility timeout.
+                self._lost_processes,
                 self._unconsumed_queues,
                 self._reconnect_recovery,
-                self._lost_processes,
                 self._sweeper,
                 forwarder,
                 self._expired_task_revocation,
@@ -368,7 +369,7 @@ class MaintenanceService:
         timers = (self._keys.queue(name).schedule_wakeup for name in self._swept())
         wakeups: tuple[bytes, ...] = (*timers, self._keys.sweep_wakeup, *self.consumer_heartbeats.probes)
         if self._lost_processes.reports:
-            wakeups = (*wakeups, self._keys.processes[-1])
+            wakeups = (*wakeups, self._lost_processes.wakeup)
         if self._expired_task_revocation.on_expired is not None:
             wakeups = (*wakeups, self._keys.expired[-1])
         if wakeups != self._timers.waiting:
@@ -388,7 +389,7 @@ class MaintenanceService:
     def _on_wakeup(self, wakeup: bytes | None) -> None:
         if wakeup == self._keys.sweep_wakeup:
             self._unconsumed_queues.run_soon()
-        if wakeup == self._keys.processes[-1]:
+        if wakeup == self._lost_processes.wakeup:
             self._lost_processes.run_soon()
         if wakeup == self._keys.expired[-1]:
             self._expired_task_revocation.run_soon()

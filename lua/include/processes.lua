@@ -17,8 +17,19 @@ local function count_change(processes)
   redis.call('HSET', processes, 'version', text(math.max(tonumber(us), (redis.call('HGET', processes, 'version') or 0) + 1)))
 end
 
--- Has one process look whether it is needed as a watcher.
-local function wake_a_watcher(watch_wakeup)
-  redis.call('ZADD', watch_wakeup, 0, 'watch')
-  redis.call('PEXPIRE', watch_wakeup, WATCH_WAKEUP_MS)
+-- Has a process look at the registry. Each has a wake-up of its own: a new process would take a common one itself.
+local function wake(watch_wakeup, process)
+  redis.call('ZADD', watch_wakeup .. process, 0, 'watch')
+  redis.call('PEXPIRE', watch_wakeup .. process, WATCH_WAKEUP_MS)
+end
+
+-- Has two processes of a few random ones look whether there is a watcher too few: one of them may have died as well.
+local function wake_standbys(processes, watchers, watch_wakeup)
+  local woken = 0
+  for _, process in ipairs(redis.call('HRANDFIELD', processes, 10)) do
+    if woken < 2 and process ~= 'version' and not redis.call('ZSCORE', watchers, process) then
+      wake(watch_wakeup, process)
+      woken = woken + 1
+    end
+  end
 end

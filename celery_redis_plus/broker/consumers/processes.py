@@ -140,6 +140,10 @@ class Processes:
             {name.decode(): text.decode("utf-8", "replace") for name, text in records.items()} if changed else None,
         )
 
+    def wakeup_of(self, process: str) -> bytes:
+        """Return the key by which a process is woken."""
+        return self._keys.processes[-1] + process.encode()
+
     def replace(self, process: str, seen: str, record: str) -> bool:
         """Replace the record `seen` by another one, '' for none; return False where it is not the stored one any more."""
         return bool(self._commands.call(script("replace_process"), self._keys.processes, process, seen, record))

@@ -59,7 +59,7 @@ def test_only_the_message_whose_work_has_begun_has_failed_once_more(channel, cre
     crew.start("dead", prefetch=20, work_s=30, **OPTIONS)
     crew.start("watcher", queue="other", **OPTIONS)
     crew.wait()
-    wait_until(lambda: client.zcard("messages_index:{q}") == 5 and crew.count() == 1)
+    wait_until(lambda: client.zcard("messages_index:{q}") == 5 and crew.count() == 1 and client.hlen(REGISTRY) == 3)
     crew.kill("dead")
     wait_until(lambda: client.zcard("queue:{q}") == 5)
     assert sorted(fail_counts(client)) == ["1", "1", "1", "1", "2"]
@@ -71,7 +71,7 @@ def test_a_message_that_reaches_its_delivery_limit_dies(channel, crew, client):
     crew.start("watcher", queue="q", **OPTIONS)
     crew.wait()
     publish(channel, "limited", 1)
-    wait_until(lambda: crew.count() == 1)
+    wait_until(lambda: crew.count() == 1 and client.hlen(REGISTRY) == 3)
     crew.kill("dead")
     wait_until(lambda: client.zcard("dead:{limited}") == 1)
     assert client.zcard("messages_index:{limited}") == 0
@@ -84,7 +84,7 @@ def test_a_killed_single_active_consumer_is_replaced_and_its_messages_come_first
         crew.start(name, queue="single", arguments=single, prefetch=5, ack=False, **OPTIONS)
         crew.wait()
     publish(channel, "single", *range(8))
-    wait_until(lambda: crew.count() == 5)
+    wait_until(lambda: crew.count() == 5 and client.hlen(REGISTRY) == 3)
     crew.kill("first")
     killed_at = time.monotonic()
     wait_until(lambda: crew.count() == 10)

@@ -265,13 +265,20 @@ def test_two_processes_watch_and_a_third_one_replaces_a_lost_watcher(time, start
     watchers = {name.decode() for name in redis_client.zrange(KEYS.processes[1], 0, -1)}
     assert watchers == {"a", "b"}
     processes["a"].close()
-    redis_client.delete(KEYS.processes[2])
+    wakeup = KEYS.processes[2] + b"c"
+    redis_client.delete(wakeup)
     look(processes["b"], time)
     # Long before the grace is over. Whoever waits for the wake-up looks at once.
-    assert redis_client.zrange(KEYS.processes[2], 0, -1) == [b"watch"]
+    assert redis_client.zrange(wakeup, 0, -1) == [b"watch"]
     processes["c"].task.run_soon()
     processes["c"].task.run()
     assert {*redis_client.zrange(KEYS.processes[1], 0, -1)} == {b"b", b"c"}
+
+
+def test_a_process_that_was_alone_is_woken_when_there_is_one_to_watch(time, start, redis_client):
+    start("alone")
+    start("new")
+    assert redis_client.keys("watch_wakeup:*") == [KEYS.processes[2] + b"alone"]
 
 
 def test_a_process_that_does_not_watch_sends_a_command_in_ten_seconds(time, start, redis_client):
