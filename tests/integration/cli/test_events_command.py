@@ -84,7 +84,7 @@ def test_a_stale_reader_is_listed_as_such_and_dropped(run, count, broker_url, re
 def test_a_spark_job_says_in_one_line_what_is_missing(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
-    assert main(["spark", "fold", "--root", str(tmp_path)]) == 1
+    assert main(["spark", "aggregate", "--root", str(tmp_path)]) == 1
 
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1

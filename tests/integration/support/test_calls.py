@@ -16,4 +16,4 @@ def test_both_paths_are_counted(server):
     assert [name for name, *_ in figures] == ["one publish", "one task"]
     assert all(int(number) > 0 for _, *numbers in figures for number in numbers)
     assert "transport/publishing.py" in output
-    assert "transport/consuming.py" in output
+    assert "consumer/delivery_loop.py" in output
