@@ -130,14 +130,19 @@ def test_a_claim_that_stands_in_no_index_is_a_loss(run):
         assert run.broken() == {at_least_once.NAME}
 
 
-def test_an_ack_that_is_dropped_is_a_repeat(run, monkeypatch):
-    settle = QoS._settle  # noqa: SLF001 - the patched client
+@pytest.fixture
+def dropped_acks(monkeypatch):
+    """A client that forgets acks; made before the recorder is."""
+    settle = QoS.settle
 
     def drop_acks(qos, tag, settlement):
         if settlement is not Settlement.ACK:
             settle(qos, tag, settlement)
 
-    monkeypatch.setattr(QoS, "_settle", drop_acks)
+    monkeypatch.setattr(QoS, "settle", drop_acks)
+
+
+def test_an_ack_that_is_dropped_is_a_repeat(dropped_acks, run):
     run.publish("m")
     first = run.inbox("q")
     first.drain(1)

@@ -17,7 +17,7 @@ from typing import Any
 import kombu
 from kombu.utils.json import loads
 
-from celery_redis_plus.broker.consumers.unacked import UnackedMessage, UnackedMessages
+from celery_redis_plus.broker.consumers.unacked import Settlement, UnackedMessage, UnackedMessages
 from celery_redis_plus.consumer.broker_connection import BrokerConnection
 from celery_redis_plus.errors import PublishRefused
 from celery_redis_plus.transport.channel import Channel
@@ -35,12 +35,12 @@ _opened: tuple[int, str, int] = (0, "", -1)
 _exchanges: dict[str, set[str]] = {}
 
 
-def note(kind: str, *, process: int = 0, **values: Any) -> None:
-    """Write a record, if this run has one; `process` is this one by default."""
+def note(kind: str, *, process: int = 0, tick: float = 0.0, **values: Any) -> None:
+    """Write a record, if this run has one; `process` is this one by default, `tick` is now."""
     folder = os.environ.get(VARIABLE)
     if not folder:
         return
-    record = Record(kind, time.monotonic(), process or os.getpid(), time=time.time(), **values)
+    record = Record(kind, tick or time.monotonic(), process or os.getpid(), time=time.time(), **values)
     # One write a line: SIGKILL leaves whole lines.
     os.write(_file(folder), record.line())
 
@@ -141,13 +141,23 @@ def _deliver(plain: Callable[..., Any], qos: QoS, message: Any, unacked: Any) ->
     )
 
 
-def _settle(kind: str) -> Callable[..., Any]:
-    def settle(plain: Callable[..., Any], qos: QoS, tag: str, *arguments: Any, **named: Any) -> None:
-        what = records.REQUEUED if kind == records.REJECTED and (arguments[0] if arguments else named.get("requeue")) else kind
-        _note_settled(qos, tag, what)
-        plain(qos, tag, *arguments, **named)
+#: A settlement -> its kind.
+_KINDS = {
+    Settlement.ACK: records.ACKED,
+    Settlement.REJECT: records.REJECTED,
+    Settlement.REQUEUE: records.REQUEUED,
+    Settlement.FAIL: records.REQUEUED,
+}
 
-    return settle
+
+def _settle(plain: Callable[..., Any], qos: QoS, tag: str, settlement: Settlement) -> None:
+    _note_settled(qos, tag, _KINDS.get(settlement, records.RELEASED))
+    plain(qos, tag, settlement)
+
+
+def _leave(plain: Callable[..., Any], qos: QoS, tag: str) -> None:
+    _note_settled(qos, tag, records.RELEASED)
+    plain(qos, tag)
 
 
 def _give_back(plain: Callable[..., Any], qos: QoS, delivered: Any) -> None:
@@ -207,9 +217,8 @@ def _cancel(plain: Callable[..., Any], channel: Channel, *arguments: Any, **name
 _HOOKS: tuple[tuple[type, str, Callable[..., Any]], ...] = (
     (kombu.Producer, "publish", _publish),
     (QoS, "deliver", _deliver),
-    (QoS, "ack", _settle(records.ACKED)),
-    (QoS, "reject", _settle(records.REJECTED)),
-    (QoS, "leave", _settle(records.RELEASED)),
+    (QoS, "settle", _settle),
+    (QoS, "leave", _leave),
     (QoS, "give_back", _give_back),
     (UnackedMessages, "mark_lease_lost", _lost),
     (BrokerConnection, "_failed", _disconnected),
