@@ -37,8 +37,10 @@ class Message(base.Message):
 
     def begin(self) -> None:
         """Note that the work on it begins: the server is told where a delivery of it failed before. From any thread."""
-        if self._unacked is not None and self._unacked.failed_before:
-            self.channel.session.acknowledger.begin(self._unacked)
+        if self._unacked is not None:
+            self._unacked.started = True
+            if self._unacked.failed_before:
+                self.channel.session.acknowledger.begin(self._unacked)
 
     def note_outcome(self, reason: str, failure: Failure | None = None) -> None:
         """Note how the work on it ended, for its settlement: a reason of `events.REASONS`, and the exception."""
