@@ -16,6 +16,7 @@ from celery.worker.control import inspect_command
 
 from celery_redis_plus import configure_app
 from tests.chaos.ledger import Pen
+from tests.support.judge.recorder import install
 
 BROKER_VARIABLE = "CRP_TEST_BROKER"
 CONFIG_VARIABLE = "CRP_CHAOS_CONFIG"
@@ -118,6 +119,7 @@ def _app_of_worker() -> Celery | None:
     broker = os.environ.get(BROKER_VARIABLE)
     if not broker:
         return None
+    install()
     if DNS_VARIABLE in os.environ:
         _lose_the_resolver(os.environ[DNS_VARIABLE])
     return make_app(broker, **ast.literal_eval(os.environ.get(CONFIG_VARIABLE, "{}")))

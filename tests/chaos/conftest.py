@@ -5,6 +5,7 @@ The figures that a test measures are printed at the end of the run (fixture `fig
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,10 @@ import pytest
 
 from tests.chaos.app import CONFIG_VARIABLE, make_app
 from tests.chaos.ledger import VARIABLE, Ledger
+from tests.support.judge import recorder
+from tests.support.judge.judging import assert_kept
+from tests.support.judge.records import History
+from tests.support.judge.rules import Rules
 from tests.support.workers import Worker
 
 LINES = pytest.StashKey[list[str]]()
@@ -29,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[LINES] = []
     config.addinivalue_line("markers", "full_only: runs only with --chaos-full")
+    config.addinivalue_line("markers", "judged(acks, strict): how strictly the run is judged, see tests/support/judge/rules.py")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -52,6 +58,30 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("chaos figures")
         for line in config.stash[LINES]:
             terminalreporter.write_line(line)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Judge each run that has not failed, by what all its processes recorded."""
+    yield
+    folder = os.environ.get(recorder.VARIABLE)
+    if folder and "_recorded" in item.fixturenames:
+        ledger = item.funcargs.get("ledger")
+        marker = item.get_closest_marker("judged")
+        rules = Rules(**marker.kwargs) if marker else Rules()
+        history = History.read(Path(folder), ledger.records() if ledger else ())
+        item.config.stash[LINES].append(f"{item.name}: judged {len(history.records)} records")
+        assert_kept(history, rules)
+
+
+@pytest.fixture(autouse=True)
+def _recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Record what this process and all that it starts publish and consume."""
+    folder = tmp_path / "record"
+    folder.mkdir()
+    monkeypatch.setenv(recorder.VARIABLE, str(folder))
+    with recorder.recording():
+        yield
 
 
 @pytest.fixture

@@ -8,9 +8,11 @@ from typing import Any
 from kombu import Connection, Consumer, Queue
 
 from tests.chaos.ledger import Pen
+from tests.support.judge.recorder import install
 
 
 def consume(url: str, queue: str, name: str) -> None:
+    install()
     pen = Pen()
 
     def received(body: Any, message: Any) -> None:

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from tests.support.judge import records
 from tests.support.judge.executions import Life
+from tests.support.judge.recorder import note
 
 if TYPE_CHECKING:
     from tests.support.proxy import Proxy
@@ -76,9 +78,11 @@ class Member:
     def silent(self) -> Iterator[None]:
         """Note that it gives no sign of life within the block."""
         since, life = time.monotonic(), self.life
+        note(records.SILENT, process=life.worker)
         try:
             yield
         finally:
+            note(records.HEARD, process=life.worker)
             life.silent.append((since, time.monotonic()))
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.keys import Keys
 from tests.support.checking import found
 from tests.support.invariants import violations
+from tests.support.judge import records
+from tests.support.judge.recorder import note
 
 if TYPE_CHECKING:
     import redis
@@ -26,8 +29,13 @@ def places(client: redis.Redis, queue: str) -> dict[str, int]:
 
 
 def empty(client: redis.Redis, queue: str) -> bool:
-    """Whether the queue has no message in any place."""
-    return not any(places(client, queue).values())
+    """Whether the queue has no message in any place; the record of the run has it."""
+    # What is confirmed later need not have been there.
+    looked_at = time.monotonic()
+    is_empty = not any(places(client, queue).values())
+    if is_empty:
+        note(records.DRAINED, tick=looked_at, queue=queue)
+    return is_empty
 
 
 def leftovers(client: redis.Redis) -> list[bytes]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import kombu
 
 import celery_redis_plus  # noqa: F401 - makes the URL known
+from tests.support.judge.recorder import install
 
 EXCHANGE = kombu.Exchange("news", "fanout", durable=True)
 NAME = "chaos-subscriber"
@@ -20,6 +21,7 @@ PATIENCE_S = 120.0
 
 def main(url: str, number: str, total: int, path: Path) -> None:
     """Write `body redelivered` for every delivery, until the last one has come."""
+    install()
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     done = False
 

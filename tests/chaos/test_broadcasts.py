@@ -9,6 +9,8 @@ import time
 import kombu
 
 from tests.chaos.subscriber import EXCHANGE, NAME, READY
+from tests.support.judge import records
+from tests.support.judge.recorder import note
 from tests.support.waiting import wait_until
 from tests.support.workers import ROOT
 
@@ -49,16 +51,19 @@ def test_every_subscriber_gets_every_broadcast_in_order_whatever_happens_to_its_
                     for connection_id in subscribers_of(client, victim):
                         done_cuts += client.client_kill_filter(_id=connection_id)
                 if number == freeze_at:
+                    note(records.SILENT, process=processes[0].pid)
                     processes[0].send_signal(signal.SIGSTOP)
                     thaw_at = time.monotonic() + frozen_s
                 if thaw_at and not thawed and time.monotonic() >= thaw_at:
                     processes[0].send_signal(signal.SIGCONT)
+                    note(records.HEARD, process=processes[0].pid)
                     thawed = True
             if not thawed:
                 time.sleep(max(0.0, thaw_at - time.monotonic()))
                 processes[0].send_signal(signal.SIGCONT)
             for process in processes:
                 assert process.wait(150) == 0
+            note(records.DRAINED, queue=EXCHANGE.name)
         finally:
             for process in processes:
                 process.kill()

@@ -12,6 +12,8 @@ from kombu import Connection, Queue
 
 import celery_redis_plus  # noqa: F401 - makes kombu know the scheme
 from tests.chaos.state import places
+from tests.support.judge import records
+from tests.support.judge.recorder import note
 from tests.support.waiting import wait_until
 from tests.support.workers import ROOT
 
@@ -77,6 +79,7 @@ def test_the_other_consumer_gets_what_a_frozen_one_was_woken_for(
             if has_delayed:
                 before = swept(client)
                 wait_until(lambda before=before: swept(client) != before, 15)
+            note(records.SILENT, process=first.pid)
             os.kill(first.pid, signal.SIGSTOP)
             at = time.time()
             producer.publish(f"m{number}", routing_key=QUEUE, declare=[queue])
@@ -85,6 +88,8 @@ def test_the_other_consumer_gets_what_a_frozen_one_was_woken_for(
             assert got.pid == second.pid, "the frozen one did not wait longest"
             waits.append(got.time - at)
             os.kill(first.pid, signal.SIGCONT)
+            note(records.HEARD, process=first.pid)
+            note(records.KILLED, process=second.pid)
             second.kill()
             second.wait()
             # The thawed one looks at the bell that it swallowed, finds nothing, and goes on consuming.

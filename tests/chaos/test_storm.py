@@ -115,6 +115,7 @@ def finish(publishers, ledger, *, at_once):
     return {name for publisher in publishers for name in publisher.names()}
 
 
+@pytest.mark.judged(acks=PREFETCH, strict=True)
 @pytest.mark.parametrize("pool", POOLS)
 def test_nothing_is_lost_whatever_fails(*, pool, full, seconds, start_server, ledger, chaos_app, chaos_worker, figures):
     seed = random.randrange(10**6)

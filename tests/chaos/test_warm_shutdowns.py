@@ -23,6 +23,7 @@ def length(chooser):
     return chooser.choice([0, 0, 0.002, 0.02, 0.2])
 
 
+@pytest.mark.judged(acks=0, strict=True)
 @pytest.mark.parametrize("pool", ["solo", "threads", "prefork"])
 def test_a_warm_shutdown_under_load_loses_and_repeats_nothing(
     *, pool, full, own_server, ledger, chaos_app, chaos_worker, figures

@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Any
 import kombu
 
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
+from tests.support.judge import records
+from tests.support.judge.judging import assert_kept
+from tests.support.judge.recorder import note
+from tests.support.judge.records import History, Record
 from tests.support.publishers import PublishingProcess
 
 if TYPE_CHECKING:
@@ -58,6 +62,7 @@ class Sampler:
         self._script = client.register_script(SAMPLE)
         self._keys = [f"queue:{{{queue}}}", f"delayed:{{{queue}}}", f"messages_index:{{{queue}}}"]
         self._account = account
+        self._queue = queue
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -66,6 +71,8 @@ class Sampler:
         while not self._stop.is_set():
             waiting, unacked = self._script(keys=self._keys)
             account.samples += 1
+            if waiting > account.most_waiting or waiting + unacked > account.most_pending:
+                note(records.DEPTH, queue=self._queue, detail={"waiting": waiting, "unacked": unacked})
             account.most_waiting = max(account.most_waiting, waiting)
             account.most_pending = max(account.most_pending, waiting + unacked)
             time.sleep(0.0005)
@@ -127,9 +134,10 @@ def quoted(body: bytes | None) -> bool:
 
 def check(account: Account, overflow: str, limit: int, counted: str) -> None:
     """Assert what has to hold under each policy."""
-    most = account.most_waiting if counted == "x-max-length" else account.most_pending
     assert account.samples > 20
-    assert most <= limit, f"the limit {limit} was exceeded: {account}"
+    depth = {"waiting": account.most_waiting, "unacked": account.most_pending - account.most_waiting}
+    declared = Record(records.DECLARED, 0, queue="q", detail={counted: limit})
+    assert_kept(History([declared, Record(records.DEPTH, 1, queue="q", detail=depth)]))
     assert len(account.kept) == len(set(account.kept)), f"doubled: {account}"
     assert account.published + account.refused == account.attempted
     kept, dead = len(account.kept), len(account.dead)

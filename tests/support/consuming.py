@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from tests.support.apps import JOURNAL_DB, plain_url
 from tests.support.clock import scripts_with_steps
+from tests.support.judge import records
+from tests.support.judge.recorder import install, note
 from tests.support.waiting import wait_until
 from tests.support.workers import ROOT
 
@@ -65,11 +67,17 @@ class Consumers:
 
     def kill(self, name: str) -> None:
         process = self.processes.pop(name)
+        note(records.KILLED, process=process.pid)
         process.kill()
         process.wait()
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        self.processes[name].send_signal(number)
+        process = self.processes[name]
+        if number == signal.SIGSTOP:
+            note(records.SILENT, process=process.pid)
+        process.send_signal(number)
+        if number == signal.SIGCONT:
+            note(records.HEARD, process=process.pid)
 
     def notes(self) -> list[tuple[str, str, bool]]:
         """Return (name, body, redelivered) of all deliveries."""
@@ -95,6 +103,7 @@ def consumers(url: str, journal: redis.Redis, logs: Path) -> Iterator[Consumers]
 
 
 def main(url: str, name: str, options: dict[str, Any]) -> None:
+    install()
     own = {key: options.pop(key, None) for key in OWN}
     with scripts_with_steps() if own["stepped_clock"] else nullcontext():
         consume(url, name, own, options)

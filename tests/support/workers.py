@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.judge import records
+from tests.support.judge.recorder import note
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -151,32 +153,40 @@ class Worker:
             status = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"{self.name} still runs after {timeout_s} s:\n{self.tail()}") from None
+        note(records.GONE, process=self.pid)
         self._end_the_group()
         return status
 
     def kill(self) -> None:
         """End the worker and its children with SIGKILL, as the kernel's out-of-memory killer would."""
         if self._process is not None:
+            if self.running:
+                note(records.KILLED, process=self.pid)
             self._end_the_group()
             self._process.wait()
 
     def kill_parent_only(self) -> None:
         """End the main process with SIGKILL; its pool's processes find out by themselves."""
         process = self._started_process()
+        note(records.KILLED, process=self.pid)
         process.kill()
         process.wait()
 
     def freeze(self) -> None:
         """Halt the whole worker with SIGSTOP."""
+        note(records.SILENT, process=self.pid)
         os.killpg(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Let a frozen worker go on."""
         os.killpg(self.pid, signal.SIGCONT)
+        note(records.HEARD, process=self.pid)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the main process, if it lives."""
         if self.running:
+            if number in {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}:
+                note(records.STOPPED, process=self.pid)
             self._started_process().send_signal(number)
 
     def __enter__(self) -> Self:

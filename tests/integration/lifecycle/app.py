@@ -14,6 +14,7 @@ from celery.exceptions import Ignore, Reject
 
 from celery_redis_plus import configure_app
 from tests.chaos.ledger import Pen
+from tests.support.judge.recorder import install
 
 pen = Pen()
 
@@ -90,6 +91,7 @@ def make_app(url: str, configured: dict[str, Any], settings: dict[str, Any]) -> 
 def _app_of_worker() -> Celery | None:
     if URL_VARIABLE not in os.environ:
         return None
+    install()
     return make_app(os.environ[URL_VARIABLE], *ast.literal_eval(os.environ[CONFIG_VARIABLE]))
 
 

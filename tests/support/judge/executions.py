@@ -10,7 +10,7 @@ from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from tests.support.judge.records import END, HEARD, KILLED, SILENT, START, STOPPED
+from tests.support.judge.records import END, HEARD, KILLED, PUBLISH, SILENT, START, STOPPED
 
 if TYPE_CHECKING:
     from tests.support.judge.records import History
@@ -185,10 +185,15 @@ class _Step(NamedTuple):
 
 
 def repeats_of(history: History, rules: Rules) -> list[Repeat]:
-    """Return the repeats of a history; its deaths and silences decide on the verdicts."""
+    """Return the repeats of a history; its deaths and silences decide on the verdicts.
+
+    What was published more than once, e.g. because it was retried, may run more than once.
+    """
+    publishes = Counter(record.name for record in history.of(PUBLISH))
     steps = [
         _Step(record.kind, record.name, record.detail.get("pid", record.process), record.process, record.tick)
         for record in history.of(START, END)
+        if publishes[record.name] <= 1
     ]
     return Judgement(lives_of(history), acks=rules.acks).repeats(steps)
 

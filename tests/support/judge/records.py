@@ -18,7 +18,8 @@ SETTLEMENTS = (ACKED, REJECTED, REQUEUED, RELEASED, LOST)
 #: The work.
 START, END = "start", "end"
 #: What became of processes and sessions. `silent`: frozen or cut off, until `heard`.
-KILLED, STOPPED, SILENT, HEARD, DISCONNECTED = "killed", "stopped", "silent", "heard", "disconnected"
+#: `stopped`: asked to end; `gone`: it has ended.
+KILLED, STOPPED, GONE, SILENT, HEARD, DISCONNECTED = "killed", "stopped", "gone", "silent", "heard", "disconnected"
 #: Consumers and queues. `drained`: the queue or exchange was seen empty, all is settled.
 DECLARED, CONSUMING, CANCELLED, DEPTH, DRAINED, LEFT = "declared", "consuming", "cancelled", "depth", "drained", "left"
 
@@ -119,7 +120,7 @@ class History:
     def by_process(self) -> dict[int, list[Record]]:
         """Process -> what became of it and of its sessions."""
         found: dict[int, list[Record]] = defaultdict(list)
-        for record in self.of(KILLED, STOPPED, SILENT, HEARD, DISCONNECTED, CANCELLED):
+        for record in self.of(KILLED, STOPPED, GONE, SILENT, HEARD, DISCONNECTED, CANCELLED):
             found[record.process].append(record)
         return found
 
@@ -129,8 +130,19 @@ class History:
 
     def outcome(self, publish: Record) -> Record | None:
         """Return how a publish ended; None where its process did not come to know."""
-        after = (record for record in self.by_name[publish.name] if record.tick >= publish.tick)
-        return next((record for record in after if record.kind in {CONFIRMED, REFUSED, UNKNOWN}), None)
+        return self._outcomes.get(id(publish))
+
+    @cached_property
+    def _outcomes(self) -> dict[int, Record]:
+        found: dict[int, Record] = {}
+        begun: dict[tuple[int, str], list[Record]] = defaultdict(list)
+        for record in self.of(PUBLISH, CONFIRMED, REFUSED, UNKNOWN):
+            waiting = begun[record.process, record.name]
+            if record.kind == PUBLISH:
+                waiting.append(record)
+            elif waiting:
+                found[id(waiting.pop(0))] = record
+        return found
 
     def of_message(self, name: str) -> list[Record]:
         """Return the records of a message: those that have its name, and those that have only its tag."""
@@ -139,16 +151,17 @@ class History:
 
     @cached_property
     def holdings(self) -> dict[str, list[Holding]]:
-        """Tag -> its deliveries, and how each one ended.
+        """Tag -> its deliveries in the order of their claims, and how each one ended.
 
         It ends with its settlement, with its process, or when its process falls silent. When its session breaks, it ends unless
         the work on it is under way: then the process keeps it.
         """
         found: dict[str, list[Holding]] = {}
         for tag, records in self.by_tag.items():
-            for delivery in records:
-                if delivery.kind == DELIVERED:
-                    found.setdefault(tag, []).append(Holding(delivery, self._end_of(delivery, records)))
+            deliveries = [record for record in records if record.kind == DELIVERED]
+            # A worker that is thawed finds in its buffer what others got meanwhile.
+            for delivery in sorted(deliveries, key=lambda one: one.claim):
+                found.setdefault(tag, []).append(Holding(delivery, self._end_of(delivery, records)))
         return found
 
     def _end_of(self, delivery: Record, records: list[Record]) -> Record | None:
@@ -159,7 +172,9 @@ class History:
             and (record.process, record.session) == (delivery.process, delivery.session)
             and record.tick >= delivery.tick
         ]
-        ends = [*mine[:1], *self.fates(delivery.process, KILLED, STOPPED, SILENT, since=delivery.tick)[:1]]
+        # A death is noted before the signal: its process may get some more until then.
+        ends = [*mine[:1], *self.fates(delivery.process, KILLED, GONE)[:1]]
+        ends += self.fates(delivery.process, SILENT, since=delivery.tick)[:1]
         work = [
             record
             for record in self.by_name.get(delivery.name, ())
@@ -172,8 +187,9 @@ class History:
                 break
         # It fell silent before, and finds what it had got then.
         before = self.fates(delivery.process, SILENT, HEARD, until=delivery.tick)
-        if before and before[-1].kind == SILENT:
-            ends.append(before[-1])
+        overtaken = any(one.claim > delivery.claim and one.tick <= delivery.tick for one in records if one.kind == DELIVERED)
+        if before and (before[-1].kind == SILENT or overtaken):
+            ends += [fate for fate in before if fate.kind == SILENT][-1:]
         return min(ends, key=lambda end: end.tick, default=None)
 
     def _grouped(self, attribute: str) -> dict[str, list[Record]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -17,16 +18,17 @@ NAME = "order within a priority"
 def check(history: History, rules: Rules) -> Iterator[Violation]:
     """Yield a violation for each message that came behind one whose publish began after its own was confirmed."""
     published: dict[str, tuple[Record, Record]] = {}
+    # A name that is published again says nothing about order.
+    times = Counter(publish.name for publish in history.of(PUBLISH))
     for publish in history.of(PUBLISH):
         outcome = history.outcome(publish)
         plain = not publish.detail.get("eta") and not publish.detail.get("exchange")
-        if outcome is not None and outcome.kind == CONFIRMED and plain:
-            # A name that is published again says nothing about order.
-            published[publish.name] = (publish, outcome) if publish.name not in published else (outcome, publish)
+        if outcome is not None and outcome.kind == CONFIRMED and plain and times[publish.name] == 1:
+            published[publish.name] = (publish, outcome)
     latest: dict[tuple[str, str, int], tuple[Record, Record]] = {}
     for delivery in history.of(DELIVERED):
         found = published.get(delivery.name)
-        if found is None or found[0].kind != PUBLISH or delivery.claim != 1 or delivery.redelivered:
+        if found is None or delivery.claim != 1 or delivery.redelivered:
             continue
         publish, confirmed = found
         line = (delivery.session, delivery.queue, delivery.detail.get("priority", 0))

@@ -61,8 +61,11 @@ def _ack_between(history: History, first: Record, second: Record) -> Record | No
 
 def _excused(history: History, first: Record, second: Record, rules: Rules) -> bool:
     """Return whether the ack may have been lost: its process died, or was out of reach, before the message came again."""
-    kinds = (KILLED, SILENT) if rules.strict else (KILLED, SILENT, STOPPED, DISCONNECTED)
-    return bool(history.fates(first.process, *kinds, since=first.tick - SLACK_S, until=second.tick))
+    kinds = (STOPPED, SILENT) if rules.strict else (STOPPED, SILENT, DISCONNECTED)
+    return bool(
+        history.fates(first.process, KILLED, until=second.tick)
+        or history.fates(first.process, *kinds, since=first.tick - SLACK_S, until=second.tick)
+    )
 
 
 def _may_run_again(history: History, repeat: Repeat, rules: Rules) -> bool:

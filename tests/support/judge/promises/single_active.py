@@ -10,6 +10,7 @@ from tests.support.judge.records import (
     DECLARED,
     DELIVERED,
     DISCONNECTED,
+    GONE,
     HEARD,
     KILLED,
     SILENT,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from tests.support.judge.rules import Rules
 
 NAME = "single active consumer"
-ENDS = (KILLED, STOPPED, SILENT, DISCONNECTED, CANCELLED)
+ENDS = (KILLED, STOPPED, GONE, SILENT, DISCONNECTED, CANCELLED)
 #: Seconds for which a consumer goes on with what it had before it was silent.
 AFTERMATH_S = 2.0
 

@@ -61,8 +61,16 @@ KEPT = {
     "its consumer was frozen": (
         DELIVERED, of("start"), fate("silent"), AGAIN, of("start", process=B), of("end", process=B), fate("heard"), of("end"),
     ),
+    "a thawed consumer finds in its buffer what another one got": (
+        fate("silent"), AGAIN, fate("heard"), DELIVERED, of("acked", process=B),
+    ),
     "it was asked for again": (DELIVERED, of("start"), of("requeued"), AGAIN, of("start", process=B), of("end", process=B)),
     "its session broke before the work began": (DELIVERED, fate("disconnected"), AGAIN),
+    "its consumer got one more when it was about to be killed": (fate("killed"), DELIVERED, of("acked"), AGAIN),
+    "its consumer has ended": (DELIVERED, fate("gone"), AGAIN),
+    "it is retried, which is a publish of its own": (
+        *PUBLISHED, of("start"), *PUBLISHED, of("start", process=B), of("end", process=B),
+    ),
     "the ack had not left when its consumer was killed": (DELIVERED, *RUN, of("acked"), fate("killed"), AGAIN),
     "two in their order": (
         *PUBLISHED, of("publish", name="n"), of("confirmed", name="n"), DELIVERED, of("delivered", name="n", claim=1),
@@ -123,6 +131,7 @@ BROKEN = {
     "a claim number twice": (repeats, (DELIVERED, of("released"), of("delivered", claim=1, process=B))),
     "run again for no reason": (repeats, (of("start"), of("end"), of("start", process=B), of("end", process=B))),
     "two holders": (one_holder, (DELIVERED, AGAIN, of("acked"))),
+    "a buffer has what another one got": (one_holder, (AGAIN, DELIVERED, of("acked", process=B))),
     "two holders, one of which has lost its connection": (one_holder, (DELIVERED, of("start"), fate("disconnected"), AGAIN)),
     "two runs at a time": (one_holder, (of("start"), of("start", process=B), of("end"), of("end", process=B))),
     "overtaken": (
