@@ -6,6 +6,7 @@ The figures that a test measures are printed at the end of the run (fixture `fig
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,6 +29,7 @@ STORM = "test_storm.py"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos-full", action="store_true", help="run the chaos tests with their full counts")
+    parser.addoption("--seed", type=int, metavar="N", help="repeat the storm's faults and choices of the run with this seed")
     parser.addoption("--seconds", type=float, default=0, metavar="N", help="run only the storm, for about so long")
 
 
@@ -94,6 +96,13 @@ def full(request: pytest.FixtureRequest) -> bool:
 def seconds(request: pytest.FixtureRequest) -> float:
     """How long the storm shall last, over all its tests; 0 is a matter of counts."""
     return float(request.config.getoption("--seconds"))
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """What decides on a test's faults: `--seed`, or another one in each run."""
+    given = request.config.getoption("--seed")
+    return random.randrange(10**6) if given is None else given
 
 
 @pytest.fixture

@@ -42,6 +42,8 @@ class Publisher(threading.Thread):
         super().__init__(name=f"publisher-{prefix}", daemon=True)
         self.app = app
         self.sent = 0
+        #: A task is being published, or is about to be.
+        self.busy = False
         self.error: Exception | None = None
         self.stopping = threading.Event()
         self._prefix, self._length, self._most, self._enough, self._delayed = prefix, length, most, enough, delayed
@@ -55,11 +57,13 @@ class Publisher(threading.Thread):
     def run(self) -> None:
         try:
             while not self.stopping.is_set() and self.sent != self._most:
-                if self._enough():
-                    time.sleep(PAUSE_S)
-                else:
+                # Before it asks: who finds it idle, and has said that there is enough, finds it idle afterwards.
+                self.busy = True
+                enough = self._enough()
+                if not enough:
                     self._send()
-                    time.sleep(self._pause_s)
+                self.busy = False
+                time.sleep(PAUSE_S if enough else self._pause_s)
         except Exception as error:  # noqa: BLE001 - the test fails with it
             self.error = error
 

@@ -15,9 +15,12 @@ import redis
 if TYPE_CHECKING:
     from celery_redis_plus.testing.server import EmbeddedServer
     from tests.chaos.crew import Crew, Member
+    from tests.chaos.publishers import Publisher
     from tests.support.proxy import Proxy
 
 PREFIX = "celery-redis-plus:"
+#: Seconds within which publishers have to be idle, for a fault that wants that.
+IDLE_S = 5.0
 
 
 @dataclass
@@ -29,7 +32,7 @@ class Storm:
         crew: the workers.
         publishers: the proxy through which tasks are published.
         visibility_timeout_s: what the workers were given.
-        chooser: decides.
+        seed: decides: of the same one, the number of each strike makes the same choices.
         done: how often each fault has struck.
         diary: what happened to whom, and when (ticks, see `ledger.Entry`).
         failures: what faults met that none should.
@@ -39,26 +42,39 @@ class Storm:
     crew: Crew
     publishers: Proxy
     visibility_timeout_s: float
-    chooser: random.Random
+    seed: int
     done: Counter[str] = field(default_factory=Counter)
     diary: list[tuple[float, str]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    #: Whoever publishes: nobody does while the memory is full.
+    senders: list[Publisher] = field(default_factory=list)
+    memory_full: bool = False
+    _strikes: int = 0
+    _local: threading.local = field(default_factory=threading.local)
     _long: list[threading.Thread] = field(default_factory=list)
     _server_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def strike(self, fault: str) -> None:
         """Let `fault` happen; one that takes longer goes on while others strike."""
+        self._strikes += 1
         if fault in LONG:
-            thread = threading.Thread(target=self._strike, args=(fault,), name=fault, daemon=True)
+            thread = threading.Thread(target=self._strike, args=(fault, self._strikes), name=fault, daemon=True)
             self._long.append(thread)
             thread.start()
         else:
-            self._strike(fault)
+            self._strike(fault, self._strikes)
+
+    @property
+    def chooser(self) -> random.Random:
+        """What decides in the strike that this thread makes: it depends on nothing that others do meanwhile."""
+        found: random.Random = self._local.chooser
+        return found
 
     def note(self, text: str) -> None:
         self.diary.append((time.monotonic(), text))
 
-    def _strike(self, fault: str) -> None:
+    def _strike(self, fault: str, number: int) -> None:
+        self._local.chooser = random.Random(f"{self.seed} {number}")
         try:
             if FAULTS[fault](self):
                 self.done[fault] += 1
@@ -141,6 +157,52 @@ class Storm:
                 return False
         return True
 
+    # ---- the server, alive
+
+    def pause_clients(self) -> bool:
+        """Have the server answer nobody, by CLIENT PAUSE."""
+        with self._server_lock, self.server.client() as client:
+            pause_s = self.chooser.uniform(0.1, self.visibility_timeout_s / 4)
+            self.note(f"CLIENT PAUSE {pause_s:.1f} s")
+            client.client_pause(int(pause_s * 1000), all=True)
+            time.sleep(pause_s)
+        return True
+
+    def freeze_server(self) -> bool:
+        with self._server_lock:
+            self.note("freeze the server")
+            self.server.freeze()
+            self.pause(0.1, self.visibility_timeout_s / 2)
+            self.server.thaw()
+            self.note("thaw the server")
+        return True
+
+    def flush_scripts(self) -> bool:
+        with self._server_lock, self.server.client() as client:
+            self.note("SCRIPT FLUSH")
+            client.script_flush()
+        return True
+
+    def fill_memory(self) -> bool:
+        """Leave the server no memory. Publishers rest: a publish that is refused after a lost reply may be stored."""
+        with self._server_lock:
+            self.memory_full = True
+            try:
+                until = time.monotonic() + IDLE_S
+                while any(sender.busy for sender in self.senders):
+                    if time.monotonic() > until:
+                        return False
+                    time.sleep(0.01)
+                with self.server.client() as client:
+                    self.note("the memory is full")
+                    client.config_set("maxmemory", "1mb")
+                    self.pause(0.1, 1)
+                    client.config_set("maxmemory", "0")
+                    self.note("there is memory again")
+            finally:
+                self.memory_full = False
+        return True
+
     # ---- network
 
     def cut_off(self) -> bool:
@@ -177,6 +239,9 @@ class Storm:
     def lose_replies(self) -> bool:
         return self._weather("lose_replies", lambda proxy: proxy.lose_replies(), 0.1, reset=True)
 
+    def cut_bytes(self) -> bool:
+        return self._weather("cut_bytes", lambda proxy: proxy.cut(), 0.3)
+
     def _weather(self, what: str, bad: Callable[[Proxy], None], longest_s: float, *, reset: bool = False) -> bool:
         with self.crew.one(self.chooser) as member:
             proxy = self._proxy(member)
@@ -200,9 +265,10 @@ FAULTS: dict[str, Callable[[Storm], bool]] = {
     name: getattr(Storm, name)
     for name in (
         *("kill_worker", "kill_server", "restart_server", "kill_client", "freeze_worker", "stop_worker"),
-        *("cut_off", "blackhole", "reset", "refuse", "slow", "delay", "lose_replies"),
+        *("pause_clients", "freeze_server", "flush_scripts", "fill_memory"),
+        *("cut_off", "blackhole", "reset", "refuse", "slow", "delay", "lose_replies", "cut_bytes"),
     )
 }
 #: These go on while others strike.
 LONG = {"freeze_worker", "cut_off", "stop_worker", "slow", "delay", "blackhole"}
-PARTITIONS = ("cut_off", "blackhole", "reset", "refuse", "slow", "delay", "lose_replies")
+PARTITIONS = ("cut_off", "blackhole", "reset", "refuse", "slow", "delay", "lose_replies", "cut_bytes")

@@ -31,6 +31,7 @@ class Weather:
         passes: False holds everything back, as a network partition does: nobody hears anything, not even a refusal.
         replies: False throws away what the server says.
         accepts: False resets new connections.
+        cuts: the next piece passes by half, and its connection ends.
         delay_s: how long each piece takes longer.
         bytes_per_s: how fast they pass; 0 is no limit.
     """
@@ -38,6 +39,7 @@ class Weather:
     passes: bool = True
     replies: bool = True
     accepts: bool = True
+    cuts: bool = False
     delay_s: float = 0.0
     bytes_per_s: float = 0.0
 
@@ -98,6 +100,10 @@ class Proxy:
         """Reset every connection, and every new one."""
         self._turn(accepts=False)
         self.reset()
+
+    def cut(self) -> None:
+        """Let half of the next piece of each connection through, in either direction, and end the connection."""
+        self._turn(cuts=True)
 
     def slow(self, bytes_per_s: float) -> None:
         """Let so many bytes through a second, in each direction of each connection."""
@@ -208,8 +214,10 @@ class Proxy:
             await self._until_it_passes()
             if replies and not self._weather.replies:
                 continue
-            writer.write(data)
+            writer.write(data[: len(data) // 2] if weather.cuts else data)
             await writer.drain()
+            if weather.cuts:
+                return
 
     async def _until_it_passes(self) -> None:
         while not self._weather.passes:

@@ -50,6 +50,14 @@ def client(proxy):
         yield client
 
 
+def has_ended(client):
+    """Whether the next thing that a client hears is the end."""
+    try:
+        return client.recv(100) == b""
+    except ConnectionResetError:
+        return True
+
+
 def test_bytes_pass_both_ways(client):
     client.sendall(b"hello")
     assert client.recv(100) == b"hello"
@@ -91,6 +99,19 @@ def test_lost_replies_are_gone_though_the_server_has_heard(proxy, echo, client):
     proxy.reset()
     with pytest.raises(ConnectionResetError):
         client.recv(100)
+
+
+def test_a_piece_is_cut_in_its_middle_and_its_connection_ends(proxy, echo, client):
+    client.sendall(b"whole")
+    assert client.recv(100) == b"whole"
+    proxy.cut()
+    client.sendall(b"0123456789")
+    wait_until(lambda: has_ended(client))
+    wait_until(lambda: bytes(echo[1]) == b"whole01234")
+    proxy.heal()
+    with socket.create_connection((HOST, proxy.port), timeout=10) as other:
+        other.sendall(b"again")
+        assert other.recv(100) == b"again"
 
 
 def test_who_is_refused_sees_a_reset(proxy, client):
