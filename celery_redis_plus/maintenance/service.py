@@ -35,7 +35,6 @@ from celery_redis_plus.connection.blocking_connection import BlockingConnection
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.connection.poll import wait_readable
-from celery_redis_plus.connection.unpatched import threads_are_greenlets
 from celery_redis_plus.connection.waker import Waker
 from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.event_log.settings import EventLogSettings
@@ -47,6 +46,7 @@ from celery_redis_plus.maintenance.dead_letter_forwarder import DeadLetterForwar
 from celery_redis_plus.maintenance.delivering import Delivering
 from celery_redis_plus.maintenance.dropped_sessions import DroppedSessions
 from celery_redis_plus.maintenance.expired_tasks import ExpiredTaskRevocation
+from celery_redis_plus.maintenance.heartbeat_delays import HeartbeatDelays
 from celery_redis_plus.maintenance.janitor import Janitor
 from celery_redis_plus.maintenance.lease_heartbeats import LeaseHeartbeats, interval_s
 from celery_redis_plus.maintenance.lost_processes import LostProcesses
@@ -90,7 +90,6 @@ class MaintenanceService:
         self.process_end = ProcessEnd(connector, keys, options, self.unacked_messages, self.watched)
         self.name = secrets.token_hex(6)
         self._keys = keys
-        self._visibility_timeout_s = options.visibility_timeout
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
         self._lock = lock_of(self)
@@ -184,9 +183,9 @@ class MaintenanceService:
             ),
             first=(self._lease_heartbeats, self.consumer_heartbeats, self.ack_flush),
         )
-        #: How often heartbeats came later than planned by more than an interval; and how often the thread had died.
-        self.late_heartbeats = self.thread_restarts = 0
-        self._told_late = self._told_of_greenlets = False
+        #: How often the thread had died.
+        self.thread_restarts = 0
+        self._heartbeat_delays = HeartbeatDelays(options.visibility_timeout)
         self._lease_heartbeats.on_late = self._late
         self._watched_version = -1
         self._reachable = True
@@ -226,38 +225,17 @@ class MaintenanceService:
                 "the thread for heartbeats and timers has died; it is started again (%d times by now)", self.thread_restarts
             )
             self.start()
-        late_s = self._lease_heartbeats.late_s if self._reachable else 0.0
-        if late_s and not self._told_late:
-            logger.warning(
-                "heartbeats are %.1f s late, and other processes take over what this one holds after %.1f s: the thread for "
-                "heartbeats gets no time, or waits for the broker",
-                late_s, self._visibility_timeout_s,
-            )  # fmt: skip
-        self._told_late = bool(late_s)
-        if late_s:
-            self._tell_of_greenlets()
+        self._heartbeat_delays.warn_while(self._lease_heartbeats.late_s if self._reachable else 0.0)
 
     def _late(self, late_s: float) -> None:
         name, took_s = self._runner.take_longest()
-        if not self._reachable:
-            return
-        self.late_heartbeats += 1
-        logger.warning(
-            "heartbeats came %.1f s late (%d times by now); other processes take over what this one holds after %.1f s. The "
-            "longest task since the last one: %s, %.1f s",
-            late_s, self.late_heartbeats, self._visibility_timeout_s, name or "none", took_s,
-        )  # fmt: skip
-        self._tell_of_greenlets()
+        if self._reachable:
+            self._heartbeat_delays.warn_after(late_s, name, took_s)
 
-    def _tell_of_greenlets(self) -> None:
-        """Say, once a process, why a thread got no time that is no thread."""
-        if threads_are_greenlets() and not self._told_of_greenlets:
-            self._told_of_greenlets = True
-            logger.warning(
-                "gevent or eventlet makes the thread for heartbeats a greenlet, which waits while another greenlet computes. "
-                "What to do: make visibility_timeout (%g s) longer than the longest computation, or use another pool for it",
-                self._visibility_timeout_s,
-            )
+    @property
+    def late_heartbeats(self) -> int:
+        """How often heartbeats came later than planned by more than an interval."""
+        return self._heartbeat_delays.count
 
     def wake(self) -> None:
         """Have the thread look at what is due."""
