@@ -337,6 +337,7 @@ class BrokerConnection:
         self._on_drop.detach()
         if not self.broken:
             self._say_goodbye()
+            self.acknowledger.flush()
         _disown(self.service, self.id, self._owned)
         self.wakeup_connection.close()
         self.stream_connection.close()

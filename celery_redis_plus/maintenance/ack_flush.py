@@ -9,6 +9,9 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from celery_redis_plus import clock
+from celery_redis_plus.broker.consumers import acks
+
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.acks import Acknowledger
 
@@ -19,25 +22,27 @@ class AckFlush:
     def __init__(self, wake: Callable[[], None]) -> None:
         """Flush nothing yet; `wake` wakes the thread that runs this."""
         self._wake = wake
-        #: Those that have gathered acks.
-        self._acknowledgers: set[Acknowledger] = set()
+        #: Those with batched acks -> when to look at them, on `clock`, in seconds: also where a loop has flushed first, because
+        #: what it batches afterwards wakes nobody.
+        self._due_at: dict[Acknowledger, float] = {}
 
     def schedule(self, acknowledger: Acknowledger) -> None:
-        """Flush `acknowledger` when its acks are due. From any thread, after it has gathered one."""
-        if acknowledger not in self._acknowledgers:
-            self._acknowledgers.add(acknowledger)
+        """Flush `acknowledger` when its acks are due. From any thread, after it has batched one."""
+        if acknowledger not in self._due_at:
+            self._due_at[acknowledger] = clock.now_s() + acks.EARLY_ACK_DELAY_S
             self._wake()
 
     @property
     def next_run_at(self) -> float:
-        """When to run next, on `clock`, in seconds; infinity where no acks are gathered."""
-        return min((acknowledger.flush_at for acknowledger in list(self._acknowledgers)), default=math.inf)
+        """When to run next, on `clock`, in seconds; infinity where no acks are batched."""
+        return min(list(self._due_at.values()), default=math.inf)
 
     def run(self) -> None:
         """Flush what is due. Never raises."""
-        for acknowledger in list(self._acknowledgers):
-            # First: what is gathered from now on is expected anew.
-            self._acknowledgers.discard(acknowledger)
+        now = clock.now_s()
+        for acknowledger in [acknowledger for acknowledger, at in list(self._due_at.items()) if at <= now]:
+            # First: what is batched from now on is scheduled anew.
+            del self._due_at[acknowledger]
             acknowledger.flush_due()
             if acknowledger.has_batched:
-                self._acknowledgers.add(acknowledger)
+                self.schedule(acknowledger)

@@ -291,10 +291,21 @@ class UnackedMessages:
         if queues or delivered:
             self.abandon(session, queues)
         self._release(delivered)
+        self._settle_again([unacked for unacked in list(self._unacked.values()) if unacked.session == session])
 
     def give_back(self) -> None:
-        """Have maintenance release all unacked messages, since the process ends."""
+        """Have maintenance release all unacked messages, and settle again what is not confirmed, since the process ends."""
         self._release(list(self._unacked.values()))
+        self._settle_again(list(self._unacked.values()))
+
+    def _settle_again(self, messages: Iterable[UnackedMessage]) -> None:
+        """Have maintenance settle what is being settled: nobody sends that any more, or reads the server's reply to it."""
+        with self._lock:
+            waiting = set(self._deferred)
+            self._deferred.extend(
+                unacked for unacked in messages if unacked.state is DeliveryState.SETTLING and unacked not in waiting
+            )
+        self.on_work()
 
     def orphaned(self) -> list[UnackedMessage]:
         """Return the delivered messages whose channel or session is gone."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
+import subprocess
+import sys
 import threading
 
+import kombu
 import pytest
 
 from celery_redis_plus.broker.consumers.unacked import Settlement
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
+from tests.support.inbox import declare, publish
 from tests.support.waiting import wait_until
 
 
@@ -147,3 +152,76 @@ def test_an_ack_that_comes_while_the_loop_ends_leaves(worked):
     # A thread that saw the loop just before its end.
     session.acknowledger.batch_ack(session.service.unacked_messages.settle(messages[0].delivery_tag, Settlement.ACK))
     wait_until(lambda: publisher.queue_sizes("q").unacked == 3, 10)
+
+
+#: Acks the messages of queue `q` in their callbacks, one a call of `drain_events`; then does what its second argument says.
+CONSUMING = """
+import os, signal, sys, time
+from kombu import Connection, Consumer, Queue
+import celery_redis_plus
+connection = Connection(sys.argv[1])
+channel = connection.channel()
+channel.basic_qos(0, 1, False)
+seen = []
+consumer = Consumer(channel, [Queue("q", no_declare=True)], on_message=lambda message: (message.ack(), seen.append(1)))
+consumer.consume()
+while len(seen) < 20:
+    connection.drain_events(timeout=10)
+if sys.argv[2] == "ends later":
+    time.sleep(0.5)
+elif sys.argv[2] == "is killed later":
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+elif sys.argv[2] == "raises":
+    raise SystemExit(1)
+elif sys.argv[2] == "cancels":
+    consumer.cancel()
+elif sys.argv[2] == "closes the channel":
+    channel.close()
+elif sys.argv[2] == "closes the connection":
+    connection.close()
+"""
+
+
+@pytest.mark.parametrize(
+    "end", ["ends", "ends later", "is killed later", "raises", "cancels", "closes the channel", "closes the connection"]
+)
+def test_the_last_ack_of_a_process_that_ends_arrives(broker_url, connect, end):
+    channel = connect().channel()
+    declare(channel, "q")
+    publish(channel, "q", *range(20))
+    subprocess.run([sys.executable, "-c", CONSUMING, broker_url, end], timeout=60, check=False)
+    sizes = channel.queue_sizes("q")
+    assert (sizes.ready, sizes.unacked) == (0, 0)
+
+
+def test_an_ack_that_no_claim_follows_leaves_after_a_moment(connect):
+    """However often claims took the acks along before it."""
+    connection, other = connect(), connect().channel()
+    channel = connection.channel()
+    channel.basic_qos(0, 1)
+    seen = []
+    inbox = kombu.Consumer(channel, [kombu.Queue("q")], on_message=lambda message: (message.ack(), seen.append(message)))
+    inbox.consume()
+    for count in range(1, 31):
+        publish(other, "q", count)
+        while len(seen) < count:
+            connection.drain_events(timeout=5)
+        wait_until(lambda: other.queue_sizes("q").unacked == 0, 5)
+
+
+def ack_and_drop(broker_url):
+    """Ack a message on a connection that nobody closes; return the process' unacked messages."""
+    channel = kombu.Connection(broker_url).default_channel
+    channel.basic_get("q").ack()
+    return channel.session.service.unacked_messages
+
+
+def test_acks_of_a_connection_that_was_dropped_are_confirmed(connect, broker_url):
+    channel = connect().channel()
+    declare(channel, "q")
+    publish(channel, "q", 1)
+    unacked_messages = ack_and_drop(broker_url)
+    gc.collect()
+    wait_until(lambda: len(unacked_messages) == 0, 10)
+    assert channel.queue_sizes("q").unacked == 0
