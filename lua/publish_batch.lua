@@ -1,7 +1,8 @@
 #!lua
--- Puts messages of one connection into one queue, all of them or none: those that are due at once, and live as long as the queue.
+-- Puts messages into one queue, all of them or none: those that are due at once, and live as long as the queue. `producer` is one of
+-- this call alone, whose messages are numbered from 1.
 -- KEYS  1 meta (hash)  2 queue (zset)  3 message (prefix of a hash)  4 wakeup (zset)  5 producer (string)
--- ARGV  1 number of the last message on its connection  2 dedup window (ms)
+-- ARGV  1 number of the last message  2 dedup window (ms)
 --       3 id of the record that the messages depend on ('' = none), then per message, in the order of their numbers:
 --       payload, rank (0-255, 0 first)
 -- Returns the tags; 'NOQUEUE' where the queue has no record, 'REDECLARED' where it has another one than the messages depend on,

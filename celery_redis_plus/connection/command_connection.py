@@ -154,8 +154,8 @@ class CommandConnection(PersistentConnection):
             if self._busy:
                 with self._aside() as aside:
                     return aside.pipeline(commands, script)
-            connection = self._open()
             self.outcome_unknown = False
+            connection = self._open()
             try:
                 self._busy = True
                 packed = b"".join(map(pack_command, commands))
@@ -307,8 +307,8 @@ class CommandConnection(PersistentConnection):
         if self._busy:
             with self._aside() as aside:
                 return aside._exchange(script, packed)  # noqa: SLF001 - of the same class
-        connection = self._open()
         self.outcome_unknown = False
+        connection = self._open()
         try:
             self._busy = True
             # The call itself is still needed: an error names its keys.

@@ -9,6 +9,7 @@ from kombu.utils.functional import retry_over_time
 
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.publish_batch import BatchedMessage
+from celery_redis_plus.errors import PublishTimedOut
 from celery_redis_plus.transport import compat
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 
@@ -24,7 +25,7 @@ RECONNECT_INTERVAL_S = 0.2
 
 @dataclass(slots=True, eq=False)
 class _Waiting(BatchedMessage):
-    """A message that waits for `flush`: as kombu gave it."""
+    """A message that waits for `flush`, and as kombu gave it: the caller may have changed its dicts since then."""
 
     given: dict[str, Any]
     mandatory: bool
@@ -70,9 +71,8 @@ class PublishBatch:
         if outgoing is None or not self._batches.takes(outgoing):
             self.flush()
             return self.channel.basic_publish(message, exchange=exchange, routing_key=routing_key, **kwargs)
-        # Its envelope is made; the rest is for a publish by itself, later, and the caller may go on with its dicts.
-        given = {**message, "headers": dict(message["headers"]), "properties": dict(message["properties"])}
-        self._waiting.append(_Waiting(routing_key, outgoing, PublishAttempt(), given, mandatory=bool(kwargs.get("mandatory"))))
+        mandatory = bool(kwargs.get("mandatory"))
+        self._waiting.append(_Waiting(routing_key, outgoing, PublishAttempt(), message, mandatory))
         if len(self._waiting) >= self._max_size:
             self.flush()
         return None
@@ -81,7 +81,8 @@ class PublishBatch:
         """Publish what waits, and return when the server has confirmed it.
 
         Messages to queues with limits or events, or to queues that have to be declared again, are published by themselves, as
-        `Channel.basic_publish` does. So are all after a lost connection: those that the server has are not stored again.
+        `Channel.basic_publish` does. So are all after a lost connection: those that the server has are not stored again. If a
+        queue that blocks stays full for `publish_timeout`, the rest of its messages are not published.
 
         Raises:
             kombu.exceptions.BatchPublishError: some of the messages are not published; its cause is the first error.
@@ -91,12 +92,16 @@ class PublishBatch:
             return
         left, failure = self._batches.publish(waiting)
         unpublished = 0
+        stuck: set[str] = set()
         for place, one in enumerate(left):
+            if one.queue in stuck:
+                unpublished += 1
+                continue
             try:
                 retry_over_time(
                     self._publisher.publish_prepared,
                     CONNECTION_ERRORS,
-                    args=(one.given, one.queue, one.attempt),
+                    args=(one.given, one.message, one.queue, one.attempt),
                     kwargs={"mandatory": one.mandatory},
                     max_retries=RECONNECTS,
                     interval_start=RECONNECT_INTERVAL_S,
@@ -106,6 +111,9 @@ class PublishBatch:
                 failure, unpublished = error, unpublished + len(left) - place
                 break
             except Exception as error:  # noqa: BLE001 - each message has an outcome of its own
+                if isinstance(error, PublishTimedOut):
+                    # The others would wait as long, one after the other.
+                    stuck.add(one.queue)
                 failure = error if not unpublished else failure
                 unpublished += 1
         if unpublished:

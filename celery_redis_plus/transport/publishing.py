@@ -88,10 +88,17 @@ class ExchangePublisher:
         except BrokerError as error:
             raise as_channel_error(error, "Channel.basic_publish") from error
 
-    def publish_prepared(self, message: dict[str, Any], queue: str, attempt: PublishAttempt, *, mandatory: bool) -> None:
-        """Publish a message of a batch by itself, under the attempt of the batch. Raises as `publish`."""
-        message["properties"][ATTEMPT] = attempt
-        self.publish(message, "", queue, mandatory=mandatory)
+    def publish_prepared(
+        self, message: dict[str, Any], prepared: Outgoing, queue: str, attempt: PublishAttempt, *, mandatory: bool
+    ) -> None:  # fmt: skip
+        """Publish a message of a batch by itself, as it was `prepared`, under the attempt of the batch. Raises as `publish`."""
+        try:
+            if not self._connection.publisher.to_queue(queue, prepared, attempt):
+                self._unrouted(message, "", queue, attempt, mandatory=mandatory)
+        except PublishRefused:
+            raise
+        except BrokerError as error:
+            raise as_channel_error(error, "Channel.basic_publish") from error
 
     def _publish(
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool

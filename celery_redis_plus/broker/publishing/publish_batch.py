@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -44,22 +45,17 @@ class _Call(Generic[M]):
     queue_id: bytes
     messages: list[M] = field(default_factory=list)
     size: int = 0
-    #: The connection's producer id, and the number of the first of the messages; the others have the next ones.
-    producer: bytes = b""
-    first: int = 0
+    #: A producer of its own: a call that is stored says nothing about those before it in the same write, which may be refused.
+    producer: bytes = field(default_factory=lambda: secrets.token_hex(6).encode())
 
     @property
     def full(self) -> bool:
         return len(self.messages) >= MESSAGES_A_CALL or self.size >= BYTES_A_CALL
 
-    def number(self, commands: CommandConnection) -> bool:
-        """Number the messages; return False where a signal handler publishes within a call: its messages have no order."""
-        self.producer, self.first = commands.next_number()
-        return all(commands.next_number() == (self.producer, self.first + at) for at in range(1, len(self.messages)))
-
     def mark_unknown(self) -> None:
-        for at, one in enumerate(self.messages):
-            one.attempt.mark_unknown(self.queue, self.producer, self.first + at)
+        """Note that nobody knows whether the call has arrived. Its messages are numbered from 1."""
+        for number, one in enumerate(self.messages, 1):
+            one.attempt.mark_unknown(self.queue, self.producer, number)
 
 
 class BatchPublisher:
@@ -85,8 +81,6 @@ class BatchPublisher:
         commands, calls = self._commands, list(_calls(batch))
         with commands.exclusive():
             try:
-                if not all(call.number(commands) for call in calls):
-                    return list(batch), None
                 replies = commands.pipeline([self._packed(call) for call in calls], self._publish.script)
             except (RedisError, OSError) as error:
                 if commands.outcome_unknown:
@@ -107,7 +101,7 @@ class BatchPublisher:
 
     def _packed(self, call: _Call[M]) -> tuple[Argument, ...]:
         keys = self._publish.keys(call.queue, call.producer)
-        arguments: list[Argument] = [call.first + len(call.messages) - 1, self._window_ms, call.queue_id]
+        arguments: list[Argument] = [len(call.messages), self._window_ms, call.queue_id]
         for one in call.messages:
             arguments += (b"%b%b%b" % (one.message.envelope, BODY_SEPARATOR, one.message.body), one.message.rank)
         return "EVALSHA", self._publish.script.sha, len(keys), *keys, *arguments

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 
 import kombu
 import pytest
 
+from celery_redis_plus.errors import ServerUnreachable
 from tests.support.inbox import declare
 
 batches = pytest.importorskip("kombu.exceptions", reason="kombu 5.6 has no batches")
@@ -188,8 +190,72 @@ def test_a_batch_whose_reply_is_lost_is_stored_once(producer, monkeypatch, arriv
 
 def test_a_message_may_be_changed_after_it_was_published(producer):
     declare(producer.channel, "q", arguments={"x-message-ttl": 600_000})
-    headers = {"n": 1}
+    headers = {"n": [1]}
     with producer.batch():
         producer.publish("x", routing_key="q", headers=headers)
-        headers["n"] = 2
-    assert producer.channel.basic_get("q").headers["n"] == 1
+        headers["n"].append(2)
+    assert producer.channel.basic_get("q").headers["n"] == [1]
+
+
+@pytest.mark.parametrize("refusals", [0, 2])
+def test_a_batch_that_meets_an_outage_after_an_outage_is_stored(producer, monkeypatch, refusals):
+    """The doubt about an earlier call is none about this batch, of which nothing was written."""
+    declare(producer.channel, "q")
+    commands = producer.channel.session.commands
+    open_connection, refused = commands.connector.open, []
+
+    def refuse(*arguments, **options):
+        if len(refused) < refusals:
+            refused.append(None)
+            raise ServerUnreachable("refused")
+        return open_connection(*arguments, **options)
+
+    for start in (0, 5):
+        refused.clear()
+        commands.abort(ConnectionResetError("cut"))
+        commands.outcome_unknown = True
+        monkeypatch.setattr(commands.connector, "open", refuse)
+        with producer.batch():
+            for number in range(start, start + 5):
+                producer.publish(number, routing_key="q")
+    assert len(refused) == refusals
+    assert bodies(producer.channel, "q") == list(range(10))
+
+
+def test_a_refused_call_is_not_stored_by_the_next_one_of_its_queue(producer, redis_client, monkeypatch):
+    """A call of the same write that is stored says nothing about the one before it."""
+    declare(producer.channel, "q")
+    producer.publish("known", routing_key="q", priority=5)
+    producer.channel.queue_purge("q")
+    # As another process leaves it that has deleted and declared it again.
+    redis_client.hset("meta:{q}", "id", "77")
+    commands = producer.channel.session.commands
+    pipeline = commands.pipeline
+
+    def lose_the_replies(*arguments):
+        monkeypatch.undo()
+        pipeline(*arguments)
+        error = ConnectionResetError("cut")
+        commands.abort(error)
+        commands.outcome_unknown = True
+        raise error
+
+    monkeypatch.setattr(commands, "pipeline", lose_the_replies)
+    with producer.batch():
+        producer.publish("depends on the record", routing_key="q", priority=5)
+        producer.publish("plain", routing_key="q")
+        producer.publish("plain too", routing_key="q")
+    assert sorted(bodies(producer.channel, "q")) == ["depends on the record", "plain", "plain too"]
+
+
+def test_a_queue_that_blocks_is_waited_for_once(connect):
+    producer = kombu.Producer(connect(publish_timeout=0.5).channel())
+    declare(producer.channel, "q", arguments={"x-max-length": 2, "x-overflow": "block"})
+    began = time.monotonic()
+    with producer.batch() as batch:
+        for number in range(50):
+            producer.publish(number, routing_key="q")
+        with pytest.raises(batches.BatchPublishError, match="48 of 50 messages"):
+            batch.flush()
+    assert time.monotonic() - began < 10
+    assert bodies(producer.channel, "q") == [0, 1]
