@@ -69,6 +69,8 @@ def test_a_flood_of_dead_letters_delays_neither_heartbeats_nor_timers(held, conn
 
 
 def test_a_vanished_queue_with_many_messages_is_cleared_in_slices(held, redis_client, monkeypatch):
+    # However fast the machine is.
+    monkeypatch.setattr("celery_redis_plus.maintenance.time_slices.SLICE_S", 0.01)
     channel, _ = held
     service = channel.session.service
     service._janitor._clear_at = float("inf")  # noqa: SLF001 - not before the queue is full
@@ -100,7 +102,7 @@ def test_a_vanished_queue_with_many_messages_is_cleared_in_slices(held, redis_cl
     assert redis_client.zscore("queues", "gone") > 0
     wait_until(lambda: redis_client.zscore("queues", "gone") < 0, 30)
     assert left_of(redis_client, "gone") == []
-    assert len([took for took in longest if took > 0.02]) >= 2
+    assert len([took for took in longest if took > 0.005]) >= 2
     assert max(longest) < 3 * INTERVAL_S
     slow = [entry["command"] for entry in redis_client.slowlog_get() if b"EVALSHA" in entry["command"]]
     # Of 60 calls: a busy machine stops the server now and then.
