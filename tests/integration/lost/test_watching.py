@@ -105,7 +105,7 @@ def test_a_process_without_a_connection_is_lost_after_the_grace(time, watcher, g
     look(watcher, time, times=4)
     assert not is_lost(redis_client)
     look(watcher, time)
-    assert redis_client.hkeys(REGISTRY) == [b"watcher", b"version"]
+    assert sorted(redis_client.hkeys(REGISTRY)) == [b"version", b"watcher"]
 
 
 def test_a_process_with_one_connection_left_is_not_lost(time, watcher, ghost, redis_client):
