@@ -138,8 +138,13 @@ def test_a_transient_queue_that_was_lasting_is_kept_by_those_who_consume_it(conn
     declare_elsewhere("q", arguments={"x-expires": 3000})
     service = channel.session.service
     wait_until(lambda: service.watched.all()[0].ttl_ms == 3000)
-    before = redis_client.pttl("meta:{q}")
-    wait_until(lambda: redis_client.pttl("meta:{q}") > before)
+    left_ms = [redis_client.pttl("meta:{q}")]
+
+    def renewed():
+        left_ms.append(redis_client.pttl("meta:{q}"))
+        return left_ms[-1] > left_ms[-2]
+
+    wait_until(renewed)
 
 
 def test_the_end_of_a_consumer_does_not_delete_a_queue_that_is_not_auto_delete_any_more(channel, declare_elsewhere):
