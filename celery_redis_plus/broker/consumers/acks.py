@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -56,7 +55,7 @@ class Acknowledger:
             unacked_messages: those of this process.
             dead_letter_max: how many dead letters a queue keeps.
             delivery_limit: failed deliveries after which a message dies in queues without a limit of their own; None is never.
-            on_batched: called with this, from any thread, when acks are gathered: they leave at `flush_at` at the latest.
+            on_batched: called with this, from any thread, when acks are gathered: it sees to it that `flush_due` is called.
         """
         self._commands = commands
         self._keys = keys
@@ -137,14 +136,9 @@ class Acknowledger:
         """Whether acks wait for `flush`."""
         return bool(self._batched)
 
-    @property
-    def flush_at(self) -> float:
-        """When the gathered acks leave at the latest, on `clock`, in seconds; infinity where there are none."""
-        return self._batched_at + EARLY_ACK_DELAY_S if self._batched else math.inf
-
     def flush_due(self) -> None:
         """Send the gathered acks if one of them has to leave now. May be called from any thread."""
-        if self._batched and (self._urgent or self.flush_at <= clock.now_s()):
+        if self._batched and (self._urgent or self._batched_at + EARLY_ACK_DELAY_S <= clock.now_s()):
             self.flush()
 
     def forget(self) -> None:
