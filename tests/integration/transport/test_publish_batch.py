@@ -28,6 +28,23 @@ def bodies(channel, queue):
     return found
 
 
+def lose_the_replies(producer, monkeypatch, *, arrived):
+    """Have the connection cut within the next batch: after the server has executed it, or before."""
+    commands = producer.channel.session.commands
+    pipeline = commands.pipeline
+
+    def cut(*arguments):
+        monkeypatch.undo()
+        if arrived:
+            pipeline(*arguments)
+        error = ConnectionResetError("cut")
+        commands.abort(error)
+        commands.outcome_unknown = True
+        raise error
+
+    monkeypatch.setattr(commands, "pipeline", cut)
+
+
 def evalshas(client):
     return client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
 
@@ -169,19 +186,7 @@ def test_the_scripts_of_the_server_may_be_flushed(producer, redis_client):
 def test_a_batch_whose_reply_is_lost_is_stored_once(producer, monkeypatch, arrived):
     declare(producer.channel, "q")
     producer.publish("before", routing_key="q")
-    commands = producer.channel.session.commands
-    pipeline = commands.pipeline
-
-    def cut(*arguments):
-        monkeypatch.undo()
-        if arrived:
-            pipeline(*arguments)
-        error = ConnectionResetError("cut")
-        commands.abort(error)
-        commands.outcome_unknown = True
-        raise error
-
-    monkeypatch.setattr(commands, "pipeline", cut)
+    lose_the_replies(producer, monkeypatch, arrived=arrived)
     with producer.batch():
         for number in range(5):
             producer.publish(number, routing_key="q")
@@ -229,18 +234,7 @@ def test_a_refused_call_is_not_stored_by_the_next_one_of_its_queue(producer, red
     producer.channel.queue_purge("q")
     # As another process leaves it that has deleted and declared it again.
     redis_client.hset("meta:{q}", "id", "77")
-    commands = producer.channel.session.commands
-    pipeline = commands.pipeline
-
-    def lose_the_replies(*arguments):
-        monkeypatch.undo()
-        pipeline(*arguments)
-        error = ConnectionResetError("cut")
-        commands.abort(error)
-        commands.outcome_unknown = True
-        raise error
-
-    monkeypatch.setattr(commands, "pipeline", lose_the_replies)
+    lose_the_replies(producer, monkeypatch, arrived=True)
     with producer.batch():
         producer.publish("depends on the record", routing_key="q", priority=5)
         producer.publish("plain", routing_key="q")
