@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import select
 import shutil
 import socket
 import ssl
+import struct
 import subprocess
 import threading
 from contextlib import suppress
@@ -15,6 +17,7 @@ import redis.exceptions as redis_errors
 from redis.connection import SSLConnection
 
 from celery_redis_plus import errors
+from celery_redis_plus.connection import tls_mismatch
 
 pytestmark = pytest.mark.server
 
@@ -151,6 +154,34 @@ def test_a_port_that_nobody_serves_or_that_is_silent_is_not_blamed_on_tls(scheme
     assert type(caught.value) is errors.ServerUnreachable
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(errors.ServerTimeout):
         connect(f"{scheme}://127.0.0.1:{silent.getsockname()[1]}", socket_connect_timeout=0.2).open()
+
+
+def test_a_port_that_resets_connections_is_not_blamed_on_tls_and_leaves_no_socket_open(connect, monkeypatch):
+    def connected_until_the_reset(address):
+        sock = socket.create_connection((address.host, address.port))
+        poll = select.poll()
+        poll.register(sock, select.POLLHUP)
+        assert poll.poll(5000)
+        return sock
+
+    def reset(listener):
+        with suppress(OSError):
+            while True:
+                with listener.accept()[0] as peer:
+                    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    monkeypatch.setattr(tls_mismatch, "_connected", connected_until_the_reset)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        acceptor = threading.Thread(target=reset, args=(listener,))
+        acceptor.start()
+        with pytest.raises(errors.ServerUnreachable) as caught:
+            connect(f"redisplus://127.0.0.1:{listener.getsockname()[1]}").open()
+        assert type(caught.value) is errors.ServerUnreachable
+        listener.shutdown(socket.SHUT_RDWR)
+        acceptor.join()
+    # A socket that is open warns when it is collected, and warnings are errors.
+    del caught
+    gc.collect()
 
 
 def test_a_missing_certificate_file_is_named(connect, tmp_path):
