@@ -28,6 +28,17 @@ def places(client: redis.Redis, queue: str) -> dict[str, int]:
     return {place: client.zcard(f"{place}:{{{queue}}}") for place in PLACES}
 
 
+def remaining(client: redis.Redis, queue: str) -> str:
+    """Return a line for each of the first messages left: its tag, seconds until its lease ends, and its hash without the payload."""
+    lines = [str(places(client, queue))]
+    for place in ("messages_index", "queue", "delayed"):
+        for tag, score in client.zrange(f"{place}:{{{queue}}}", 0, 9, withscores=True):
+            fields = client.hgetall(f"message:{{{queue}}}:{tag.decode()}")
+            short = {name.decode(): value[:200] for name, value in fields.items() if name not in {b"payload", b"body"}}
+            lines.append(f"{place}: {tag.decode()}, {score / 1000 - time.time():+.1f} s, {short}")
+    return "\n".join(lines)
+
+
 def empty(client: redis.Redis, queue: str) -> bool:
     """Whether the queue has no message in any place; the record of the run has it."""
     # What is confirmed later need not have been there.

@@ -11,7 +11,7 @@ import pytest
 
 from tests.chaos.crew import Crew
 from tests.chaos.publishers import Publisher
-from tests.chaos.state import check_invariants, empty, leftovers, places
+from tests.chaos.state import check_invariants, empty, leftovers, places, remaining
 from tests.chaos.storm import PARTITIONS, Storm
 from tests.support.judge.executions import Judgement, Verdict, count
 from tests.support.proxy import Proxy
@@ -109,6 +109,13 @@ def judge(storm):
     assert not found, "\n\n".join(found)
 
 
+def stuck(seed, missing, client, storm):
+    """What is left where nothing more happens, what befell it, and what its workers say."""
+    diary = "\n".join(f"  {at:.3f} {text}" for at, text in storm.diary)
+    logs = "\n\n".join(f"{member.life}:\n{member.worker.tail(40)}" for member in storm.crew.members)
+    return f"seed {seed}, missing {missing[:20]}, {remaining(client, QUEUE)}\n{diary}\n\n{logs}"
+
+
 def finish(publishers, ledger, *, at_once):
     """Wait until all is published; return the names of the tasks."""
     for publisher in publishers:
@@ -150,7 +157,7 @@ def test_nothing_is_lost_whatever_fails(*, pool, full, seconds, seed, start_serv
             wait_until(
                 lambda: names <= set(ledger.ended()) and empty(client, QUEUE),
                 PATIENCE_S,
-                lambda: f"seed {seed}, missing {sorted(names - set(ledger.ended()))[:20]}, {places(client, QUEUE)}",
+                lambda: stuck(seed, sorted(names - set(ledger.ended())), client, storm),
                 interval_s=0.1,
             )
             took_s = time.monotonic() - began
