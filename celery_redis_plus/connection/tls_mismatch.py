@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: Seconds for each answer to the question.
 ANSWER_S = 1.0
-#: First bytes of the records that answer a greeting: alert, if the server refuses our version or wants a certificate, and handshake.
+#: First bytes of the records that answer a greeting: an alert, if the server refuses it, and a handshake.
 #: Source: RFC 8446, section 5.1.
 TLS_RECORDS = {b"\x15", b"\x16"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from celery.bootsteps import CLOSE, TERMINATE
@@ -11,8 +11,10 @@ from celery.concurrency.base import BasePool
 
 from celery_redis_plus import clock
 from celery_redis_plus.integration import compat
+from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.prefork_pool import messages_in
 from celery_redis_plus.transport.compat import decoded_body
+from celery_redis_plus.transport.delivered_message import Message
 
 
 class RunningTasks:
@@ -20,22 +22,20 @@ class RunningTasks:
 
     After a connection loss Celery drops what it has not begun (`Consumer.on_close`, 5.6 and 5.7), "since it will be redelivered",
     and then starts its consumer again. What is dropped depends on the pool: prefork discards jobs that are not on their way to a
-    child (see `integration.prefork`); threads and greenlets run everything that was given to them. Nothing tells who is in their
-    queues, but a message lives as long as its request does, so what is alive there will run, except tasks that wait in the
-    worker's own timer: those were cancelled.
+    child (see `integration.prefork_pool`); threads and greenlets run everything that was given to them, and nothing else: what
+    waited in the worker's own timer or for a rate limit was cancelled. A cancelled request may live on for long (in Celery 5.7 it
+    and its timer's entry refer to each other), so it counts whether it was given to the pool, not whether it lives.
     """
 
     def __init__(self, consumer: Any) -> None:
         """Watch `consumer`, without keeping it alive."""
         self._consumer = weakref.ref(consumer)
         self._started_at = 0.0
-        self._cancelled: weakref.WeakSet[Any] | None = None
         self._doubted: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def started(self) -> None:
         """Note that the consumer has started, or started again: what it has dropped is dropped by now."""
         self._started_at = clock.now_s()
-        self._cancelled = None
 
     def is_stopping(self) -> bool:
         """Return whether the worker shuts down."""
@@ -76,13 +76,27 @@ class RunningTasks:
         if compat.drops_waiting_jobs(consumer.pool):
             # What the pool has kept is on its way to a child.
             return id(message) in messages_in(consumer.pool)
-        return message not in self._cancelled_by(consumer)
+        return isinstance(message, Message) and message.given_to_pool
 
-    def _cancelled_by(self, consumer: Any) -> weakref.WeakSet[Any]:
-        """Return the messages whose timers Celery cancelled with this restart; a cancelled entry lies there until its time."""
-        if self._cancelled is None:
-            self._cancelled = weakref.WeakSet(_messages_of_cancelled(consumer.timer))
-        return self._cancelled
+
+def note_given(consumer: Any) -> None:
+    """Have each message know when its task is given to the worker's pool; idempotent.
+
+    Has to be called before the consumer builds its strategies, which is when Celery looks up where tasks go.
+    """
+    if compat.ON_TASK_REQUEST.of(consumer) is not None:
+        wrap(consumer, compat.ON_TASK_REQUEST.name, _give)
+
+
+def _give(give: Callable[[Any], Any], request: Any) -> Any:
+    message = request.message
+    if isinstance(message, Message):
+        if message.given_back:
+            # A greenlet's timer may fire in a worker that shuts down, after what had not begun went back.
+            compat.forget(request)
+            return None
+        message.given_to_pool = True
+    return give(request)
 
 
 def _is_task(message: Any) -> bool:
@@ -113,14 +127,3 @@ def _copy(requests: Iterable[Any]) -> list[Any]:
             return list(requests)
         except RuntimeError:
             continue
-
-
-def _messages_of_cancelled(timer: Any) -> list[Any]:
-    """Return the messages of the tasks in `timer` that will not run; timers of greenlets keep none."""
-    messages = []
-    for waiting in compat.timer_queue(timer):
-        entry = getattr(waiting, "entry", None)
-        arguments = getattr(entry, "args", ())
-        if arguments and getattr(entry, "canceled", False) and hasattr(arguments[0], "message"):
-            messages.append(arguments[0].message)
-    return messages

@@ -79,10 +79,11 @@ REQUESTS = Internal("celery.worker.state", "requests", PROCESS_POOL.without)
 TASK_READY = Internal("celery.worker.state", "task_ready", "forgetting tasks that a worker does not begin, in `inspect reserved`")
 SHOULD_STOP = Internal("celery.worker.state", "should_stop", "giving back at once what a worker holds that was told to stop")
 SHOULD_TERMINATE = Internal("celery.worker.state", "should_terminate", SHOULD_STOP.without)
-TIMER_SCHEDULE = Internal(
-    "kombu.asynchronous.timer:Timer", "schedule", "giving back tasks of the worker's timer at once after a connection loss"
+ON_TASK_REQUEST = Internal(
+    "celery.worker.consumer.consumer:Consumer",
+    "on_task_request",
+    "knowing what waits in a pool's own queue: after a connection loss, tasks that wait there for a thread run twice",
 )
-TIMER_QUEUE = Internal("kombu.asynchronous.timer:Timer", "queue", TIMER_SCHEDULE.without)
 
 #: The first version of Celery whose prefork pool remembers jobs that were accepted when it is flushed.
 REMEMBERS = (5, 7)
@@ -170,9 +171,3 @@ def active_requests() -> set[Any]:
     """Return the requests whose tasks run."""
     found: set[Any] = ACTIVE_REQUESTS.of(state, set())
     return found
-
-
-def timer_queue(timer: Any) -> list[Any]:
-    """Return what waits in a worker's timer, cancelled entries among it."""
-    schedule = None if timer is None else TIMER_SCHEDULE.of(timer)
-    return [] if schedule is None else list(TIMER_QUEUE.of(schedule, ()))

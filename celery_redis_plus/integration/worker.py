@@ -14,7 +14,7 @@ from celery_redis_plus import __version__
 from celery_redis_plus.connection.server_check import parse_info
 from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.ack_policies import AckPolicies
-from celery_redis_plus.integration.active_tasks import RunningTasks
+from celery_redis_plus.integration.active_tasks import RunningTasks, note_given
 from celery_redis_plus.integration.app_connections import connections_of, warn_about_priorities
 from celery_redis_plus.integration.expired import ExpiredTaskRevoker
 from celery_redis_plus.integration.graceful_stop import GracefulStop, release_waiting
@@ -61,6 +61,8 @@ class BrokerStep(bootsteps.StartStopStep):
         connections = connections_of(parent.app)
         policies = AckPolicies() if connections is None else connections.ack_policies
         install_request_class(parent.app, policies, waits_in_pool=isinstance(parent.pool, thread.TaskPool))
+        if not compat.drops_waiting_jobs(parent.pool):
+            note_given(parent)
 
     def start(self, parent: Any) -> None:
         """Tell the transport's maintenance tasks what runs here, extend `inspect`, and say which broker this is."""

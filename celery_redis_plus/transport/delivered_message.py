@@ -34,6 +34,13 @@ class Message(base.Message):
 
     #: The queue it came by; None outside deliveries of a consumer.
     queue: str | None = None
+    #: Its task was given to the worker's pool, which will run it whatever becomes of the connection.
+    given_to_pool = False
+
+    @property
+    def given_back(self) -> bool:
+        """Whether it was sent back to its queue, or is about to be."""
+        return self._unacked is not None and self._unacked.given_back
 
     def begin(self) -> None:
         """Note that the work on it begins: the server is told where a delivery of it failed before. From any thread."""

@@ -29,7 +29,7 @@ def places(client: redis.Redis, queue: str) -> dict[str, int]:
 
 
 def remaining(client: redis.Redis, queue: str) -> str:
-    """Return a line for each of the first messages left: its tag, seconds until its lease ends, and its hash without the payload."""
+    """Return a line for each of the first messages left: its tag, seconds until its score's time, its hash without payload."""
     lines = [str(places(client, queue))]
     for place in ("messages_index", "queue", "delayed"):
         for tag, score in client.zrange(f"{place}:{{{queue}}}", 0, 9, withscores=True):

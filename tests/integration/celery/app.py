@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -70,6 +71,12 @@ def not_now(name: str, entry: str) -> str:
         if not journal.exists(f"{name}:go"):
             raise Reject(requeue=True)
         journal.rpush(f"{name}:done", entry)
+
+
+@shared_task(name="c.keep_garbage")
+def keep_garbage() -> None:
+    """Switch the collector off in the process that runs it, as a busy worker whose objects are old may not run it for hours."""
+    gc.disable()
 
 
 @shared_task(name="c.add")

@@ -1,5 +1,7 @@
 """A worker whose connections are cut keeps what runs and gives back the rest, at once (issue A, Shows 6, 7 and 9)."""
 
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,35 @@ def test_running_tasks_run_once_and_prefetched_ones_at_once(  # noqa: PLR0917 - 
     ran = notes.wait_for("loss", 20, 10, worker.tail)
     assert dict(ran) == {str(number): 1 for number in range(20)}
     wait_until(lambda: not redis_client.keys(b"message:{%s}:*" % QUEUE), 5, lambda: left(redis_client))
+
+
+@pytest.mark.parametrize("pool", ["solo", "gevent"])
+def test_a_task_in_the_workers_own_timer_goes_back_though_garbage_keeps_its_request(
+    pool, celery_app, celery_worker, notes, redis_client
+):
+    """In Celery 5.7 such a request and its timer's entry refer to each other (`Request._eta_timer_entry`)."""
+    config = {"task_acks_late": True, "broker_transport_options": {"visibility_timeout": 300}}
+    with Proxy(lambda: redis_client.connection_pool.connection_kwargs["port"]) as proxy:
+        worker = celery_worker("configured", url=proxy.url(), pool=pool, config=config)
+        app = celery_app("configured", **config)
+        app.send_task("c.keep_garbage")
+        app.send_task("c.note", ["timer", "first"])
+        notes.wait_for("timer", 1, 20, worker.tail)
+        due = time.time() + 1
+        # The property is ours, and says that it may be delivered at once; the header is Celery's.
+        with app.producer_pool.acquire() as producer:
+            message = app.amqp.as_task_v2("1", "c.note", ["timer", "later"], eta=datetime.fromtimestamp(due, UTC))
+            producer.publish(
+                message.body, routing_key="celery", serializer="json", headers=message.headers, eta=due - 10,
+                **message.properties,
+            )  # fmt: skip
+        wait_until(lambda: claimed(redis_client) == 1, 5, worker.tail)
+        proxy.refuse()
+        # The worker connects again after the time at which its timer drops what was cancelled.
+        time.sleep(max(0, due - time.time()) + 0.2)
+        proxy.heal()
+        assert notes.wait_for("timer", 2, 20, worker.tail) == {"first": 1, "later": 1}
+        wait_until(lambda: not redis_client.keys(b"message:{%s}:*" % QUEUE), 5, lambda: left(redis_client))
 
 
 @pytest.mark.parametrize("parser", ["hiredis", "python"])

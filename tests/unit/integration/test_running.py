@@ -4,10 +4,10 @@ import pytest
 from celery.bootsteps import CLOSE, RUN
 from celery.concurrency.base import BasePool
 from celery.worker import state
-from kombu.asynchronous.timer import Timer
 
 from celery_redis_plus import clock
-from celery_redis_plus.integration.active_tasks import RunningTasks
+from celery_redis_plus.broker.consumers.unacked import Settlement, UnackedMessage
+from celery_redis_plus.integration.active_tasks import RunningTasks, note_given
 from celery_redis_plus.transport.delivered_message import Message
 
 
@@ -28,13 +28,13 @@ class Request:
         self.message = message
 
 
-def make_message(task_id="1", **headers):
+def make_message(task_id="1", unacked=None, **headers):
     payload = {
         "body": b"",
         "headers": {"id": task_id, "task": "t", **headers},
         "properties": {"delivery_tag": "tag", "delivery_info": {}},
     }
-    return Message(payload)
+    return Message(payload, unacked=unacked)
 
 
 @pytest.fixture
@@ -42,7 +42,8 @@ def make_consumer():
     kept = []
 
     def make(pool=BasePool):
-        consumer = Consumer(pool=pool(), timer=Timer(), blueprint=SimpleNamespace(state=RUN), controller=None)
+        consumer = Consumer(pool=pool(), blueprint=SimpleNamespace(state=RUN), controller=None, given=[])
+        consumer.on_task_request = lambda request: consumer.given.append(request.message)
         consumer.pool.start()
         kept.append(consumer)
         return consumer
@@ -96,6 +97,7 @@ def test_waiting_task_is_decided_by_the_pool_once_the_consumer_is_back(pool, kep
     message = make_message()
     orphaned_at = clock.now_s()
 
+    message.given_to_pool = True
     assert active_tasks.is_active(message, orphaned_at) is None
     active_tasks.started()
     if not kept:
@@ -114,17 +116,26 @@ def test_task_on_its_way_to_a_child_is_kept(make_consumer):
     assert active_tasks.is_active(request.message, 0.0) is True
 
 
-def test_task_in_the_workers_timer_goes_back(make_consumer):
+def test_task_that_was_not_given_to_the_pool_goes_back_though_it_lives(make_consumer):
+    """A request in Celery's timer, or one that waits for a rate limit, is dropped with the connection."""
     active_tasks = RunningTasks(consumer := make_consumer())
-    waiting, cancelled = make_message("1"), make_message("2")
-    consumer.timer.call_after(100, print, (Request(waiting),))
-    consumer.timer.cancel(consumer.timer.call_after(100, print, (Request(cancelled),)))
-    consumer.timer.call_after(100, print)
+    note_given(consumer)
+    waiting, dropped = make_message("1"), make_message("2")
+    consumer.on_task_request(Request(waiting))
     active_tasks.started()
 
     assert active_tasks.is_active(waiting, 0.0) is True
-    assert active_tasks.is_active(cancelled, 0.0) is None
-    assert active_tasks.is_active(cancelled, 0.0) is False
+    assert active_tasks.is_active(dropped, 0.0) is None
+    assert active_tasks.is_active(dropped, 0.0) is False
+    assert consumer.given == [waiting]
+
+
+def test_task_whose_message_went_back_is_not_given_to_the_pool(make_consumer):
+    note_given(consumer := make_consumer())
+    message = make_message(unacked=UnackedMessage("tag", "q", 1, "session", settlement=Settlement.RELEASE_SEEN))
+    consumer.on_task_request(Request(message))
+
+    assert (message.given_to_pool, consumer.given) == (False, [])
 
 
 def test_message_that_is_no_task_goes_back_at_once(make_consumer):
