@@ -76,7 +76,7 @@ class RunningTasks:
         if compat.drops_waiting_jobs(consumer.pool):
             # What the pool has kept is on its way to a child.
             return id(message) in messages_in(consumer.pool)
-        return isinstance(message, Message) and message.given_to_pool
+        return isinstance(message, Message) and message.waits_in_pool
 
 
 def note_given(consumer: Any) -> None:

@@ -34,8 +34,13 @@ class Message(base.Message):
 
     #: The queue it came by; None outside deliveries of a consumer.
     queue: str | None = None
-    #: Its task was given to the worker's pool, which will run it whatever becomes of the connection.
+    #: Its task was given to the worker's pool, which runs it whatever becomes of the connection.
     given_to_pool = False
+
+    @property
+    def waits_in_pool(self) -> bool:
+        """Whether its task was given to the worker's pool and has not begun there."""
+        return self.given_to_pool and not (self._unacked is not None and self._unacked.started)
 
     @property
     def given_back(self) -> bool:

@@ -130,6 +130,19 @@ def test_task_that_was_not_given_to_the_pool_goes_back_though_it_lives(make_cons
     assert consumer.given == [waiting]
 
 
+def test_task_that_has_ended_without_a_settlement_goes_back(make_consumer):
+    """Such as one of a solo pool whose end met the lost connection: its traceback may keep it alive."""
+    active_tasks = RunningTasks(consumer := make_consumer())
+    note_given(consumer)
+    message = make_message(unacked=UnackedMessage("tag", "q", 1, "session"))
+    consumer.on_task_request(Request(message))
+    message.begin()
+    active_tasks.started()
+
+    assert active_tasks.is_active(message, 0.0) is None
+    assert active_tasks.is_active(message, 0.0) is False
+
+
 def test_task_whose_message_went_back_is_not_given_to_the_pool(make_consumer):
     note_given(consumer := make_consumer())
     message = make_message(unacked=UnackedMessage("tag", "q", 1, "session", settlement=Settlement.RELEASE_SEEN))
