@@ -11,14 +11,13 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers.finished_tags import FinishedTags
 from celery_redis_plus.connection.forks import renewed
 from celery_redis_plus.events import is_logged, pack_text
 
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Most broken sessions that a process remembers, to refuse late replies to their claims.
 MAX_BROKEN_SESSIONS = 1000
+#: Most tags of acked messages that a process remembers. A replica lags by much fewer acks of one process.
+MAX_FINISHED_TAGS = 20_000
 
 
 logger = logging.getLogger(__name__)
@@ -149,7 +150,9 @@ class UnackedMessages:
         self._lock = renewed(self, "_lock", threading.RLock)
         #: Records whose settlement has to go out over another connection than the one the message came by.
         self._deferred: deque[UnackedMessage] = deque()
-        self._finished = FinishedTags()
+        #: The tags acked last. A failover to a replica that lags, or a restored state, brings acked messages back, and nothing
+        #: else does: what is rejected, requeued, released or replayed was not acked.
+        self._finished: OrderedDict[str, None] = OrderedDict()
         #: Maintenance is sending deferred settlements that it has taken.
         self._settling_deferred = False
         #: Sessions that broke -> the queues they consumed.
@@ -228,7 +231,9 @@ class UnackedMessages:
             if self._unacked.get(unacked.tag) is unacked:
                 del self._unacked[unacked.tag]
                 if unacked.settlement is Settlement.ACK:
-                    self._finished.add(unacked.tag)
+                    self._finished[unacked.tag] = None
+                    if len(self._finished) > MAX_FINISHED_TAGS:
+                        self._finished.popitem(last=False)
 
     def defer(self, unacked: UnackedMessage, settlement: Settlement) -> None:
         """Leave the settlement of a message that was taken for settling to maintenance: its connection is lost."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from celery_redis_plus.broker.consumers.finished_tags import FinishedTags
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -44,11 +43,3 @@ def test_one_that_was_rejected_with_requeue_or_replayed_comes_again_under_its_ta
     assert channel.session.dead_letters.replay(letter)
     inbox.drain(3)
     assert len({message.delivery_tag for message in inbox.messages}) == 1
-
-
-def test_finished_tags_are_bounded():
-    finished = FinishedTags(generation=10)
-    for number in range(100):
-        finished.add(str(number))
-    assert len(finished) <= 20
-    assert all(str(number) in finished for number in range(90, 100))

@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 
+from celery_redis_plus.broker.consumers import unacked as unacked_module
 from celery_redis_plus.broker.consumers.unacked import DeliveryState, Settlement, UnackedMessages
 from celery_redis_plus.stored_message import Claimed
 
@@ -92,3 +93,13 @@ def test_a_record_keeps_no_message_alive(unacked):
     del message
     gc.collect()
     assert record.alive is None
+
+
+def test_only_the_messages_acked_last_are_acked_again(unacked, monkeypatch):
+    monkeypatch.setattr(unacked_module, "MAX_FINISHED_TAGS", 10)
+    for number in range(30):
+        delivered(unacked, str(number))
+        unacked.discard(unacked.settle(str(number), Settlement.ACK))
+    assert unacked.add([claimed(str(number), 2) for number in range(20, 30)], "mine", 0.0) == []
+    assert [record.tag for record in unacked.take_deferred()] == [str(number) for number in range(20, 30)]
+    assert len(unacked.add([claimed(str(number), 2) for number in range(20)], "mine", 0.0)) == 20
