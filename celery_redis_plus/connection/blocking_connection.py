@@ -8,9 +8,8 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from celery_redis_plus.connection.command_encoding import pack_command
 from celery_redis_plus.connection.persistent_connection import Argument, PersistentConnection
-from celery_redis_plus.connection.reply_parser import send
+from celery_redis_plus.connection.protocol import pack_command, send
 from celery_redis_plus.errors import ServerTimeout, ServerUnreachable
 
 #: Seconds by which the server may be late with its own timeout (up to 100 ms, seen by its cron) and the network besides.

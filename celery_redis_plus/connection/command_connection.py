@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoScriptError, ResponseError
 
-from celery_redis_plus.connection.command_encoding import pack_call, pack_command
 from celery_redis_plus.connection.persistent_connection import Argument, PersistentConnection
-from celery_redis_plus.connection.reply_parser import send
+from celery_redis_plus.connection.protocol import pack_call, pack_command, send
 from celery_redis_plus.errors import ServerUnavailable
 
 if TYPE_CHECKING:

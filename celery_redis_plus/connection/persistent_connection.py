@@ -14,10 +14,9 @@ from redis.exceptions import ResponseError
 
 from celery_redis_plus import clock
 from celery_redis_plus.connection import forks
-from celery_redis_plus.connection.command_encoding import pack_command
 from celery_redis_plus.connection.forks import this_process
+from celery_redis_plus.connection.protocol import pack_command, replies_of, send
 from celery_redis_plus.connection.refused_keys import RefusedKeys
-from celery_redis_plus.connection.reply_parser import replies_of, send
 from celery_redis_plus.connection.unpatched import identity
 from celery_redis_plus.error_translation import translate
 from celery_redis_plus.errors import ServerUnreachable

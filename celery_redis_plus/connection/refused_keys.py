@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoPermissionError, ResponseError
 
-from celery_redis_plus.connection.command_encoding import pack_command, unpack
-from celery_redis_plus.connection.reply_parser import send
+from celery_redis_plus.connection.protocol import pack_command, send, unpack
 from celery_redis_plus.error_translation import DENIED_IN_SCRIPT
 from celery_redis_plus.keys import type_of
 from celery_redis_plus.scripts import name_of_sha

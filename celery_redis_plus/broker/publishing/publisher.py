@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from celery_redis_plus import clock
 from celery_redis_plus.broker.arguments.deduplication import read_duplicate
 from celery_redis_plus.broker.publishing.publish_scripts import PublishScript
-from celery_redis_plus.connection.command_encoding import pack_call
+from celery_redis_plus.connection.protocol import pack_call
 from celery_redis_plus.errors import MessageTooLarge, NotReplicated, OutcomeUnknown, PublishRefused, QueueNotFound
 from celery_redis_plus.events import pack_description
 from celery_redis_plus.scripts import script

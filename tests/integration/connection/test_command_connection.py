@@ -9,7 +9,7 @@ import time
 import pytest
 import redis
 
-from celery_redis_plus.connection import persistent_connection, reply_parser
+from celery_redis_plus.connection import persistent_connection, protocol
 from celery_redis_plus.connection.address import Address
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
@@ -248,9 +248,9 @@ def test_replies_of_every_kind_and_size_are_read(parsed_commands):
     assert commands.command("SET", "a", 1) == b"OK"
     with pytest.raises(redis.ResponseError, match="unknown command"):
         commands.command("NOSUCH")
-    reply_parser = commands.pipeline([("GET", "a"), ("NOSUCH",), ("INCR", "a"), ("ECHO", b"x" * 100_000)])
-    assert (reply_parser[0], reply_parser[2:]) == (b"1", [2, b"x" * 100_000])
-    assert isinstance(reply_parser[1], redis.ResponseError)
+    replies = commands.pipeline([("GET", "a"), ("NOSUCH",), ("INCR", "a"), ("ECHO", b"x" * 100_000)])
+    assert (replies[0], replies[2:]) == (b"1", [2, b"x" * 100_000])
+    assert isinstance(replies[1], redis.ResponseError)
     assert commands.generation == 1
 
 
@@ -279,7 +279,7 @@ def test_a_reset_connection_is_told_and_not_replaced_by_the_parser(open_commands
 )
 @pytest.mark.parametrize("where", ["read_response", "send_packed_command"])
 def test_what_a_parser_raises_over_a_closed_socket_is_a_lost_connection(where, error, open_commands, monkeypatch):
-    monkeypatch.setattr(reply_parser, "_quick", lambda sock, reader, buffer, slow: slow)
+    monkeypatch.setattr(protocol, "_quick", lambda sock, reader, buffer, slow: slow)
     commands = open_commands()
     commands.connect()
 

@@ -21,8 +21,8 @@ from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.address import Address
 from celery_redis_plus.connection.command_connection import CommandConnection
-from celery_redis_plus.connection.command_encoding import pack_call
 from celery_redis_plus.connection.connector import Connector
+from celery_redis_plus.connection.protocol import pack_call
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance.sweeper import Limits, Sweeper
 from celery_redis_plus.options import Options

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.connection.command_encoding import pack_call, pack_command, pack_in_python
+from celery_redis_plus.connection.protocol import pack_call, pack_command, pack_in_python
 
 COMMANDS = [
     (b"PING",),
