@@ -23,8 +23,7 @@ from celery_redis_plus.broker.queues.expired_tasks import ExpiredTask, ExpiredTa
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidEta
-from celery_redis_plus.transport import codec
-from celery_redis_plus.transport.delivered_message import Message
+from celery_redis_plus.transport.kombu_message import Message, load
 
 if TYPE_CHECKING:
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
@@ -120,7 +119,7 @@ def _revoke(consumer: Any, expired: ExpiredTask) -> bool:
     """Have Celery revoke a task; return False where that failed, or the worker has ended, and it has to be tried again."""
     if consumer is None:
         return False
-    payload = codec.load(expired.envelope)
+    payload = load(expired.envelope)
     if not _is_over(payload["headers"], expired.died_ms):
         # A TTL of its queue was over, and not its own time: it goes on to a dead-letter exchange.
         return True

@@ -17,7 +17,7 @@ from redis.exceptions import RedisError
 from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.transport.channel import Channel
-from celery_redis_plus.transport.delivered_message import Message
+from celery_redis_plus.transport.kombu_message import Message
 
 logger = logging.getLogger(__name__)
 

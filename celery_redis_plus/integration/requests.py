@@ -1,4 +1,4 @@
-"""Celery's requests, with what our broker wants to know: how the work ended, and which ack policy decides.
+"""Celery's requests, with what our broker wants to know: how the work ended, and which ack policy decides; and when they settle.
 
 Celery settles through `Request.acknowledge` and `Request.reject` (5.6, 5.7); everything it does besides (results, signals,
 events) stays as it is.
@@ -6,7 +6,7 @@ events) stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
@@ -17,7 +17,8 @@ from celery_redis_plus.broker.consumers.last_error import Failure, failure_of
 from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.ack_policies import ACK, POLICIES, REQUEUE, AckPolicies
 from celery_redis_plus.integration.lease_guard import TaskLostError, has_lease
-from celery_redis_plus.transport.delivered_message import Message
+from celery_redis_plus.integration.patching import wrap
+from celery_redis_plus.transport.kombu_message import Message
 
 #: Ending -> reason of the event `acked`, where the two differ.
 ACK_REASONS = {"success": "", "time_limit": "failure", "worker_lost": "failure", "rejected": "", "requeue": ""}
@@ -211,3 +212,22 @@ def install_request_class(app: Any, policies: AckPolicies, *, waits_in_pool: boo
                 if hasattr(task, name):
                     setattr(task, name, value)
         task.Request = type(base.__name__, (BrokerRequest, base), names)
+
+
+def install_immediate_acks(consumer: Any) -> None:
+    """Let `consumer` settle our messages in the thread that says so, instead of with the next turn of its loop; idempotent.
+
+    Celery hands acks and rejects to its event loop (`Consumer.call_soon`; `call_soon_ack` since 5.7), because py-amqp's channels
+    belong to one thread. Ours take settlements from any thread. What ended between a task's end and the loop's next turn was run
+    again when the worker was killed there: 0.6 tasks a kill with threads, which compete with the loop for the interpreter's lock.
+    Acks of tasks that are acked before they begin are another matter: the transport lets them wait for each other (`QoS`).
+    """
+    for name in compat.schedulers(consumer):
+        wrap(consumer, name, _settle_now)
+
+
+def _settle_now(later: Callable[..., Any], function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Call a method of our messages, which only settles; leave everything else to the loop."""
+    if isinstance(getattr(function, "__self__", None), Message):
+        return function(*arguments, **named)
+    return later(function, *arguments, **named)

@@ -15,7 +15,7 @@ from kombu.serialization import prepare_accept_content
 from celery_redis_plus.broker.queues.delayed import Delayed, Listing, list_delayed
 from celery_redis_plus.integration import compat
 from celery_redis_plus.stored_message import Claimed
-from celery_redis_plus.transport.delivered_message import Message, payload_of
+from celery_redis_plus.transport.kombu_message import Message, payload_of
 from celery_redis_plus.transport.transport import Transport
 
 logger = logging.getLogger(__name__)

@@ -18,10 +18,9 @@ from celery_redis_plus.integration.active_tasks import RunningTasks, note_given
 from celery_redis_plus.integration.app_connections import connections_of, warn_about_priorities
 from celery_redis_plus.integration.expired import ExpiredTaskRevoker
 from celery_redis_plus.integration.graceful_stop import GracefulStop, release_waiting
-from celery_redis_plus.integration.immediate_acks import install_immediate_acks
 from celery_redis_plus.integration.lease_guard import begin_in_pool, install_lease_guard
 from celery_redis_plus.integration.prefork_pool import install_prefork_guard
-from celery_redis_plus.integration.requests import install_request_class
+from celery_redis_plus.integration.requests import install_immediate_acks, install_request_class
 from celery_redis_plus.integration.scheduled import install_inspect
 from celery_redis_plus.maintenance.process_services import set_keeper
 from celery_redis_plus.transport.transport import Transport

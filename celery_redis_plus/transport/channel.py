@@ -18,8 +18,8 @@ from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS, amqp_method, channel_error
 from celery_redis_plus.transport.arguments import consumer_priority
 from celery_redis_plus.transport.declarations import ExchangeOperations, QueueOperations
-from celery_redis_plus.transport.delivered_message import Message as DeliveredMessage
-from celery_redis_plus.transport.delivered_message import broadcast_payload, payload_of
+from celery_redis_plus.transport.kombu_message import Message as DeliveredMessage
+from celery_redis_plus.transport.kombu_message import broadcast_payload, payload_of
 from celery_redis_plus.transport.publish_batch import PublishBatch
 from celery_redis_plus.transport.publishing import ExchangePublisher
 from celery_redis_plus.transport.qos import QoS

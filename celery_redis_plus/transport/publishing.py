@@ -18,9 +18,9 @@ from celery_redis_plus.consumer.delivery_tracking import TRACK
 from celery_redis_plus.errors import BrokerError, InvalidArgument, MessageNotAccepted, PublishRefused, Unroutable
 from celery_redis_plus.event_log.metadata import describe
 from celery_redis_plus.stored_message import BODY_SEPARATOR, Outgoing
-from celery_redis_plus.transport import codec
 from celery_redis_plus.transport.amqp_errors import as_channel_error
 from celery_redis_plus.transport.arguments import PASSED_ON, check_properties
+from celery_redis_plus.transport.kombu_message import dump
 
 if TYPE_CHECKING:
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
@@ -277,7 +277,7 @@ class ExchangePublisher:
         properties = message["properties"]
         if priority is not None and priority != properties.get("priority"):
             properties = {**properties, "priority": priority}
-        return codec.dump(
+        return dump(
             {
                 "content-type": message["content-type"],
                 "content-encoding": message["content-encoding"],

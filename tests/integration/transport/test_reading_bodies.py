@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_redis_plus.stored_message import LARGE_BODY
-from celery_redis_plus.transport import codec
+from celery_redis_plus.transport import kombu_message
 from tests.support.inbox import Inbox, declare, publish
 
 LARGE = "x" * (LARGE_BODY + 1)
@@ -32,7 +32,7 @@ def begun_when_read(channel, redis_client, monkeypatch):
         (key,) = redis_client.keys("message:{q}:*")
         redis_client.hset(key, "failed", 1)
         monkeypatch.setattr(channel.session.claim_commands, "fetch_body", noting(channel.session.claim_commands.fetch_body))
-        monkeypatch.setattr(codec, "load", noting(codec.load))
+        monkeypatch.setattr(kombu_message, "load", noting(kombu_message.load))
         return known
 
     return publish_failed

@@ -1,7 +1,7 @@
 from types import SimpleNamespace
 
-from celery_redis_plus.integration.immediate_acks import install_immediate_acks
-from celery_redis_plus.transport.delivered_message import Message
+from celery_redis_plus.integration.requests import install_immediate_acks
+from celery_redis_plus.transport.kombu_message import Message
 
 
 class Acked(Message):

@@ -8,7 +8,7 @@ from celery.worker import state
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.unacked import Settlement, UnackedMessage
 from celery_redis_plus.integration.active_tasks import RunningTasks, note_given
-from celery_redis_plus.transport.delivered_message import Message
+from celery_redis_plus.transport.kombu_message import Message
 
 
 class FlushingPool(BasePool):

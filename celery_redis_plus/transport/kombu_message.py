@@ -1,21 +1,66 @@
-"""kombu's message as our channels deliver it."""
+"""kombu's message: as our channels deliver it, and the JSON in which its headers and properties are stored."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from kombu.transport import base
+from kombu.utils import json as kombu_json
 
 from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 from celery_redis_plus.events import is_logged
 from celery_redis_plus.stored_message import BODY_SEPARATOR
-from celery_redis_plus.transport import codec
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.last_error import Failure
     from celery_redis_plus.broker.consumers.unacked import Unacked
     from celery_redis_plus.broker.fanout.entries import Entry
     from celery_redis_plus.stored_message import Claimed
+
+#: What marks an object that kombu's encoder has converted (`kombu/utils/json.py`).
+CONVERTED = b'"__type__"'
+
+_decode = json.JSONDecoder().decode
+
+
+def _encoder() -> Callable[[Any, int], Iterable[str]]:
+    """Return an encoder that is made once: it takes an object and its depth, and returns the parts of its JSON.
+
+    The standard library's makes its inner C encoder anew for every call, which costs as much as encoding our few fields; where
+    there is none (PyPy) its own way is taken.
+    """
+    default = kombu_json.JSONEncoder().default
+    slow = json.JSONEncoder(separators=(",", ":"), default=default)
+    make = json.encoder.c_make_encoder  # type: ignore[attr-defined]  # not in typeshed
+    if make is None:
+        return lambda data, _: slow.iterencode(data)
+    fast: Callable[[Any, int], Iterable[str]] = make(
+        None, default, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True
+    )
+    return fast
+
+
+_encode = _encoder()
+
+
+def dump(data: dict[str, Any]) -> bytes:
+    """Return `data` as one line of compact ASCII JSON.
+
+    Raises:
+        TypeError: a value of a type that kombu has no conversion for.
+    """
+    return "".join(_encode(data, 0)).encode("ascii")
+
+
+def load(line: bytes) -> dict[str, Any]:
+    """Return what `dump` was given. kombu's object hook costs as much as the parsing, so it runs only where it is needed."""
+    if CONVERTED in line:
+        loaded: dict[str, Any] = kombu_json.loads(line)
+        return loaded
+    decoded: dict[str, Any] = _decode(line.decode("ascii"))
+    return decoded
 
 
 class Message(base.Message):
@@ -92,7 +137,7 @@ class Message(base.Message):
 def broadcast_payload(entry: Entry, tag: str, redelivered: bool) -> dict[str, Any]:
     """Return a broadcast as kombu's payload. Every call makes a new one: each consumer may change its own."""
     envelope, _, body = entry[1][3].partition(BODY_SEPARATOR)
-    payload = codec.load(envelope)
+    payload = load(envelope)
     payload["body"] = body
     properties = payload["properties"]
     properties["delivery_tag"] = tag
@@ -102,7 +147,7 @@ def broadcast_payload(entry: Entry, tag: str, redelivered: bool) -> dict[str, An
 
 def payload_of(claimed: Claimed) -> dict[str, Any]:
     """Return a claimed message as kombu's payload, with what this delivery adds: tag and `redelivered`."""
-    payload = codec.load(claimed.envelope)
+    payload = load(claimed.envelope)
     payload["body"] = claimed.body or b""
     properties = payload["properties"]
     properties["delivery_tag"] = claimed.tag
