@@ -50,8 +50,8 @@ safe with them, the server's ms when they said so, and how many were trimmed bef
 `event_log_hard_maxlen`, which counts them in `overrun`. Without readers the bounds decide.
 
 **Sampling** is per message: `sampled(id, permille)` decides from the number in the id, once, when the message is published into
-an archived queue. The 20th character of its id says so (`-`; `.` where no events are written: `is_logged`), so each message is
-told of as a whole, and a message of a queue that is not archived costs the scripts one comparison.
+an archived queue. The 20th character of its id says so (`lua/include/tag_flags.lua`), so each message is told of as a whole, and
+one of a queue that is not archived costs the scripts one comparison.
 
 **The index** (`event_log_index`): `event_index:{Q}:ID` holds the ids of a message's entries, `task_index:{Q}:TASK-ID` the ids of
 a task's messages, each followed by a space; both expire `event_log_max_age` after the last.
@@ -372,16 +372,6 @@ def published_at(message_id: str) -> int:
         ValueError: `message_id` is none of ours.
     """
     return int(message_id[:ID_TIME_DIGITS], 16)
-
-
-def is_logged(message_id: str) -> bool:
-    """Return whether a message's events are written: decided when it was published, and kept in its id's 20th character."""
-    return message_id[ID_TIME_DIGITS + 8 : ID_TIME_DIGITS + 9] == "-"
-
-
-def is_plain(message_id: str) -> bool:
-    """Return whether a message has neither events nor a queue with limits; as `is_plain` in lua/include/tag_flags.lua."""
-    return message_id[ID_TIME_DIGITS + 8 : ID_TIME_DIGITS + 9] == "."
 
 
 def sampled(message_id: str, permille: int) -> bool:

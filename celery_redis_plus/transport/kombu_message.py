@@ -10,7 +10,6 @@ from kombu.transport import base
 from kombu.utils import json as kombu_json
 
 from celery_redis_plus.broker.consumers.unacked import UnackedMessage
-from celery_redis_plus.events import is_logged
 from celery_redis_plus.stored_message import BODY_SEPARATOR
 
 if TYPE_CHECKING:
@@ -106,8 +105,8 @@ class Message(base.Message):
 
     def tell_failed(self, reason: str, failure: Failure | None) -> None:
         """Tell the log that the work on it failed after it was acked early; nothing where its events are not written."""
-        if self.channel is not None and self.queue is not None and is_logged(self.delivery_tag):
-            self.channel.session.acknowledger.tell_failed(self.queue, self.delivery_tag, reason, failure)
+        if self.channel is not None and self._unacked is not None and self._unacked.is_logged:
+            self.channel.session.acknowledger.tell_failed(self._unacked.queue, self._unacked.tag, reason, failure)
 
     def mark_failed(self) -> None:
         """Note that its work failed: sent back with requeue, it counts towards the delivery limit."""

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError, ResponseError
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.failures import log_deaths, log_pause, read_deaths
 from celery_redis_plus.broker.consumers.unacked import Settlement, UnackedMessage, UnackedMessages
-from celery_redis_plus.events import is_plain, pack_text
+from celery_redis_plus.events import pack_text
 from celery_redis_plus.scripts import Script, script
 
 if TYPE_CHECKING:
@@ -160,9 +160,9 @@ class Acknowledger:
             return []
         taken = self._take_batched()
         limited = self._unacked_messages.limited
-        carried = [
-            unacked for unacked in taken if unacked.queue in queues and unacked.queue not in limited and is_plain(unacked.tag)
-        ][:SETTLED_A_CALL]
+        carried = [unacked for unacked in taken if unacked.queue in queues and unacked.queue not in limited and unacked.is_plain][
+            :SETTLED_A_CALL
+        ]
         if len(carried) < len(taken):
             going = set(carried)
             self._send_acks([unacked for unacked in taken if unacked not in going], buffered=True)

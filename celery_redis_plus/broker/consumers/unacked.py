@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus import clock
 from celery_redis_plus.connection.forks import renewed
-from celery_redis_plus.events import is_logged, pack_text
+from celery_redis_plus.events import pack_text
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.last_error import Failure
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 MAX_BROKEN_SESSIONS = 1000
 #: Most tags of acked messages that a process remembers. A replica lags by much fewer acks of one process.
 MAX_FINISHED_TAGS = 20_000
+
+
+#: The place of the character in a tag that says what its queue has besides (`lua/include/tag_flags.lua`).
+FLAG = slice(19, 20)
 
 
 logger = logging.getLogger(__name__)
@@ -130,11 +134,21 @@ class UnackedMessage(Unacked):
         """Whether it is being settled, and not by an ack."""
         return self.settlement not in (None, Settlement.ACK)
 
+    @property
+    def is_logged(self) -> bool:
+        """Whether its events are written: decided when it was published."""
+        return self.tag[FLAG] in {"-", "="}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has neither events nor a queue with limits."""
+        return self.tag[FLAG] == "."
+
     def note_outcome(self, reason: str, failure: Failure | None = None) -> None:
         """Note how the work on it ended: its settlement will tell, unless it is on its way."""
         if self.state is not DeliveryState.SETTLING:
             self.error = "" if failure is None else failure.packed()
-            if is_logged(self.tag):
+            if self.is_logged:
                 self.outcome = f"{pack_text(reason)}\t{pack_text(failure.text) if failure else ''}"
 
 

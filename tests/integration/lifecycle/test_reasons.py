@@ -7,8 +7,10 @@ import json
 import pytest
 
 import celery_redis_plus as crp
+from celery_redis_plus.broker.consumers.last_error import failure_of
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.cli.main import main
+from tests.support.inbox import declare
 from tests.support.waiting import wait_until
 
 INDEXED = {"broker_transport_options": {"event_log_index": True, "delivery_limit": 2}}
@@ -90,3 +92,17 @@ def test_a_replayed_message_starts_without_its_exception(app, life_worker, lette
     assert letters.replay(letter)
     assert crp.message(app, "one").state == "PENDING"
     assert crp.message(app, letter.tag).error is None
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-max-length": 5}], ids=["", "limited"])
+def test_the_event_of_an_ack_tells_how_the_work_ended(arguments, app, paths):
+    with app.connection_for_read() as connection:
+        channel = connection.default_channel
+        declare(channel, "q", arguments=arguments)
+        channel.basic_publish(channel.prepare_message("m"), routing_key="q")
+        message = channel.basic_get("q")
+        message.note_outcome("failure", failure_of("ValueError", "as asked"))
+        message.ack()
+        wait_until(lambda: not channel.queue_sizes("q").unacked)
+    (path,) = paths("q").values()
+    assert (path[-1].event, path[-1].reason, path[-1].error) == ("acked", "failure", ERROR)
