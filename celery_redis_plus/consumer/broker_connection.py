@@ -175,6 +175,7 @@ class BrokerConnection:
             self.keys,
             self.service.unacked_messages,
             visibility_timeout_s=options.visibility_timeout,
+            grace_s=options.connection_lost_grace,
             may_be_lost=self.service.presence.may_be_lost,
         )
         self.dead_letters = DeadLetters(self.commands, self.keys)

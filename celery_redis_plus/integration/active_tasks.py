@@ -8,13 +8,15 @@ from typing import Any
 
 from celery.bootsteps import CLOSE, TERMINATE
 from celery.concurrency.base import BasePool
+from celery.exceptions import WorkerShutdown, WorkerTerminate
+from celery.worker.state import maybe_shutdown
 
 from celery_redis_plus import clock
 from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.integration.prefork_pool import messages_in
 from celery_redis_plus.transport.compat import decoded_body
-from celery_redis_plus.transport.delivered_message import Message
+from celery_redis_plus.transport.kombu_message import Message
 
 
 class RunningTasks:
@@ -47,7 +49,11 @@ class RunningTasks:
 
     def stop_requested(self) -> bool:
         """Return whether the worker was told to end: its loop will see that with its next turn."""
-        return compat.is_stopping()
+        try:
+            maybe_shutdown()
+        except (WorkerShutdown, WorkerTerminate):
+            return True
+        return False
 
     def is_active(self, message: Any, orphaned_at: float) -> bool | None:
         """Return whether a task's message will still be settled; None while Celery has not decided, and at the first doubt.

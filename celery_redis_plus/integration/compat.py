@@ -77,8 +77,9 @@ POOL_STATE = Internal("celery.concurrency.base:BasePool", "_state", "noticing th
 ACTIVE_REQUESTS = Internal("celery.worker.state", "active_requests", PROCESS_POOL.without)
 REQUESTS = Internal("celery.worker.state", "requests", PROCESS_POOL.without)
 TASK_READY = Internal("celery.worker.state", "task_ready", "forgetting tasks that a worker does not begin, in `inspect reserved`")
-SHOULD_STOP = Internal("celery.worker.state", "should_stop", "giving back at once what a worker holds that was told to stop")
-SHOULD_TERMINATE = Internal("celery.worker.state", "should_terminate", SHOULD_STOP.without)
+SHOULD_TERMINATE = Internal(
+    "celery.worker.state", "should_terminate", "giving back at once what a worker holds that was told to end without waiting"
+)
 ON_TASK_REQUEST = Internal(
     "celery.worker.consumer.consumer:Consumer",
     "on_task_request",
@@ -149,15 +150,10 @@ def forget(request: Any) -> None:
         ready(request)
 
 
-def is_stopping() -> bool:
-    """Return whether the worker was told to end; its loop sees that with its next turn."""
-    # Celery's own test: the exit status 0 is a reason, too (`celery.worker.state.maybe_shutdown`).
-    return not all(flag is None or flag is False for flag in (SHOULD_STOP.of(state), SHOULD_TERMINATE.of(state)))
-
-
 def is_terminating() -> bool:
     """Return whether the worker was told to end without waiting for its tasks (a cold shutdown)."""
     flag = SHOULD_TERMINATE.of(state)
+    # The exit status 0 is a reason, too (`celery.worker.state.maybe_shutdown`).
     return not (flag is None or flag is False)
 
 

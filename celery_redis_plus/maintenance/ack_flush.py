@@ -28,9 +28,9 @@ class AckFlush:
 
     def schedule(self, acknowledger: Acknowledger) -> None:
         """Flush `acknowledger` when its acks are due. From any thread, after it has batched one."""
-        if acknowledger not in self._due_at:
-            self._due_at[acknowledger] = clock.now_s() + acks.EARLY_ACK_DELAY_S
-            self._wake()
+        acknowledger.flush_scheduled = True
+        self._due_at[acknowledger] = clock.now_s() + acks.EARLY_ACK_DELAY_S
+        self._wake()
 
     @property
     def next_run_at(self) -> float:
@@ -43,6 +43,7 @@ class AckFlush:
         for acknowledger in [acknowledger for acknowledger, at in list(self._due_at.items()) if at <= now]:
             # First: what is batched from now on is scheduled anew.
             del self._due_at[acknowledger]
+            acknowledger.flush_scheduled = False
             acknowledger.flush_due()
             if acknowledger.has_batched:
                 self.schedule(acknowledger)

@@ -52,11 +52,12 @@ class Presence:
     def may_be_lost(self, since: float) -> bool:
         """Return whether this process may have counted as lost since a moment on `clock`, in seconds, at which it did not.
 
+        Asked when the grace has passed since then.
         It was without a connection for the grace then; where its heartbeats fail besides, it may not know of that yet.
         """
-        age_s = clock.now_s() - since
-        if not self.grace_s or age_s <= self.grace_s:
+        if not self.grace_s:
             return False
+        age_s = clock.now_s() - since
         first = self.own[0]
         return age_s > self._silence_s or not first.connected or first.opened_at > since
 

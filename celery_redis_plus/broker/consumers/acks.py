@@ -55,7 +55,7 @@ class Acknowledger:
             unacked_messages: those of this process.
             dead_letter_max: how many dead letters a queue keeps.
             delivery_limit: failed deliveries after which a message dies in queues without a limit of their own; None is never.
-            on_batched: called with this, from any thread, when acks are gathered: it sees to it that `flush_due` is called.
+            on_batched: called with this, from any thread, when acks are gathered and no flush is scheduled: it schedules one.
         """
         self._commands = commands
         self._keys = keys
@@ -71,6 +71,8 @@ class Acknowledger:
         #: Whether the ack of a message is among them whose work has ended: a loop sends it before all else.
         self._urgent = False
         self._on_batched = on_batched
+        #: Whether `flush_due` will be called where the loop does not send the acks: `on_batched` sees to that.
+        self.flush_scheduled = False
         self._ack = script("ack")
         self._begin = script("mark_begun")
         self._requeue = script("requeue")
@@ -129,7 +131,8 @@ class Acknowledger:
         # After it: a release in between sends it, or leaves it to the next one.
         if not unacked.acked_early:
             self._urgent = True
-        self._on_batched(self)
+        if not self.flush_scheduled:
+            self._on_batched(self)
 
     @property
     def has_batched(self) -> bool:

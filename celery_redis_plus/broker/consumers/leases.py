@@ -33,16 +33,20 @@ class Leases:
         unacked_messages: UnackedMessages,
         *,
         visibility_timeout_s: float,
+        grace_s: float = 0.0,
         may_be_lost: Callable[[float], bool] = lambda _: False,
     ) -> None:
         """Extend what stands in `unacked_messages`, by `visibility_timeout_s` seconds from now.
 
-        `may_be_lost` tells whether this process may have counted as lost since a moment on `clock`, in seconds.
+        `may_be_lost` tells whether this process may have counted as lost since a moment on `clock`, in seconds; never within
+        `grace_s` seconds, where that is not 0.
         """
         self._commands = commands
         self._keys = keys
         self._unacked_messages = unacked_messages
         self._timeout_s = visibility_timeout_s
+        #: Seconds after its confirmation for which no other consumer can have a message.
+        self._certain_s = min(visibility_timeout_s, grace_s or visibility_timeout_s)
         self._may_be_lost = may_be_lost
 
     def extend(self, messages: Iterable[UnackedMessage]) -> None:
@@ -82,8 +86,8 @@ class Leases:
     def still_holds(self, unacked: UnackedMessage) -> bool:
         """Return what `holds` does, of a message that stands in `UnackedMessages`. Raises as `holds` does."""
         confirmed_at = unacked.confirmed_at
-        asks = clock.now_s() - confirmed_at > self._timeout_s or self._may_be_lost(confirmed_at)
-        if asks and not unacked.lease_lost:
+        age_s = clock.now_s() - confirmed_at
+        if age_s > self._certain_s and not unacked.lease_lost and (age_s > self._timeout_s or self._may_be_lost(confirmed_at)):
             self.extend(chain.from_iterable(self._unacked_messages.by_queue().values()))
         return not unacked.lease_lost
 
