@@ -16,7 +16,7 @@ with_batches = pytest.mark.skipif(not hasattr(kombu.exceptions, "BatchPublishErr
 def app(celery_app):
     app = celery_app("configured")
 
-    @app.task
+    @app.task(shared=False)
     def add(x, y):
         return x + y
 

@@ -19,7 +19,7 @@ def test_a_task_cannot_be_tracked_silently(celery_app):
 def test_what_celery_itself_passes_says_nothing(celery_app, caplog):
     app = celery_app("configured")
 
-    @app.task(name="c.options", ignore_result=True)
+    @app.task(name="c.options", ignore_result=True, shared=False)
     def task(*_, **__):
         """Do nothing."""
 
