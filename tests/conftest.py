@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from redis.utils import HIREDIS_AVAILABLE
 
+from tests.support.fork_server import end_fork_server
 from tests.support.guard import ServerTestGuard
 from tests.support.servers import DATABASES, Server, new_server, session_server
 from tests.support.services import end_services
@@ -27,6 +28,12 @@ def _no_services_left() -> Iterator[None]:
     """End the services that a test leaves: their threads would sweep the queues of the tests that follow in this process."""
     yield
     end_services()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_fork_server_left() -> Iterator[None]:
+    yield
+    end_fork_server()
 
 
 @pytest.fixture(scope="session")

@@ -156,7 +156,7 @@ def chaos_worker(tmp_path: Path, ledger: Ledger) -> Iterator[Callable[..., Worke
             }
             options.setdefault("options", ("--without-mingle", "--without-gossip"))
             env = {CONFIG_VARIABLE: repr(settings), **options.pop("env", {})}
-            worker = Worker("tests.chaos.app", tmp_path, broker=url, env=env, **options)
+            worker = Worker("tests.chaos.app", tmp_path, broker=url, env=env, forked=False, **options)
             stack.callback(worker.kill)
             return worker
 

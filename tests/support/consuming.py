@@ -8,8 +8,8 @@ the clock that its scripts have). SIGUSR1 cancels the consumer; the process goes
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from tests.support.apps import JOURNAL_DB, plain_url
 from tests.support.clock import scripts_with_steps
+from tests.support.fork_server import ForkedProcess, fork_server
 from tests.support.judge import records
 from tests.support.judge.recorder import install, note
 from tests.support.waiting import wait_until
-from tests.support.workers import ROOT
 
 if TYPE_CHECKING:
     import redis
@@ -44,17 +44,13 @@ class Consumers:
         self._journal = journal
         self._logs = logs
         self._started = 0
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, ForkedProcess] = {}
 
     def start(self, name: str, **options: Any) -> None:
         """Start a consumer; `wait` returns when it consumes."""
         with (self._logs / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.consuming", self._url, name, json.dumps({"queue": "q", **options})],
-                cwd=ROOT,
-                stdout=log,
-                stderr=log,
-            )
+            arguments = ["tests.support.consuming", self._url, name, json.dumps({"queue": "q", **options})]
+            self.processes[name] = fork_server().start(arguments, os.environ, log)
         self._started += 1
 
     def wait(self, timeout_s: float = 60.0) -> None:

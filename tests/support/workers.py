@@ -14,14 +14,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.fork_server import ROOT, ForkedProcess, fork_server, python_path
 from tests.support.judge import records
 from tests.support.judge.recorder import note
 from tests.support.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
-#: Celery's command line imports its plugins, of which a worker needs none.
-WITHOUT_FLOWER = ROOT / "tests" / "support" / "without_flower"
 READY = re.compile(r" ready\.\s*$", re.MULTILINE)
+
+#: The pools of which a worker may have loaded Celery before it starts: the others patch the standard library first.
+FORKED_POOLS = ("prefork", "solo", "threads")
 
 _numbers = itertools.count(1)
 
@@ -39,6 +40,7 @@ class Worker:
         queues: the queues to consume; none means the app's default.
         options: further options of `celery worker`.
         env: further environment variables; None as a value removes one.
+        forked: whether the fork server may start it; where it cannot, and with false, `python -m celery` is executed.
     """
 
     def __init__(
@@ -54,11 +56,13 @@ class Worker:
         env: Mapping[str, str | None] | None = None,
         name: str = "",
         cwd: Path = ROOT,
+        forked: bool = True,
     ) -> None:
         self.name = name or f"worker{next(_numbers)}-{os.getpid()}"
         self.log_path = log_directory / f"{self.name}.log"
         self._cwd = cwd
-        self._process: subprocess.Popen[bytes] | None = None
+        self._forked = forked and pool in FORKED_POOLS and cwd == ROOT and "PYTHONPATH" not in (env or {})
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._asked_to_stop = False
         self._ready_seen = 0
         self._command = [
@@ -75,7 +79,7 @@ class Worker:
             **(env or {}),
         }
         self._env = {k: v for k, v in {**os.environ, **changes}.items() if v is not None}
-        self._env["PYTHONPATH"] = os.pathsep.join(filter(None, [self._env.get("PYTHONPATH"), str(WITHOUT_FLOWER)]))
+        self._env["PYTHONPATH"] = python_path(self._env)
 
     # ---- life
 
@@ -86,15 +90,18 @@ class Worker:
         self._ready_seen = self._ready_count()
         self._asked_to_stop = False
         with self.log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                cwd=self._cwd,
-                env=self._env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            if self._forked:
+                self._process = fork_server().start(self._command[2:], self._env, log)
+            else:
+                self._process = subprocess.Popen(
+                    self._command,
+                    cwd=self._cwd,
+                    env=self._env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
         if wait:
             try:
                 self.wait_until_ready(timeout_s)
@@ -219,7 +226,7 @@ class Worker:
 
     # ---- helpers
 
-    def _started_process(self) -> subprocess.Popen[bytes]:
+    def _started_process(self) -> subprocess.Popen[bytes] | ForkedProcess:
         if self._process is None:
             raise RuntimeError(f"{self.name} was never started")
         return self._process

@@ -31,7 +31,7 @@ class Ship:
 
 
 @contextmanager
-def fleet(server: Server, logs: Path, ships: Mapping[str, Ship]) -> Iterator[dict[str, Worker]]:
+def fleet(server: Server, logs: Path, ships: Mapping[str, Ship], *, forked: bool = True) -> Iterator[dict[str, Worker]]:
     """Start the workers without waiting; stop them all at the end."""
     with server.client() as client:
         client.flushdb()
@@ -44,7 +44,9 @@ def fleet(server: Server, logs: Path, ships: Mapping[str, Ship]) -> Iterator[dic
                 CONFIG_VARIABLE: repr(dict(ship.config)),
                 JOURNAL_VARIABLE: server.url(JOURNAL_DB, "redis"),
             }
-            worker = Worker("tests.integration.celery.app", logs, pool=ship.pool, env=env, options=OPTIONS, name=name)
+            worker = Worker(
+                "tests.integration.celery.app", logs, pool=ship.pool, env=env, options=OPTIONS, name=name, forked=forked
+            )
             workers[name] = stack.enter_context(worker.start(wait=False))
         yield workers
         for worker in workers.values():

@@ -52,7 +52,7 @@ def workers(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     for name in WAYS:
         setup, url, config = way(name, server)
         ships[name] = Ship(url, setup, config=config)
-    with fleet(server, tmp_path_factory.mktemp("ways"), ships) as started:
+    with fleet(server, tmp_path_factory.mktemp("ways"), ships, forked=False) as started:
         yield started
 
 

@@ -29,13 +29,23 @@ def app(plain_broker):
     app.close()
 
 
-def test_worker_runs_a_task_and_stops_warmly(plain_broker, app, start_worker, journal):
-    worker = start_worker(broker=plain_broker, pool="solo")
+@pytest.mark.parametrize("forked", [True, False], ids=["forked", "executed"])
+def test_worker_runs_a_task_and_stops_warmly(forked, plain_broker, app, start_worker, journal):
+    worker = start_worker(broker=plain_broker, pool="solo", forked=forked)
     app.send_task("tests.note", ["n", "done"])
     wait_until(lambda: journal.read("n") == ["done"], message=worker.tail)
 
     assert worker.stop() == 0
     assert not worker.running
+
+
+@pytest.mark.parametrize("forked", [True, False], ids=["forked", "executed"])
+def test_worker_leads_its_session_and_its_status_names_the_signal_that_ended_it(forked, plain_broker, start_worker):
+    worker = start_worker(broker=plain_broker, pool="solo", forked=forked)
+    assert os.getsid(worker.pid) == worker.pid
+
+    worker.signal(signal.SIGKILL)
+    assert worker.wait() == -signal.SIGKILL
 
 
 def test_killed_worker_leaves_no_process_of_its_pool(plain_broker, start_worker):

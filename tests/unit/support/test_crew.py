@@ -21,7 +21,7 @@ def crew(tmp_path):
     """One worker, which is ready."""
 
     def make(url):
-        worker = Worker("none", tmp_path, broker=url)
+        worker = Worker("none", tmp_path, broker=url, forked=False)
         worker._command = [sys.executable, "-c", PROGRAM]  # noqa: SLF001 - Celery's start would take seconds
         return worker
 
