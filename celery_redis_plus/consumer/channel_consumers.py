@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.consumers.active_tasks import inactive
+from celery_redis_plus.broker.consumers.registry import NOT_INTERESTED, Consumer
 from celery_redis_plus.consumer.fanout_consumer import DecodeBroadcast, FanoutConsumer
-from celery_redis_plus.consumer.queue_consumers import Deliver, Payload, QueueConsumers
+from celery_redis_plus.consumer.queue_consumers import Credit, Deliver, Payload, QueueConsumers
 from celery_redis_plus.errors import ResourceLocked
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import UnackedMessage
-    from celery_redis_plus.consumer.credit import Credit
     from celery_redis_plus.consumer.server_consumer import ServerConsumer
     from celery_redis_plus.stored_message import Claimed
 
@@ -50,15 +51,61 @@ class ChannelConsumers:
     def consume(
         self, queue: str, tag: str, deliver: Deliver, *, priority: int, exclusive: bool, no_ack: bool
     ) -> None:  # fmt: skip
-        """Hand messages and broadcasts of `queue` to `deliver` from now on; arguments and errors as `QueueConsumers.consume`."""
+        """Hand messages and broadcasts of `queue` to `deliver` from now on.
+
+        Args:
+            queue: its name.
+            tag: the consumer's.
+            deliver: gets each payload.
+            priority: of the consumer.
+            exclusive: consume the queue alone.
+            no_ack: a delivered message counts as settled.
+
+        Raises:
+            AccessRefused: another consumer has the queue alone, or this one wants to and there are others.
+            ResourceLocked: another connection declared it with `exclusive=True`.
+        """
         connection = self._connection
         connection.check_process()
         connection.ownership.check(queue)
-        self.queues.consume(queue, tag, deliver, priority=priority, exclusive=exclusive, no_ack=no_ack)
+        if queue not in self.queues.consumers:
+            self._join(queue, tag, priority, exclusive=exclusive)
+        self.queues.start(queue, deliver, no_ack=no_ack)
         self._queue_of[tag] = queue
         self.fanout.consume(queue, no_ack=no_ack)
         # A loop that sleeps until other wake-ups has to hear of this queue.
         connection.waker.wake()
+
+    def _join(self, queue: str, tag: str, priority: int, *, exclusive: bool) -> None:
+        """Enter a consumer into the queue's list on the server. Raises as `consume`."""
+        connection = self._connection
+        # Maintenance calls these; they do not keep alive a channel that was dropped.
+        channel = weakref.ref(self.queues)
+        consumer = Consumer(
+            connection.new_consumer_id(), queue, tag, priority=priority, exclusive=exclusive,
+            state=lambda: NOT_INTERESTED if (alive := channel()) is None else alive.state_of(queue),
+            on_redeclared=lambda: None if (alive := channel()) is None else alive.note_redeclared(queue),
+        )  # fmt: skip
+        known = connection.queues.read(queue)
+        restricted = connection.consumers.join(consumer, patient=True)
+        self._server.restricted_queues.note(queue, restricted=restricted)
+        self.queues.add_consumer(consumer)
+        if known is not None and known.arguments.max_unacked is not None:
+            connection.service.unacked_messages.limited.add(queue)
+        connection.watch_queue(queue, consumer)
+
+    def _end(self, queue: str) -> None:
+        """End the consumer of a queue."""
+        connection = self._connection
+        connection.reader.unsubscribe(queue)
+        self.queues.stop(queue)
+        if connection.broken:
+            return
+        consumer = self.queues.consumers[queue]
+        # In this order: maintenance lists it again if it is watched and not on the list.
+        connection.service.watched.remove(queue, consumer.id)
+        connection.consumers.leave(queue, consumer.id)
+        del self.queues.consumers[queue]
 
     def cancel(self, tag: str) -> None:
         """End a consumer. What it has claimed and is not delivered goes back in place at once."""
@@ -67,11 +114,11 @@ class ChannelConsumers:
             return
         if not self._connection.broken:
             # Its messages go back with the others.
-            self._server.fetcher.pending.finish()
+            self._server.fetcher.finish_pending()
         if queue not in self.queues.consumed:
             # The reply told that the queue belongs to another connection.
             return
-        self.queues.end(queue)
+        self._end(queue)
         if not self._connection.broken and not self._server.consumes(queue):
             self._leave_queue(queue)
 
@@ -92,7 +139,8 @@ class ChannelConsumers:
         return self.queues.get(queue)
 
     def _ended_by_server(self, queue: str) -> None:
-        """Forget the consumers of a queue that belongs to another connection by now."""
+        """End the consumers of a queue that belongs to another connection by now."""
+        self._end(queue)
         self._queue_of = {tag: name for tag, name in self._queue_of.items() if name != queue}
         self.fanout.leave(queue)
 
@@ -120,7 +168,7 @@ class ChannelConsumers:
         if self._connection.broken:
             self.abandon()
         else:
-            self._server.fetcher.pending.finish()
+            self._server.fetcher.finish_pending()
             self._leave()
 
     def _leave(self) -> None:
@@ -151,7 +199,10 @@ class ChannelConsumers:
         for queue in self._asked:
             service.watched.remove(queue, session)
         self.fanout.orphan()
-        queues = {*self.queues.strike_off(), *self._asked}
+        for queue, consumer in self.queues.consumers.items():
+            service.consumer_heartbeats.deregister(queue, consumer.id)
+            service.watched.remove(queue, consumer.id)
+        queues = {*self.queues.abandon(), *self._asked}
         self._credit.forget()
         if queues or delivered:
             service.unacked_messages.abandon(session, queues, delivered)

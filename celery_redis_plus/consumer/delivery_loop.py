@@ -189,7 +189,7 @@ class DeliveryLoop:
             for server in self.servers:
                 with suppress(RedisError, OSError):
                     # What failed is broken by now, and its next user hears of it.
-                    server.fetcher.pending.finish()
+                    server.fetcher.finish_pending()
                 server.connection.acknowledger.flush()
             self._hub.detach()
 

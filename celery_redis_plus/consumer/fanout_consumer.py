@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.consumers.unacked import Settlement
 from celery_redis_plus.consumer.delivery_tracking import HEADER
-from celery_redis_plus.consumer.queue_consumers import UNREADABLE, Deliver, Payload
+from celery_redis_plus.consumer.queue_consumers import UNREADABLE, Credit, Deliver, Payload
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.entries import Entry
     from celery_redis_plus.broker.fanout.reader import Delivery
     from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
-    from celery_redis_plus.consumer.credit import Credit
     from celery_redis_plus.keys import FanoutKeys
 
 logger = logging.getLogger(__name__)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import logging
-import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers.registry import INTERESTED, NOT_INTERESTED, NOTIFIED, Consumer
+from celery_redis_plus.broker.consumers.registry import INTERESTED, NOT_INTERESTED, NOTIFIED
 from celery_redis_plus.broker.consumers.unacked import DeliveryState, Settlement, Unacked, UnackedMessage
 from celery_redis_plus.consumer.delivery_tracking import HEADER
-from celery_redis_plus.consumer.fetch_request import FetchRequest
 from celery_redis_plus.consumer.queue_order import QueueOrder
+from celery_redis_plus.consumer.restricted_queues import FetchRequest, FetchResult
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.registry import Consumer
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
-    from celery_redis_plus.consumer.credit import Credit
-    from celery_redis_plus.consumer.fetch_request import FetchResult
     from celery_redis_plus.consumer.restricted_queues import RestrictedQueues
     from celery_redis_plus.stored_message import Claimed
 
@@ -33,6 +31,38 @@ UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
 Payload = dict[str, Any]
 #: Gets a payload, and the record of the message; None where nothing will be settled.
 Deliver = Callable[[Payload, "Unacked | None"], Any]
+
+
+class Credit(Protocol):
+    """The prefetch limit of one channel, and the messages that it has delivered and not settled."""
+
+    #: How many messages may be delivered and not settled; 0 is no limit.
+    prefetch_count: int
+
+    @property
+    def busy(self) -> bool:
+        """Whether a message is delivered and not settled."""
+
+    def can_consume(self) -> bool:
+        """Return whether one more message may be delivered."""
+
+    def credit(self, buffered: int, most: int) -> int:
+        """Return how many messages, at `most`, a claim may take beside the `buffered` ones."""
+
+    def unsettled(self) -> list[Unacked]:
+        """Return the records of what is delivered and not settled, in the order of delivery."""
+
+    def give_back(self, delivered: Iterable[Unacked]) -> None:
+        """Give deliveries back, waiting for the server's answer. Raises as `CommandConnection.call` does."""
+
+    def forget(self) -> None:
+        """Leave what is unsettled to others."""
+
+    def ack(self, delivery_tag: str) -> None:
+        """Settle a message as done."""
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Settle a message that was not done: to the dead letters, or back in place."""
 
 
 class QueueConsumers:
@@ -54,7 +84,7 @@ class QueueConsumers:
             restricted_queues: claims from queues with rules.
             credit: the channel's prefetch limit.
             decode: makes a payload of a message; raises one of `UNREADABLE` where it cannot.
-            on_end: called with the name of a queue whose consumer was ended by the server.
+            on_end: called with the name of a queue whose consumer the server has ended; it calls `stop`.
         """
         self._connection = connection
         self._restricted_queues = restricted_queues
@@ -82,46 +112,16 @@ class QueueConsumers:
 
     # -- which queues ------------------------------------------------------------------------------------------------------
 
-    def consume(
-        self, queue: str, tag: str, deliver: Deliver, *, priority: int, exclusive: bool, no_ack: bool
-    ) -> None:  # fmt: skip
-        """Hand the messages of `queue` to `deliver` from now on.
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Take a consumer that is in its queue's list on the server."""
+        self.consumers[consumer.queue] = consumer
+        self._choose_wakeup(consumer.queue)
 
-        Args:
-            queue: its name.
-            tag: the consumer's.
-            deliver: gets each payload.
-            priority: of the consumer.
-            exclusive: consume the queue alone.
-            no_ack: a delivered message counts as settled.
-
-        Raises:
-            AccessRefused: another consumer has the queue alone, or this one wants to and there are others.
-            ResourceLocked: another connection declared it with `exclusive=True`.
-        """
-        self._join(queue, tag, priority, exclusive=exclusive)
+    def start(self, queue: str, deliver: Deliver, *, no_ack: bool) -> None:
+        """Hand the messages of `queue` to `deliver` from now on; with `no_ack` a delivered message counts as settled."""
         self.consumed[queue] = deliver
-        if no_ack:
-            self._no_ack.add(queue)
-        else:
-            self._no_ack.discard(queue)
+        (self._no_ack.add if no_ack else self._no_ack.discard)(queue)
         self.candidates[queue] = None
-
-    def _join(self, queue: str, tag: str, priority: int, *, exclusive: bool) -> None:
-        if queue in self.consumers:
-            return
-        connection = self._connection
-        consumer = Consumer(
-            connection.new_consumer_id(), queue, tag, priority=priority, exclusive=exclusive, state=self._state_of(queue),
-            on_redeclared=self._redeclared_by_others(queue),
-        )  # fmt: skip
-        known = connection.queues.read(queue)
-        self._restricted_queues.note(queue, restricted=connection.consumers.join(consumer, patient=True))
-        self.consumers[queue] = consumer
-        self._choose_wakeup(queue)
-        if known is not None and known.arguments.max_unacked is not None:
-            connection.service.unacked_messages.limited.add(queue)
-        connection.watch_queue(queue, consumer)
 
     def _choose_wakeup(self, queue: str) -> None:
         """Choose the wake-up of this channel's consumer of a queue, by what the queue was declared with."""
@@ -130,57 +130,28 @@ class QueueConsumers:
         alone = declared is not None and declared.single_active
         self.wakeups[queue] = connection.keys.queue(queue).wakeup_of(consumer.id if alone else str(consumer.priority or ""))
 
-    def _redeclared_by_others(self, queue: str) -> Callable[[], None]:
-        """Return the callback for maintenance; it does not keep alive a channel that was dropped."""
-        reference = weakref.ref(self)
-
-        def note() -> None:
-            alive = reference()
-            if alive is not None:
-                alive.note_redeclared(queue)
-
-        return note
-
     def note_redeclared(self, queue: str) -> None:
         """Note that a queue was declared again, by any process. From any thread."""
         self._redeclared.append(queue)
         self._connection.waker.wake()
 
-    def _state_of(self, queue: str) -> Callable[[], str]:
-        """Return the callback that tells maintenance a consumer's state, without keeping the channel alive."""
-        reference = weakref.ref(self)
+    def state_of(self, queue: str) -> str:
+        """Return the state of the consumer of a queue, as its list on the server has it. From any thread."""
+        if not self.available(1):
+            return NOT_INTERESTED
+        return NOTIFIED if queue in self.candidates else INTERESTED
 
-        def tell() -> str:
-            alive = reference()
-            if alive is None or not alive.available(1):
-                return NOT_INTERESTED
-            return NOTIFIED if queue in alive.candidates else INTERESTED
-
-        return tell
-
-    def end(self, queue: str) -> None:
-        """End the consumer of a queue. What it has claimed and nobody has seen goes back in place at once."""
+    def stop(self, queue: str) -> None:
+        """Deliver no more of a queue. What it has claimed and nobody has seen goes back in place at once."""
         self.consumed.pop(queue, None)
         self.order.forget(queue)
         self.recheck_at.pop(queue, None)
         self._no_ack.discard(queue)
-        connection = self._connection
-        connection.reader.unsubscribe(queue)
-        if connection.broken:
-            return
-        self.release_buffered(queue)
-        consumer = self.consumers[queue]
-        # In this order: maintenance lists it again if it is watched and not on the list.
-        connection.service.watched.remove(queue, consumer.id)
-        connection.consumers.leave(queue, consumer.id)
-        del self.consumers[queue]
+        if not self._connection.broken:
+            self.release_buffered(queue)
 
-    def strike_off(self) -> list[str]:
-        """Leave the lists of consumers after the connection broke; return the queues that something is claimed from."""
-        service = self._connection.service
-        for queue, consumer in self.consumers.items():
-            service.consumer_heartbeats.deregister(queue, consumer.id)
-            service.watched.remove(queue, consumer.id)
+    def abandon(self) -> list[str]:
+        """Drop the buffer of a broken connection; return the queues that something is claimed from."""
         queues = [*self.consumed, *(message.queue for message in self.buffer)]
         self.buffer.clear()
         return queues
@@ -234,7 +205,6 @@ class QueueConsumers:
             self.release_buffered(queue)
         for queue in result.ended:
             if queue in self.consumers:
-                self.end(queue)
                 self._on_end(queue)
         if result.recheck_at:
             self.recheck_at.update(result.recheck_at)

@@ -1,27 +1,27 @@
-"""Claims from queues of both kinds: plain ones together in one call, each one that has rules for its consumers by itself.
+"""Claims from queues that have rules for their consumers, or from more queues than one call asks.
 
-Rules are a pause, a single active consumer, consumer priorities, limits. Only the server knows which queues have some at the
-moment: a plain claim names those that it left alone, and a claim by the rules says when there are none any more.
+Rules are a pause, a single active consumer, consumer priorities, limits. Each queue with rules is asked by itself. Only the
+server knows which queues have some at the moment: a plain claim names those that it left alone, and a claim by the rules says
+when there are none any more.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from math import ceil
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED_BYTES, MAX_QUEUES, Batch, State, batch_of
-from celery_redis_plus.consumer.fetch_request import FetchResult
+from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED_BYTES, MAX_QUEUES, Batch, State
 from celery_redis_plus.errors import AccessRefused, ResourceLocked
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.registry import Consumer
-    from celery_redis_plus.connection.command_connection import Done
-    from celery_redis_plus.consumer.broker_connection import BrokerConnection
-    from celery_redis_plus.consumer.fetch_request import FetchRequest
+    from celery_redis_plus.broker.consumers.claims import ClaimCommands
+    from celery_redis_plus.broker.consumers.registry import Consumer, Consumers
+    from celery_redis_plus.broker.queues.queues import Queues
     from celery_redis_plus.stored_message import Claimed
 
 logger = logging.getLogger(__name__)
@@ -30,12 +30,65 @@ logger = logging.getLogger(__name__)
 REFUSED_AGAIN_S = 5.0
 
 
-class RestrictedQueues:
-    """The claims of one connection. Their results say what changes for a channel; nothing of a channel is changed here."""
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """A request for messages of one channel's queues."""
 
-    def __init__(self, connection: BrokerConnection) -> None:
-        """Claim with the commands of `connection`."""
-        self._connection = connection
+    #: In the order in which they are looked at.
+    queues: Sequence[str]
+    #: The most messages to claim.
+    credit: int
+    #: Whether the credit is split among the queues.
+    share: bool
+    #: How many unacked messages the channel has of each queue, in the order of `queues`; empty: not counted.
+    unacked: Sequence[int]
+    #: The queues that there is a reason to claim from.
+    candidates: Collection[str]
+    #: Queue -> its consumer, as the server knows it.
+    consumers: Mapping[str, Consumer]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResult:
+    """What a fetch brought, and what it learned of the queues."""
+
+    messages: list[Claimed] = field(default_factory=list)
+    #: Queues that have more, or that have to be asked again.
+    more: list[str] = field(default_factory=list)
+    #: Queue -> when to ask again, on `clock`, in seconds: no wake-up comes before.
+    recheck_at: dict[str, float] = field(default_factory=dict)
+    #: Queues of which another consumer is the active one: what is claimed and not delivered goes back.
+    released: list[str] = field(default_factory=list)
+    #: Queues whose consumer here is over: they belong to another connection.
+    ended: list[str] = field(default_factory=list)
+
+
+class RestrictedQueues:
+    """The rules of one connection's queues, as far as they are known. Nothing of a channel is changed here."""
+
+    def __init__(
+        self,
+        claim_commands: ClaimCommands,
+        consumers: Consumers,
+        queues: Queues,
+        *,
+        on_paused: Callable[[], None],
+        consumer_timeout_s: float,
+    ) -> None:
+        """Know of no rules yet.
+
+        Args:
+            claim_commands: claims.
+            consumers: the lists of consumers on the server.
+            queues: tells how a queue was declared.
+            on_paused: called when a queue is found to be paused.
+            consumer_timeout_s: `consumer_heartbeat_timeout`, in seconds.
+        """
+        self._claim_commands = claim_commands
+        self._consumers = consumers
+        self._queues = queues
+        self._on_paused = on_paused
+        self._consumer_timeout_s = consumer_timeout_s
         #: Queues that had rules when they were last asked: a claim from each of them is a call of its own.
         self.names: set[str] = set()
         #: Of those the ones in which consumers have priorities.
@@ -50,13 +103,19 @@ class RestrictedQueues:
         if restricted:
             self.names.add(queue)
 
+    def concern(self, queues: Sequence[str]) -> bool:
+        """Return whether a claim of `queues` has to follow rules: of one of them, or for what it takes from the credit."""
+        return bool(self._prioritized) or not self.names.isdisjoint(queues)
+
+    def learn(self, batch: Batch) -> FetchResult:
+        """Return what a plain claim brought, and remember which of its queues have rules; they are asked again."""
+        self.names.update(batch.restricted)
+        return FetchResult(batch.messages, [*batch.more, *batch.restricted])
+
     def claim(self, request: FetchRequest) -> FetchResult:
-        """Claim what is requested. Raises as `ClaimCommands.claim` does."""
+        """Claim what is requested, with several calls if need be. Raises as `ClaimCommands.claim` does."""
         result = FetchResult()
-        if len(request.queues) <= MAX_QUEUES and self.names.isdisjoint(request.queues):
-            self._claim_plain(result, request.queues, request.credit, request.unacked, share=request.share)
-        else:
-            self._claim_in_parts(result, request)
+        self._claim_in_parts(result, request)
         if self._prioritized and len(result.messages) >= request.credit:
             self._suspend(result, request)
         return result
@@ -78,7 +137,10 @@ class RestrictedQueues:
             if names[0] in self.names:
                 self._claim_restricted(result, request.consumers[names[0]], share, open_credit)
             else:
-                self._claim_plain(result, names, share, unacked if share > 1 else (), share=request.share)
+                unacked = unacked if share > 1 else ()
+                found = self.learn(self._claim_commands.claim(names, share, share=request.share, held=unacked))
+                result.messages.extend(found.messages)
+                result.more.extend(found.more)
             room -= sum(len(message.body or b"") for message in result.messages[before:])
 
     def _parts(self, queues: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -89,52 +151,13 @@ class RestrictedQueues:
             for start in range(0, len(names), size):
                 yield names[start : start + size]
 
-    def _claim_plain(
-        self, result: FetchResult, queues: Sequence[str], credit: int, unacked: Sequence[int], *, share: bool
-    ) -> None:  # fmt: skip
-        self._add(result, self._connection.claim_commands.claim(queues, credit, share=share, held=unacked))
-
-    def _add(self, result: FetchResult, batch: Batch) -> None:
-        """Add what a claim of plain queues brought, and remember which of them have rules; they are asked again."""
-        if batch.restricted:
-            self.names.update(batch.restricted)
-        result.messages.extend(batch.messages)
-        result.more.extend(batch.more)
-        result.more.extend(batch.restricted)
-
-    # -- without waiting ---------------------------------------------------------------------------------------------------
-
-    def send(self, request: FetchRequest, done: Done) -> Sequence[str] | None:
-        """Send a claim whose reply `done` gets, for `read` with the names returned; None where one of the queues has rules.
-
-        One call asks `MAX_QUEUES` queues at most, and for their part of the credit.
-
-        Raises:
-            redis.exceptions.ConnectionError: the connection failed.
-        """
-        queues, credit = request.queues, request.credit
-        if self._prioritized or not self.names.isdisjoint(queues):
-            return None
-        names = queues[:MAX_QUEUES]
-        if request.share:
-            credit = ceil(credit * len(names) / len(queues))
-        unacked = request.unacked[:MAX_QUEUES] if credit > 1 else ()
-        return self._connection.claim_commands.post(names, credit, share=request.share, held=unacked, done=done)
-
-    def read(self, reply: Sequence[bytes], names: Sequence[str]) -> FetchResult:
-        """Return what the reply to a sent claim brought."""
-        result = FetchResult()
-        self._add(result, batch_of(reply, names))
-        return result
-
     # -- by the rules ------------------------------------------------------------------------------------------------------
 
     def _claim_restricted(self, result: FetchResult, consumer: Consumer, count: int, credit: int) -> None:
         """Claim from the consumer's queue."""
-        connection, queue = self._connection, consumer.queue
-        asked_at = clock.now_s()
+        queue, asked_at = consumer.queue, clock.now_s()
         known = self._epochs.get(consumer.id, b"")
-        reply = connection.claim_commands.claim_restricted(queue, count, consumer.id, credit=credit, epoch=known)
+        reply = self._claim_commands.claim_restricted(queue, count, consumer.id, credit=credit, epoch=known)
         if reply.epoch != known or reply.state is State.STANDBY:
             # What it claimed as the active consumer belongs to another by now.
             self._epochs[consumer.id] = reply.epoch
@@ -144,12 +167,10 @@ class RestrictedQueues:
         elif reply.state is State.PLAIN:
             self.names.discard(queue)
         elif reply.state is State.PAUSED:
-            # The maintenance task logs it.
-            connection.service.consumer_heartbeats.run_soon()
-            connection.service.wake()
+            self._on_paused()
         elif reply.state is State.UNKNOWN:
             try:
-                connection.consumers.join(consumer)
+                self._consumers.join(consumer)
             except (AccessRefused, ResourceLocked) as error:
                 logger.warning("consumer %s gets nothing: %s", consumer.tag, error)
                 result.recheck_at[queue] = asked_at + REFUSED_AGAIN_S
@@ -170,7 +191,7 @@ class RestrictedQueues:
     def _suspend(self, result: FetchResult, request: FetchRequest) -> None:
         """Tell the queues with consumer priorities that the channel's credit is gone: by what came from others, perhaps."""
         for queue in self._prioritized.intersection(request.consumers).difference(result.more, result.ended):
-            self._connection.consumers.suspend(request.consumers[queue])
+            self._consumers.suspend(request.consumers[queue])
             # The claim that comes when there is credit again says so.
             result.more.append(queue)
 
@@ -182,11 +203,11 @@ class RestrictedQueues:
         """
         if consumer.queue not in self.names:
             return None
-        declared = self._connection.queues.arguments(consumer.queue)
+        declared = self._queues.arguments(consumer.queue)
         if declared is None or not declared.single_active:
             return None
         heard_at = self._confirmed_at.get(consumer.id, 0.0)
-        if clock.now_s() - heard_at < self._connection.options.consumer_heartbeat_timeout / 2:
+        if clock.now_s() - heard_at < self._consumer_timeout_s / 2:
             return None
         result = FetchResult()
         self._claim_restricted(result, consumer, 0, 1)
@@ -199,7 +220,7 @@ class RestrictedQueues:
             ResourceLocked: the queue has a single active consumer, or belongs to another connection.
             AccessRefused: it has an exclusive consumer.
         """
-        commands = self._connection.claim_commands
+        commands = self._claim_commands
         batch = commands.claim([queue], 1, share=False)
         if not batch.restricted:
             return batch.messages
@@ -207,7 +228,7 @@ class RestrictedQueues:
         if reply.state is State.LOCKED:
             raise ResourceLocked(f"queue {queue!r} belongs to another connection, which declared it with exclusive=True")
         if reply.state is State.STANDBY:
-            declared = self._connection.queues.arguments(queue)
+            declared = self._queues.arguments(queue)
             if declared is not None and declared.single_active:
                 raise ResourceLocked(f"queue {queue!r} has a single active consumer: consume it instead of getting one message")
             raise AccessRefused(f"queue {queue!r} has an exclusive consumer")

@@ -12,9 +12,8 @@ from redis.exceptions import RedisError
 
 from celery_redis_plus import clock
 from celery_redis_plus.connection.poll import several_may_wait
-from celery_redis_plus.consumer.fetcher import Fetcher, FetchPolicy
+from celery_redis_plus.consumer.fetcher import Fetcher
 from celery_redis_plus.consumer.restricted_queues import RestrictedQueues
-from celery_redis_plus.consumer.wakeup_listener import WakeupListener
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -40,10 +39,11 @@ class ServerConsumer:
         self._hub = hub
         #: Those of the channels.
         self.consumers: list[QueueConsumers] = []
-        self._policy = FetchPolicy(connection.options, hub)
-        self.restricted_queues = RestrictedQueues(connection)
-        self._wakeups = WakeupListener(connection.waiter, connection.waker, self.consumers, self._policy)
-        self.fetcher = Fetcher(connection, self.restricted_queues, self.consumers, self._policy, hub)
+        self.restricted_queues = RestrictedQueues(
+            connection.claim_commands, connection.consumers, connection.queues,
+            on_paused=self._queue_is_paused, consumer_timeout_s=connection.options.consumer_heartbeat_timeout,
+        )  # fmt: skip
+        self.fetcher = Fetcher(connection, self.restricted_queues, self.consumers, hub)
         #: How many messages were delivered.
         self.deliveries = 0
         #: The place of the channel that delivers next.
@@ -52,6 +52,12 @@ class ServerConsumer:
         self._messages_in_a_row = 0
         #: Under which the event loop knows its sockets.
         self._names = tuple(f"{kind} {connection.id}" for kind in ("wakeups", "streams", "commands"))
+
+    def _queue_is_paused(self) -> None:
+        # The maintenance task logs it.
+        service = self.connection.service
+        service.consumer_heartbeats.run_soon()
+        service.wake()
 
     def consumes(self, queue: str) -> bool:
         """Return whether any of the consumers consumes `queue`."""
@@ -72,8 +78,8 @@ class ServerConsumer:
                 return True
         elif self.consumers:
             # Queues have their turn: their wakeups were not read while broadcasts were delivered.
-            self._wakeups.start_wait()
-            self._wakeups.take()
+            self._start_wakeup_wait()
+            self.take_wakeups()
             self.fetcher.claim()
         self._broadcasts_in_a_row = 0
         if self._deliver_message():
@@ -124,8 +130,50 @@ class ServerConsumer:
     def start_waits(self, *, wakeups: bool = True) -> None:
         """Block on the streams, and on the wakeups if wanted, unless a pending call covers them already."""
         if wakeups:
-            self._wakeups.start_wait()
+            self._start_wakeup_wait()
         self._start_stream_wait()
+
+    def _start_wakeup_wait(self) -> None:
+        """Wait for the wake-ups of the queues for which there is credit, unless a call that covers them is out already."""
+        waiter, wanted = self.connection.waiter, self._wanted_wakeups()
+        if wanted and not waiter.waiting:
+            waiter.start_wait(wanted)
+        elif waiter.waiting and not set(wanted) <= set(waiter.waiting):
+            waiter.wake()
+            self.take_wakeups(wait=True)
+            if any(consumers.candidates for consumers in self.consumers):
+                # A wake-up came meanwhile: claim first.
+                self.connection.waker.wake()
+            else:
+                waiter.start_wait(wanted)
+
+    def _wanted_wakeups(self) -> tuple[bytes, ...]:
+        """Return the wake-ups of the queues for which there is credit; none while no claim may be made."""
+        wakeups: dict[bytes, None] = {}
+        for consumers in () if self.fetcher.delay_s() else self.consumers:
+            if consumers.consumed and consumers.available(self.fetcher.batch) > 0:
+                wakeups.update(dict.fromkeys(consumers.wakeups[queue] for queue in consumers.consumed))
+        return tuple(wakeups)
+
+    def take_wakeups(self, *, wait: bool = False) -> None:
+        """Read an ended wait: a queue with a wake-up is a candidate; after a timeout every queue is."""
+        waiter = self.connection.waiter
+        if not waiter.waiting or not (wait or waiter.arrived()):
+            return
+        wakeup = waiter.take()
+        used, delayed = False, self.fetcher.delay_s() > 0
+        for consumers in self.consumers:
+            if wakeup is None:
+                consumers.recheck_all()
+                used = True
+                continue
+            queues = [queue for queue in consumers.consumed if consumers.wakeups[queue] == wakeup]
+            if queues:
+                consumers.add_candidates(queues)
+                used = used or (not delayed and consumers.available(self.fetcher.batch) > 0)
+        if not used and wakeup is not None:
+            # Woken for nothing: cancelled, or out of credit. The next in line shall look.
+            waiter.notify(wakeup)
 
     def _start_stream_wait(self) -> None:
         reader = self.connection.reader
@@ -151,7 +199,7 @@ class ServerConsumer:
 
     def wait_at_most_s(self) -> float:
         """Return for how many seconds there is nothing to do but to wait; infinity where nothing else is due."""
-        rests = (self.connection.reader.rest_s(), self._policy.delay_s())
+        rests = (self.connection.reader.rest_s(), self.fetcher.delay_s())
         return min(self.recheck_in_s(), *(rest_s or math.inf for rest_s in rests))
 
     def descriptors(self) -> dict[str, int]:
@@ -175,7 +223,7 @@ class ServerConsumer:
             connection.commands.read_ready()
         # Asking each wire again whether it has something would cost two more system calls.
         if descriptors.get("wakeups") in readable:
-            self._wakeups.take(wait=True)
+            self.take_wakeups(wait=True)
         if descriptors.get("streams") in readable and connection.reader.waiting:
             connection.reader.take()
 
@@ -206,9 +254,9 @@ class ServerConsumer:
         """Have the event loop read what this server is about to send."""
         connection, listen = self.connection, self._hub.listen
         wakeups, streams, commands = self._names
-        listen(wakeups, connection.wakeup_connection, self._wakeups.take, wanted=bool(connection.waiter.waiting))
+        listen(wakeups, connection.wakeup_connection, self.take_wakeups, wanted=bool(connection.waiter.waiting))
         listen(streams, connection.stream_connection, self._take_streams, wanted=connection.reader.waiting)
-        wanted = self.fetcher.pending.out and connection.commands.connected
+        wanted = self.fetcher.pending is not None and connection.commands.connected
         listen(commands, connection.commands, connection.commands.read_ready, wanted=wanted)
 
     def _take_streams(self) -> None:
@@ -231,10 +279,10 @@ class ServerConsumer:
         self.check_overdue()
         # Replies to acks are read with the next claim; where none comes, here. So is the end of the connection.
         connection.commands.read_ready()
-        self.fetcher.pending.check()
+        self.fetcher.check_pending()
 
     def check_overdue(self) -> None:
         """Read the waits that have ended, or should have: a peer that went silent sends no end of file."""
         self.connection.service.check()
-        self._wakeups.take()
+        self.take_wakeups()
         self.take_broadcasts()

@@ -1,7 +1,7 @@
 """Consumers in processes, for the model test: they do to a real server what real ones do, on a clock of the test.
 
 A process has a clock of its own, which runs evenly; the server's may be stepped. What a consumer is told it acts upon at once, as
-`transport.restricted_queues` and `maintenance tasks.consumer_heartbeats` do.
+`consumer.restricted_queues` and `maintenance.consumer_heartbeats` do.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIFE_MS, ANSWER_MS = 3_000, 1_200
 VISIBILITY_MS = 60_000
 LEASE_MS = 5_000
 POLLING_MS = 10_000
-#: As `maintenance tasks.consumer_heartbeats` and `transport.restricted_queues` have them.
+#: As `maintenance.consumer_heartbeats` and `consumer.restricted_queues` have them.
 DEATH_MARGIN_MS, LOOK_AGAIN_MS, REFUSED_AGAIN_MS = 20, 200, 5_000
 
 
