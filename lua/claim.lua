@@ -24,14 +24,14 @@ local drained = {}
 local open = {}
 -- Calls of commands are what a claim costs: one tells whether the queue has rules for its consumers (`with_credit` exists then,
 -- and counts twice) and whether its wake-up stands, so that nothing has to be done about most wake-ups.
-local rung = {}
+local notified = {}
 for q = 1, queues do
   local with_credit = KEYS[q * WIDTH]
   local found = redis.call('EXISTS', with_credit, with_credit, KEYS[q * WIDTH - 5])
   if found > 1 then
     more[#more + 1] = -q
   else
-    rung[q] = found == 1
+    notified[q] = found == 1
     open[#open + 1] = q
   end
 end
@@ -84,13 +84,13 @@ for _, q in ipairs(looked_at) do
   local base = (q - 1) * WIDTH
   -- nil: it was not looked into.
   if drained[q] == false or drained[q] == nil and redis.call('EXISTS', KEYS[base + 1]) == 1 then
-    if not rung[q] then
+    if not notified[q] then
       redis.call('ZADD', KEYS[base + 4], 0, 'work')
       local ttl = redis.call('HGET', KEYS[base + 5], 'ttl')
       if ttl then redis.call('PEXPIRE', KEYS[base + 4], ttl, 'NX') end
     end
     more[#more + 1] = q
-  elseif rung[q] then
+  elseif notified[q] then
     redis.call('DEL', KEYS[base + 4])
   end
 end

@@ -4,11 +4,11 @@
 --       7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
 --       12 consumers (zset)  13 consumer (prefix of a hash)  14 with_credit (zset)
 -- ARGV  1 how many messages at most  2 visibility timeout (ms)  3 holder  4 bytes of payload at most
---       5 consumer ('' = one that gets messages one at a time)  6 credit that it has in all  7 epoch in which it became the active
---       one, as far as it knows  8 delivery limit of queues without their own (-1 = none)  9 how many dead letters the queue
+--       5 consumer ('' = one that gets messages one at a time)  6 credit that it has in all  7 `activations` in the
+--       last reply to it ('' = none)  8 delivery limit of queues without their own (-1 = none)  9 how many dead letters the queue
 --       keeps at most  10 the worker's name, packed for events
--- Returns { 'state wait epoch more ranked deaths', header, payload, ..., death, ... }: the last `deaths` entries are about messages that
--- died in a takeover, as return_to_queue.lua has them. wait: ms after which the consumer has to claim again (-1 = it is
+-- Returns { 'state wait activations more ranked deaths', header, payload, ..., death, ... }: the last `deaths` entries are about
+-- messages that died in a takeover, as return_to_queue.lua has them. wait: ms after which the consumer has to claim again (-1 = it is
 -- woken); more: 1 = there is work left, or the consumer has to claim when it has credit again;
 -- ranked: 1 = consumers have priorities. States:
 --   ok; plain (it has no rules any more); paused; standby (another consumer is the active one, or has the queue alone);
@@ -26,7 +26,7 @@ now = now_ms()
 deadline = text(now + visibility)
 remove_expired(keys, now, me)
 local function read_record()
-  return redis.call('HMGET', keys.meta, 'restricted', 'paused', 'paused_until', 'sac', 'active', 'takeover', 'epoch',
+  return redis.call('HMGET', keys.meta, 'restricted', 'paused', 'paused_until', 'sac', 'active', 'takeover', 'activations',
     'max_unacked', 'rate', 'burst', 'tokens', 'tokens_at', 'pacer', 'pacer_until', 'prioritised', 'exclusive', 'owner', 'paused_at')
 end
 local record = read_record()
@@ -34,10 +34,11 @@ if not is_consistent(keys, { record[4], record[5], record[16] }) then
   update_consumers(keys)
   record = read_record()
 end
-local epoch = record[7] or '0'
+local activations = record[7] or '0'
 
 local function answer(state, wait, more)
-  reply[1] = state .. ' ' .. text(wait) .. ' ' .. epoch .. ' ' .. (more and 1 or 0) .. ' ' .. (record[15] and 1 or 0) .. ' ' .. #deaths
+  local flags = (more and '1 ' or '0 ') .. (record[15] and '1 ' or '0 ')
+  reply[1] = state .. ' ' .. text(wait) .. ' ' .. activations .. ' ' .. flags .. #deaths
   for _, part in ipairs(deaths) do reply[#reply + 1] = part end
   return reply
 end
@@ -100,7 +101,7 @@ if record[4] then
   if record[5] ~= me then return answer('standby', -1, false) end
   if record[6] and not take_over() then return answer('again', 0, true) end
   -- It was deposed and chosen again, and has not heard of either: what it has in its buffer is not its own any more.
-  if epoch ~= ARGV[7] then return answer('ok', 0, true) end
+  if activations ~= ARGV[7] then return answer('ok', 0, true) end
 end
 
 if record[15] and me ~= '' then

@@ -2,15 +2,15 @@
 -- Puts messages that no dead-letter exchange takes into their queue's own store. A transient queue has none: they are removed.
 -- KEYS  1 dlx_outbox (zset)  2 dead (zset)  3 message (prefix of a hash)  4 meta (hash)
 -- ARGV  tags
--- Returns { how many are kept, how many were removed and counted as dropped }.
+-- Returns { how many are kept, how many were removed and counted as discarded }.
 local transient = redis.call('HEXISTS', KEYS[4], 'ttl') == 1
-local kept, dropped = 0, 0
+local kept, discarded = 0, 0
 for _, tag in ipairs(ARGV) do
   local died = redis.call('ZSCORE', KEYS[1], tag)
   if died then
     if transient then
       redis.call('UNLINK', KEYS[3] .. tag)
-      dropped = dropped + 1
+      discarded = discarded + 1
     else
       redis.call('ZADD', KEYS[2], died, tag)
       kept = kept + 1
@@ -18,8 +18,8 @@ for _, tag in ipairs(ARGV) do
     redis.call('ZREM', KEYS[1], tag)
   end
 end
-if dropped > 0 then
-  redis.call('HINCRBY', KEYS[4], 'dropped', dropped)
-  redis.call('HINCRBY', KEYS[4], 'dead_lettered', -dropped)
+if discarded > 0 then
+  redis.call('HINCRBY', KEYS[4], 'discarded', discarded)
+  redis.call('HINCRBY', KEYS[4], 'dead_lettered', -discarded)
 end
-return { kept, dropped }
+return { kept, discarded }

@@ -11,7 +11,7 @@
 --       8 delivery limit of queues without their own (-1 = none)  9 how many dead letters a queue keeps at most
 --       10 for how long (ms)  [11 visibility timeout (ms): after a step of the clock back no claim lasts longer]
 -- Returns per queue: ms until the next pass (0 = at once, more is due), was it swept (0 = another has the lease), promoted,
--- recovered, how many of these died at the delivery limit, expired, how many messages were dropped for want of a store, waiting for the dead-letter exchange, old dead letters removed,
+-- recovered, how many of these died at the delivery limit, expired, how many messages were discarded for want of a store, waiting for the dead-letter exchange, old dead letters removed,
 -- events that a registered reader has not read and that the hard bound took, events that were not written for want of memory,
 -- messages that claims have set aside since the last pass because their key holds no hash, expired tasks that were given up since
 -- then because no worker revoked them, why the pass failed ('' = it did not; the other queues are swept all the same), id of the
@@ -178,7 +178,7 @@ local function sort_dlx_outbox(queue, rules)
   for _, tag in ipairs(redis.call('ZRANGE', queue.dlx_outbox, 0, limit - 1)) do
     if rules[1] then
       redis.call('UNLINK', queue.message .. tag)
-      redis.call('HINCRBY', queue.meta, 'dropped', 1)
+      redis.call('HINCRBY', queue.meta, 'discarded', 1)
     elseif is_there(queue.message .. tag) then
       local fields = redis.call('HMGET', queue.message .. tag, 'died', 'score')
       if not (fields[1] and fields[2]) then
@@ -236,7 +236,7 @@ local function sweep(queue)
     grace_until = now + grace
   end
   local rules = redis.call('HMGET', queue.meta, unpack(FAILURE_RULES))
-  local dropped_before = tonumber(redis.call('HGET', queue.meta, 'dropped') or 0)
+  local discarded_before = tonumber(redis.call('HGET', queue.meta, 'discarded') or 0)
   local promoted, late = promote(queue, rules)
   local recovered, died, stale = 0, 0, 0
   if grace_until <= now then recovered, died, stale = recover(queue, rules) end
@@ -265,9 +265,9 @@ local function sweep(queue)
     redis.call('ZADD', record[6] or queue.wakeup, 0, 'work')
     keep_ttl(rules[1], record[6] or queue.wakeup)
   end
-  local dropped = tonumber(redis.call('HGET', queue.meta, 'dropped') or 0) - dropped_before
+  local discarded = tonumber(redis.call('HGET', queue.meta, 'discarded') or 0) - discarded_before
   local overrun, skipped = trim_events(queue.meta)
-  answer(wait, 1, promoted, recovered - stale, died, expired + late, dropped, dlx_outbox, evicted, overrun, skipped,
+  answer(wait, 1, promoted, recovered - stale, died, expired + late, discarded, dlx_outbox, evicted, overrun, skipped,
     growth_of(queue, 'damaged'), growth_of(queue, 'unrevoked'), '')
 end
 

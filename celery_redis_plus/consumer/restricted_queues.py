@@ -94,7 +94,7 @@ class RestrictedQueues:
         #: Of those the ones in which consumers have priorities.
         self._prioritized: set[str] = set()
         #: Consumer -> how often the active consumer had changed when it last claimed.
-        self._epochs: dict[str, bytes] = {}
+        self._activations: dict[str, bytes] = {}
         #: Consumer -> when it last heard that it is the active one, on `clock`, in seconds.
         self._confirmed_at: dict[str, float] = {}
 
@@ -156,11 +156,11 @@ class RestrictedQueues:
     def _claim_restricted(self, result: FetchResult, consumer: Consumer, count: int, credit: int) -> None:
         """Claim from the consumer's queue."""
         queue, asked_at = consumer.queue, clock.now_s()
-        known = self._epochs.get(consumer.id, b"")
-        reply = self._claim_commands.claim_restricted(queue, count, consumer.id, credit=credit, epoch=known)
-        if reply.epoch != known or reply.state is State.STANDBY:
+        known = self._activations.get(consumer.id, b"")
+        reply = self._claim_commands.claim_restricted(queue, count, consumer.id, credit=credit, activations=known)
+        if reply.activations != known or reply.state is State.STANDBY:
             # What it claimed as the active consumer belongs to another by now.
-            self._epochs[consumer.id] = reply.epoch
+            self._activations[consumer.id] = reply.activations
             result.released.append(queue)
         if reply.state is State.OK:
             self._confirmed_at[consumer.id] = asked_at
@@ -224,7 +224,7 @@ class RestrictedQueues:
         batch = commands.claim([queue], 1, share=False)
         if not batch.restricted:
             return batch.messages
-        reply = commands.claim_restricted(queue, 1, "", credit=1, epoch=b"")
+        reply = commands.claim_restricted(queue, 1, "", credit=1, activations=b"")
         if reply.state is State.LOCKED:
             raise ResourceLocked(f"queue {queue!r} belongs to another connection, which declared it with exclusive=True")
         if reply.state is State.STANDBY:

@@ -51,7 +51,7 @@ OUTCOMES = {"died": TIMED_OUT, "dead": REJECTED, "gone": GONE}
 Resolved = Callable[[Tracked | None], None]
 
 
-class Overdue:
+class OverdueDeliveries:
     """Puts the messages of recipients that were too late among the dead letters."""
 
     def __init__(self, commands: CommandConnection, keys: Keys, options: Options) -> None:
@@ -87,7 +87,7 @@ class Overdue:
 class AbandonedDeliveries:
     """The maintenance task that sees to deliveries whose publisher has died."""
 
-    def __init__(self, overdue: Overdue) -> None:
+    def __init__(self, overdue: OverdueDeliveries) -> None:
         """Let `overdue` see to them."""
         self._overdue = overdue
         self._next_run_at = clock.now_s() + random.uniform(1, ABANDONED_CHECK_S)  # noqa: S311 - spreads load, guards nothing
@@ -129,7 +129,7 @@ class AckTimeouts:
         self._keys = keys
         self._commands = CommandConnection(connector, "deliveries", timeout=options.socket_timeout)
         self._answers = BlockingConnection(connector, "answers", timeout=options.socket_timeout)
-        self._overdue = Overdue(self._commands, keys, options)
+        self._overdue = OverdueDeliveries(self._commands, keys, options)
         #: Made with the thread: most processes never track anything.
         self._waker: Waker | None = None
         self._lock = lock_of(self)

@@ -103,15 +103,15 @@ class DeadLetterForwarder:
         return []
 
     def _keep(self, queue: str, exchange: str | None, tags: list[str]) -> None:
-        kept, dropped = self._letters.keep(queue, tags)
+        kept, discarded = self._letters.keep(queue, tags)
         if kept:
             logger.warning(
                 "the dead-letter exchange %r of queue %r takes %d dead message(s) nowhere (unbound, no queue, circle, damaged): "
                 "they are in the queue's own dead letters",
                 exchange, queue, kept,
             )  # fmt: skip
-        if dropped:
+        if discarded:
             logger.warning(
-                "the dead-letter exchange %r of the transient queue %r takes %d dead message(s) nowhere: they are dropped",
-                exchange, queue, dropped,
+                "the dead-letter exchange %r of the transient queue %r takes %d dead message(s) nowhere: they are discarded",
+                exchange, queue, discarded,
             )  # fmt: skip

@@ -39,7 +39,7 @@ from celery_redis_plus.connection.waker import Waker
 from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.maintenance.ack_flush import AckFlush
-from celery_redis_plus.maintenance.ack_timeouts import AbandonedDeliveries, AckTimeouts, Overdue
+from celery_redis_plus.maintenance.ack_timeouts import AbandonedDeliveries, AckTimeouts, OverdueDeliveries
 from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.consumer_heartbeats import ConsumerHeartbeats
 from celery_redis_plus.maintenance.dead_letter_forwarder import DeadLetterForwarder
@@ -55,7 +55,7 @@ from celery_redis_plus.maintenance.process_end import ProcessEnd
 from celery_redis_plus.maintenance.reconnect_recovery import ReconnectRecovery
 from celery_redis_plus.maintenance.runner import TaskRunner
 from celery_redis_plus.maintenance.subscriber_heartbeats import SubscriberHeartbeats
-from celery_redis_plus.maintenance.sweeper import Limits, Sweeper
+from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.maintenance.topology_recovery import TopologyRecovery
 from celery_redis_plus.maintenance.unconsumed_queues import UnconsumedQueues
 from celery_redis_plus.maintenance.unconverted_processes import UnconvertedProcesses
@@ -125,7 +125,7 @@ class MaintenanceService:
         )
         bindings = Bindings(commands, keys, self.knowledge)
         forwarder = DeadLetterForwarder(DeadLetters(commands, keys), queues, bindings)
-        limits = Limits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
+        limits = SweepLimits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
         self._sweeper = Sweeper(commands, keys, name=self.name, limits=limits, forward=forwarder.add, note_id=self._note_id)
         self._janitor = Janitor(queues, bindings, self.watched)
         self._unconsumed_queues = UnconsumedQueues(queues)
@@ -178,7 +178,7 @@ class MaintenanceService:
                 self._topology_recovery,
                 self._janitor,
                 self._subscriber_heartbeats,
-                AbandonedDeliveries(Overdue(commands, keys, options)),
+                AbandonedDeliveries(OverdueDeliveries(commands, keys, options)),
                 UnconvertedProcesses(commands, keys, self.watched),
             ),
             first=(self._lease_heartbeats, self.consumer_heartbeats, self.ack_flush),

@@ -42,7 +42,7 @@ GRACE_INTERVALS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SweepLimits:
     """What a sweep holds messages to."""
 
     visibility_timeout_s: float
@@ -61,7 +61,7 @@ class Sweeper:
         keys: Keys,
         *,
         name: str,
-        limits: Limits,
+        limits: SweepLimits,
         forward: Callable[[str], None],
         note_id: Callable[[str, bytes], None] = lambda *_: None,
     ) -> None:
@@ -180,7 +180,7 @@ class Swept:
     recovered: int
     died: int
     expired: int
-    dropped: int
+    discarded: int
     dying: int
     evicted: int
     overrun: int
@@ -201,8 +201,8 @@ def _report(queue: str, swept: Swept) -> None:
         logger.info("recovered %d message(s) of queue %r: their consumers gave no sign of life", swept.recovered, queue)
     if swept.expired:
         logger.info("%d message(s) of queue %r expired", swept.expired, queue)
-    if swept.dropped:
-        logger.info("%d dead message(s) of the transient queue %r are dropped", swept.dropped, queue)
+    if swept.discarded:
+        logger.info("%d dead message(s) of the transient queue %r are discarded", swept.discarded, queue)
     if swept.evicted:
         logger.warning(
             "%d old dead letter(s) of queue %r are removed (options dead_letter_max, dead_letter_ttl)", swept.evicted, queue

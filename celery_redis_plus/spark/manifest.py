@@ -91,7 +91,7 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Batch:
+class RowBatch:
     """A whole incoming batch of events.
 
     Attributes:
@@ -105,12 +105,12 @@ class Batch:
     files: dict[str, list[str]]
 
 
-def batches(root: Path) -> list[Batch]:
+def batches(root: Path) -> list[RowBatch]:
     """Return the whole incoming batches, absorbed ones without files."""
     found = []
     for marker in sorted((root / "incoming").glob(f"*/*/{COMMITTED}")):
         content: dict[str, Any] = json.loads(marker.read_text(encoding="utf-8"))
-        found.append(Batch("/".join(marker.parts[-3:-1]), content["rows"], content["files"]))
+        found.append(RowBatch("/".join(marker.parts[-3:-1]), content["rows"], content["files"]))
     return found
 
 

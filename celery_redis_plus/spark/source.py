@@ -41,7 +41,7 @@ class CeleryRedisSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark gives the signature
         """Return the batch reader. Spark refuses one that takes filters while its own switch is off, hence two classes."""
         options = SourceOptions.from_mapping(self.options)
-        return FilteringReader(options) if options.push_filters else Reader(options)
+        return FilteringReader(options) if options.push_filters else EventReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002 - as above
         """Return the stream reader."""
@@ -60,7 +60,7 @@ def _read(options: SourceOptions, partition: InputPartition | None) -> Iterator[
         yield from read_range(log, partition.value, fetch_size=options.fetch_size, fail_on_data_loss=options.fail_on_data_loss)
 
 
-class Reader(DataSourceReader):
+class EventReader(DataSourceReader):
     """A batch over the events between `startingOffsets` and `endingOffsets`."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -97,7 +97,7 @@ class Reader(DataSourceReader):
         return start, end
 
 
-class FilteringReader(Reader):
+class FilteringReader(EventReader):
     """A batch that reads no more than the query's filters want."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:

@@ -139,7 +139,7 @@ local function update_consumers(keys)
   end
   if record[2] and not record[3] and best then
     redis.call('HSET', keys.meta, 'active', best.id)
-    redis.call('HINCRBY', keys.meta, 'epoch', 1)
+    redis.call('HINCRBY', keys.meta, 'activations', 1)
     -- It has to hear of it, be there work or not.
     redis.call('ZADD', keys.wakeup .. ':' .. best.id, 0, 'active')
   end

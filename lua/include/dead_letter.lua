@@ -18,7 +18,7 @@ local function dead_letter(queue, record, tag, score, reason, now)
   end
   if ttl and not exchange then
     redis.call('UNLINK', hash)
-    redis.call('HINCRBY', queue.meta, 'dropped', 1)
+    redis.call('HINCRBY', queue.meta, 'discarded', 1)
     return count_out()
   end
   redis.call('HSET', hash, 'score', score, 'reason', reason, 'died', text(now))
@@ -42,7 +42,7 @@ local function trim_dead(queue, most, before)
   end
   for _, tag in ipairs(evicted) do
     redis.call('UNLINK', queue.message .. tag)
-    log_event(queue.meta, tag, 'dropped', { reason = 'retention' })
+    log_event(queue.meta, tag, 'discarded', { reason = 'retention' })
   end
   redis.call('ZREM', queue.dead, unpack(evicted))
   redis.call('HINCRBY', queue.meta, 'dead_evicted', #evicted)

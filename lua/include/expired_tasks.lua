@@ -3,7 +3,7 @@
 -- KEYS of its own  expired (zset)  expired_task (prefix of a hash)  expired_names (zset)  expired_named (prefix of a zset)
 --       expired_bytes (zset)  expired_wakeup (zset)
 -- Tasks that expired, for the workers: the result of one says REVOKED only when a worker has told its result backend. Each is
--- a copy, so that it does not matter what becomes of the message itself: dead letter, dead-letter exchange, dropped.
+-- a copy, so that it does not matter what becomes of the message itself: dead letter, dead-letter exchange, discarded.
 local OUTBOX = 6
 -- How many stand there at most, and for how long (ms): as long as results last by default. Beyond that the oldest go, so that tasks
 -- that no worker has cannot keep out those of a living worker. Each is counted as `unrevoked` in its queue, and the sweep logs it.

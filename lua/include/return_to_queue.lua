@@ -20,7 +20,7 @@ end
 local FAILURE_RULES = { 'ttl', 'dlx', 'limit', 'retry' }
 
 -- What ended at its limit in this call, at most MOST_TOLD messages, for the caller's log: the key of the queue's record, tag, failed
--- deliveries, where it is now ('store', 'exchange', 'dropped'), its headers and properties.
+-- deliveries, where it is now ('store', 'exchange', 'discarded'), its headers and properties.
 local MOST_TOLD, LONGEST_ENVELOPE = 10, 65536
 local deaths = {}
 
@@ -32,7 +32,7 @@ end
 
 local function note_death(queue, rules, tag, failures)
   if #deaths >= 5 * MOST_TOLD then return end
-  local place = rules[2] and 'exchange' or rules[1] and 'dropped' or 'store'
+  local place = rules[2] and 'exchange' or rules[1] and 'discarded' or 'store'
   for _, part in ipairs({ queue.meta, tag, failures, place, envelope_of(queue.message .. tag) }) do deaths[#deaths + 1] = part end
 end
 

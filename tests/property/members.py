@@ -43,7 +43,7 @@ class Member:
     #: Has reason to claim.
     hot: bool = True
     managed: bool = False
-    epoch: bytes = b""
+    activations: bytes = b""
     #: It was told last that it may take.
     believes: bool = False
     #: When to claim by itself; None: it is woken.
@@ -148,9 +148,9 @@ class Process:
             member.managed = bool(batch.restricted)
         else:
             reply = self.claim_commands.claim_restricted(
-                queue, member.credit, member.consumer.id, credit=member.credit, epoch=member.epoch
+                queue, member.credit, member.consumer.id, credit=member.credit, activations=member.activations
             )
-            taken, member.epoch, member.hot = reply.messages, reply.epoch, reply.more
+            taken, member.activations, member.hot = reply.messages, reply.activations, reply.more
             member.believes = reply.state is State.OK
             if reply.state is State.PLAIN:
                 member.managed = False

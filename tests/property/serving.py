@@ -232,7 +232,9 @@ class Serving(RuleBasedStateMachine):
         for queue in QUEUES:
             self.what_can_be_taken_is_taken_in_time(queue)
             self.whom_a_publisher_wakes_is_there(queue)
-        believers = [m for m in self.members("single") if m.works and m.believes and m.epoch == self.meta("single", "epoch")]
+        believers = [
+            m for m in self.members("single") if m.works and m.believes and m.activations == self.meta("single", "activations")
+        ]
         assert len(believers) <= 1, f"{believers} believe that they are the active one"
         assert self.client.zcard(self.keys.queue("limited").index) <= MAX_UNACKED
         for process in self.processes:

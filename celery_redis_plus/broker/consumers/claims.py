@@ -73,7 +73,7 @@ class RestrictedBatch:
     #: Seconds after which the consumer has to claim again, because nobody will wake it; None: somebody will.
     wait_s: float | None
     #: Counts the changes of the single active consumer.
-    epoch: bytes
+    activations: bytes
     #: There is more to take, or the consumer has to claim as soon as it has credit.
     more: bool
     #: Its consumers have priorities.
@@ -192,7 +192,7 @@ class ClaimCommands:
         fixed = (credit, self._visibility_timeout_ms, self._holder, MAX_CLAIMED_BYTES, shares, self._worker, len(acks))
         return keys, (*fixed, *pairs, *held)
 
-    def claim_restricted(self, queue: str, count: int, consumer: str, *, credit: int, epoch: bytes) -> RestrictedBatch:
+    def claim_restricted(self, queue: str, count: int, consumer: str, *, credit: int, activations: bytes) -> RestrictedBatch:
         """Take up to `count` messages of a queue that has rules for its consumers.
 
         Args:
@@ -200,7 +200,7 @@ class ClaimCommands:
             count: how many messages at most.
             consumer: the consumer's id; empty for one that gets messages one at a time.
             credit: what the consumer could take in all.
-            epoch: what the last claim of this consumer from this queue brought as `epoch`; empty at first.
+            activations: what the last claim of this consumer from this queue brought as `activations`; empty at first.
 
         Raises:
             redis.exceptions.RedisError: as `translation.translate` names it.
@@ -210,10 +210,10 @@ class ClaimCommands:
             self._acknowledger.flush(buffered=True)
         reply: list[bytes] = self._commands.call(
             self._claim_restricted, self._keys.queue(queue).consumer_keys,
-            count, self._visibility_timeout_ms, self._holder, MAX_CLAIMED_BYTES, consumer, credit, epoch,
+            count, self._visibility_timeout_ms, self._holder, MAX_CLAIMED_BYTES, consumer, credit, activations,
             self._delivery_limit, self._dead_letter_max, self._worker,
         )  # fmt: skip
-        state, wait_ms, now_epoch, more, ranked, told = reply[0].split()
+        state, wait_ms, now_activations, more, ranked, told = reply[0].split()
         wait_s = int(wait_ms) / 1000
         claimed_to = len(reply) - int(told)
         if int(told):
@@ -223,7 +223,7 @@ class ClaimCommands:
             claimed_messages(reply[:claimed_to], [queue]),
             State(state.decode()),
             None if wait_s < 0 else wait_s,
-            now_epoch,
+            now_activations,
             more=more == b"1",
             has_priorities=ranked == b"1",
         )

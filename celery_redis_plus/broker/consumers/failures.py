@@ -16,7 +16,7 @@ DEATH_VALUES = 5
 PLACES = {
     b"store": "it is kept: celery-redis-plus dead-letters show %(queue)s %(tag)s",
     b"exchange": "it goes to the dead-letter exchange of its queue",
-    b"dropped": "the queue is transient and keeps no dead letters: it is dropped",
+    b"discarded": "the queue is transient and keeps no dead letters: it is discarded",
 }
 
 

@@ -201,10 +201,10 @@ class DeadLetters:
         return taken
 
     def keep(self, queue: str, tags: Iterable[str]) -> tuple[int, int]:
-        """Put dying messages into the queue's own store; return how many are kept, and how many a transient queue dropped."""
+        """Put dying messages into the queue's own store; return how many are kept, and how many a transient queue discarded."""
         of = self._keys.queue(queue)
-        kept, dropped = self._commands.call(script("store_dead_letters"), [of.dlx_outbox, of.dead, of.message, of.meta], *tags)
-        return int(kept), int(dropped)
+        kept, discarded = self._commands.call(script("store_dead_letters"), [of.dlx_outbox, of.dead, of.message, of.meta], *tags)
+        return int(kept), int(discarded)
 
     def move(
         self, letter: DeadLetter, targets: Sequence[str], source: bytes, counter: str, *, keep_tag: bool = False,

@@ -64,7 +64,7 @@ class Tracked:
 
 
 @dataclass(frozen=True, slots=True)
-class Overdue:
+class OverdueDelivery:
     """Who did not answer in time."""
 
     about: About
@@ -108,7 +108,7 @@ class DeliveryStore:
         resolved = fields.get("resolved")
         return Tracked(track, _about(fields["about"]), outcomes, int(resolved) if resolved else None)
 
-    def overdue(self, track: str, asker: str) -> Overdue | float | None:
+    def overdue(self, track: str, asker: str) -> OverdueDelivery | float | None:
         """Return who is too late; or after how many seconds to ask again; None where the delivery is resolved or unknown.
 
         Who gets an answer puts the messages to the dead letters, and then reports TIMED_OUT.
@@ -118,7 +118,7 @@ class DeliveryStore:
             return None if wait_ms < 0 else wait_ms / 1000
         about, payload, *pairs = rest
         names = [decode_name(name) for name in pairs]
-        return Overdue(_about(about), payload, dict(zip(names[::2], names[1::2], strict=True)))
+        return OverdueDelivery(_about(about), payload, dict(zip(names[::2], names[1::2], strict=True)))
 
     def forgotten(self, limit: int = 100) -> list[str]:
         """Return deliveries that nobody has resolved although their time is over."""

@@ -32,7 +32,7 @@ class Counters:
         rejected: publishes that it refused: it was full, stayed full for too long, or accepts other types.
         purged: messages that an operator removed. cancelled: those that were cancelled for good.
         moved: messages that were moved into another queue before anybody had them.
-        dropped: messages that a transient queue had no place to keep as dead letters.
+        discarded: messages that a transient queue had no place to keep as dead letters.
         unrevoked: expired tasks whose results never become REVOKED: none revoked them within a day, or too many were waiting.
         ready, delayed, unacked: how many messages are in it now.
     """
@@ -50,7 +50,7 @@ class Counters:
     purged: int
     cancelled: int
     moved: int
-    dropped: int
+    discarded: int
     unrevoked: int
     ready: int
     delayed: int
@@ -73,7 +73,7 @@ def read_counters(commands: CommandConnection, keys: Keys, queue: str) -> Counte
     def count(name: str) -> int:
         return int(fields.get(name.encode(), 0))
 
-    otherwise = ("dead_lettered", "purged", "cancelled", "moved", "dropped", "vanished")
+    otherwise = ("dead_lettered", "purged", "cancelled", "moved", "discarded", "vanished")
     acked = count("published") - ready - delayed - unacked - sum(map(count, otherwise))
     return Counters(
         published=count("published"),
@@ -90,7 +90,7 @@ def read_counters(commands: CommandConnection, keys: Keys, queue: str) -> Counte
         purged=count("purged"),
         cancelled=count("cancelled"),
         moved=count("moved"),
-        dropped=count("dropped"),
+        discarded=count("discarded"),
         unrevoked=count("unrevoked"),
         ready=ready,
         delayed=delayed,

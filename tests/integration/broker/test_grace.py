@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from celery_redis_plus.maintenance.sweeper import Limits, Sweeper
+from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from tests.support.waiting import wait_until
 
 #: Longer than any restart here: the gap between two passes alone tells nothing.
@@ -19,7 +19,7 @@ def persistent(start_server, brokers):
 
 
 def sweep(broker):
-    limits = Limits(VISIBILITY_TIMEOUT_S, None, 5, 1000.0)
+    limits = SweepLimits(VISIBILITY_TIMEOUT_S, None, 5, 1000.0)
     sweeper = Sweeper(broker.commands, broker.keys, name="s", limits=limits, forward=lambda _: None)
     sweeper.watch(["q"])
     sweeper.run()

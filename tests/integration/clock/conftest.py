@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from celery_redis_plus.maintenance.sweeper import Limits, Sweeper
+from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from tests.integration.broker.conftest import Broker, make_broker
 from tests.integration.transport.conftest import connect
 from tests.support.clock import SteppingClock, scripts_with_steps
@@ -38,7 +38,7 @@ def broker(clock: SteppingClock, redis_client: redis.Redis) -> Iterator[Broker]:
 
 def sweeper_of(broker: Broker, name: str) -> Sweeper:
     """Return a sweeper of the queue `q`, a process of that name."""
-    limits = Limits(VISIBILITY_S, None, 5, 1000.0)
+    limits = SweepLimits(VISIBILITY_S, None, 5, 1000.0)
     sweeper = Sweeper(broker.commands, broker.keys, name=name, limits=limits, forward=lambda _: None)
     sweeper.watch(["q"])
     return sweeper

@@ -143,7 +143,7 @@ def test_a_step_of_the_clock_takes_nothing_from_a_living_active_consumer(connect
     for name in ("active", "a", "b", "c"):
         crew.start(name, **options)
         crew.wait()
-    active, epoch = redis_client.hmget("meta:{q}", "active", "epoch")
+    active, activations = redis_client.hmget("meta:{q}", "active", "activations")
     before = dict(redis_client.zrange("consumers:{q}", 0, -1, withscores=True))
     redis_client.set(OFFSET_KEY, 60_000)
     # All are heard, at the latest when they are probed.
@@ -151,7 +151,7 @@ def test_a_step_of_the_clock_takes_nothing_from_a_living_active_consumer(connect
         lambda: all(end > before[name] + 60_000 for name, end in redis_client.zrange("consumers:{q}", 0, -1, withscores=True)),
         SERVED_S,
     )
-    assert redis_client.hmget("meta:{q}", "active", "epoch", "takeover") == [active, epoch, None]
+    assert redis_client.hmget("meta:{q}", "active", "activations", "takeover") == [active, activations, None]
     assert redis_client.zcard("consumers:{q}") == 4
     assert crew.notes() == [("active", "1", False)]
 
@@ -171,7 +171,7 @@ def test_a_new_consumer_does_not_replace_a_living_one_after_a_step_of_the_clock(
     wait_until(lambda: all(not record.get(b"probed") for record in records(redis_client)), SERVED_S)
     seconds, _ = redis_client.time()
     assert redis_client.zcount("consumers:{q}", seconds * 1000 + 3_600_000 + 10_000, "+inf") == 2
-    assert redis_client.hget("meta:{q}", "epoch") == b"1"
+    assert redis_client.hget("meta:{q}", "activations") == b"1"
     assert crew.notes() == [("active", "1", False)]
 
 
@@ -204,14 +204,14 @@ def test_a_stalled_server_replaces_nobody(connect, own_server, tmp_path):
         for name in ("active", "a", "b"):
             crew.start(name, arguments=SINGLE, ack=False, **LIFE)
             crew.wait()
-        active, epoch = client.hmget("meta:{q}", "active", "epoch")
+        active, activations = client.hmget("meta:{q}", "active", "activations")
         own_server.freeze()
         stalled_at = time.monotonic()
         wait_until(lambda: time.monotonic() - stalled_at > 2)
         own_server.thaw()
         back_at = client.time()[0] * 1000 + 2000
         wait_until(lambda: client.zcount("consumers:{q}", back_at, "+inf") == 3, SERVED_S)
-        assert client.hmget("meta:{q}", "active", "epoch", "takeover") == [active, epoch, None]
+        assert client.hmget("meta:{q}", "active", "activations", "takeover") == [active, activations, None]
         assert crew.notes() == [("active", "1", False)]
 
 

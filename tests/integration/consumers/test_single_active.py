@@ -113,10 +113,10 @@ def test_a_message_cannot_be_got_one_at_a_time(connect):
     assert caught.value.code == 405
 
 
-def test_each_change_counts_an_epoch(connect, redis_client):
+def test_each_change_is_counted(connect, redis_client):
     inboxes = [Inbox(connect().channel(), single()) for _ in range(3)]
     for expected, inbox in enumerate(inboxes, start=1):
-        assert int(redis_client.hget("meta:{q}", "epoch")) == expected
+        assert int(redis_client.hget("meta:{q}", "activations")) == expected
         inbox.cancel()
     assert redis_client.hget("meta:{q}", "active") is None
 

@@ -184,7 +184,7 @@ def test_a_transient_queue_says_that_what_it_drops_is_gone(channel, caplog, redi
     publish(channel, "t", 1, 2)
     assert "queue 't' is full: 1 message(s)" in caplog.text
     assert "are gone" in caplog.text
-    assert redis_client.hget("meta:{t}", "dropped") == b"1"
+    assert redis_client.hget("meta:{t}", "discarded") == b"1"
 
 
 def test_a_requeued_message_comes_back_although_the_queue_is_full(bounded, channel):

@@ -168,7 +168,7 @@ def test_rejected_messages_of_a_transient_queue_are_not_kept(channel, redis_clie
     expiring(ms=5000)(channel).declare()
     publish(channel, "q", "bad")
     channel.basic_get("q").reject()
-    wait_until(lambda: redis_client.hget("meta:{q}", "dropped") == b"1")
+    wait_until(lambda: redis_client.hget("meta:{q}", "discarded") == b"1")
     assert redis_client.keys("message:*") == []
     assert redis_client.keys("dead:*") == []
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from celery_redis_plus.maintenance.sweeper import Limits, Sweeper
+from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from tests.integration.broker.conftest import make_broker
 
 
 def sweep(broker, *queues):
-    limits = Limits(30, None, 5, 1000.0)
+    limits = SweepLimits(30, None, 5, 1000.0)
     sweeper = Sweeper(broker.commands, broker.keys, name="s", limits=limits, forward=lambda _: None)
     sweeper.watch(queues)
     sweeper.run()

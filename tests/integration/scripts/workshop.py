@@ -24,7 +24,7 @@ from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.protocol import pack_call
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.maintenance.sweeper import Limits, Sweeper
+from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.options import Options
 from celery_redis_plus.scripts import Script, script
 from celery_redis_plus.stored_message import Outgoing
@@ -81,7 +81,7 @@ class Workshop:
         self.messages = Messages(self.commands, self.keys, dead_letter_max=DEAD_MAX)
         self.consumers = Consumers(self.commands, self.keys, timeout_s=60)
         self.pausing = Pausing(self.commands, self.keys)
-        limits = Limits(VISIBILITY_S, 5, DEAD_MAX, 1e6)
+        limits = SweepLimits(VISIBILITY_S, 5, DEAD_MAX, 1e6)
         self.sweeper = Sweeper(self.commands, self.keys, name="s", limits=limits, forward=self.forward)
         self.numbers = itertools.count(1)
         #: The claims of the message(s) that are held.

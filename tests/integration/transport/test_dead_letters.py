@@ -133,7 +133,7 @@ def test_a_transient_queue_without_an_exchange_drops_and_counts(channel, redis_c
     declare(channel, "replies", durable=False, auto_delete=True)
     publish(channel, "replies", "late")
     reject_all(channel, "replies", 1)
-    wait_until(lambda: redis_client.hget("meta:{replies}", "dropped") == b"1")
+    wait_until(lambda: redis_client.hget("meta:{replies}", "discarded") == b"1")
     assert letters(channel, "replies") == []
     assert not redis_client.keys("message:{replies}:*")
 

@@ -92,7 +92,7 @@ def test_an_expired_reply_is_dropped_and_counted(channel, redis_client):
     Inbox(channel, "elsewhere")
     channel.queue_declare("replies", auto_delete=True)
     publish(channel, "replies", "late", expiration=0.05)
-    wait_until(lambda: redis_client.hget("meta:{replies}", "dropped") == b"1")
+    wait_until(lambda: redis_client.hget("meta:{replies}", "discarded") == b"1")
     assert not redis_client.keys("message:{replies}:*")
 
 

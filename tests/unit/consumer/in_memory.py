@@ -34,7 +34,7 @@ class InMemoryClaims:
         self.ready: dict[str, deque[str]] = defaultdict(deque)
         #: Queues with rules for their consumers -> the state that a claim is told.
         self.restricted: dict[str, State] = {}
-        #: What restricted claims are told else: `wait_s`, `epoch`, `has_priorities`.
+        #: What restricted claims are told else: `wait_s`, `activations`, `has_priorities`.
         self.told: dict[str, Any] = {}
         #: The claims made: (queues, credit).
         self.made: list[tuple[list[str], int]] = []
@@ -74,12 +74,12 @@ class InMemoryClaims:
             reply += [b"%d %b 1 0 0" % (queues.index(message.queue) + 1, message.tag.encode()), message.envelope + b"\n"]
         done(reply, None)
 
-    def claim_restricted(self, queue: str, count: int, consumer: str, *, credit: int, epoch: bytes) -> RestrictedBatch:
+    def claim_restricted(self, queue: str, count: int, consumer: str, *, credit: int, activations: bytes) -> RestrictedBatch:
         self._take_acks()
         self.made.append(([queue], count))
         state = self.restricted.get(queue, State.PLAIN)
         found = self._take(queue, count) if state in (State.OK, State.PLAIN) else []
-        told = {"wait_s": None, "epoch": b"1", "has_priorities": False, **self.told}
+        told = {"wait_s": None, "activations": b"1", "has_priorities": False, **self.told}
         return RestrictedBatch(found, state, more=bool(found and self.ready[queue]), **told)
 
     def fetch_body(self, message: Claimed) -> bytes | None:
@@ -126,12 +126,12 @@ class InMemoryAcks:
 
 
 class InMemoryWaiter:
-    """The wait for wake-ups: a test ends it with `rings`."""
+    """The wait for wake-ups: a test ends it with `comes`."""
 
     def __init__(self, waker: Waker) -> None:
         self.waiting: tuple[bytes, ...] = ()
         #: Wake-ups that were passed on.
-        self.rung: list[bytes] = []
+        self.passed_on: list[bytes] = []
         self._waker = waker
         self._came: bytes | None = None
         self._over = False
@@ -139,7 +139,7 @@ class InMemoryWaiter:
     def start_wait(self, wakeups: Sequence[bytes]) -> None:
         self.waiting = tuple(wakeups)
 
-    def rings(self, wakeup: bytes | None) -> None:
+    def comes(self, wakeup: bytes | None) -> None:
         self._came, self._over = wakeup, True
         self._waker.wake()
 
@@ -155,7 +155,7 @@ class InMemoryWaiter:
         self._came, self._over = None, True
 
     def notify(self, wakeup: bytes) -> None:
-        self.rung.append(wakeup)
+        self.passed_on.append(wakeup)
 
 
 class InMemoryConnection:

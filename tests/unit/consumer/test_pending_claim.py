@@ -16,7 +16,7 @@ def busy(consuming, hub):
     world.loop.servers[0].fetcher.pool_is_concurrent = True
     turn(world, until=lambda: world.messages)
     world.broker.publish("q", "b")
-    world.connection.waiter.rings(world.connection.keys.queue("q").wakeup)
+    world.connection.waiter.comes(world.connection.keys.queue("q").wakeup)
     turn(world, until=lambda: world.broker.posted)
     yield world
     world.loop.detach()

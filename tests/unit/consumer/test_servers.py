@@ -57,7 +57,7 @@ def test_a_server_without_messages_holds_up_no_other(servers):
 def test_a_wakeup_of_any_server_ends_the_wait(servers):
     assert servers.drain() == []
     servers.publish("", "b")
-    servers.connections[1].waiter.rings(servers.connections[1].keys.queue("q").wakeup_of(""))
+    servers.connections[1].waiter.comes(servers.connections[1].keys.queue("q").wakeup_of(""))
     assert servers.loop.drain(5)
     assert [message.delivery_tag for message in servers.messages] == ["b"]
 

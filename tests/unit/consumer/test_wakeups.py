@@ -20,7 +20,7 @@ def test_a_wake_up_causes_a_claim(consuming):
     world.drain()
     world.broker.publish("q", "a")
     assert world.drain() == []
-    world.connection.waiter.rings(wakeup(world, "q"))
+    world.connection.waiter.comes(wakeup(world, "q"))
     assert world.drain() == ["a"]
 
 
@@ -40,9 +40,9 @@ def test_a_wake_up_for_a_channel_without_credit_is_passed_on(consuming):
     world.broker.publish("q", "a")
     channel.basic_qos(prefetch_count=1)
     channel.qos.can_consume = lambda: False
-    world.connection.waiter.rings(wakeup(world, "q"))
+    world.connection.waiter.comes(wakeup(world, "q"))
     assert world.drain() == []
-    assert world.connection.waiter.rung == [wakeup(world, "q")]
+    assert world.connection.waiter.passed_on == [wakeup(world, "q")]
 
 
 def test_the_end_of_the_wait_is_a_reason_to_look_at_every_queue(consuming):
@@ -51,7 +51,7 @@ def test_the_end_of_the_wait_is_a_reason_to_look_at_every_queue(consuming):
     world.drain()
     world.broker.publish("q", "a")
     world.broker.publish("r", "b")
-    world.connection.waiter.rings(None)
+    world.connection.waiter.comes(None)
     assert sorted(world.drain()) == ["a", "b"]
 
 

@@ -8,10 +8,10 @@ from dataclasses import astuple, fields
 import pytest
 
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.maintenance.sweeper import QUEUES_A_SWEEP, TOGETHER_S, Limits, Sweeper, Swept
+from celery_redis_plus.maintenance.sweeper import QUEUES_A_SWEEP, TOGETHER_S, Sweeper, SweepLimits, Swept
 from celery_redis_plus.maintenance.time_slices import SLICE_S
 
-LIMITS = Limits(visibility_timeout_s=300, delivery_limit=None, dead_letter_max=10, dead_letter_ttl_s=60)
+LIMITS = SweepLimits(visibility_timeout_s=300, delivery_limit=None, dead_letter_max=10, dead_letter_ttl_s=60)
 WAIT_S = 4.0
 NOTHING = dict.fromkeys((field.name for field in fields(Swept)), 0) | {"wait_ms": WAIT_S * 1000, "failure": b"", "id": b""}
 
