@@ -131,7 +131,7 @@ def test_a_sent_claim_that_is_lost_defers_its_acks(carrying):
     (first,) = hold(carrying, "q", credit=1)
     ack(carrying, first)
     errors = []
-    carrying.client.client_pause(30_000)
+    carrying.client.client_pause(30_000, all=False)
     carrying.claim_commands.post(["q"], 1, share=False, done=lambda _, error: errors.append(error))
     carrying.commands.abort(ConnectionError("cut"))
     carrying.client.client_unpause()
