@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from amqp.protocol import queue_declare_ok_t
+from kombu.entity import Exchange, Queue
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
@@ -285,7 +286,15 @@ class Channel(virtual.Channel):
     @amqp_method
     def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
         """Delete an exchange and its bindings; its queues stay. `if_unused`: only if nothing is bound to it."""
+        self._forget_declaration(Exchange(exchange))
         self._exchanges.delete(exchange, if_unused=if_unused)
+
+    def _forget_declaration(self, entity: Any) -> None:
+        """Let kombu declare it anew: `maybe_declare` (5.6, 5.7) passes over what this connection has declared once.
+
+        Reply queues of remote control have few names, and are deleted after each call: the next one would have none.
+        """
+        self.connection.client.declared_entities.discard(hash(entity))
 
     def exchange_bind(self, *args: Any, **kwargs: Any) -> None:
         """Refuse: exchanges cannot be bound to exchanges."""
@@ -358,6 +367,7 @@ class Channel(virtual.Channel):
     @amqp_method
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> int:
         """Delete a queue, its messages and its bindings; return how many ready messages went with it."""
+        self._forget_declaration(Queue(queue))
         return self._queues.delete(queue, if_unused=if_unused, if_empty=if_empty)
 
     def after_reply_message_received(self, queue: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from socket import gethostname
 
 import pytest
 
@@ -32,6 +33,17 @@ SETTINGS = {
     },
     "results as messages": {"result_backend": "rpc://"},
 }
+
+
+def test_a_reply_queue_that_lasts_serves_each_call_anew(celery_app, celery_worker):
+    """kombu names it by the address of an object, so that calls share it; it is deleted after each."""
+    config = SETTINGS["queues that last"]
+    worker = celery_worker(config=config)
+    app = celery_app(**config)
+    with app.connection_for_write() as connection:
+        mailbox = app.control.mailbox(connection)
+        for _ in range(3):
+            assert mailbox.multi_call("ping", timeout=10, limit=1) == [{worker.name + "@" + gethostname(): {"ok": "pong"}}]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import time
 
 import kombu
 import pytest
+from kombu.common import maybe_declare
 from kombu.mixins import ConsumerMixin, ConsumerProducerMixin
 from kombu.pools import connections, producers
 
@@ -214,6 +215,16 @@ def test_basic_get_on_an_empty_queue_is_none(channel):
     declare(channel, "q")
     assert channel.basic_get("q") is None
     assert kombu.Queue("q", durable=True)(channel).get() is None
+
+
+def test_a_queue_and_an_exchange_that_were_deleted_are_declared_anew(channel):
+    queue = kombu.Queue("q", kombu.Exchange("e"), routing_key="k", channel=channel)
+    for _ in range(2):
+        maybe_declare(queue, channel)
+        kombu.Producer(channel).publish("x", exchange="e", routing_key="k")
+        assert channel.queue_sizes("q").ready == 1
+        queue.delete()
+        queue.exchange.delete()
 
 
 def test_messages_without_a_hash_do_not_hide_those_behind_them(channel, redis_client):
