@@ -71,6 +71,8 @@ _MAX_CLIENTS_REMEDY = "raise the server's maxclients, or run fewer processes"
 #: the second text, which names no command).
 DENIED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
 _BY_TEXT: tuple[tuple[str, type[CeleryRedisPlusError]], ...] = (
+    # A primary that becomes a replica ends the blocking commands of its clients so (blocked.c of Valkey and Redis).
+    ("instance state changed (master -> replica", ReadOnlyReplica),
     ("DB index is out of range", InvalidAddress),
     ("SELECT is not allowed in cluster mode", InvalidAddress),
     *((text, NoPermission) for text in DENIED_IN_SCRIPT),

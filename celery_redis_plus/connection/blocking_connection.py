@@ -71,7 +71,7 @@ class BlockingConnection(PersistentConnection):
             try:
                 return self._read()
             except ResponseError as error:
-                raise self._translated(error, self._command) from error
+                self._refuse(error, self._command)
             except BaseException as error:
                 self._fail_and_raise(error)
 

@@ -17,7 +17,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from celery_redis_plus.connection.persistent_connection import Argument, PersistentConnection
 from celery_redis_plus.connection.protocol import pack_call, pack_command, send
-from celery_redis_plus.errors import ServerUnavailable
+from celery_redis_plus.errors import ReadOnlyReplica, ServerUnavailable
 
 if TYPE_CHECKING:
     from celery_redis_plus.scripts import Script
@@ -173,6 +173,8 @@ class CommandConnection(PersistentConnection):
                         replies.append(self._source_error or error)
                     except ResponseError as error:
                         replies.append(self._translated(error, command))
+                        if isinstance(replies[-1], ReadOnlyReplica):
+                            self._fail_and_raise(replies[-1])
             except BaseException as error:
                 self._fail_and_raise(error)
             finally:
@@ -324,9 +326,12 @@ class CommandConnection(PersistentConnection):
         except NoScriptError:
             self.outcome_unknown = False
             raise
+        except ReadOnlyReplica as error:
+            # The reply to an earlier call; this one's is not read any more.
+            self._fail_and_raise(error)
         except ResponseError as error:
             self.outcome_unknown = False
-            raise self._translated(error, packed) from error
+            self._refuse(error, packed)
         except BaseException as error:
             self._fail_and_raise(error)
         finally:
@@ -360,7 +365,11 @@ class CommandConnection(PersistentConnection):
             self._read_one()
 
     def _read_one(self) -> None:
-        """Read one pending reply; an error reply is its callback's business, not the caller's."""
+        """Read one pending reply; an error reply is its callback's business, not the caller's.
+
+        Raises:
+            ReadOnlyReplica: the server is no primary any more; the caller leaves it.
+        """
         within, self._busy = self._busy, True
         reply: Any = None
         failure: Exception | None = None
@@ -390,3 +399,5 @@ class CommandConnection(PersistentConnection):
             pending.resolve(reply, failure)
         finally:
             self._busy = within
+        if isinstance(failure, ReadOnlyReplica):
+            raise failure

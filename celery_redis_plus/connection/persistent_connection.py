@@ -19,7 +19,7 @@ from celery_redis_plus.connection.protocol import pack_command, replies_of, send
 from celery_redis_plus.connection.refused_keys import RefusedKeys
 from celery_redis_plus.connection.unpatched import identity
 from celery_redis_plus.error_translation import translate
-from celery_redis_plus.errors import ServerUnreachable
+from celery_redis_plus.errors import ReadOnlyReplica, ServerUnreachable
 
 if TYPE_CHECKING:
     from redis.connection import Connection
@@ -237,6 +237,17 @@ class PersistentConnection:
             raise error
         translated = self._translated(error)
         self._fail(translated)
+        if translated is error:
+            raise error
+        raise translated from error
+
+    def _refuse(self, error: ResponseError, call: Sequence[Argument] | bytes = b"") -> NoReturn:
+        """Raise what an error reply means; a server that is no primary any more is left, and the next call looks for another."""
+        translated = self._translated(error, call)
+        if isinstance(translated, ReadOnlyReplica):
+            self._fail(translated)
+        if translated is error:
+            raise error
         raise translated from error
 
     # -- for subclasses -----------------------------------------------------------------------------------------------
