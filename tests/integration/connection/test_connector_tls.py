@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import gc
 import select
-import shutil
 import socket
-import ssl
 import struct
-import subprocess
 import threading
 from contextlib import suppress
 
@@ -18,6 +15,7 @@ from redis.connection import SSLConnection
 
 from celery_redis_plus import errors
 from celery_redis_plus.connection import tls_mismatch
+from tests.support.tls import make_certificates, tls_in_front_of
 
 pytestmark = pytest.mark.server
 
@@ -25,77 +23,14 @@ pytestmark = pytest.mark.server
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
     """An authority and a certificate for `localhost`, in a folder."""
-    if shutil.which("openssl") is None:
-        pytest.skip("the openssl program is not installed, which makes the certificates")
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*arguments):
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
-    openssl(
-        "req",
-        "-x509",
-        *new_key,
-        "-keyout",
-        "ca.key",
-        "-out",
-        "ca.pem",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=authority",
-        # Python 3.13 verifies strictly: an authority without it is refused.
-        "-addext",
-        "keyUsage=critical,keyCertSign,cRLSign",
-    )
-    openssl("req", *new_key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=localhost")
-    (folder / "names").write_text("subjectAltName=DNS:localhost")
-    signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
-    openssl("x509", "-req", "-in", "server.csr", "-out", "server.pem", *signing)
-    return folder
-
-
-def relay(inner, outer):
-    """Copy bytes both ways until either side ends; in one thread, because OpenSSL's connections are not for two."""
-    while True:
-        readable = [inner] if inner.pending() else select.select([inner, outer], [], [])[0]
-        for source in readable:
-            data = source.recv(65536)
-            if not data:
-                return
-            (outer if source is inner else inner).sendall(data)
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture
 def tls_port(plain_server, certificates):
-    """A port that speaks TLS and leads to the server: the embedded one is built without TLS."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
-    threads = []
-
-    def serve(peer):
-        with peer, suppress(OSError):
-            peer.settimeout(5)
-            with (
-                context.wrap_socket(peer, server_side=True) as inner,
-                socket.create_connection(("127.0.0.1", plain_server.port)) as outer,
-            ):
-                relay(inner, outer)
-
-    def accept(listener):
-        with suppress(OSError):
-            while True:
-                threads.append(threading.Thread(target=serve, args=(listener.accept()[0],)))
-                threads[-1].start()
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        acceptor = threading.Thread(target=accept, args=(listener,))
-        acceptor.start()
-        yield listener.getsockname()[1]
-        listener.shutdown(socket.SHUT_RDWR)
-    for thread in (acceptor, *threads):
-        thread.join()
+    """A port that speaks TLS and leads to the server."""
+    with tls_in_front_of(plain_server.port, certificates) as port:
+        yield port
 
 
 def test_a_connection_whose_certificate_is_checked(tls_port, certificates, connect, ask):
