@@ -114,7 +114,8 @@ class ExchangePublisher:
             routed = publisher.to_queue(routing_key, self._outgoing(message, routing_key), attempt)
         if not routed and not self._take_alternately(message, exchange, routing_key, attempt):
             self._unrouted(message, exchange, routing_key, attempt, mandatory=mandatory)
-        if publisher.waits_for_replicas:
+        # An error would end a worker: remote control, events and their replies may be lost.
+        if publisher.waits_for_replicas and not (exchange and self._connection.ignores_unroutable(exchange)):
             publisher.check_replicas(attempt)
 
     def _has_alternate(self, exchange: str) -> bool:

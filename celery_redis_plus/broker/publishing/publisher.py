@@ -293,7 +293,10 @@ class Publisher:
                 payload, routing_key, identity, target.maxlen, number, retry, self._window, target.max_age_ms,
                 MANDATORY if mandatory else int(target.ignores_unroutable),
             )  # fmt: skip
-            run = self._run_and_wait if self._replication.replicas else self._commands.call_packed
+            # What may go nowhere may be lost by a failover as well.
+            waits = self.waits_for_replicas and not target.ignores_unroutable
+            self._confirmed = None
+            run = self._run_and_wait if waits else self._commands.call_packed
             packed = pack_call(
                 self._publish_fanout.sha, (keys.stream, keys.meta, keys.producer + producer, keys.cursors), arguments
             )
@@ -302,7 +305,7 @@ class Publisher:
             except BaseException:
                 self._remember(exchange, producer, number, attempt)
                 raise
-            if self._replication.replicas and _is_stored(reply):
+            if waits and _is_stored(reply):
                 self._compare(exchange, producer, number, attempt)
         if reply == NOBODY:
             return False

@@ -97,6 +97,21 @@ def test_a_broadcast_waits_as_well(careful, frozen_replica, primary):
         assert client.xlen("/0.news") == 1
 
 
+@pytest.mark.parametrize(
+    ("exchange", "kind"), [("celery.pidbox", "fanout"), ("celeryev", "fanout"), ("reply.x.pidbox", "direct")]
+)
+def test_remote_control_and_events_raise_nothing_without_replicas(careful, frozen_replica, exchange, kind):
+    channel = careful().channel()
+    bound = kombu.Queue("q", kombu.Exchange(exchange, kind), routing_key="k")(channel)
+    bound.declare()
+
+    # A worker that is greeted by another one, or sends an event, would end with the error.
+    kombu.Producer(channel, bound.exchange).publish("x", routing_key="k")
+
+    if kind == "direct":
+        assert Inbox(channel, bound).drain(1) == ["x"]
+
+
 def test_a_retry_of_kombu_s_asks_the_replicas_again_and_stores_nothing(careful, frozen_replica):
     channel = careful().channel()
     channel.queue_declare("q", durable=True)
