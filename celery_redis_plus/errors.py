@@ -53,6 +53,20 @@ class TlsFailed(ServerUnreachable):
     remedy = "check ssl_ca_certs, ssl_cert_reqs and ssl_check_hostname, and that this port speaks TLS"
 
 
+class MasterNotFound(ServerUnreachable):
+    """No Sentinel named a master that takes connections, within `socket_connect_timeout`. The message has the answer of each
+    Sentinel. Celery tries again on its own: a failover may be under way. If that does not help, check that `master_name` is
+    the name behind `sentinel monitor` in sentinel.conf, that the Sentinels in `broker_url` run, and that they see the master.
+    """
+
+    remedy = "check master_name, the Sentinels in broker_url, and that enough of them run for a failover"
+
+    def __init__(self, text: str, *, unknown: bool = False) -> None:
+        """Store whether the name is `unknown` to all Sentinels, so that waiting does not help."""
+        super().__init__(text)
+        self.unknown = unknown
+
+
 class NotRedis(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.InvalidResponse):
     """The server's reply is not in the Redis protocol. Check host and port, and whether a proxy or an HTTP server
     listens there.
@@ -87,8 +101,8 @@ class ServerUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redi
 
 class ReadOnlyReplica(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ReadOnlyError):
     """The server is a read-only replica, for example a primary that has just been demoted. Celery reconnects, which
-    helps once the name in `broker_url` leads to the new primary. If the error persists, point `broker_url` at the
-    primary.
+    helps once the name in `broker_url`, or its Sentinels, lead to the new primary. If the error persists, point `broker_url` at
+    the primary.
     """
 
     remedy = "point broker_url at the primary"

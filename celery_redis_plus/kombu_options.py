@@ -45,9 +45,6 @@ KOMBU_OPTIONS = frozenset(
     }
 )
 
-#: What kombu's Sentinel transport reads.
-SENTINEL_OPTIONS = frozenset({"master_name", "min_other_sentinels", "sentinel_kwargs"})
-
 
 def ignored(mapping: Mapping[str, Any]) -> list[str]:
     """Return the names in `mapping` that other transports of kombu know and that mean nothing here.
@@ -60,8 +57,6 @@ def ignored(mapping: Mapping[str, Any]) -> list[str]:
 
 def unknown(name: str, known: Collection[str]) -> OptionError:
     """Return the error for an option that is none of the `known` ones, nor any that is passed over."""
-    if name in SENTINEL_OPTIONS:
-        return OptionError(f"transport option {name!r}: Redis Sentinel is not supported; give the address of the primary")
     near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(sorted(known))}"
     return OptionError(f"unknown transport option {name!r}; {hint}")

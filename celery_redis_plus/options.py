@@ -175,8 +175,8 @@ class Options:
         kinds.number(0, integer=True),
         0,
         "The number of replicas that must confirm each publish (the server's WAIT, in the same round trip). "
-        "With fewer, `NotReplicated` is raised, and the message is stored nevertheless. 0 asks for none, and "
-        "costs nothing.",
+        "With fewer, `NotReplicated` is raised, and the message is stored nevertheless. What goes to the exchanges of "
+        "`ignore_unroutable_exchanges` (remote control, events) does not need them. 0 asks for none, and costs nothing.",
         unit="replicas",
     )
     wait_replicas_timeout: float = kinds.option(
@@ -267,6 +267,26 @@ class Options:
         None,
         "The name of all connections in CLIENT LIST.",
         none="celery-redis-plus: and the connection's purpose",
+    )
+    master_name: str | None = kinds.option(
+        kinds.text("the name of a master", r"\S+"),
+        None,
+        "The name that the master has in the Sentinels' configuration (`sentinel monitor`); for `redisplus+sentinel://` URLs.",
+        none="what the URL says",
+    )
+    sentinel_kwargs: Mapping[str, Any] | None = kinds.option(
+        kinds.instance("dict", "a mapping", Mapping),
+        None,
+        "How to reach the Sentinels: `username`, `password`, `credential_provider`, `ssl`, `ssl_*`, `socket_timeout` (1 s). "
+        "The credentials in the URL are the master's.",
+        none="without a password, with TLS if the URL's scheme has it",
+        secret=True,
+    )
+    min_other_sentinels: int = kinds.option(
+        kinds.number(0, integer=True),
+        0,
+        "The number of other Sentinels that a Sentinel must know, so that its answer counts.",
+        unit="Sentinels",
     )
     credential_provider: Any = kinds.option(  # noqa: RUF009 - immutable as all others; Any hides it
         kinds.instance("object or str", "a redis.CredentialProvider, or the dotted path of such a class"),

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from celery_redis_plus.connection.credentials import resolve_credential_provider
+from celery_redis_plus.connection.sentinel_address import (
+    SENTINEL_QUERY,
+    SENTINEL_SCHEME,
+    Sentinels,
+    hosts_of,
+    is_sentinel_scheme,
+    server_text,
+)
 from celery_redis_plus.connection.tls import is_tls_argument, tls_arguments
 from celery_redis_plus.errors import InvalidAddress
 
@@ -32,7 +40,7 @@ class Address:
 
     `tls` holds redis-py's `ssl_*` arguments, or None for a connection without TLS; `path` is a Unix socket,
     which leaves host and port without meaning; a `credential_provider` takes the place of user name and
-    password.
+    password. `sentinels` are asked for host and port, which are '' and 0 until then; the credentials are the master's.
     """
 
     host: str = DEFAULT_HOST
@@ -43,6 +51,7 @@ class Address:
     path: str | None = None
     tls: Mapping[str, Any] | None = field(default=None, repr=False, hash=False)
     credential_provider: CredentialProvider | None = field(default=None, repr=False, hash=False)
+    sentinels: Sentinels | None = None
 
     def __post_init__(self) -> None:
         if self.path and self.tls is not None:
@@ -57,6 +66,9 @@ class Address:
         `redisplus+socket://[user:password@]/path/of/socket?virtual_host=db`. User name, password and path are
         percent-decoded. TLS checks the server's certificate unless `ssl_cert_reqs` says otherwise. Transport
         options in the query are left to `url_options`.
+
+        Sentinels: `redisplus+sentinel://[user:password@]host[:port];host[:port][/db]?master_name=NAME`, with `,` or `;`
+        between them; any of the schemes may stand before `+sentinel`, with TLS for master and Sentinels where it has TLS.
 
         Raises:
             InvalidAddress: unknown scheme, bad port or database number, unknown TLS option.
@@ -101,10 +113,13 @@ class Address:
         if hostname and "://" in hostname:
             inner = {name: value for name, value in _parts_of(hostname).items() if value is not None}
             parts |= {"host": None, **inner}
+            sentinels = parts.get("sentinels")
+            if sentinels is not None and scheme in _TLS_SCHEMES and sentinels.tls is None:
+                parts["sentinels"] = replace(sentinels, tls=parts["tls"])
         return cls._build(**parts)
 
     @classmethod
-    def _build(
+    def _build(  # noqa: PLR0913 - the parts of an address
         cls,
         *,
         host: str | None = None,
@@ -115,11 +130,12 @@ class Address:
         password: str | None = None,
         tls: Mapping[str, Any] | None = None,
         credential_provider: Any = None,
+        sentinels: Sentinels | None = None,
     ) -> Address:
         provider = resolve_credential_provider(credential_provider)
         return cls(
-            host=host or DEFAULT_HOST,
-            port=_port(port),
+            host=host or ("" if sentinels else DEFAULT_HOST),
+            port=0 if sentinels and not host else _port(port),
             db=_db(virtual_host),
             # redis-py refuses a provider together with a user name or password.
             username=(username or None) if provider is None else None,
@@ -127,17 +143,31 @@ class Address:
             path=path or None,
             tls=tls,
             credential_provider=provider,
+            sentinels=sentinels,
         )
 
     @property
     def server(self) -> str:
-        """The server without the database: `host:port`, or the socket's path."""
+        """The server without the database: `host:port`, the socket's path, or the Sentinels where they were not asked yet."""
         if self.path:
             return self.path
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        if self.sentinels is not None and not self.host:
+            return self.sentinels.servers
+        return server_text(self.host, self.port)
+
+    def at_master(self, host: str, port: int) -> Address:
+        """Return this address with the master that the Sentinels have named."""
+        return replace(self, host=host, port=port)
 
     def display(self) -> str:
-        """Return the address for messages and logs, as a URL without user name and password."""
+        """Return the address for messages and logs, as a URL without user name and password.
+
+        Where the Sentinels have named a master, it stands behind.
+        """
+        if self.sentinels is not None:
+            scheme = "redisplus" if self.tls is None else "redispluss"
+            url = f"{scheme}+sentinel://{self.sentinels.servers}/{self.db}?master_name={quote(self.sentinels.master_name)}"
+            return f"{url} (master {self.server})" if self.host else url
         if self.path:
             return f"redisplus+socket://{self.path}?virtual_host={self.db}"
         return f"{'redisplus' if self.tls is None else 'redispluss'}://{self.server}/{self.db}"
@@ -149,8 +179,10 @@ def url_options(url: str) -> dict[str, str]:
     Raises:
         InvalidAddress: the query cannot be parsed.
     """
-    query = _query(urlsplit(url).query)
-    return {name: value for name, value in query.items() if name not in _QUERY and not is_tls_argument(name)}
+    scheme, _, rest = url.partition("://")
+    names = _QUERY | SENTINEL_QUERY if rest and is_sentinel_scheme(scheme) else _QUERY
+    query = _query(url.partition("#")[0].partition("?")[2])
+    return {name: value for name, value in query.items() if name not in names and not is_tls_argument(name)}
 
 
 _ESCAPE = "Special characters in a password are percent-encoded: / as %2F, # as %23, ? as %3F, @ as %40"
@@ -158,6 +190,8 @@ _ESCAPE = "Special characters in a password are percent-encoded: / as %2F, # as 
 
 def _parts_of(url: str) -> dict[str, Any]:
     """Return what stands in `url` as the arguments of `Address._build`; what does not, is absent or None."""
+    if is_sentinel_scheme(url.partition("://")[0]):
+        return _parts_of_sentinel(url)
     # Nothing of an unparsable URL is printed, and the parser's own errors are not chained: with an unescaped
     # "/" or "#" in a password, they quote a piece of it.
     try:
@@ -170,7 +204,7 @@ def _parts_of(url: str) -> dict[str, Any]:
     is_socket = suffix in _SOCKET_SCHEMES or transport in _SOCKET_SCHEMES
     if transport not in _SCHEMES | _TLS_SCHEMES | _SOCKET_SCHEMES or suffix not in _SOCKET_SCHEMES | {""}:
         known = ", ".join(sorted(_SCHEMES | _TLS_SCHEMES))
-        raise InvalidAddress(f"unknown scheme {scheme!r} in the broker URL; known: {known}, redisplus+socket")
+        raise InvalidAddress(f"unknown scheme {scheme!r} in the broker URL; known: {known}, redisplus+socket, redisplus+sentinel")
     if parts.fragment or "@" in parts.query or ("@" in parts.path and not is_socket):
         raise InvalidAddress(f"the broker URL has a '#', or an '@' behind the host. {_ESCAPE}")
     path = unquote(parts.path) or None
@@ -187,6 +221,41 @@ def _parts_of(url: str) -> dict[str, Any]:
         "password": query.get("password") or unquote(parts.password or "") or None,
         "tls": tls_arguments(tls or transport in _TLS_SCHEMES),
         "credential_provider": query.get("credential_provider"),
+    }
+
+
+def _parts_of_sentinel(url: str) -> dict[str, Any]:
+    """Do the same for a URL with Sentinels, of which `urlsplit` reads only one host."""
+    scheme, _, rest = url.partition("://")
+    transport = scheme.lower().partition("+")[0]
+    if transport not in _SCHEMES | _TLS_SCHEMES | {SENTINEL_SCHEME}:
+        known = ", ".join(f"{name}+sentinel" for name in sorted(_SCHEMES | _TLS_SCHEMES))
+        raise InvalidAddress(f"unknown scheme {scheme!r} in the broker URL; known with Sentinels: {known}")
+    place, _, query_text = rest.partition("?")
+    netloc, _, path = place.partition("/")
+    user, _, hosts = netloc.rpartition("@")
+    if "#" in rest or "@" in path or "@" in query_text:
+        raise InvalidAddress(f"the broker URL has a '#', or an '@' behind the hosts. {_ESCAPE}")
+    username, _, password = user.partition(":")
+    query = _query(query_text)
+    tls = tls_arguments({name: value for name, value in query.items() if is_tls_argument(name)} or transport in _TLS_SCHEMES)
+    others = query.get("min_other_sentinels") or "0"
+    if not others.isascii() or not others.isdigit():
+        raise InvalidAddress(f"min_other_sentinels={others!r} is not allowed; allowed: a number from 0")
+    return {
+        "virtual_host": query.get("virtual_host") or query.get("db") or unquote(path) or None,
+        "username": query.get("username") or unquote(username) or None,
+        "password": query.get("password") or unquote(password) or None,
+        "tls": tls,
+        "credential_provider": query.get("credential_provider"),
+        "sentinels": Sentinels(
+            hosts_of(hosts),
+            master_name=query.get("master_name", ""),
+            min_other_sentinels=int(others),
+            username=query.get("sentinel_username") or None,
+            password=query.get("sentinel_password") or None,
+            tls=tls if transport in _TLS_SCHEMES else None,
+        ),
     }
 
 

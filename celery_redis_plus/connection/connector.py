@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import os
 import socket
 import struct
 import sys
+import time
 from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, cast
@@ -18,16 +20,33 @@ from redis.retry import Retry
 
 from celery_redis_plus.connection.credentials import resolve_credential_provider
 from celery_redis_plus.connection.forks import lock_of
+from celery_redis_plus.connection.master_finder import MasterFinder, finder_for
+from celery_redis_plus.connection.sentinel_address import SENTINEL_OPTIONS
+from celery_redis_plus.connection.sentinel_question import Master, NoAnswer, ask, check_role
 from celery_redis_plus.connection.server_check import ServerCheck
 from celery_redis_plus.connection.tls import check_files, tls_arguments
 from celery_redis_plus.connection.tls_mismatch import mismatch
 from celery_redis_plus.error_translation import translate
-from celery_redis_plus.errors import NotRedis, ServerTimeout, ServerUnreachable
+from celery_redis_plus.errors import (
+    InvalidAddress,
+    MasterNotFound,
+    NotRedis,
+    ReadOnlyReplica,
+    ServerLoading,
+    ServerTimeout,
+    ServerUnreachable,
+)
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.address import Address
     from celery_redis_plus.options import Options
 
+logger = logging.getLogger(__name__)
+
+#: Seconds that a Sentinel may take for each answer, unless `sentinel_kwargs` say otherwise.
+SENTINEL_ANSWER_S = 1.0
+#: Seconds between two rounds of questions while no Sentinel names a master that takes connections.
+ASK_AGAIN_S = 0.1
 #: What every process has checked so far. A Connector can be given another one.
 PROCESS_CHECK = ServerCheck()
 
@@ -39,6 +58,7 @@ class Connector:
         address: where connections go, completed by the options `ssl` and `credential_provider`.
         options: the transport options they are made with.
         connections_opened: how many were opened in this process, closed ones included.
+        finder: asks the Sentinels; None without Sentinels.
     """
 
     def __init__(self, address: Address, options: Options, *, check: ServerCheck = PROCESS_CHECK) -> None:
@@ -48,6 +68,10 @@ class Connector:
         self._check = check
         self._pid = os.getpid()
         self._lock = lock_of(self)
+        self.finder: MasterFinder | None = None
+        if self.address.sentinels is not None:
+            key = (self.address.display(), self.address.sentinels, options)
+            self.finder = finder_for(key, self.address.sentinels, self._ask)
 
     def open(self, purpose: str, *, timeout: float | None) -> Connection:
         """Return a new, connected connection: logged in, named, database selected, server checked.
@@ -72,29 +96,115 @@ class Connector:
             NoPermission: the user may not even CLIENT SETNAME or SELECT.
             ServerTooOld: before Redis 7.0 or Valkey 7.2.
             InvalidAddress: a TLS file is missing, or the database number too high.
+            MasterNotFound: for `socket_connect_timeout`, no Sentinel named a master that took the connection.
         """
-        connection = self._new(purpose)
+        if self.finder is None:
+            connection = self._connect(self.address, purpose, self._patience_s)
+        else:
+            connection = self._connect_to_master(purpose, self.finder)
+        try:
+            _set_timeout(connection, timeout)
+        except BaseException:
+            connection.disconnect()
+            raise
+        self._count()
+        return connection
+
+    @property
+    def _patience_s(self) -> float | None:
+        return self.options.socket_connect_timeout or self.options.socket_timeout
+
+    def _connect(self, address: Address, purpose: str, patience_s: float | None, *, checks: bool = True) -> Connection:
+        """Return a connection to the server at `address`; with `checks` it is one that can store messages."""
+        connection = self._new(address, purpose, patience_s)
         try:
             connection.connect()
-            self._check.run(connection, self.address)
-            _set_timeout(connection, timeout)
+            if checks:
+                if address.sentinels is not None:
+                    check_role(connection, address)
+                self._check.run(connection, address)
         except Exception as exc:
             connection.disconnect()
-            error = translate(exc, self.address)
-            if isinstance(error, ServerUnreachable | ServerTimeout | NotRedis) and not self._check.knows(self.address):
-                error = mismatch(error, self.address) or error
+            error = translate(exc, address)
+            is_new = not self._check.knows(address) if checks else self.finder is None or self.finder.master is None
+            if is_new and isinstance(error, ServerUnreachable | ServerTimeout | NotRedis):
+                error = mismatch(error, address) or error
             if error is exc:
                 raise
             raise error from exc
         except BaseException:  # KeyboardInterrupt, gevent.Timeout: redis-py would leave the socket open
             connection.disconnect()
             raise
-        self._count()
         return connection
 
-    def _new(self, purpose: str) -> Connection:
-        address, options = self.address, self.options
-        patience = options.socket_connect_timeout or options.socket_timeout
+    def _connect_to_master(self, purpose: str, finder: MasterFinder) -> Connection:
+        """Ask the Sentinels until one names a master that takes the connection, as long as a connection may take."""
+        deadline = time.monotonic() + (self._patience_s or 0.0)
+        while True:
+            try:
+                return self._connect_once(purpose, finder)
+            except MasterNotFound as error:
+                if error.unknown or time.monotonic() + ASK_AGAIN_S > deadline:
+                    raise
+                logger.debug("%s", error)
+            time.sleep(ASK_AGAIN_S)
+
+    def _connect_once(self, purpose: str, finder: MasterFinder) -> Connection:
+        """Ask each Sentinel once. Raises MasterNotFound, or what the master itself answers."""
+        answers: list[str] = []
+        tried: set[str] = set()
+        unknown: list[bool] = []
+        for sentinel, answer in finder.answers():
+            unknown.append(isinstance(answer, NoAnswer) and answer.unknown)
+            if not isinstance(answer, Master):
+                answers.append(f"{sentinel}: {answer}")
+                continue
+            address = self.address.at_master(answer.host, answer.port)
+            if address.server in tried:
+                continue
+            tried.add(address.server)
+            try:
+                connection = self._connect(address, purpose, self._patience_s)
+            except (ServerUnreachable, ServerTimeout, ServerLoading, ReadOnlyReplica) as error:
+                answers.append(f"{sentinel} names {answer}: {error}")
+                continue
+            finder.opened(answer)
+            return connection
+        raise MasterNotFound(
+            f"{self.address.display()}: no Sentinel names a master that takes connections. Asked: {'; '.join(answers)}. "
+            f"What to do: {MasterNotFound.remedy}",
+            unknown=all(unknown),
+        )
+
+    def _ask(self, host: str, port: int) -> Master:
+        sentinels = self.address.sentinels
+        assert sentinels is not None  # noqa: S101 - as above
+        patience_s = sentinels.timeout_s or SENTINEL_ANSWER_S
+        if self._patience_s is not None:
+            patience_s = min(patience_s, self._patience_s)
+        address = replace(
+            self.address,
+            host=host,
+            port=port,
+            db=0,
+            username=sentinels.username,
+            password=sentinels.password,
+            credential_provider=sentinels.credential_provider,
+            tls=sentinels.tls,
+            sentinels=None,
+        )
+        connection = self._connect(address, "sentinel", patience_s, checks=False)
+        try:
+            return ask(connection, sentinels)
+        except NoAnswer:
+            raise
+        except Exception as exc:
+            raise translate(exc, address) from exc
+        finally:
+            connection.disconnect()
+
+    def _new(self, address: Address, purpose: str, patience: float | None) -> Connection:
+        options = self.options
         arguments: dict[str, Any] = {
             "db": address.db,
             "username": address.username,
@@ -135,6 +245,15 @@ def _completed(address: Address, options: Options) -> Address:
     if address.credential_provider is None and options.credential_provider:
         provider = resolve_credential_provider(options.credential_provider)
         address = replace(address, credential_provider=provider, username=None, password=None)
+    if address.sentinels is not None:
+        sentinels = address.sentinels.completed(options.master_name, options.sentinel_kwargs, options.min_other_sentinels)
+        return replace(address, sentinels=sentinels)
+    given = [name for name in SENTINEL_OPTIONS if getattr(options, name)]
+    if given:
+        raise InvalidAddress(
+            f"{address.display()}: {', '.join(given)} need the address of Sentinels in broker_url: "
+            "redisplus+sentinel://host1:26379;host2:26379/0"
+        )
     return address
 
 

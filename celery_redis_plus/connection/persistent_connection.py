@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from redis.connection import Connection
 
     from celery_redis_plus.connection.connector import Connector
+    from celery_redis_plus.connection.master_finder import MasterFinder
 
 #: Seconds of idle time after which a connection is checked before it is used again.
 IDLE_CHECK_S = 2.0
@@ -78,6 +79,8 @@ class PersistentConnection:
         self.client_id: int | None = None
         #: When that one was opened, on `clock`, in seconds.
         self.opened_at = 0.0
+        #: Where that one leads to, `(host, port)`; Sentinels name another server after a failover.
+        self.peer: tuple[str, int] = ("", 0)
 
     @property
     def connected(self) -> bool:
@@ -109,6 +112,19 @@ class PersistentConnection:
         self._check_process()
         with self.lock:
             self._open()
+
+    def check_master(self) -> None:
+        """Leave a server that is the master no more, as far as this process knows; asks nobody.
+
+        Raises:
+            ServerUnreachable: the Sentinels have named another one since the connection was opened.
+        """
+        finder = self.connector.finder
+        if finder is not None and self.connected and finder.has_moved(*self.peer):
+            address = self.connector.address.at_master(*self.peer)
+            error = ServerUnreachable(f"{address.display()}: the Sentinels name another master by now")
+            self.abort(error)
+            raise error
 
     def exclusive(self) -> AbstractContextManager[Any]:
         """Return this process's lock, for calls that belong together: a parent's may have been held at the fork."""
@@ -144,6 +160,8 @@ class PersistentConnection:
         if self._connection is not None and idle_s > IDLE_CHECK_S and not self._awaits_reply():
             self._drop_if_dead(self._connection, idle_s)
         self._used = now
+        if self.connector.finder is not None:
+            self._leave_old_master(self.connector.finder)
         if self._connection is None:
             self._connection = self.connector.open(self.purpose, timeout=self.timeout)
             self._read, self._arrived = replies_of(self._connection)
@@ -152,10 +170,17 @@ class PersistentConnection:
             self._closer.atexit = False
             self.generation += 1
             self.opened_at = now
+            self.peer = (getattr(self._connection, "host", ""), getattr(self._connection, "port", 0))
             if self._learns_id:
                 self._learn_id(self._connection)
             self._opened()
         return self._connection
+
+    def _leave_old_master(self, finder: MasterFinder) -> None:
+        """Ask the Sentinels, if it is time to. Raises as `check_master` does."""
+        if self._connection is not None:
+            finder.look()
+            self.check_master()
 
     def _learn_id(self, connection: Connection) -> None:
         """Ask the server for the id of a new connection. Raises as `connect` does, except where the server refuses."""

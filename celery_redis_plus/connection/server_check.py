@@ -83,8 +83,8 @@ def _examine_mode(info: Mapping[str, str], address: Address) -> None:
     mode = info.get("redis_mode", info.get("server_mode", "standalone"))
     if mode == "sentinel":
         raise InvalidAddress(
-            f"{address.display()}: a Sentinel answers here, which stores nothing. What to do: give the address of the primary "
-            "in broker_url; Sentinels are not supported."
+            f"{address.display()}: a Sentinel answers here, which stores nothing. What to do: write "
+            f"redisplus+sentinel://{address.server}/{address.db}?master_name=NAME in broker_url, or the address of the primary"
         )
     if mode == "cluster" or info.get("cluster_enabled") == "1":
         raise ClusterRedirected(

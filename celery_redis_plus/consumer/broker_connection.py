@@ -99,11 +99,12 @@ class BrokerConnection:
             redis.exceptions.ConnectionError: and its kin, as `errors` names them.
         """
         self.id = secrets.token_hex(6)
-        self.address = address
         self.options = options
         self._client_connection = None if client_connection is None else weakref.ref(client_connection)
         self.keys = Keys(options.global_keyprefix)
         self.connector = Connector(address, options)
+        #: Completed by the options.
+        self.address = address = self.connector.address
         self.commands = CommandConnection(self.connector, "commands", timeout=_timeouts(options), learns_id=True)
         self.wakeup_connection = BlockingConnection(self.connector, "wakeups", timeout=options.socket_timeout)
         self.stream_connection = BlockingConnection(self.connector, "streams", timeout=options.socket_timeout)
@@ -211,6 +212,8 @@ class BrokerConnection:
         thirty times a second until a large data set is loaded.
         """
         self.commands.connect()
+        if self.connector.finder is not None:
+            self.connector.finder.wake_on_move(self.waker)
         try:
             self.commands.command("PING")
         except NoPermissionError as error:
@@ -239,6 +242,7 @@ class BrokerConnection:
     def check(self) -> None:
         """Raise ServerUnreachable where the session is broken, so that its consumers reconnect."""
         self.check_process()
+        self.commands.check_master()
         if self.broken:
             raise ServerUnreachable(f"the connection to {self.address.display()} was lost")
 

@@ -9,8 +9,10 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from celery_redis_plus.connection.sentinel_address import SENTINEL_SCHEME
 from celery_redis_plus.errors import InvalidAddress
 from celery_redis_plus.transport.url_schemes import OWN_SCHEMES
+from celery_redis_plus.transport.url_sentinels import joined, merged
 
 PLAIN, TLS = OWN_SCHEMES
 
@@ -28,15 +30,21 @@ SCHEMES = {
 }
 
 #: What a user may write, for messages; with `+socket` for a Unix socket.
-ALLOWED = "redisplus://, redispluss://, redis://, rediss://, valkey:// and valkeys://, for Unix sockets with +socket, or unix://"
+ALLOWED = (
+    "redisplus://, redispluss://, redis://, rediss://, valkey:// and valkeys://, for Unix sockets with +socket, or unix://, for "
+    "Sentinels with +sentinel, or sentinel://"
+)
 #: Names of kombu transports that speak to Redis or Valkey: an app that is configured with us never uses them unasked.
 REDIS_OF_KOMBU = re.compile(r"(?i)(redis|valkey|sentinel)|kombu\.transport\.(redis|valkey)\b")
 
 # URL schemes are case-insensitive (RFC 3986, 3.1), and kombu lowers them.
-_URL = re.compile(rf"\s*((?i:{'|'.join(sorted(map(re.escape, SCHEMES), key=len, reverse=True))}))(\+socket)?(://.*)", re.DOTALL)
+_SCHEME = rf"(?i:{'|'.join(sorted(map(re.escape, SCHEMES), key=len, reverse=True))})"
+_URL = re.compile(rf"\s*({_SCHEME})((?i:\+socket|\+sentinel))?(://.*)", re.DOTALL)
+#: kombu's form of Sentinels.
+_SENTINEL_URL = re.compile(rf"\s*(?i:{SENTINEL_SCHEME})(://.*)", re.DOTALL)
 #: redis-py's form of a Unix socket.
 _SOCKET_URL = re.compile(r"\s*(?i:unix)(://.*)", re.DOTALL)
-_DOTTED_URL = re.compile(rf"\s*({'|'.join(sorted(map(re.escape, DOTTED), key=len, reverse=True))})(\+socket)?://")
+_DOTTED_URL = re.compile(rf"\s*({'|'.join(sorted(map(re.escape, DOTTED), key=len, reverse=True))})(\+socket|\+sentinel)?://")
 
 
 def our_url(url: str) -> str:
@@ -44,20 +52,31 @@ def our_url(url: str) -> str:
     match = _SOCKET_URL.fullmatch(url)
     if match is not None:
         return f"{PLAIN}+socket{match[1].rstrip()}"
+    match = _SENTINEL_URL.fullmatch(url)
+    if match is not None:
+        return f"{PLAIN}+{SENTINEL_SCHEME}{match[1].rstrip()}"
     match = _URL.fullmatch(url)
     if match is None:
         return url
-    scheme, socket, rest = match.groups()
-    return f"{SCHEMES.get(scheme) or SCHEMES[scheme.lower()]}{socket or ''}{rest.rstrip()}"
+    scheme, suffix, rest = match.groups()
+    return f"{SCHEMES.get(scheme) or SCHEMES[scheme.lower()]}{(suffix or '').lower()}{rest.rstrip()}"
 
 
 def our_urls(urls: Any) -> Any:
     """Return a broker setting with our schemes: one URL, several in one str with `;` between them, or a sequence of URLs."""
     if isinstance(urls, str):
-        return ";".join(our_url(url) for url in urls.split(";") if url.strip())
+        return ";".join(map(our_url, merged(_split(urls))))
     if isinstance(urls, Iterable):
+        urls = list(urls)
+        if all(isinstance(url, str) for url in urls):
+            urls = merged([";".join(merged(_split(url))) for url in urls])
         return [our_urls(url) for url in urls]
     return urls
+
+
+def _split(urls: str) -> list[str]:
+    """Return the URLs of a failover list; those with several Sentinels stay in one piece."""
+    return joined(url for url in urls.split(";") if url.strip())
 
 
 def our_transport(transport: Any) -> Any:
@@ -82,7 +101,7 @@ def check_broker(urls: Any, transport: Any) -> str | None:
 
     Raises:
         InvalidAddress: some URLs of a failover list lead to our transport, and others do not; or a URL leads to a transport of
-            kombu for Redis, such as `sentinel://`.
+            kombu for Redis.
     """
     names = _transports(urls, transport)
     others = [name for name in names if name not in OWN_SCHEMES]
@@ -95,7 +114,8 @@ def check_broker(urls: Any, transport: Any) -> str | None:
             problem = f"the broker URL names {name!r}, a transport of kombu that this package does not replace"
         else:
             continue
-        hint = "; Redis Sentinel is not supported: give the address of the primary" if "sentinel" in name.lower() else ""
+        is_sentinel = "sentinel" in name.lower()
+        hint = "; Sentinels are named so: redisplus+sentinel://host1:26379;host2:26379/0?master_name=NAME" if is_sentinel else ""
         raise InvalidAddress(f"{problem}; allowed in an app with configure_app: {ALLOWED}{hint}")
     return others[0]
 
@@ -113,7 +133,7 @@ def _transports(urls: Any, transport: Any) -> list[str]:
 
 def _each(urls: Any) -> Iterable[str]:
     if isinstance(urls, str):
-        yield from urls.split(";")
+        yield from _split(urls)
     elif isinstance(urls, Iterable):
         for url in urls:
             yield from _each(url)
@@ -123,7 +143,11 @@ def _scheme(url: str) -> str:
     """Return what a URL's scheme means to kombu: `redisplus+socket` is our transport, `redis+x` is none."""
     scheme = url.strip().partition("://")[0].lower() if "://" in url else ""
     base, _, suffix = scheme.partition("+")
-    return base if suffix == "socket" or base not in {*OWN_SCHEMES, "redis", "rediss", "valkey", "valkeys"} else scheme
+    return (
+        base
+        if suffix in {"socket", SENTINEL_SCHEME} or base not in {*OWN_SCHEMES, "redis", "rediss", "valkey", "valkeys"}
+        else scheme
+    )
 
 
 def _name(transport: Any) -> str:

@@ -85,7 +85,9 @@ class BrokerStep(bootsteps.StartStopStep):
         self._limit_the_end(parent, transport)
         if transport.supports_native_delayed_delivery:
             transport.setup_native_delayed_delivery(parent.connection, list(parent.app.amqp.queues.consume_from))
-        logger.info("celery-redis-plus %s on %s, %s", __version__, transport.session.address.display(), _server(transport))
+        session = transport.session
+        address = session.address if session.address.sentinels is None else session.address.at_master(*session.commands.peer)
+        logger.info("celery-redis-plus %s on %s, %s", __version__, address.display(), _server(transport))
         if not self._configured and parent.restart_count == 0:
             # A configured app has been warned with its first connection.
             warn_about_priorities(parent.app)

@@ -169,13 +169,17 @@ class LostProcesses:
         else:
             info = self._info()
             self._run = info.get("run_id", "")
+            if self._commands.connector.address.sentinels is not None:
+                # A server that was demoted and is promoted again has the run that it had, and in its data the records of that
+                # time. A promotion begins a new replication id.
+                self._run = f"{self._run} {info.get('master_replid', '')}" if self._run else ""
             self._run_began_at = clock.now_s() - float(info.get("uptime_in_seconds", "inf")) - UPTIME_MARGIN_S
             if not self._run:
                 self._stop_reporting("the server refuses INFO")
 
     def _info(self) -> dict[str, str]:
         try:
-            return parse_info(self._commands.command("INFO", "server"))
+            return parse_info(self._commands.command("INFO", "server", "replication"))
         except ResponseError as error:
             logger.debug("INFO is refused: %s", error)
             return {}

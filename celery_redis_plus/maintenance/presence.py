@@ -79,7 +79,11 @@ class Presence:
         ids = {
             connection.client_id
             for connection in self.connections()
-            if connection.connected and connection.client_id is not None and connection.opened_at >= started_at
+            if connection.connected
+            and connection.client_id is not None
+            and connection.opened_at >= started_at
+            # The ids of another server, whose end is not noticed yet after a failover, mean others here.
+            and connection.peer == self.own[0].peer
         }
         return ProcessRecord(
             run=run,

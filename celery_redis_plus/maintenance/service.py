@@ -50,6 +50,7 @@ from celery_redis_plus.maintenance.heartbeat_delays import HeartbeatDelays
 from celery_redis_plus.maintenance.janitor import Janitor
 from celery_redis_plus.maintenance.lease_heartbeats import LeaseHeartbeats, interval_s
 from celery_redis_plus.maintenance.lost_processes import LostProcesses
+from celery_redis_plus.maintenance.master_check import MasterCheck
 from celery_redis_plus.maintenance.presence import Presence
 from celery_redis_plus.maintenance.process_end import ProcessEnd
 from celery_redis_plus.maintenance.reconnect_recovery import ReconnectRecovery
@@ -181,7 +182,7 @@ class MaintenanceService:
                 AbandonedDeliveries(OverdueDeliveries(commands, keys, options)),
                 UnconvertedProcesses(commands, keys, self.watched),
             ),
-            first=(self._lease_heartbeats, self.consumer_heartbeats, self.ack_flush),
+            first=(MasterCheck(commands), self._lease_heartbeats, self.consumer_heartbeats, self.ack_flush),
         )
         #: How often the thread had died.
         self.thread_restarts = 0

@@ -15,7 +15,7 @@ from celery_redis_plus.consumer.broker_connection import BrokerConnection
 from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
 from celery_redis_plus.kombu_options import check_url_options, ignored
 from celery_redis_plus.options import Options
-from celery_redis_plus.transport import framework_hooks, url_parsing
+from celery_redis_plus.transport import framework_hooks, url_parsing, url_sentinels
 from celery_redis_plus.transport.amqp_errors import CHANNEL_ERRORS, CONNECTION_ERRORS
 from celery_redis_plus.transport.channel import Channel as BrokerChannel
 from celery_redis_plus.transport.compat import HUB_READY
@@ -65,6 +65,7 @@ class Transport(virtual.Transport):
     def __init__(self, client: Any, **kwargs: Any) -> None:
         """Prepare a connection as `client`, a kombu Connection, describes it."""
         super().__init__(client, **kwargs)
+        url_sentinels.mend(client)
         self._connected = False
         # Of the instance only: kombu asks it before it prints the address (`as_uri`), and the class before it parses a URL.
         self.can_parse_url = True
@@ -226,6 +227,9 @@ class Transport(virtual.Transport):
         from kombu.utils.url import as_url, maybe_sanitize_url, quote
 
         client = self.client
+        if url_sentinels.is_sentinel_url(uri):
+            whole = f"{client.uri_prefix}+{uri}"
+            return whole if include_password else url_sentinels.masked(whole, mask)
         if client.uri_prefix:
             socket = f"{client.uri_prefix}+{uri}"
             return socket if include_password else str(maybe_sanitize_url(socket, mask=mask))

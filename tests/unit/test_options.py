@@ -109,11 +109,6 @@ def test_an_unknown_option_near_to_nothing_is_refused_with_all_names():
         Options.from_mapping({"zzz": 1})
 
 
-def test_sentinel_options_are_refused_by_name():
-    with pytest.raises(OptionError, match="Sentinel is not supported"):
-        Options.from_mapping({"master_name": "mymaster"})
-
-
 @pytest.mark.parametrize("value", [259200, "259200", 0, False])
 def test_message_ttl_is_refused_with_the_reason_and_the_alternatives(value):
     with pytest.raises(OptionError, match=r"message_ttl=.*silently delete.*x-message-ttl.*expires="):

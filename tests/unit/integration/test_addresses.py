@@ -20,7 +20,10 @@ from celery_redis_plus.transport import Transport
         ("celery_redis_plus.transport.transport:Transport://h", "redisplus://h"),
         (" redis://h", "redisplus://h"),
         ("amqp://h", "amqp://h"),
-        ("sentinel://h", "sentinel://h"),
+        ("sentinel://h", "redisplus+sentinel://h"),
+        ("Sentinel://:p@h:1/2", "redisplus+sentinel://:p@h:1/2"),
+        ("rediss+Sentinel://h;k/0?master_name=m", "redispluss+sentinel://h;k/0?master_name=m"),
+        ("valkey+sentinel://h", "redisplus+sentinel://h"),
         ("memory://", "memory://"),
         ("h:6379", "h:6379"),
         ("", ""),
@@ -44,6 +47,12 @@ def test_password_that_looks_like_a_url_is_left_alone():
         (["redis://a", "redisplus://b"], ["redisplus://a", "redisplus://b"]),
         (("redis://a;redis://b",), ["redisplus://a;redisplus://b"]),
         ("rediss://a; REDISS://b ;", "redispluss://a;redispluss://b"),
+        # Sentinels in one URL, in kombu's form, and both among others.
+        ("redis+sentinel://a:1;b:2/0?master_name=m", "redisplus+sentinel://a:1,b:2/0?master_name=m"),
+        ("redis+sentinel://a;b/0?master_name=m;redis://c", "redisplus+sentinel://a,b/0?master_name=m;redisplus://c"),
+        ("sentinel://:p@a:1/2;sentinel://:p@b/2", "redisplus+sentinel://:p@a:1,b/2"),
+        (["sentinel://a", "redis://c", "sentinel://b/3"], ["redisplus+sentinel://a,b/3", "redisplus://c"]),
+        (["sentinel://a;sentinel://b", "sentinel://c"], ["redisplus+sentinel://a,b,c/"]),
     ],
 )
 def test_every_url_of_a_failover_setting_is_turned(urls, ours):

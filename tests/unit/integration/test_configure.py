@@ -74,19 +74,16 @@ def test_broker_of_another_kind_is_used_and_named_once_in_a_warning(settings, na
     assert "redisplus://" in message
 
 
-SENTINEL = "sentinel://:secret@h:26379"
+OTHER = "azurestoragequeues://:secret@h"
+
 UNSUPPORTED = {
-    "single": {"broker_url": SENTINEL},
-    "semicolons": {"broker_url": f"{SENTINEL};sentinel://b"},
-    "list": {"broker_url": [SENTINEL, "sentinel://b"]},
-    "capitals": {"broker_url": "Sentinel://:secret@h"},
-    "mixed": {"broker_url": f"redis://:secret@h;{SENTINEL}"},
+    "mixed": {"broker_url": f"redis://:secret@h;{OTHER}"},
+    "unknown suffix": {"broker_url": "redis+master://:secret@h"},
     "mixed with amqp": {"broker_url": ["redis://:secret@h", "amqp://:secret@b"]},
     "mixed the other way": {"broker_url": "amqp://:secret@b;redisplus://h"},
     "mixed behind the setting": {"broker_url": "redis://:secret@h;amqp://b", "broker_transport": DOTTED},
     "setting": {"broker_url": "redis://:secret@h", "broker_transport": "sentinel"},
     "kombu's path": {"broker_url": "redis://:secret@h", "broker_transport": "kombu.transport.redis:Transport"},
-    "suffix": {"broker_url": "redis+sentinel://:secret@h"},
 }
 
 
@@ -100,17 +97,46 @@ def test_a_transport_of_kombu_for_redis_is_refused_and_no_secret_shown(settings)
 
 
 def test_every_way_to_a_connection_is_checked(monkeypatch):
-    app = configure_app(make(broker_read_url=SENTINEL, broker_write_url="redis://h"))
-    with pytest.raises(InvalidAddress, match="Redis Sentinel is not supported: give the address of the primary"):
+    two = f"{OTHER};redis://h"
+    app = configure_app(make(broker_read_url=two, broker_write_url="redis://h"))
+    with pytest.raises(InvalidAddress, match="a failover would leave it"):
         app.connection_for_read()
     app.connection_for_write()
     with pytest.raises(InvalidAddress):
-        app.connection(SENTINEL)
+        app.connection(two)
     with pytest.raises(InvalidAddress):
-        configure_app(make(broker_write_url=SENTINEL, broker_read_url="redis://h")).producer_pool  # noqa: B018 - a property
-    monkeypatch.setenv("CELERY_BROKER_URL", SENTINEL)
+        configure_app(make(broker_write_url=two, broker_read_url="redis://h")).producer_pool  # noqa: B018 - a property
+    monkeypatch.setenv("CELERY_BROKER_URL", two)
     with pytest.raises(InvalidAddress):
         configure_app(make()).connection_for_write()
+
+
+SENTINELS = {
+    "one URL": {"broker_url": "redis+sentinel://:secret@a:1;b:2/3"},
+    "kombu's list in one text": {"broker_url": "sentinel://:secret@a:1/3;sentinel://:secret@b:2/3"},
+    "kombu's list": {"broker_url": ["Sentinel://:secret@a:1/3", "sentinel://b:2"]},
+    "kombu's transport": {"broker_url": "sentinel://:secret@a:1/3;sentinel://b:2", "broker_transport": "sentinel"},
+}
+
+
+@pytest.mark.parametrize("settings", SENTINELS.values(), ids=SENTINELS)
+def test_sentinels_are_named_in_each_form_and_no_secret_shown(settings):
+    app = configure_app(make(**settings, broker_transport_options={"master_name": "m"}))
+    with app.connection_for_write() as connection:
+        address = connection.transport._address()  # noqa: SLF001 - nothing is connected
+        assert address.sentinels.hosts == (("a", 1), ("b", 2))
+        assert (address.db, address.password) == (3, "secret")
+        assert (connection.alt or [None])[1:] == []
+        assert "secret" not in connection.as_uri()
+        with connection.clone() as other:
+            assert other.transport._address() == address  # noqa: SLF001 - as above
+
+
+def test_sentinels_of_one_list_with_different_databases_are_refused():
+    app = configure_app(make(broker_url="sentinel://:secret@a/1;sentinel://:secret@b/2"))
+    with pytest.raises(InvalidAddress, match="different databases") as refused:
+        app.connection_for_write()
+    assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("url", ["rediss://a;rediss://b", "rediss://a; REDISS://b", ["rediss://a", "valkeys://b"], "REDISS://a"])

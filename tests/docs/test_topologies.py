@@ -1,0 +1,83 @@
+"""The examples of the page on topologies that need other servers than the one of the tests."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.docs.blocks import ROOT, of_page
+from tests.support.sentinels import MASTER_NAME, sentinel_deployment
+from tests.support.servers import new_server
+from tests.support.tls import make_certificates, tls_in_front_of
+
+PAGE = ROOT / "docs" / "topologies.md"
+BLOCKS = [block for block in of_page(PAGE, all_of_them=True) if block.language == "python"]
+
+
+@pytest.fixture(scope="module")
+def sentinels():
+    """One Sentinel for all the names on the page, and a master with a replica."""
+    config = {"requirepass": "master-secret", "masterauth": "master-secret"}
+    lines = {"requirepass": "sentinel-secret", "sentinel auth-pass": f"{MASTER_NAME} master-secret"}
+    with sentinel_deployment(sentinels=1, config=config, sentinel_config=lines) as deployment:
+        yield deployment
+
+
+def run(blocks, names, tmp_path):
+    for block in blocks:
+        code = block.code
+        for name, ours in names.items():
+            code = code.replace(name, ours)
+        assert code != block.code, block
+        program = tmp_path / "block.py"
+        program.write_text("\n" * (block.line - 1) + code)
+        result = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=False)
+        assert result.returncode == 0, f"{block}\n{result.stderr}"
+
+
+def with_text(text):
+    found = [block for block in BLOCKS if text in block.code]
+    assert found
+    return found
+
+
+def waiting(client):
+    with client:
+        return client.zcard("queue:{celery}")
+
+
+def test_the_example_with_a_socket_publishes(tmp_path):
+    path = tmp_path / "s"
+    with new_server({"unixsocket": str(path)}) as server:
+        run(with_text("unix://"), {"/run/valkey/valkey.sock": str(path)}, tmp_path)
+        assert waiting(server.client()) == 1
+
+
+def test_the_example_with_tls_publishes(tmp_path):
+    certificates = make_certificates(tmp_path)
+    with new_server() as server, tls_in_front_of(server.port, certificates) as port:
+        names = {"valkey.example:6379": f"localhost:{port}", "/etc/ssl/valkey-ca.pem": str(certificates / "ca.pem")}
+        run(with_text("redispluss://"), names, tmp_path)
+        assert waiting(server.client()) == 1
+
+
+def test_the_examples_with_sentinels_publish(sentinels, tmp_path):
+    place = f"127.0.0.1:{sentinels.sentinels[0].port}"
+    examples = with_text("sentinel1.example")
+    run(examples, {f"sentinel{number}.example:26379": place for number in (1, 2, 3)}, tmp_path)
+    assert waiting(sentinels.client()) == len(examples)
+
+
+def test_sentinels_may_speak_tls_and_the_master_not(sentinels, tmp_path):
+    certificates = make_certificates(tmp_path)
+    with tls_in_front_of(sentinels.sentinels[0].port, certificates) as port:
+        names = {
+            **{f"sentinel{number}.example:26379": f"localhost:{port}" for number in (1, 2, 3)},
+            '"password": "sentinel-secret"': f'"password": "sentinel-secret", "ssl_ca_certs": "{certificates}/ca.pem"',
+        }
+        run(with_text("sentinel1.example")[:1], names, tmp_path)
+
+
+def test_every_example_of_the_page_is_run():
+    run_elsewhere = [block for block in BLOCKS if "localhost:6379/0" in block.code]
+    assert len(run_elsewhere) + len(with_text("unix://") + with_text("redispluss://") + with_text("sentinel1.")) == len(BLOCKS)

@@ -1,0 +1,85 @@
+"""A publisher under load, and what became of its tasks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Self
+
+from kombu.exceptions import OperationalError
+
+from celery_redis_plus.errors import NotReplicated
+from tests.integration.sentinel.app import RAN
+
+if TYPE_CHECKING:
+    import redis
+    from celery import Celery
+
+
+class Load:
+    """Publishes numbers, one after the other, in a thread of its own; use it as a context manager."""
+
+    def __init__(self, app: Celery, *, pause_s: float = 0.002, first: int = 0) -> None:
+        self._app = app
+        self._pause_s = pause_s
+        self._first = first
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._publish)
+        #: Numbers of which the publisher was told that they are stored, and on as many replicas as it has asked for.
+        self.confirmed: list[int] = []
+        #: Numbers that are stored on too few replicas, and those of which nothing is known.
+        self.unreplicated: list[int] = []
+        self.unknown: list[int] = []
+        #: The longest time between two confirmed publishes.
+        self.longest_gap_s = 0.0
+        self.failure: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        self._thread.join(60)
+
+    def _publish(self) -> None:
+        number, last = self._first, time.monotonic()
+        try:
+            while not self._over.is_set():
+                number += 1
+                try:
+                    self._app.send_task("sentinel.note", (number,))
+                except NotReplicated:
+                    self.unreplicated.append(number)
+                except OperationalError:
+                    self.unknown.append(number)
+                else:
+                    self.confirmed.append(number)
+                    now = time.monotonic()
+                    self.longest_gap_s, last = max(self.longest_gap_s, now - last), now
+                time.sleep(self._pause_s)
+        except BaseException as error:  # noqa: BLE001 - the test shows it
+            self.failure = error
+
+
+class Ran:
+    """The tasks that ran, as they have noted it."""
+
+    def __init__(self, journal: redis.Redis) -> None:
+        self._journal = journal
+
+    def times(self) -> dict[int, float]:
+        """Return when each number ran first, on the wall clock, in seconds."""
+        found: dict[int, float] = {}
+        entries: Any = self._journal.lrange(RAN, 0, -1)
+        for entry in entries:
+            number, at = entry.decode().split()
+            found.setdefault(int(number), float(at))
+        return found
+
+    def repeated(self) -> Counter[int]:
+        """Return the numbers that ran more than once, and how often."""
+        entries: Any = self._journal.lrange(RAN, 0, -1)
+        counted = Counter(int(entry.split()[0]) for entry in entries)
+        return Counter({number: count for number, count in counted.items() if count > 1})

@@ -1,0 +1,96 @@
+"""A worker and a publisher under load, while the master is replaced."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+from kombu import pools
+
+from tests.integration.sentinel.app import BROKER_VARIABLE, JOURNAL_VARIABLE, OPTIONS_VARIABLE, make_app
+from tests.integration.sentinel.load import Load, Ran
+from tests.support.sentinels import MASTER_NAME
+from tests.support.waiting import wait_until
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after the promotion within which consumers work again.
+BACK_WITHIN_S = 5.0
+OPTIONS = {"master_name": MASTER_NAME, "wait_replicas": 1, "wait_replicas_timeout": 0.5, "visibility_timeout": 30}
+POOLS = {"solo": 1, "threads": 4, "prefork": 2}
+
+
+@pytest.fixture
+def ran(server, broker_url):
+    with server.client(1) as journal:
+        yield Ran(journal)
+
+
+@pytest.fixture
+def start(deployment, server, broker_url, start_worker):
+    """Start a worker, and return it with the app of the publisher."""
+    apps = []
+
+    def begin(pool, form="sentinels", **options):
+        options = {**OPTIONS, **options}
+        broker = deployment.url().partition("?")[0] if form == "sentinels" else deployment.kombu_urls()
+        with deployment.client() as client:
+            client.flushall()
+        env = {
+            BROKER_VARIABLE: broker,
+            OPTIONS_VARIABLE: repr(options),
+            JOURNAL_VARIABLE: server.url(1, "redis"),
+        }
+        worker = start_worker("tests.integration.sentinel.app", pool=pool, concurrency=POOLS[pool], env=env)
+        apps.append(make_app(broker, options))
+        return worker, apps[-1]
+
+    yield begin
+    for app in apps:
+        app.close()
+    pools.reset()
+
+
+def replace_master(deployment, way):
+    """Let another server become the master; return when it did, on the wall clock."""
+    if way == "command":
+        deployment.failover()
+    else:
+        deployment.wait_for_promotion(deployment.kill_master())
+    return time.time()
+
+
+def back_after(ran, promoted_at):
+    """Return how many seconds after a moment the first task ran, None where none did."""
+    return min((at - promoted_at for at in ran.times().values() if at > promoted_at), default=None)
+
+
+def check(load, ran, worker):
+    """See that nothing confirmed is lost."""
+    assert load.failure is None
+
+    def lost():
+        return set(load.confirmed) - set(ran.times())
+
+    wait_until(lambda: not lost(), 60, lambda: f"{len(lost())} of {len(load.confirmed)} lost\n{worker.tail()}", interval_s=0.1)
+    logger.info(
+        "confirmed %d, on too few replicas %d, unknown %d, repeated %d; longest pause of the publisher %.2f s",
+        len(load.confirmed), len(load.unreplicated), len(load.unknown), len(ran.repeated()), load.longest_gap_s,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_no_confirmed_message_is_lost_and_consumers_are_back(deployment, start, ran):
+    worker, app = start("threads", "kombu's list")
+    assert "/0?master_name=mymaster (master 127.0.0.1:" in worker.log()
+    with Load(app) as load:
+        for way in ("command", "kill -9"):
+            deployment.wait_until_whole()
+            more = len(load.confirmed)
+            wait_until(lambda: len(load.confirmed) > more + 50, 30, lambda: (load.failure, worker.tail()))  # noqa: B023 - called at once
+            promoted_at = replace_master(deployment, way)
+            back_s = wait_until(lambda: back_after(ran, promoted_at), 30, worker.tail, interval_s=0.1)  # noqa: B023 - as above
+            logger.info("consumers are back %.2f s after the promotion (%s)", back_s, way)
+            assert back_s < BACK_WITHIN_S, worker.tail()
+    check(load, ran, worker)

@@ -1,0 +1,169 @@
+"""Starts a master, its replicas and the Sentinels that watch them, on free ports of this machine."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.testing.server import HOST, EmbeddedServer
+from tests.support.servers import new_server, server_program
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    import redis
+
+MASTER_NAME = "mymaster"
+#: Milliseconds after which a Sentinel takes a silent master for down.
+DOWN_AFTER_MS = 500
+#: Milliseconds after which a failover that did not succeed may be tried again, twice.
+FAILOVER_TIMEOUT_MS = 3_000
+
+
+class Sentinel(EmbeddedServer):
+    """One Sentinel: the server's program with `--sentinel`, which keeps its state in its configuration file."""
+
+    def __init__(self, lines: Mapping[str, str]) -> None:
+        password = lines.get("requirepass")
+        super().__init__(config={"requirepass": password} if password else {}, binary=server_program())
+        self._lines = lines
+
+    def _launch(self, port: int) -> None:
+        path = self.directory / "sentinel.conf"
+        if not path.exists() or f"port {port}\n" not in path.read_text():
+            # The first start, or another port because this one was taken.
+            lines = {"port": str(port), "bind": HOST, "dir": str(self.directory), "protected-mode": "no", **self._lines}
+            path.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+        with (self.directory / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(self._binary), str(path), "--sentinel"],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+
+class Deployment:
+    """A master with replicas, and Sentinels. Each server may become the master."""
+
+    def __init__(self, servers: list[EmbeddedServer], sentinels: list[Sentinel]) -> None:
+        self.servers = servers
+        self.sentinels = sentinels
+
+    def url(self, db: int = 0, *, scheme: str = "redisplus", user: str = "", **query: Any) -> str:
+        """Return `redisplus+sentinel://h1:p1;h2:p2;h3:p3/db?master_name=…`."""
+        hosts = ";".join(f"{HOST}:{sentinel.port}" for sentinel in self.sentinels)
+        pairs = "&".join(f"{name}={value}" for name, value in {"master_name": MASTER_NAME, **query}.items())
+        return f"{scheme}+sentinel://{user}{hosts}/{db}?{pairs}"
+
+    def kombu_urls(self, db: int = 0) -> str:
+        """Return kombu's form: `sentinel://h1:p1/db;sentinel://h2:p2/db`."""
+        return ";".join(f"sentinel://{HOST}:{sentinel.port}/{db}" for sentinel in self.sentinels)
+
+    @property
+    def master(self) -> EmbeddedServer:
+        """The server that the first Sentinel that answers calls the master."""
+        port = self._named_port()
+        return next(server for server in self.servers if server.port == port)
+
+    def _named_port(self) -> int:
+        for sentinel in self.sentinels:
+            if sentinel.running:
+                with sentinel.client() as client:
+                    return int(client.sentinel_get_master_addr_by_name(MASTER_NAME)[1])
+        raise AssertionError("no Sentinel runs")
+
+    def client(self, db: int = 0) -> redis.Redis:
+        """Return a new client of the master; the caller closes it."""
+        return self.master.client(db)
+
+    def failover(self) -> EmbeddedServer:
+        """Let the Sentinels promote a replica, wait for that, and return the old master, which goes on for some seconds."""
+        before = self.master
+        with self.sentinels[0].client() as client:
+            client.execute_command("SENTINEL", "FAILOVER", MASTER_NAME)
+        self.wait_for_promotion(before)
+        return before
+
+    def kill_master(self) -> EmbeddedServer:
+        """End the master with SIGKILL and return it; `wait_for_promotion` waits for its successor."""
+        master = self.master
+        master.kill()
+        return master
+
+    def wait_for_promotion(self, before: EmbeddedServer, timeout_s: float = 30.0) -> EmbeddedServer:
+        """Return the master that has followed `before`, when it says so itself, and all Sentinels name it."""
+
+        def promoted() -> EmbeddedServer | None:
+            master = self.master
+            if master is before or not master.running:
+                return None
+            with master.client() as client:
+                return master if client.role()[0] == b"master" else None
+
+        return wait_until(promoted, timeout_s, lambda: self.sentinels[0].log()[-3000:], interval_s=0.02)
+
+    def wait_until_whole(self, timeout_s: float = 30.0) -> None:
+        """Return when a failover may come: all servers run, each replica is in step, and each Sentinel knows all of that.
+
+        What a Sentinel does ten seconds after a failover is done here at once: the old master becomes a replica.
+        """
+        master = self.master
+        for server in self.servers:
+            server.start()
+            if server is not master:
+                with server.client() as client:
+                    client.replicaof(HOST, master.port)
+        replicas, others = len(self.servers) - 1, len(self.sentinels) - 1
+
+        def is_whole() -> bool:
+            ports = set()
+            for sentinel in self.sentinels:
+                with sentinel.client() as client:
+                    state = client.sentinel_master(MASTER_NAME)
+                    down = [one for one in client.sentinel_slaves(MASTER_NAME) if one["is_sdown"] or one["is_disconnected"]]
+                ports.add(state["port"])
+                flags = state["flags"]
+                if down or (state["num-slaves"], state["num-other-sentinels"]) != (replicas, others) or flags != "master":
+                    return False
+            if len(ports) > 1:
+                return False
+            with self.client() as client:
+                links = [value for name, value in client.info("replication").items() if name.startswith("slave")]
+            return sum(link["state"] == "online" for link in links if isinstance(link, dict)) == replicas
+
+        wait_until(is_whole, timeout_s, lambda: self.sentinels[0].log()[-3000:], interval_s=0.05)
+
+
+@contextmanager
+def sentinel_deployment(
+    *,
+    replicas: int = 1,
+    sentinels: int = 3,
+    config: Mapping[str, str] | None = None,
+    sentinel_config: Mapping[str, str] | None = None,
+) -> Iterator[Deployment]:
+    """Start a master with replicas and Sentinels, and wait until they know each other.
+
+    Args:
+        replicas: how many.
+        sentinels: how many; more than a half of them decide.
+        config: directives of the servers. sentinel_config: lines of the Sentinels' files.
+    """
+    common = {"repl-diskless-sync-delay": "0", **(config or {})}
+    with ExitStack() as stack:
+        master = stack.enter_context(new_server(common))
+        following = {**common, "replicaof": f"{HOST} {master.port}"}
+        servers = [master, *(stack.enter_context(new_server(following)) for _ in range(replicas))]
+        lines = {
+            "sentinel monitor": f"{MASTER_NAME} {HOST} {master.port} {sentinels // 2 + 1}",
+            "sentinel down-after-milliseconds": f"{MASTER_NAME} {DOWN_AFTER_MS}",
+            "sentinel failover-timeout": f"{MASTER_NAME} {FAILOVER_TIMEOUT_MS}",
+            **(sentinel_config or {}),
+        }
+        watching = [stack.enter_context(Sentinel(lines)) for _ in range(sentinels)]
+        deployment = Deployment(servers, watching)
+        deployment.wait_until_whole()
+        yield deployment
