@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from celery_redis_plus.events import META_FIELDS as EVENTS_META_FIELDS
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.record_fields import FANOUT_COUNTERS, MESSAGE_FIELDS, QUEUE_FIELDS
+from celery_redis_plus.record_fields import CONSUMER_FIELDS, DELIVERY_FIELDS, FANOUT_FIELDS, MESSAGE_FIELDS, QUEUE_FIELDS
 
 _KEYS = Keys()
 _Q = _KEYS.queue("Q")
@@ -117,12 +117,7 @@ OF_A_QUEUE = (
         "The sets of messages that a purge or a delete has removed and that are not freed yet: number -> the same number.",
         FREED,
     ),
-    KeyDescription(
-        _Q.trash_set(b"NUMBER"),
-        "zset",
-        "One of these sets, renamed: tag -> former score.",
-        FREED,
-    ),
+    KeyDescription(_Q.trash_set(b"NUMBER"), "zset", "One of these sets, renamed: tag -> former score.", FREED),
     KeyDescription(
         _Q.message + b"TAG",
         "hash",
@@ -163,16 +158,7 @@ OF_A_QUEUE = (
         "hash",
         "The record of one consumer.",
         "Until the consumer leaves or is removed as dead; in a transient queue it has the queue's TTL.",
-        {
-            "since": "When it was registered, ms since the epoch.",
-            "heard": "Its last heartbeat, ms since the epoch.",
-            "priority": "`x-priority`.",
-            "tag": "Its consumer tag.",
-            "host": "Name of its host.",
-            "pid": "Its process id.",
-            "state": "`with_credit`, `notified` or `not interested`, as the consumer last reported.",
-            "probed": "1 while the server waits for its answer to a probe.",
-        },
+        CONSUMER_FIELDS,
     ),
     KeyDescription(
         _Q.probe_of("CONSUMER"),
@@ -222,10 +208,7 @@ OF_A_QUEUE = (
         "`x-deduplication-ttl`.",
     ),
     KeyDescription(
-        _Q.events,
-        "stream",
-        "Lifecycle events; [the columns](events.md#columns).",
-        "Until trimmed; it outlives the queue.",
+        _Q.events, "stream", "Lifecycle events; [the columns](events.md#columns).", "Until trimmed; it outlives the queue."
     ),
     KeyDescription(
         _Q.events_meta,
@@ -269,18 +252,7 @@ OF_AN_EXCHANGE = (
         "Broadcasts: `head` (number, producer.number, routing key) and `payload`.",
         "Trimmed to what a subscriber still needs, within `stream_maxlen` and `stream_max_age`; the key goes with the exchange.",
     ),
-    KeyDescription(
-        _F.meta,
-        "hash",
-        "Counters of a fanout exchange.",
-        WITH_EXCHANGE,
-        {
-            **FANOUT_COUNTERS,
-            "large": "Number of the last broadcast over 16 KB.",
-            "largest": "Bytes of the largest one.",
-            "trimmed": "When the stream was trimmed last, ms since the epoch.",
-        },
-    ),
+    KeyDescription(_F.meta, "hash", "Counters of a fanout exchange.", WITH_EXCHANGE, FANOUT_FIELDS),
     KeyDescription(_F.subscribers, "zset", "Live subscribers: id -> when it is overdue, ms since the epoch.", WITH_EXCHANGE),
     KeyDescription(_F.cursors, "zset", "Subscriber -> number of the last broadcast that it has processed.", WITH_EXCHANGE),
     KeyDescription(
@@ -331,13 +303,7 @@ OF_THE_DATABASE = (
         "Queues that are swept by any process, because their messages may be due while they have no consumer.",
         "As long as it has members.",
     ),
-    KeyDescription(
-        _KEYS.sweep_wakeup,
-        "zset",
-        "Wake-up: a new member of that set.",
-        "Seconds.",
-        plain_writers=TAKEN_BY_THREAD,
-    ),
+    KeyDescription(_KEYS.sweep_wakeup, "zset", "Wake-up: a new member of that set.", "Seconds.", plain_writers=TAKEN_BY_THREAD),
     KeyDescription(
         _PROCESSES,
         "hash",
@@ -367,22 +333,7 @@ OF_THE_DATABASE = (
         plain_writers="the publisher of a tracked delivery; the process that resolves it",
     ),
     KeyDescription(
-        _TRACK,
-        "hash",
-        "One tracked delivery.",
-        "The ack timeout, and then as long as its state is kept.",
-        {
-            "began": "ms since the epoch.",
-            "deadline": "ms since the epoch.",
-            "resolved": "When its last recipient gave its final answer, ms since the epoch.",
-            "about": "Description (JSON).",
-            "open": "How many recipients have not given their final answer.",
-            "payload": "The payload, for dead letters of recipients that have no queue.",
-            "to:NAME": "A recipient's answer: `pending`, or an outcome as `lua/track_report.lua` lists them.",
-            "tag:NAME": "Tag of a recipient's message.",
-            "asker": "The process that resolves the overdue recipients.",
-            "asked": "Until when it does so alone, ms since the epoch.",
-        },
+        _TRACK, "hash", "One tracked delivery.", "The ack timeout, and then as long as its state is kept.", DELIVERY_FIELDS
     ),
     KeyDescription(_TRACK_EVENTS, "stream", "The answers in their order: `recipient`, `outcome`.", "As the delivery."),
     KeyDescription(
@@ -412,17 +363,10 @@ OF_THE_DATABASE = (
         "Two days after the last one.",
     ),
     KeyDescription(
-        _EXPIRED_BYTES,
-        "zset",
-        "Bytes of each copy: tag -> bytes; and '' -> the total.",
-        "Two days after the last one.",
+        _EXPIRED_BYTES, "zset", "Bytes of each copy: tag -> bytes; and '' -> the total.", "Two days after the last one."
     ),
     KeyDescription(
-        _EXPIRED_WAKEUP,
-        "zset",
-        "Wake-up: a new expired task.",
-        "Two days, or until it is taken.",
-        plain_writers=TAKEN_BY_THREAD,
+        _EXPIRED_WAKEUP, "zset", "Wake-up: a new expired task.", "Two days, or until it is taken.", plain_writers=TAKEN_BY_THREAD
     ),
 )
 

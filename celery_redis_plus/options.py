@@ -379,7 +379,7 @@ class Options:
 
         Numbers and booleans may be text ("300", "true"). A None means "not set" where it has no meaning of
         its own. Passed over are the names that kombu itself writes into the same dict (retry policies), and
-        those that mean nothing here (see `foreign_options`).
+        those that mean nothing here (see `kombu_options`).
 
         Raises:
             OptionError: an option is unknown (the message has the nearest name), of the wrong type or out of
@@ -405,22 +405,9 @@ class Options:
         return name in self.explicit
 
 
-@dataclass(frozen=True, slots=True)
-class OptionRow:
-    """One line of the options' table in the documentation."""
-
-    name: str
-    type: str
-    default: str
-    unit: str
-    allowed: str
-    doc: str
-
-
-def table() -> Iterator[OptionRow]:
-    """Yield every option in the order of declaration, for the documentation."""
+def table() -> Iterator[tuple[str, str, str, str, str, str]]:
+    """Yield (name, type, default, unit, allowed values, text) of every option, for the documentation."""
     for option in fields(Options):
         if option.name != "explicit":
             meta = option.metadata
-            default = repr(option.default)
-            yield OptionRow(option.name, meta["type"], default, meta["unit"], meta["allowed"], meta["doc"])
+            yield option.name, meta["type"], repr(option.default), meta["unit"], meta["allowed"], meta["doc"]

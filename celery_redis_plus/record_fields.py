@@ -1,4 +1,4 @@
-"""The fields of a message's hash and of a queue's record, with their meaning and unit, and which of them are counters."""
+"""The fields of messages, queues and other records, with their meaning and unit, and which of them are counters."""
 
 from __future__ import annotations
 
@@ -119,4 +119,38 @@ QUEUE_FIELDS = {
     "damaged_logged": "`damaged` at its last line in the log.",
     "unrevoked_logged": "`unrevoked` at its last line in the log.",
     **COUNTERS,
+}
+
+#: Fields of `consumer:{Q}:CONSUMER`.
+CONSUMER_FIELDS = {
+    "since": "When it was registered, ms since the epoch.",
+    "heard": "Its last heartbeat, ms since the epoch.",
+    "priority": "`x-priority`.",
+    "tag": "Its consumer tag.",
+    "host": "Name of its host.",
+    "pid": "Its process id.",
+    "state": "`with_credit`, `notified` or `not interested`, as the consumer last reported.",
+    "probed": "1 while the server waits for its answer to a probe.",
+}
+
+#: Fields of `fanout:{/0.X}`.
+FANOUT_FIELDS = {
+    **FANOUT_COUNTERS,
+    "large": "Number of the last broadcast over 16 KB.",
+    "largest": "Bytes of the largest one.",
+    "trimmed": "When the stream was trimmed last, ms since the epoch.",
+}
+
+#: Fields of `track:{ID}`.
+DELIVERY_FIELDS = {
+    "began": "ms since the epoch.",
+    "deadline": "ms since the epoch.",
+    "resolved": "When its last recipient gave its final answer, ms since the epoch.",
+    "about": "Description (JSON).",
+    "open": "How many recipients have not given their final answer.",
+    "payload": "The payload, for dead letters of recipients that have no queue.",
+    "to:NAME": "A recipient's answer: `pending`, or an outcome as `lua/track_report.lua` lists them.",
+    "tag:NAME": "Tag of a recipient's message.",
+    "asker": "The process that resolves the overdue recipients.",
+    "asked": "Until when it does so alone, ms since the epoch.",
 }

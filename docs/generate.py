@@ -62,7 +62,7 @@ COLUMN_TYPES = {
 
 def options_page() -> str:
     """Return the page of all transport options."""
-    rows = ((f"`{row.name}`", row.type, f"`{row.default}`", row.unit, row.allowed, row.doc) for row in options.table())
+    rows = ((f"`{name}`", kind, f"`{default}`", *rest) for name, kind, default, *rest in options.table())
     return OPTIONS_INTRO + "".join(table_row(*row) for row in rows)
 
 

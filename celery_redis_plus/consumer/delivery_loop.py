@@ -50,6 +50,10 @@ class DeliveryLoop:
         self._in_tick = False
         forks.on_fork_in_child(self)
 
+    def server_of(self, connection: BrokerConnection) -> ServerConsumer:
+        """Return the consuming side of the server of `connection`."""
+        return next(server for server in self.servers if server.connection is connection)
+
     def forked(self) -> None:
         """Leave the loop, and all that was claimed, to the parent, in a child."""
         self._hub.forked()

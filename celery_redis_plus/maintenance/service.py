@@ -75,6 +75,8 @@ FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 1.0
 TIMER_WAIT_S = 30.0
 #: Seconds without consumers after which the thread ends; a new consumer starts it again.
 IDLE_END_S = 10.0
+#: Most seconds that the thread sleeps when nothing is due.
+MAX_IDLE_S = 30.0
 
 
 class MaintenanceService:
@@ -102,8 +104,7 @@ class MaintenanceService:
         self.watched.on_change = self._waker.wake
         commands = CommandConnection(connector, "maintenance", timeout=options.socket_timeout, learns_id=True)
         self._commands = commands
-        timers = BlockingConnection(connector, "timers", timeout=options.socket_timeout, learns_id=True)
-        self._wakeup_connection = timers
+        self._wakeup_connection = BlockingConnection(connector, "timers", timeout=options.socket_timeout, learns_id=True)
         self._timers = WakeupWaiter(
             self._wakeup_connection, commands, wake=keys.client_wakeup(self.name), polling_interval_s=TIMER_WAIT_S
         )
@@ -117,13 +118,9 @@ class MaintenanceService:
             visibility_timeout_s=options.visibility_timeout,
         )
         self._queues = queues = Queues(
-            commands,
-            keys,
-            transient_ttl_s=options.transient_queue_ttl,
-            owner_timeout_s=options.consumer_heartbeat_timeout,
-            event_log=EventLogSettings.of(options),
-            knowledge=self.knowledge,
-        )
+            commands, keys, transient_ttl_s=options.transient_queue_ttl, owner_timeout_s=options.consumer_heartbeat_timeout,
+            event_log=EventLogSettings.of(options), knowledge=self.knowledge,
+        )  # fmt: skip
         bindings = Bindings(commands, keys, self.knowledge)
         forwarder = DeadLetterForwarder(DeadLetters(commands, keys), queues, bindings)
         limits = SweepLimits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
@@ -146,7 +143,7 @@ class MaintenanceService:
         self._janitor.on_unbound = self._subscriber_heartbeats.forget
         #: Which connections this process has.
         self.presence = Presence(
-            (commands, timers),
+            (commands, self._wakeup_connection),
             self.watched,
             self.unacked_messages,
             grace_s=options.connection_lost_grace,
@@ -340,7 +337,7 @@ class MaintenanceService:
         self.watched.redeclared(queue, self._queues.ttl_ms(record.arguments))
 
     def _swept(self) -> dict[str, None]:
-        """The queues that this process sweeps: those it consumes, and those that have to be swept by anybody."""
+        """Return the queues that this process sweeps: those that it consumes, and those that no process consumes."""
         return dict.fromkeys([queue.name for queue in self.watched.all()] + self._unconsumed_queues.queues)
 
     def _rest(self) -> None:
@@ -385,14 +382,11 @@ class MaintenanceService:
         self._commands.abort()
         self._wakeup_connection.abort()
         self._timers.reset()
-        self._lease_heartbeats.run_soon()
-        self._sweeper.run_soon()
-        self.consumer_heartbeats.run_soon()
-        self._janitor.run_soon()
-        self._unconsumed_queues.run_soon()
-        self._expired_task_revocation.run_soon()
-        self._topology_recovery.run_soon()
-        self._subscriber_heartbeats.run_soon()
+        for task in (
+            self._lease_heartbeats, self._sweeper, self.consumer_heartbeats, self._janitor, self._unconsumed_queues,
+            self._expired_task_revocation, self._topology_recovery, self._subscriber_heartbeats,
+        ):  # fmt: skip
+            task.run_soon()
 
     def _note_reachable(self) -> None:
         if not self._reachable:
@@ -405,7 +399,3 @@ class MaintenanceService:
         while not self._stopping and (left := deadline - time.monotonic()) > 0:
             wait_readable([self._waker.fileno()], left)
             self._waker.clear()
-
-
-#: Most seconds that the thread sleeps when nothing is due.
-MAX_IDLE_S = 30.0

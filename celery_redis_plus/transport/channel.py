@@ -18,6 +18,7 @@ from celery_redis_plus.consumer.channel_consumers import ChannelConsumers
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS, amqp_method, channel_error
 from celery_redis_plus.transport.arguments import consumer_priority
+from celery_redis_plus.transport.compat import SocketOwner
 from celery_redis_plus.transport.declarations import ExchangeOperations, QueueOperations
 from celery_redis_plus.transport.kombu_message import Message as DeliveredMessage
 from celery_redis_plus.transport.kombu_message import broadcast_payload, payload_of
@@ -30,21 +31,9 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber, SubscriberDeath
     from celery_redis_plus.broker.queues.counters import Counters
     from celery_redis_plus.broker.queues.queues import Sizes
-    from celery_redis_plus.connection.persistent_connection import PersistentConnection
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
     from celery_redis_plus.consumer.queue_consumers import Payload
     from celery_redis_plus.transport.transport import Transport
-
-
-class _Socket:
-    """Celery finds the sockets that it bounds at shutdown by `channel.client.connection._sock` (`celery/utils/threads.py`)."""
-
-    def __init__(self, commands: PersistentConnection) -> None:
-        self._commands = commands
-
-    @property
-    def connection(self) -> Any:
-        return self._commands.connection
 
 
 class Channel(virtual.Channel):
@@ -64,11 +53,10 @@ class Channel(virtual.Channel):
         super().__init__(connection, **kwargs)
         # kombu's virtual channel encodes bodies to text; ours are bytes all the way.
         self.body_encoding = None
-        self.client = _Socket(session.commands)
-        self.subclient = _Socket(session.wakeup_connection)
-        self._consumed = ChannelConsumers(
-            self.delivery_loop.servers[0], self.qos, decode=payload_of, decode_broadcast=broadcast_payload
-        )
+        self.client = SocketOwner(session.commands)
+        self.subclient = SocketOwner(session.wakeup_connection)
+        server = self.delivery_loop.server_of(session)
+        self._consumed = ChannelConsumers(server, self.qos, decode=payload_of, decode_broadcast=broadcast_payload)
         self.queue_consumers, self.fanout_consumer = self._consumed.queues, self._consumed.fanout
         self._publisher = ExchangePublisher(session)
         self._exchanges = ExchangeOperations(session)

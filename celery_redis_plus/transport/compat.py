@@ -6,9 +6,12 @@ switches off what needs the name, with one warning. Nothing here imports kombu a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.internals import Internal
+
+if TYPE_CHECKING:
+    from celery_redis_plus.connection.persistent_connection import PersistentConnection
 
 #: The dict of URL schemes and transports, in the module `kombu.transport`.
 TRANSPORT_ALIASES = Internal(
@@ -52,3 +55,16 @@ def batch_publish_error(text: str) -> Exception:
 
     kind: type[Exception] = getattr(exceptions, "BatchPublishError", exceptions.OperationalError)
     return kind(text)
+
+
+class SocketOwner:
+    """Celery finds the sockets that it bounds at shutdown by `channel.client.connection._sock` (`celery/utils/threads.py`)."""
+
+    def __init__(self, commands: PersistentConnection) -> None:
+        """Show the socket of `commands`."""
+        self._commands = commands
+
+    @property
+    def connection(self) -> Any:
+        """redis-py's connection, which has the socket."""
+        return self._commands.connection

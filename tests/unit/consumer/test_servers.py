@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import kombu
 import pytest
 
@@ -19,10 +17,9 @@ class TwoServers:
         self.connections = [InMemoryConnection(), InMemoryConnection()]
         self.loop = DeliveryLoop(self.connections, HUB_READY.of)
         self.channels, self.messages = [], []
-        for connection, server in zip(self.connections, self.loop.servers, strict=True):
+        for connection in self.connections:
             transport = kombu.Connection("redisplus://").transport
-            transport.session = connection
-            transport.delivery_loop = SimpleNamespace(servers=[server], may_batch_ack=self.loop.may_batch_ack)
+            transport.session, transport.delivery_loop = connection, self.loop
             channel = Channel(transport)
             channel.basic_qos(prefetch_count=1)
             channel.basic_consume("q", callback=self.messages.append, consumer_tag="q")
