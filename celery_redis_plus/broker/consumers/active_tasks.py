@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
+from celery_redis_plus.broker.consumers.unacked import UnackedMessage
+
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import Unacked
 
@@ -28,5 +30,14 @@ class ActiveTasks(Protocol):
 
 
 def inactive(delivered: Iterable[Unacked], active_tasks: ActiveTasks) -> list[Unacked]:
-    """Return those of the unsettled deliveries that the application does not work on, of a consumer that ends."""
-    return [unacked for unacked in delivered if (message := unacked.alive) is None or not active_tasks.is_active(message, 0.0)]
+    """Return those of the unsettled deliveries that the application does not work on, of a consumer that ends.
+
+    What has begun and is inactive has ended just now, and will be settled: Celery forgets a task before it acks its message. If
+    nobody settles it, it goes back when the process ends.
+    """
+    return [unacked for unacked in delivered if not _is_in_work(unacked, active_tasks)]
+
+
+def _is_in_work(unacked: Unacked, active_tasks: ActiveTasks) -> bool:
+    message, begun = unacked.alive, isinstance(unacked, UnackedMessage) and unacked.started
+    return message is not None and (begun or bool(active_tasks.is_active(message, 0.0)))

@@ -1,3 +1,4 @@
+import weakref
 from types import MethodType, SimpleNamespace
 
 import pytest
@@ -6,6 +7,7 @@ from celery.concurrency.base import BasePool
 from celery.worker import state
 
 from celery_redis_plus import clock
+from celery_redis_plus.broker.consumers.active_tasks import inactive
 from celery_redis_plus.broker.consumers.unacked import Settlement, UnackedMessage
 from celery_redis_plus.integration.active_tasks import RunningTasks, note_given
 from celery_redis_plus.transport.kombu_message import Message
@@ -189,3 +191,22 @@ def test_worker_that_shuts_down_or_is_gone_stops(make_consumer):
     orphan = RunningTasks(Consumer())
     assert orphan.is_stopping()
     assert orphan.is_active(make_message(), 0.0) is False
+
+
+def test_task_that_has_ended_just_now_is_not_given_back_by_a_worker_that_stops(make_consumer):
+    """Celery forgets a task before it acks its message; in a thread, others may run in between."""
+    active_tasks = RunningTasks(make_consumer())
+
+    def unacked(tag, message):
+        record = UnackedMessage(tag, "q", 1, "session")
+        record.message = weakref.ref(message)
+        message._unacked = record  # noqa: SLF001 - as the channel makes it
+        return record
+
+    ended, waiting = make_message("1"), make_message("2")
+    delivered = [unacked("ended", ended), unacked("waiting", waiting)]
+    ended.begin()
+
+    assert [one.tag for one in inactive(delivered, active_tasks)] == ["waiting"]
+    del ended
+    assert [one.tag for one in inactive(delivered, active_tasks)] == ["ended", "waiting"]
