@@ -13,17 +13,26 @@ from typing import Any
 from celery import Celery, Task, shared_task
 from celery.exceptions import Reject
 from celery.worker.control import inspect_command
+from kombu import Queue
 
 from celery_redis_plus import configure_app
+from celery_redis_plus.maintenance.runner import TaskRunner
+from tests.chaos.canary import start_canary
 from tests.chaos.ledger import Pen
 from tests.support.judge.recorder import install
 
 BROKER_VARIABLE = "CRP_TEST_BROKER"
 CONFIG_VARIABLE = "CRP_CHAOS_CONFIG"
+#: A folder: while it has a file with the id of a worker, the maintenance thread of that does nothing.
+STALLS_VARIABLE = "CRP_CHAOS_STALLS"
+#: Seconds without an answer of the server after which a worker of a storm may have lost its leases (5 s) by no fault of a thread.
+HOLE_S = 3.0
 #: Names are not resolved until the file that this names is there.
 DNS_VARIABLE = "CRP_CHAOS_DNS"
 #: Longest time for which a task waits for a test, in seconds.
 PATIENCE_S = 120.0
+#: Seconds for which a task holds its message, if nothing happens.
+HELD_S = 3600.0
 
 pen = Pen()
 
@@ -44,6 +53,16 @@ def until(self: Task, name: str, path: str) -> None:
     redelivered = bool(self.request.delivery_info.get("redelivered"))
     pen.write("start", name, redelivered=redelivered)
     _wait_for(path)
+    pen.write("end", name, redelivered=redelivered)
+
+
+@shared_task(name="chaos.held", bind=True)
+def held(self: Task, name: str) -> None:
+    """Note the start, and wait for the worker's death; when redelivered, note the end at once."""
+    redelivered = bool(self.request.delivery_info.get("redelivered"))
+    pen.write("start", name, redelivered=redelivered)
+    if not redelivered:
+        time.sleep(HELD_S)
     pen.write("end", name, redelivered=redelivered)
 
 
@@ -91,7 +110,10 @@ def _target(descriptor: Path) -> str:
 
 
 def make_app(broker: str, **config: Any) -> Celery:
-    """Return an app on `broker`; close it with `app.close()`."""
+    """Return an app on `broker`; close it with `app.close()`. `queues`: name -> arguments of the queues that it knows."""
+    queues = config.pop("queues", None)
+    if queues is not None:
+        config["task_queues"] = [Queue(name, durable=True, queue_arguments=arguments) for name, arguments in queues.items()]
     app = Celery("chaos", broker=broker, set_as_current=False)
     app.conf.update(
         task_ignore_result=True,
@@ -115,11 +137,25 @@ def _lose_the_resolver(until: str) -> None:
     socket.getaddrinfo = getaddrinfo
 
 
+def _stall_maintenance(folder: str) -> None:
+    run = TaskRunner.run
+
+    def run_unless_stalled(runner: TaskRunner) -> None:
+        while Path(folder, str(os.getpid())).exists():
+            time.sleep(0.01)
+        run(runner)
+
+    TaskRunner.run = run_unless_stalled  # type: ignore[method-assign]
+
+
 def _app_of_worker() -> Celery | None:
     broker = os.environ.get(BROKER_VARIABLE)
     if not broker:
         return None
     install()
+    if STALLS_VARIABLE in os.environ:
+        _stall_maintenance(os.environ[STALLS_VARIABLE])
+        start_canary(broker.replace("redisplus://", "redis://", 1), HOLE_S)
     if DNS_VARIABLE in os.environ:
         _lose_the_resolver(os.environ[DNS_VARIABLE])
     return make_app(broker, **ast.literal_eval(os.environ.get(CONFIG_VARIABLE, "{}")))

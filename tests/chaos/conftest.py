@@ -9,6 +9,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ import pytest
 
 from tests.chaos.app import CONFIG_VARIABLE, make_app
 from tests.chaos.ledger import VARIABLE, Ledger
+from tests.chaos.tally import Tally
 from tests.support.judge import recorder
 from tests.support.judge.judging import assert_kept
 from tests.support.judge.records import History
 from tests.support.judge.rules import Rules
 from tests.support.workers import Worker
 
+TALLY = pytest.StashKey[Tally]()
 LINES = pytest.StashKey[list[str]]()
 FULL_TIMEOUT_S = 3600
 STORM = "test_storm.py"
@@ -30,11 +33,16 @@ STORM = "test_storm.py"
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos-full", action="store_true", help="run the chaos tests with their full counts")
     parser.addoption("--seed", type=int, metavar="N", help="repeat the storm's faults and choices of the run with this seed")
+    parser.addoption("--faults", type=int, default=0, metavar="N", help="run only the storm, with so many faults in each pool")
+    parser.addoption("--rounds", type=int, default=25, metavar="N", help="kill so many workers in each test of deaths")
+    parser.addoption("--scale", type=float, default=1.0, metavar="X", help="part of the full counts of false alarms")
     parser.addoption("--seconds", type=float, default=0, metavar="N", help="run only the storm, for about so long")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[LINES] = []
+    config.stash[TALLY] = Tally()
+    config.addinivalue_line("markers", "long_storm: runs only with --chaos-full or --faults")
     config.addinivalue_line("markers", "full_only: runs only with --chaos-full")
     config.addinivalue_line("markers", "judged(acks, strict): how strictly the run is judged, see tests/support/judge/rules.py")
 
@@ -43,14 +51,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.chaos)
-            if config.getoption("--chaos-full") or config.getoption("--seconds"):
+            if config.getoption("--chaos-full") or config.getoption("--seconds") or config.getoption("--faults"):
                 item.add_marker(pytest.mark.timeout(FULL_TIMEOUT_S))
-    if config.getoption("--seconds"):
+    if config.getoption("--seconds") or config.getoption("--faults"):
         others = [item for item in items if item.path.name != STORM]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
     if not config.getoption("--chaos-full"):
-        long = [item for item in items if item.get_closest_marker("full_only")]
+        unwanted = ["full_only", *([] if config.getoption("--faults") else ["long_storm"])]
+        long = [item for item in items if any(map(item.get_closest_marker, unwanted))]
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
 
@@ -60,6 +69,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("chaos figures")
         for line in config.stash[LINES]:
             terminalreporter.write_line(line)
+    for line in config.stash[TALLY].table():
+        terminalreporter.write_line(line)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -92,10 +103,26 @@ def full(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--chaos-full"))
 
 
+@dataclass(frozen=True)
+class StormLength:
+    """How long a storm lasts: so many faults in each pool, so many seconds in all, or, with neither, by counts."""
+
+    faults: int
+    seconds: float
+    full: bool
+
+
 @pytest.fixture
-def seconds(request: pytest.FixtureRequest) -> float:
-    """How long the storm shall last, over all its tests; 0 is a matter of counts."""
-    return float(request.config.getoption("--seconds"))
+def storm_length(request: pytest.FixtureRequest) -> StormLength:
+    """How long the storm shall last."""
+    option = request.config.getoption
+    return StormLength(option("--faults"), option("--seconds"), option("--chaos-full"))
+
+
+@pytest.fixture
+def tally(request: pytest.FixtureRequest) -> Tally:
+    """What the kinds of faults have done, over all storms of the run."""
+    return request.config.stash[TALLY]
 
 
 @pytest.fixture

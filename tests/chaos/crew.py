@@ -15,6 +15,7 @@ from tests.support.judge.executions import Life
 from tests.support.judge.recorder import note
 
 if TYPE_CHECKING:
+    from tests.chaos.servers import SetClock
     from tests.support.proxy import Proxy
     from tests.support.workers import Worker
 
@@ -28,8 +29,10 @@ class Member:
     A worker may end only when `kill` or `stop` asks for it: any other end is a defect, even one with status 0.
     """
 
-    def __init__(self, worker: Worker, proxy: Proxy, lives: list[Life]) -> None:
+    def __init__(self, worker: Worker, proxy: Proxy, lives: list[Life], clock: SetClock | None = None) -> None:
         self.worker = worker
+        #: None: it cannot be set.
+        self.clock = clock
         self.proxy = proxy
         self.lock = threading.Lock()
         self._lives = lives
@@ -44,11 +47,14 @@ class Member:
         self._lives.append(Life(self.worker.name, self.worker.pid))
         self._must_run = True
 
-    def kill(self) -> None:
-        """Kill it. Raises AssertionError where it had ended by itself."""
+    def kill(self, *, parent_only: bool = False) -> None:
+        """Kill it, with or without its children. Raises AssertionError where it had ended by itself."""
         self._about_to_end()
         self.life.killed_at = time.monotonic()
-        self.worker.kill()
+        if parent_only:
+            self.worker.kill_parent_only()
+        else:
+            self.worker.kill()
 
     def stop(self) -> int:
         """Stop it warmly, and return its status. Raises AssertionError where it had ended by itself."""
@@ -89,9 +95,18 @@ class Member:
 class Crew:
     """All workers."""
 
-    def __init__(self, make: Callable[[str], Worker], proxies: Sequence[Proxy]) -> None:
+    def __init__(
+        self,
+        make: Callable[[str, SetClock | None], Worker],
+        proxies: Sequence[Proxy],
+        clocks: Sequence[SetClock | None] | None = None,
+    ) -> None:
+        """Prepare a worker, `make(url, clock)`, behind each proxy."""
         self.lives: list[Life] = []
-        self.members = [Member(make(proxy.url()), proxy, self.lives) for proxy in proxies]
+        clocks = clocks or [None] * len(proxies)
+        self.members = [
+            Member(make(proxy.url(), clock), proxy, self.lives, clock) for proxy, clock in zip(proxies, clocks, strict=True)
+        ]
 
     def start(self) -> None:
         """Start all, and wait for none."""

@@ -6,13 +6,24 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
+
+from celery_redis_plus.errors import NotReplicated
 
 #: Of the task's arguments: how long it takes, in seconds.
 Lengths = Callable[[random.Random], float]
 RETRY = {"max_retries": 10_000, "interval_start": 0.02, "interval_step": 0.05, "interval_max": 0.2}
 #: Seconds that a publisher waits when there is enough to do.
 PAUSE_S = 0.01
+
+
+class Confirmed(NamedTuple):
+    """A task: its name, when its publish began and was confirmed (ticks), and whether a replica has it."""
+
+    name: str
+    began_at: float
+    confirmed_at: float
+    replicated: bool
 
 
 class Publisher(threading.Thread):
@@ -26,6 +37,7 @@ class Publisher(threading.Thread):
         enough: tells that there is enough to do for now.
         delayed: which part of the tasks has a countdown of up to three seconds.
         pause_s: after each task.
+        replicating: returns an app that waits for a replica, when it shall be used.
     """
 
     def __init__(
@@ -38,21 +50,24 @@ class Publisher(threading.Thread):
         enough: Callable[[], bool] = lambda: False,
         delayed: float = 0.0,
         pause_s: float = 0.0,
+        replicating: Callable[[], Any] = lambda: None,
     ) -> None:
         super().__init__(name=f"publisher-{prefix}", daemon=True)
         self.app = app
         self.sent = 0
+        #: The tasks that were confirmed.
+        self.confirmed: list[Confirmed] = []
         #: A task is being published, or is about to be.
         self.busy = False
         self.error: Exception | None = None
         self.stopping = threading.Event()
         self._prefix, self._length, self._most, self._enough, self._delayed = prefix, length, most, enough, delayed
-        self._pause_s = pause_s
+        self._pause_s, self._replicating = pause_s, replicating
         self._random = random.Random(prefix)
 
     def names(self) -> list[str]:
         """Return the names of the tasks that were confirmed."""
-        return [f"{self._prefix}{number}" for number in range(self.sent)]
+        return [one.name for one in self.confirmed]
 
     def run(self) -> None:
         try:
@@ -69,8 +84,17 @@ class Publisher(threading.Thread):
 
     def _send(self) -> None:
         options = {"countdown": self._random.uniform(0.05, 3)} if self._random.random() < self._delayed else {}
-        arguments = [f"{self._prefix}{self.sent}", self._length(self._random)]
-        self.app.send_task("chaos.run", arguments, retry=True, retry_policy=RETRY, **options)
+        name = f"{self._prefix}{self.sent}"
+        began_at, replicating = time.monotonic(), self._replicating()
+        try:
+            (replicating or self.app).send_task(
+                "chaos.run", [name, self._length(self._random)], retry=True, retry_policy=RETRY, **options
+            )
+        except NotReplicated:
+            # It is stored, and may be lost.
+            pass
+        else:
+            self.confirmed.append(Confirmed(name, began_at, time.monotonic(), replicating is not None))
         self.sent += 1
 
     def finish(self, timeout_s: float = 60.0) -> None:

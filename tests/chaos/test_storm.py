@@ -1,19 +1,28 @@
 """The long run: workers, server and network fail at random while tasks run; nothing is lost, and every repeat has its reason.
 
-`tox -e chaos -- --seconds 600` spends so long on it, `--chaos-full` has the counts of docs/design/0008-chaos.md.
+`tox -e chaos -- --faults 200` lets so many faults strike each pool, `--seconds 600` spends so long on the storm, and
+`--chaos-full` has counts for each kind. The table at the end is that of docs/design/0008-chaos.md.
 """
 
+import os
 import random
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from tests.chaos.app import STALLS_VARIABLE
 from tests.chaos.crew import Crew
+from tests.chaos.faults.kinds import PARTITIONS, draw, kinds_of
 from tests.chaos.publishers import Publisher
+from tests.chaos.servers import set_clock, stormy_server
 from tests.chaos.state import check_invariants, empty, leftovers, places, remaining
-from tests.chaos.storm import PARTITIONS, Storm
-from tests.support.judge.executions import Judgement, Verdict, count
+from tests.chaos.storm import Storm
+from tests.support.judge import recorder
+from tests.support.judge.executions import Verdict, count, repeats_of
+from tests.support.judge.records import History
+from tests.support.judge.rules import Rules
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
@@ -23,42 +32,24 @@ WORKERS = 3
 CONCURRENCY = 2
 PREFETCH = CONCURRENCY * 4
 POOLS = ["solo", "threads", "prefork"]
+GREENLETS = [pytest.param(pool, marks=pytest.mark.long_storm) for pool in ("gevent", "eventlet")]
 OPTIONS = {"visibility_timeout": VISIBILITY_TIMEOUT_S, "socket_timeout": 2, "socket_connect_timeout": 2}
-#: fault -> how often it strikes each pool in the short form, and in the full one; the latter is its weight in a run by the clock.
-FAULTS = {
-    "kill_worker": (4, 102),
-    "kill_server": (2, 12),
-    "restart_server": (1, 6),
-    "kill_client": (4, 30),
-    "pause_clients": (1, 6),
-    "freeze_server": (1, 6),
-    "flush_scripts": (1, 6),
-    "fill_memory": (1, 6),
-    "freeze_worker": (1, 8),
-    "stop_worker": (1, 8),
-    "cut_off": (1, 4),
-    "blackhole": (1, 6),
-    "reset": (2, 6),
-    "refuse": (1, 4),
-    "slow": (1, 3),
-    "delay": (1, 3),
-    "lose_replies": (2, 8),
-    "cut_bytes": (2, 8),
-}
+#: Seconds under which a run by the clock strikes with the faults of the short form only.
+SHORT_S = 60
 SHORT_TASKS, FULL_TASKS = 1_500, 34_000
 #: Seconds between two faults, on the average: where there are many, workers need some time to work at all.
 REST_S, FULL_REST_S = 0.3, 1.2
-#: Seconds until what is left has run, after the last fault.
-PATIENCE_S = 120
+#: Seconds within which one more task ends, after the last fault.
+PATIENCE_S = 60
 #: Tasks that are published and have not ended, at most.
 BACKLOG = 1_000
 #: Repeats of tasks that had ended, for each kill of a worker (docs/design/0008-chaos.md).
-ENDED_REPEATS = {"solo": 0.1, "threads": 0.1, "prefork": 0.4}
+ENDED_REPEATS = {"solo": 0.1, "threads": 0.1, "prefork": 0.4, "gevent": 0.1, "eventlet": 0.1}
 #: In a short run a few are no proof of a rate.
 ENDED_REPEATS_AT_LEAST = 10
 
 
-def length(chooser):
+def task_length(chooser):
     """Most tasks are short; some outlive any outage, and a few the visibility timeout."""
     part = chooser.random()
     if part < 0.95:
@@ -70,16 +61,21 @@ def length(chooser):
     return VISIBILITY_TIMEOUT_S * 1.3
 
 
-def schedule(full, seconds, chooser):
-    """Yield the faults of a run."""
-    if seconds:
-        until = time.monotonic() + seconds / len(POOLS)
+def schedule(pool, length, chooser, done):
+    """Yield the faults of a run; `done` counts those that have struck."""
+    if length.faults:
+        # Not all of them find a worker that has no other fault.
+        while done.total() < length.faults:
+            yield from draw(pool, 1, chooser)
+    elif length.seconds:
+        until = time.monotonic() + length.seconds / len(POOLS)
         while time.monotonic() < until:
-            yield chooser.choices(list(FAULTS), [weight for _, weight in FAULTS.values()])[0]
-        return
-    faults = [fault for fault, times in FAULTS.items() for _ in range(times[full])]
-    chooser.shuffle(faults)
-    yield from faults
+            yield from draw(pool, 1, chooser, short=length.seconds < SHORT_S)
+    else:
+        kinds = kinds_of(pool).items()
+        faults = [name for name, kind in kinds for _ in range(kind.full if length.full else kind.short)]
+        chooser.shuffle(faults)
+        yield from faults
 
 
 def account(repeats, storm):
@@ -88,7 +84,7 @@ def account(repeats, storm):
     for repeat in repeats:
         lines += ["", str(repeat.before), str(repeat.again)]
         since, until = repeat.before.start - VISIBILITY_TIMEOUT_S * 2, repeat.again.start + 1
-        lines += [f"  {at:.3f} {text}" for at, text in storm.diary if since <= at <= until]
+        lines += [f"  {at:.3f} {text}" for at, _, text, _ in storm.diary if since <= at <= until]
     return "\n".join(lines)
 
 
@@ -109,66 +105,109 @@ def judge(storm):
     assert not found, "\n\n".join(found)
 
 
-def stuck(seed, missing, client, storm):
+def stuck(seed, missing, client, storm, ledger):
     """What is left where nothing more happens, what befell it, and what its workers say."""
-    diary = "\n".join(f"  {at:.3f} {text}" for at, text in storm.diary)
+    diary = "\n".join(f"  {at:.3f} {text}" for at, _, text, _ in storm.diary)
     logs = "\n\n".join(f"{member.life}:\n{member.worker.tail(40)}" for member in storm.crew.members)
-    return f"seed {seed}, missing {missing[:20]}, {remaining(client, QUEUE)}\n{diary}\n\n{logs}"
+    history = History.read(Path(os.environ[recorder.VARIABLE]), ledger.records())
+    stories = "\n".join(f"  {record}" for name in missing[:5] for record in history.of_message(name))
+    return f"seed {seed}, missing {missing[:20]}, {remaining(client, QUEUE)}\n{stories}\n{diary}\n\n{logs}"
+
+
+def drain(client, names, ledger, message):
+    """Wait until all tasks have ended and the queue is empty, as long as tasks end: with much load it takes its time."""
+
+    def left():
+        return len(names - set(ledger.ended())), 0 if empty(client, QUEUE) else sum(places(client, QUEUE).values())
+
+    now = left()
+    while now != (0, 0):
+        now = wait_until(lambda before=now: (after := left()) != before and after, PATIENCE_S, message, interval_s=0.1)
 
 
 def finish(publishers, ledger, *, at_once):
-    """Wait until all is published; return the names of the tasks."""
+    """Wait until all is published."""
     for publisher in publishers:
         if at_once:
             publisher.stopping.set()
         # They go by what was read.
         wait_until(lambda publisher=publisher: ledger.read() and not publisher.is_alive(), 1800, interval_s=0.1)
         publisher.finish()
-    return {name for publisher in publishers for name in publisher.names()}
 
 
 @pytest.mark.judged(acks=PREFETCH, strict=True)
-@pytest.mark.parametrize("pool", POOLS)
-def test_nothing_is_lost_whatever_fails(*, pool, full, seconds, seed, start_server, ledger, chaos_app, chaos_worker, figures):
+@pytest.mark.parametrize("pool", [*POOLS, *GREENLETS])
+def test_nothing_is_lost_whatever_fails(*, pool, storm_length, seed, tmp_path, ledger, chaos_app, chaos_worker, figures, tally):
     chooser = random.Random(seed)
-    server = start_server({"appendonly": "yes", "appendfsync": "always"})
-    most = None if seconds else (FULL_TASKS if full else SHORT_TASKS) // 2
-    config = {"task_acks_late": True, "broker_transport_options": OPTIONS}
+    length = storm_length
+    most = None if length.faults or length.seconds else (FULL_TASKS if length.full else SHORT_TASKS) // 2
+    stalls = tmp_path / "stalls"
+    stalls.mkdir()
+    config = {"task_acks_late": True, "task_reject_on_worker_lost": True, "broker_transport_options": OPTIONS}
 
-    def worker(url):
-        return chaos_worker(url, visibility_timeout=VISIBILITY_TIMEOUT_S, pool=pool, concurrency=CONCURRENCY, config=config)
+    def worker(url, clock):
+        env = {STALLS_VARIABLE: str(stalls), **(clock.environment if clock else {})}
+        times = {"visibility_timeout": VISIBILITY_TIMEOUT_S, "concurrency": CONCURRENCY}
+        return chaos_worker(url, pool=pool, config=config, env=env, **times)
 
-    def enough():
-        return storm.memory_full or sum(publisher.sent for publisher in publishers) - len(ledger.counted("end")) > BACKLOG
+    def behind():
+        return sum(publisher.sent for publisher in publishers) - len(ledger.counted("end"))
+
+    def publisher_app(**options):
+        return chaos_app(proxies[0].url(), visibility_timeout=VISIBILITY_TIMEOUT_S, broker_transport_options=options)
 
     with ExitStack() as stack:
-        proxies = [stack.enter_context(Proxy(lambda: server.port)) for _ in range(WORKERS + 1)]
-        crew = Crew(worker, proxies[1:])
+        server_clock = set_clock(tmp_path / "server-clock", of_server=True)
+
+        def make_server():
+            return stack.enter_context(stormy_server(tmp_path, server_clock))
+
+        first_server = make_server()
+        proxies = [stack.enter_context(Proxy(lambda: storm.server.port)) for _ in range(WORKERS + 1)]
+        clocks = [set_clock(tmp_path / f"clock{number}") for number in range(WORKERS)]
+        crew = Crew(worker, proxies[1:], clocks)
+        storm = Storm(
+            first_server, crew, proxies[0], VISIBILITY_TIMEOUT_S, seed, make_server, server_clock, stalls, behind=behind
+        )
         crew.start()
-        app = chaos_app(proxies[0].url(), visibility_timeout=VISIBILITY_TIMEOUT_S)
-        publishers = [Publisher(app, name, length=length, most=most, enough=enough, delayed=0.03) for name in "ab"]
-        storm = Storm(server, crew, proxies[0], VISIBILITY_TIMEOUT_S, seed, senders=publishers)
+        plain, replicating = publisher_app(), publisher_app(wait_replicas=1)
+        publishers = [
+            Publisher(
+                plain,
+                name,
+                length=task_length,
+                most=most,
+                enough=lambda: storm.publishers_rest or behind() > BACKLOG + storm.written_off,
+                delayed=0.03,
+                replicating=lambda: replicating if storm.replicated else None,
+            )
+            for name in "ab"
+        ]
+        storm.senders += publishers
         began = time.monotonic()
         for publisher in publishers:
             publisher.start()
-        weather(storm, schedule(full, seconds, chooser), FULL_REST_S if full else REST_S, ledger)
-        names = finish(publishers, ledger, at_once=bool(seconds))
-        with server.client() as client:
-            wait_until(
-                lambda: names <= set(ledger.ended()) and empty(client, QUEUE),
-                PATIENCE_S,
-                lambda: stuck(seed, sorted(names - set(ledger.ended())), client, storm),
-                interval_s=0.1,
-            )
+        weather(storm, schedule(pool, length, chooser, storm.done), FULL_REST_S if length.full else REST_S, ledger)
+        finish(publishers, ledger, at_once=most is None)
+        names = {
+            one.name
+            for publisher in publishers
+            for one in publisher.confirmed
+            if storm.keeps(one.began_at, one.confirmed_at, replicated=one.replicated)
+        }
+        with storm.server.client() as client:
+            drain(client, names, ledger, lambda: stuck(seed, sorted(names - set(ledger.ended())), client, storm, ledger))
             took_s = time.monotonic() - began
             assert crew.stop() == [0] * WORKERS
             check_invariants(client)
             left = leftovers(client)
             dead = places(client, QUEUE)["dead"]
-    repeats = Judgement(crew.lives, acks=PREFETCH).repeats(ledger.read())
+    repeats = repeats_of(History.read(Path(os.environ[recorder.VARIABLE]), ledger.records()), Rules(acks=PREFETCH, strict=True))
     verdicts = count(repeats)
+    tally.add(pool, storm, repeats)
     figures(
-        f"seed {seed}, {took_s:.0f} s, {len(names)} tasks published, {len(ledger.started())} executed, "
+        f"seed {seed}, {took_s:.0f} s, {sum(storm.done.values())} faults of {len(storm.done)} kinds, "
+        f"{len(names)} tasks published, {len(ledger.started())} executed, "
         f"lost {len(names - set(ledger.ended()))}, dead-lettered {dead}, "
         f"partitions {sum(storm.done[name] for name in PARTITIONS)}; {dict(sorted(storm.done.items()))}; "
         f"repeats {sum(verdicts.values())}: " + ", ".join(f"{verdict.value} {number}" for verdict, number in verdicts.items())
@@ -178,4 +217,5 @@ def test_nothing_is_lost_whatever_fails(*, pool, full, seconds, seed, start_serv
     illegal = [repeat for repeat in repeats if repeat.verdict is Verdict.ILLEGAL]
     assert illegal == [], account(illegal, storm)
     assert "please report it" not in "".join(member.worker.log() for member in crew.members)
-    assert verdicts[Verdict.LAST_ACKS] <= max(ENDED_REPEATS_AT_LEAST, ENDED_REPEATS[pool] * storm.done["kill_worker"])
+    kills = storm.done["kill_worker"] + storm.done["kill_main"]
+    assert verdicts[Verdict.LAST_ACKS] <= max(ENDED_REPEATS_AT_LEAST, ENDED_REPEATS[pool] * kills)

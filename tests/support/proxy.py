@@ -29,6 +29,7 @@ class Weather:
 
     Attributes:
         passes: False holds everything back, as a network partition does: nobody hears anything, not even a refusal.
+        held: one direction that is held back: "commands" or "replies".
         replies: False throws away what the server says.
         accepts: False resets new connections.
         cuts: the next piece passes by half, and its connection ends.
@@ -37,6 +38,7 @@ class Weather:
     """
 
     passes: bool = True
+    held: str = ""
     replies: bool = True
     accepts: bool = True
     cuts: bool = False
@@ -91,6 +93,10 @@ class Proxy:
     def blackhole(self) -> None:
         """Hold everything back until `heal`; what was held back then arrives late."""
         self._turn(passes=False)
+
+    def one_way(self, *, commands: bool) -> None:
+        """Hold back either the commands or the replies until `heal`; the other direction passes."""
+        self._turn(held="commands" if commands else "replies")
 
     def lose_replies(self) -> None:
         """Let commands through, and throw the answers away; follow it by `reset`."""
@@ -211,7 +217,7 @@ class Proxy:
                 await asyncio.sleep(weather.delay_s)
             if weather.bytes_per_s:
                 await asyncio.sleep(len(data) / weather.bytes_per_s)
-            await self._until_it_passes()
+            await self._until_it_passes("replies" if replies else "commands")
             if replies and not self._weather.replies:
                 continue
             writer.write(data[: len(data) // 2] if weather.cuts else data)
@@ -219,8 +225,8 @@ class Proxy:
             if weather.cuts:
                 return
 
-    async def _until_it_passes(self) -> None:
-        while not self._weather.passes:
+    async def _until_it_passes(self, direction: str = "") -> None:
+        while not self._weather.passes or (direction and self._weather.held == direction):
             await self._changed.wait()
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from tests.support.judge.records import END, HEARD, KILLED, PUBLISH, SILENT, START, STOPPED
+from tests.support.judge.records import CHILD_KILLED, DELIVERED, END, HEARD, KILLED, ON_ITS_WAY_S, PUBLISH, SILENT, START, STOPPED
 
 if TYPE_CHECKING:
-    from tests.support.judge.records import History
+    from tests.support.judge.records import History, Rollback
     from tests.support.judge.rules import Rules
 
 
@@ -29,6 +29,10 @@ class Entry(Protocol):
 
 #: Seconds between a signal and what the ledger says of it.
 SLACK_S = 0.05
+#: Seconds for which a result may lie in the pipe of a child.
+UNREAD_S = 1.0
+#: Seconds until a worker has sent the acks again that were refused: Celery tries to reconnect every 2 s.
+ACKED_AGAIN_S = 5.0
 #: Seconds for which a worker goes on with what it held before it was silent.
 AFTERMATH_S = 2.0
 
@@ -46,6 +50,14 @@ class Verdict(Enum):
     PRESUMED_DEAD = "held by a worker that gave no sign of life"
     #: Its worker was stopped warmly and left the result unread in the pipe of a prefork process.
     UNREAD_RESULT = "result left in the pipe at a warm shutdown (prefork)"
+    #: The pool process that ran it was killed, and its worker lives.
+    CHILD_KILLED = "in a pool process that was killed"
+    #: One of its two runs was in a pool process whose worker had been killed.
+    ORPHAN = "in a pool process that outlived its worker"
+    #: The server lost what it knew of the claim or the ack.
+    ROLLED_BACK = "undone when the server lost data"
+    #: Its worker was killed before the server, which had refused its ack, took writes again.
+    REFUSED_ACK = "ended while the server refused writes, before the kill"
     #: None of these.
     ILLEGAL = "illegal"
 
@@ -61,17 +73,20 @@ class Life:
     stopped_at: float | None = None
     #: From when to when it gave no sign of life for longer than the visibility timeout.
     silent: list[tuple[float, float]] = field(default_factory=list)
+    #: Pool process -> when it was killed.
+    children_killed: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Execution:
-    """One run of a task; `end` is None where it was not carried to its end."""
+    """One run of a task; `end` is None where it was not carried to its end, `delivered` is when its worker had got it."""
 
     task: str
     worker: int
     pid: int
     start: float
     end: float | None
+    delivered: float
 
 
 @dataclass(frozen=True)
@@ -83,13 +98,19 @@ class Repeat:
     verdict: Verdict
 
 
-def executions(entries: Iterable[Entry]) -> dict[str, list[Execution]]:
+#: (task, worker) -> when the worker got the task.
+Deliveries = Mapping[tuple[str, int], Sequence[float]]
+
+
+def executions(entries: Iterable[Entry], deliveries: Deliveries) -> dict[str, list[Execution]]:
     """Return every task's executions in the order of their starts."""
     open_starts: dict[tuple[str, int], Entry] = {}
     found: dict[str, list[Execution]] = {}
 
     def add(start: Entry, end: float | None) -> None:
-        found.setdefault(start.task, []).append(Execution(start.task, start.worker, start.pid, start.tick, end))
+        before = [tick for tick in deliveries.get((start.task, start.worker), ()) if tick <= start.tick]
+        delivered = max(before, default=start.tick)
+        found.setdefault(start.task, []).append(Execution(start.task, start.worker, start.pid, start.tick, end, delivered))
 
     # The files are read one by one, each in its own order.
     for entry in sorted(entries, key=lambda entry: entry.tick):
@@ -110,15 +131,26 @@ def executions(entries: Iterable[Entry]) -> dict[str, list[Execution]]:
 class Judgement:
     """Passes a verdict on each repeat of a run."""
 
-    def __init__(self, lives: Iterable[Life], *, acks: int) -> None:
-        """Judge by `lives`; of a killed worker the last `acks` tasks that ended may run again."""
+    def __init__(
+        self,
+        lives: Iterable[Life],
+        *,
+        acks: int,
+        rollbacks: Sequence[Rollback] = (),
+        refusals: Sequence[tuple[float, float]] = (),
+        deliveries: Deliveries | None = None,
+    ) -> None:
+        """Judge by `lives`, `rollbacks` and `refusals` (see `History`); of a killed worker the last `acks` tasks that ended may
+        run again.
+        """
+        self._rollbacks, self._refusals, self._deliveries = rollbacks, refusals, deliveries or {}
         self._lives = {life.worker: life for life in lives}
         self._acks = acks
         self._ends: dict[int, list[float]] = {}
 
     def repeats(self, entries: Iterable[Entry]) -> list[Repeat]:
         """Return every repeat with its verdict."""
-        by_task = executions(entries)
+        by_task = executions(entries, self._deliveries)
         self._ends = {}
         for runs in by_task.values():
             for run in runs:
@@ -134,8 +166,9 @@ class Judgement:
         life = self._lives.get(before.worker)
         if life is None:
             return Verdict.ILLEGAL
-        if life.killed_at is not None and before.end is None:
-            return Verdict.RUNNING
+        verdict = self._verdict_on_deaths(before, again, life)
+        if verdict is not None:
+            return verdict
         # Before the kill that may have followed: what the network held back was no longer the worker's to send.
         if any(self._is_among_the_last(before, since) for since, _ in life.silent):
             return Verdict.LAST_ACKS_BEFORE_SILENCE
@@ -146,6 +179,20 @@ class Judgement:
         if self._was_silent(before) or self._was_silent(again):
             return Verdict.PRESUMED_DEAD
         return Verdict.UNREAD_RESULT if _may_be_unread(before, life) else Verdict.ILLEGAL
+
+    def _verdict_on_deaths(self, before: Execution, again: Execution, life: Life) -> Verdict | None:
+        """Return the verdict where the run was lost with a server's data or a process; None where its end was told."""
+        if any(_was_undone(before, again, rollback) for rollback in self._rollbacks):
+            return Verdict.ROLLED_BACK
+        child_killed_at = life.children_killed.get(before.pid)
+        if child_killed_at is not None and (before.end is None or before.end > child_killed_at - UNREAD_S):
+            return Verdict.CHILD_KILLED
+        if life.killed_at is not None and before.end is None:
+            return Verdict.RUNNING
+        if any(_was_refused(before, life, since, until) for since, until in self._refusals):
+            return Verdict.REFUSED_ACK
+        orphaned = _is_orphan(before, life) or _is_orphan(again, self._lives.get(again.worker))
+        return Verdict.ORPHAN if orphaned else None
 
     def _is_among_the_last(self, run: Execution, at: float) -> bool:
         """Return whether not more than so many acks' worth of tasks ended between this one and `at`, in its worker."""
@@ -162,6 +209,26 @@ class Judgement:
         end = run.start if run.end is None else run.end
         # What it ran next after its silence is what it had taken before.
         return any(run.start <= until + aftermath_s and end >= since for since, until in life.silent)
+
+
+def _was_undone(before: Execution, again: Execution, rollback: Rollback) -> bool:
+    """Return whether the server may have forgotten what it knew of the run `before`."""
+    end = float("inf") if before.end is None else before.end
+    return rollback.undoes(before.delivered, end, replicated=False) and again.start >= rollback.since
+
+
+def _was_refused(run: Execution, life: Life, since: float, until: float) -> bool:
+    """Return whether the ack may have been refused, and not been sent again when the worker was killed."""
+    if life.killed_at is None or run.end is None:
+        return False
+    return since - ON_ITS_WAY_S <= run.end <= life.killed_at and since <= life.killed_at <= until + ACKED_AGAIN_S
+
+
+def _is_orphan(run: Execution, life: Life | None) -> bool:
+    """Return whether a child ran the task, or began it, after its main process was killed."""
+    if life is None or life.killed_at is None or run.pid == run.worker:
+        return False
+    return run.end is None or run.end >= life.killed_at - SLACK_S
 
 
 def _may_be_unread(run: Execution, life: Life) -> bool:
@@ -195,14 +262,18 @@ def repeats_of(history: History, rules: Rules) -> list[Repeat]:
         for record in history.of(START, END)
         if publishes[record.name] <= 1
     ]
-    return Judgement(lives_of(history), acks=rules.acks).repeats(steps)
+    deliveries: dict[tuple[str, int], list[float]] = {}
+    for record in history.of(DELIVERED):
+        deliveries.setdefault((record.name, record.process), []).append(record.tick)
+    lost = {"rollbacks": history.rollbacks, "refusals": history.refusals}
+    return Judgement(lives_of(history), acks=rules.acks, deliveries=deliveries, **lost).repeats(steps)
 
 
 def lives_of(history: History) -> list[Life]:
     """Return the life of each process that ran a task."""
     lives = {process: Life(str(process), process) for process in {record.process for record in history.of(START)}}
     since: dict[int, float] = {}
-    for record in history.of(KILLED, STOPPED, SILENT, HEARD):
+    for record in history.of(KILLED, STOPPED, SILENT, HEARD, CHILD_KILLED):
         life = lives.get(record.process)
         if life is None:
             continue
@@ -210,6 +281,8 @@ def lives_of(history: History) -> list[Life]:
             life.killed_at = record.tick
         elif record.kind == STOPPED:
             life.stopped_at = record.tick
+        elif record.kind == CHILD_KILLED:
+            life.children_killed[record.detail["pid"]] = record.tick
         elif record.kind == SILENT:
             since.setdefault(record.process, record.tick)
         else:

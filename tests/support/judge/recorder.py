@@ -107,6 +107,8 @@ def _publish(plain: Callable[..., Any], producer: kombu.Producer, body: Any, *ar
         detail["eta"] = time.time() + delay_ms / 1000
     elif headers.get("eta"):
         detail["eta"] = _seconds(headers["eta"])
+    connection = producer.__connection__
+    detail["replicas"] = connection and connection.transport_options.get("wait_replicas")
     about = {"name": _name(body, headers), "queue": routing_key or exchange_name}
     note(records.PUBLISH, detail={key: value for key, value in detail.items() if value}, **about)
     try:

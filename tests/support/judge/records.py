@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 #: What a publisher knows. `confirmed`, `refused` or `unknown` follows each `publish`, unless its process died in between.
 PUBLISH, CONFIRMED, REFUSED, UNKNOWN = "publish", "confirmed", "refused", "unknown"
@@ -20,8 +20,20 @@ START, END = "start", "end"
 #: What became of processes and sessions. `silent`: frozen or cut off, until `heard`.
 #: `stopped`: asked to end; `gone`: it has ended.
 KILLED, STOPPED, GONE, SILENT, HEARD, DISCONNECTED = "killed", "stopped", "gone", "silent", "heard", "disconnected"
+#: A pool process was killed, `detail["pid"]`; its worker lives.
+CHILD_KILLED = "child_killed"
+#: The server: it has the data that it had at `detail["since"]` again; its clock now differs by `detail["offset_s"]`.
+ROLLED_BACK, CLOCK_STEPPED = "rolled_back", "clock_stepped"
+#: The server takes writes again, which it had refused since `detail["since"]`.
+WRITABLE = "writable"
 #: Consumers and queues. `drained`: the queue or exchange was seen empty, all is settled.
 DECLARED, CONSUMING, CANCELLED, DEPTH, DRAINED, LEFT = "declared", "consuming", "cancelled", "depth", "drained", "left"
+
+
+#: Seconds between what a process notes and what the server does.
+ON_ITS_WAY_S = 1.0
+#: Seconds until a server goes by the new time: libfaketime reads it once a second.
+STEP_NOTICED_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +97,19 @@ class Holding:
         return float("inf") if self.end is None else self.end.tick
 
 
+class Rollback(NamedTuple):
+    """The server lost, at the tick `at`, what it had done since `since`; perhaps not what a replica had confirmed."""
+
+    since: float
+    at: float
+    spares_replicated: bool = False
+
+    def undoes(self, began: float, confirmed: float, *, replicated: bool) -> bool:
+        """Return whether it may have undone what a client asked for, or was given, and told, or was told, at these ticks."""
+        is_before = began <= self.at + ON_ITS_WAY_S
+        return not (replicated and self.spares_replicated) and is_before and confirmed >= self.since - ON_ITS_WAY_S
+
+
 class History:
     """All records of a run, in their order, and what can be looked up in them."""
 
@@ -127,6 +152,35 @@ class History:
     def fates(self, process: int, *kinds: str, since: float = 0.0, until: float = float("inf")) -> list[Record]:
         """Return what became of a process within these ticks."""
         return [fate for fate in self.by_process.get(process, ()) if fate.kind in kinds and since <= fate.tick <= until]
+
+    @cached_property
+    def rollbacks(self) -> list[Rollback]:
+        """When the server lost data."""
+        return [
+            Rollback(record.detail["since"], record.tick, record.detail.get("spares_replicated", False))
+            for record in self.of(ROLLED_BACK)
+        ]
+
+    @cached_property
+    def refusals(self) -> list[tuple[float, float]]:
+        """From when to when the server refused writes, in ticks."""
+        return [(record.detail["since"], record.tick) for record in self.of(WRITABLE)]
+
+    def rolled_back_between(self, first: float, second: float) -> bool:
+        """Return whether the server lost data between these ticks."""
+        return any(first - ON_ITS_WAY_S <= rollback.at <= second for rollback in self.rollbacks)
+
+    def ahead_s(self, since: float, until: float) -> float:
+        """Return how far ahead the server's clock may have been at any time between two ticks, in seconds; 0 at least."""
+        steps = [(record.tick, record.detail["offset_s"]) for record in self.of(CLOCK_STEPPED)]
+        ends = [*(tick + STEP_NOTICED_S for tick, _ in steps), float("inf")]
+        spells = zip([(float("-inf"), 0.0), *steps], ends, strict=True)
+        return max(0.0, *(offset_s for (begin, offset_s), end in spells if begin <= until and end >= since))
+
+    def was_silent(self, process: int, since: float, until: float) -> bool:
+        """Return whether a process gave no sign of life at any time between two ticks."""
+        before = self.fates(process, SILENT, HEARD, until=since)
+        return bool(self.fates(process, SILENT, since=since, until=until)) or (bool(before) and before[-1].kind == SILENT)
 
     def outcome(self, publish: Record) -> Record | None:
         """Return how a publish ended; None where its process did not come to know."""
@@ -175,6 +229,7 @@ class History:
         # A death is noted before the signal: its process may get some more until then.
         ends = [*mine[:1], *self.fates(delivery.process, KILLED, GONE)[:1]]
         ends += self.fates(delivery.process, SILENT, since=delivery.tick)[:1]
+        ends += [record for record in self.of(ROLLED_BACK) if record.tick >= delivery.tick - ON_ITS_WAY_S][:1]
         work = [
             record
             for record in self.by_name.get(delivery.name, ())

@@ -20,7 +20,7 @@ PROGRAM = "import signal, sys; signal.signal(15, lambda *_: sys.exit(0)); print(
 def crew(tmp_path):
     """One worker, which is ready."""
 
-    def make(url):
+    def make(url, clock):
         worker = Worker("none", tmp_path, broker=url, forked=False)
         worker._command = [sys.executable, "-c", PROGRAM]  # noqa: SLF001 - Celery's start would take seconds
         return worker

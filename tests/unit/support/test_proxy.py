@@ -92,6 +92,19 @@ def test_what_a_killed_client_had_sent_arrives_all_the_same(proxy, echo, client)
     wait_until(lambda: bytes(echo[1]) == b"abcd")
 
 
+@pytest.mark.parametrize("commands", [True, False], ids=["commands", "replies"])
+def test_one_direction_is_held_back_and_passes_later(commands, proxy, echo, client):
+    proxy.one_way(commands=commands)
+    client.sendall(b"slow")
+    client.settimeout(0.1)
+    with pytest.raises(TimeoutError):
+        client.recv(100)
+    assert bytes(echo[1]) == (b"" if commands else b"slow")
+    proxy.heal()
+    client.settimeout(10)
+    assert client.recv(100) == b"slow"
+
+
 def test_lost_replies_are_gone_though_the_server_has_heard(proxy, echo, client):
     proxy.lose_replies()
     client.sendall(b"a")

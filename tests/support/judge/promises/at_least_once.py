@@ -24,6 +24,9 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
         seen_empty = drained.get(publish.queue)
         if seen_empty is None or seen_empty.tick < outcome.tick:
             continue
+        replicated = bool(publish.detail.get("replicas"))
+        if any(rollback.undoes(publish.tick, outcome.tick, replicated=replicated) for rollback in history.rollbacks):
+            continue
         records = history.of_message(publish.name)
         settled = any(record.kind in {ACKED, REJECTED, END, LEFT} for record in records)
         if not settled:

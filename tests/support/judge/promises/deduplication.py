@@ -27,7 +27,8 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
             ids[publish.queue, publish.detail["dedup"]].append(publish)
     for name, made in publishes.items():
         deliveries = {record.tag: record for record in history.by_name[name] if record.kind == DELIVERED}
-        if len(deliveries) > len(made):
+        again = any(history.rolled_back_between(publish.tick, _known_at(history, publish)) for publish in made)
+        if len(deliveries) > len(made) and not again:
             text = f"{name!r} was published {len(made)} times, and is {len(deliveries)} messages"
             yield violation(NAME, text, *made, *deliveries.values())
     for (_, dedup), made in ids.items():
@@ -40,6 +41,12 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
                 text = f"{standing.name!r} stood for the id {dedup!r} when {publish.name!r} was stored"
                 yield violation(NAME, text, standing, history.outcome(standing), publish, came)
             standing = publish
+
+
+def _known_at(history: History, publish: Record) -> float:
+    """Return when the outcome of a publish was known; until then it may be tried again."""
+    outcome = history.outcome(publish)
+    return float("inf") if outcome is None else outcome.tick
 
 
 def _stands(history: History, standing: Record, publish: Record) -> bool:

@@ -20,6 +20,14 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
             first[publish.name] = publish
     for record in history.of(DELIVERED, START):
         publish = first.get(record.name)
-        early = 0 if publish is None else publish.detail.get("eta", 0.0) - CLOCK_S - record.time
-        if record.time and early > 0:
+        if publish is None or not publish.detail.get("eta") or not record.time:
+            continue
+        # In ticks, by the publisher's clock: that of the process which got it may be stepped.
+        due = (
+            publish.detail["eta"] - publish.time + publish.tick
+            if publish.time
+            else publish.detail["eta"] - record.time + record.tick
+        )
+        early = due - history.ahead_s(publish.tick, record.tick) - CLOCK_S - record.tick
+        if early > 0:
             yield violation(NAME, f"{record.name!r} came {early:.3f} s before its eta", publish, record)

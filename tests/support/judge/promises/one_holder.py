@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 NAME = "one living holder"
 #: A run whose process was killed, or gave no sign of life, may overlap with the next one.
-EXCUSED = (Verdict.RUNNING, Verdict.PRESUMED_DEAD, Verdict.LAST_ACKS_BEFORE_SILENCE)
+EXCUSED = (
+    *(Verdict.RUNNING, Verdict.PRESUMED_DEAD, Verdict.LAST_ACKS_BEFORE_SILENCE),
+    *(Verdict.CHILD_KILLED, Verdict.ORPHAN, Verdict.ROLLED_BACK),
+)
 
 
 def check(history: History, rules: Rules) -> Iterator[Violation]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tests.support.judge.records import CONFIRMED, DELIVERED, PUBLISH, History, Record
+from tests.support.judge.records import CONFIRMED, DELIVERED, PUBLISH, ROLLED_BACK, History, Record
 from tests.support.judge.verdict import Violation, violation
 
 if TYPE_CHECKING:
@@ -26,7 +26,11 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
         if outcome is not None and outcome.kind == CONFIRMED and plain and times[publish.name] == 1:
             published[publish.name] = (publish, outcome)
     latest: dict[tuple[str, str, int], tuple[Record, Record]] = {}
-    for delivery in history.of(DELIVERED):
+    for delivery in history.of(DELIVERED, ROLLED_BACK):
+        if delivery.kind == ROLLED_BACK:
+            # What was delivered since is first in its queue again.
+            latest.clear()
+            continue
         found = published.get(delivery.name)
         if found is None or delivery.claim != 1 or delivery.redelivered:
             continue

@@ -36,6 +36,8 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
     for holdings in history.holdings.values():
         for before, again in pairwise(holdings):
             first, second = before.delivery, again.delivery
+            if history.rolled_back_between(first.tick, second.tick):
+                continue
             if first.claim and second.claim and second.claim <= first.claim:
                 text = f"{first.name!r} was delivered twice with claim {second.claim}"
                 yield violation(NAME, text, first, before.end, second)
@@ -61,9 +63,10 @@ def _ack_between(history: History, first: Record, second: Record) -> Record | No
 
 def _excused(history: History, first: Record, second: Record, rules: Rules) -> bool:
     """Return whether the ack may have been lost: its process died, or was out of reach, before the message came again."""
-    kinds = (STOPPED, SILENT) if rules.strict else (STOPPED, SILENT, DISCONNECTED)
+    kinds = (STOPPED,) if rules.strict else (STOPPED, DISCONNECTED)
     return bool(
-        history.fates(first.process, KILLED, until=second.tick)
+        history.was_silent(first.process, first.tick - SLACK_S, second.tick)
+        or history.fates(first.process, KILLED, until=second.tick)
         or history.fates(first.process, *kinds, since=first.tick - SLACK_S, until=second.tick)
     )
 

@@ -44,6 +44,9 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
             # It was frozen in its turn, and finds what it had got.
             continue
         ends = history.fates(last.process, *ENDS, since=first.tick, until=delivery.tick)
+        if history.rolled_back_between(last.tick, delivery.tick):
+            turns[delivery.queue] = (delivery, delivery)
+            continue
         if not any(end.session in {"", last.session} for end in ends):
             text = f"{delivery.session} got {delivery.name!r} of {delivery.queue!r} while {last.session} was active"
             yield violation(NAME, text, first, last, delivery)

@@ -45,6 +45,14 @@ def fate(kind, **values):
     return kind, values
 
 
+def rolled_back(since, **detail):
+    return "rolled_back", {"process": 1, "detail": {"since": since, **detail}}
+
+
+def child_killed(pid):
+    return "child_killed", {"detail": {"pid": pid}}
+
+
 PUBLISHED = (of("publish"), of("confirmed"))
 DELIVERED = of("delivered", claim=1)
 AGAIN = of("delivered", claim=2, process=B, redelivered=True)
@@ -104,6 +112,40 @@ KEPT = {
         of("publish", name="n", detail={"dedup": "d", "scope": "until-acked"}), of("confirmed", name="n"),
         of("delivered", name="n", claim=1),
     ),
+    "it came out of a buffer when its consumer was cut off, and the ack got lost": (
+        fate("silent"), DELIVERED, *RUN, of("acked"), AGAIN, fate("heard"),
+    ),
+    "the server lost what it had confirmed": (*PUBLISHED, rolled_back(1.5), DRAINED),
+    "the server lost what it had confirmed with its replicas": (
+        of("publish", detail={"replicas": 1}), of("confirmed"), rolled_back(1.5), DRAINED,
+    ),
+    "the server lost an ack": (DELIVERED, *RUN, of("acked"), rolled_back(3.5), of("delivered", claim=1, process=B)),
+    "the server lost a claim, and gives the same one again": (
+        DELIVERED, of("start"), rolled_back(0.5), of("delivered", claim=1, process=B), of("start", process=B),
+        of("end", process=B), of("end"),
+    ),
+    "a claim was lost whose reply was on its way": (
+        rolled_back(0.5), of("delivered", claim=1, tick=1.2), of("start", tick=9.0),
+        of("delivered", claim=1, process=B, tick=9.1), of("start", process=B, tick=9.2), of("end", process=B, tick=9.3),
+        of("end", tick=9.4),
+    ),
+    "a publish is tried again after the server lost the first": (
+        of("publish"), DELIVERED, rolled_back(0.0), of("confirmed"),
+        ("delivered", {"name": "m", "queue": "q", "tag": "u", "claim": 1}),
+    ),
+    "a pool process was killed": (of("start", detail={"pid": 5}), child_killed(5), of("start", process=B), of("end", process=B)),
+    "a child outlived its killed worker": (
+        of("start", detail={"pid": 5}), fate("killed"), of("start", process=B), of("end", detail={"pid": 5}),
+        of("end", process=B),
+    ),
+    "its worker was killed while the server refused its acks": (
+        of("start"), of("end"), *(step for n in range(9) for step in (of("start", name=str(n)), of("end", name=str(n)))),
+        fate("killed"), ("writable", {"detail": {"since": 2.5}}), of("start", process=B), of("end", process=B),
+    ),
+    "an eta came early by the clock's step": (
+        of("publish", detail={"eta": 100.0}, time=90.0), of("confirmed"), ("clock_stepped", {"detail": {"offset_s": 9.0}}),
+        of("delivered", claim=1, time=92.0),
+    ),
 }  # fmt: skip
 
 
@@ -127,6 +169,15 @@ KEPT["a subscriber was killed"] = (SUBSCRIBED, *SENT, got(0), fate("killed"), AL
 BROKEN = {
     "never delivered": (at_least_once, (*PUBLISHED, DRAINED)),
     "delivered and not settled": (at_least_once, (*PUBLISHED, DELIVERED, fate("killed"), DRAINED)),
+    "it was on a replica when its server was lost": (
+        at_least_once,
+        (of("publish", detail={"replicas": 1}), of("confirmed"), rolled_back(1.5, spares_replicated=True), DRAINED),
+    ),
+    "confirmed before what the server lost": (at_least_once, (*PUBLISHED, rolled_back(3.1), DRAINED)),
+    "another pool process was killed": (
+        repeats,
+        (of("start", detail={"pid": 5}), child_killed(6), of("end", detail={"pid": 5}), of("start", process=B)),
+    ),
     "delivered after its ack": (repeats, (DELIVERED, of("acked"), AGAIN)),
     "a claim number twice": (repeats, (DELIVERED, of("released"), of("delivered", claim=1, process=B))),
     "run again for no reason": (repeats, (of("start"), of("end"), of("start", process=B), of("end", process=B))),

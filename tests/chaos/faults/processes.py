@@ -1,0 +1,164 @@
+"""Faults of workers and publishers."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.support.judge import records
+from tests.support.judge.recorder import note
+
+if TYPE_CHECKING:
+    from tests.chaos.storm import Storm
+
+ROOT = Path(__file__).parents[3]
+#: Seconds within which a publisher begins to publish.
+PUBLISHER_START_S = 60.0
+
+
+def kill_worker(storm: Storm) -> bool:
+    """SIGKILL for a worker and its children."""
+    with storm.crew.one(storm.chooser) as member:
+        if member is None:
+            return False
+        storm.note("kill", member.life)
+        member.kill()
+        storm.pause(0, 0.2)
+        member.start()
+    return True
+
+
+def kill_main(storm: Storm) -> bool:
+    """SIGKILL for a worker's main process alone: its children find out by themselves."""
+    with storm.crew.one(storm.chooser) as member:
+        if member is None:
+            return False
+        storm.note("kill the main process of", member.life)
+        storm.orphaned.append(member.worker.pid)
+        member.kill(parent_only=True)
+        storm.pause(0, 0.2)
+        member.start()
+    return True
+
+
+def kill_child(storm: Storm) -> bool:
+    """SIGKILL for one process of a worker's pool."""
+    with storm.crew.one(storm.chooser) as member:
+        children = [] if member is None else children_of(member.worker.pid)
+        if member is None or not children:
+            return False
+        victim = storm.chooser.choice(children)
+        storm.note(f"kill the child {victim} of", member.life)
+        member.life.children_killed[victim] = storm.now()
+        note(records.CHILD_KILLED, process=member.worker.pid, detail={"pid": victim})
+        with suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGKILL)
+    return True
+
+
+def stop_worker(storm: Storm) -> bool:
+    """A warm shutdown."""
+    with storm.crew.one(storm.chooser) as member:
+        if member is None:
+            return False
+        member.worker.wait_until_ready(60)
+        storm.note("stop", member.life)
+        status = member.stop()
+        if status:
+            storm.failures.append(f"a warm shutdown ended with {status}: {member.worker.tail()}")
+        member.start()
+    return True
+
+
+def freeze_worker(storm: Storm) -> bool:
+    """SIGSTOP for longer than the visibility timeout."""
+    with storm.crew.one(storm.chooser) as member:
+        if member is None:
+            return False
+        storm.note("freeze", member.life)
+        with member.silent():
+            member.worker.freeze()
+            storm.pause(storm.visibility_timeout_s * 1.2, storm.visibility_timeout_s * 1.8)
+            member.worker.thaw()
+        storm.note("thaw", member.life)
+    return True
+
+
+def stall_maintenance(storm: Storm) -> bool:
+    """Have a worker's maintenance thread do nothing: for less than the visibility timeout, or for longer."""
+    with storm.crew.one(storm.chooser) as member:
+        if member is None:
+            return False
+        stalled = storm.stalls / str(member.worker.pid)
+        storm.note("stall the maintenance of", member.life)
+        try:
+            if storm.chooser.random() < 0.5:
+                stalled.touch()
+                storm.pause(0.2, storm.visibility_timeout_s / 4)
+            else:
+                with member.silent():
+                    stalled.touch()
+                    storm.pause(storm.visibility_timeout_s * 1.2, storm.visibility_timeout_s * 1.8)
+                    stalled.unlink()
+        finally:
+            stalled.unlink(missing_ok=True)
+        storm.note("end of the stall of", member.life)
+    return True
+
+
+def kill_publisher(storm: Storm) -> bool:
+    """SIGKILL for a process that publishes tasks."""
+    storm.publisher_processes += 1
+    name = f"k{storm.publisher_processes}-"
+    with storm.publishing():
+        return _kill_publisher(storm, name)
+
+
+def _kill_publisher(storm: Storm, name: str) -> bool:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.chaos.publisher_process", storm.publishers.url(), name],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        # A line, or its end.
+        heard, _, _ = select.select([process.stdout], [], [], PUBLISHER_START_S)
+        storm.pause(0, 1)
+        if not heard or process.poll() is not None:
+            raise RuntimeError(f"the publisher published nothing in {PUBLISHER_START_S} s, or ended: {process.returncode}")
+        storm.note(f"kill the publisher {name}{process.pid}")
+        note(records.KILLED, process=process.pid)
+    finally:
+        process.kill()
+        process.communicate()
+    return True
+
+
+# ---- the processes of the machine
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the living children of a process."""
+    return [one for one, (state, parent, _) in _processes() if parent == pid and state != "Z"]
+
+
+def living_in_group(group: int) -> list[int]:
+    """Return the living processes of a group."""
+    return [one for one, (state, _, its_group) in _processes() if its_group == group and state != "Z"]
+
+
+def _processes() -> list[tuple[int, tuple[str, int, int]]]:
+    """All processes: id, state, parent, group. Source: proc_pid_stat(5)."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with suppress(OSError):
+                state, parent, group = (path / "stat").read_text().rpartition(")")[2].split()[:3]
+                found.append((int(path.name), (state, int(parent), int(group))))
+    return found

@@ -1,0 +1,57 @@
+"""What watching for lost connections costs while nothing happens: commands a second, with and without."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import pytest
+
+from tests.support.apps import JOURNAL_DB
+from tests.support.consuming import consumers
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.full_only, pytest.mark.judged(acks=0)]
+#: Seconds until all have reported, and seconds of the measurement: several reports of each process.
+SETTLED_S, MEASURED_S = 12, 60
+#: What the two watchers send together, and each further process, in commands a second at most; 0013 has the reasons.
+WATCHERS_COST, OTHERS_COST = 3.2, 0.11
+PROCESSES = "processes:{presence}"
+#: Not of idle processes: the test's own, and what a script calls.
+CALLS = ("evalsha", "eval", "client|list", "info", "ping", "get", "bzmpop", "client|id", "client|setname", "hello", "script|load")
+
+
+def calls(client):
+    found = client.info("commandstats")
+    return Counter({name: found.get(f"cmdstat_{name}", {}).get("calls", 0) for name in CALLS})
+
+
+@pytest.mark.parametrize("processes", [2, 10])
+def test_commands_of_idle_processes(processes, own_server, tmp_path, figures):
+    rates = {}
+    for grace_s in (5, 0):
+        logs = tmp_path / str(grace_s)
+        logs.mkdir()
+        with (
+            own_server.client(JOURNAL_DB) as journal,
+            own_server.client() as client,
+            consumers(own_server.url(), journal, logs) as crew,
+        ):
+            client.flushall()
+            for number in range(processes):
+                crew.start(f"c{number}", queue=f"q{number}", connection_lost_grace=grace_s)
+            crew.wait(60)
+            registered = processes + 1 if grace_s else 0
+            wait_until(lambda client=client, expected=registered: client.hlen(PROCESSES) == expected, 30)
+            time.sleep(SETTLED_S)
+            before, began = calls(client), time.monotonic()
+            time.sleep(MEASURED_S)
+            took_s = time.monotonic() - began
+            rates[grace_s] = {name: number / took_s for name, number in (calls(client) - before).items()}
+    more = sum(rates[5].values()) - sum(rates[0].values())
+    told = {grace_s: {name: round(rate, 2) for name, rate in found.items()} for grace_s, found in rates.items()}
+    figures(
+        f"{processes} idle processes: {more:.2f} commands a second more, {more / processes:.2f} a process; "
+        f"with {told[5]}, without {told[0]}"
+    )
+    assert more <= WATCHERS_COST + OTHERS_COST * (processes - 2)
