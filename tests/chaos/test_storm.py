@@ -18,7 +18,7 @@ from tests.chaos.faults.kinds import PARTITIONS, draw, kinds_of
 from tests.chaos.publishers import Publisher
 from tests.chaos.servers import set_clock, stormy_server
 from tests.chaos.state import check_invariants, empty, leftovers, places, remaining
-from tests.chaos.storm import Storm
+from tests.chaos.storm import QUEUE, Storm
 from tests.support.judge import recorder
 from tests.support.judge.executions import Verdict, count, repeats_of
 from tests.support.judge.records import History
@@ -26,7 +26,6 @@ from tests.support.judge.rules import Rules
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
-QUEUE = "celery"
 VISIBILITY_TIMEOUT_S = 5
 WORKERS = 3
 CONCURRENCY = 2
@@ -42,7 +41,7 @@ REST_S, FULL_REST_S = 0.3, 1.2
 #: Seconds within which one more task ends, after the last fault.
 PATIENCE_S = 60
 #: Tasks that are published and have not ended, at most.
-BACKLOG = 1_000
+BACKLOG = 300
 #: Repeats of tasks that had ended, for each kill of a worker (docs/design/0008-chaos.md).
 ENDED_REPEATS = {"solo": 0.1, "threads": 0.1, "prefork": 0.4, "gevent": 0.1, "eventlet": 0.1}
 #: In a short run a few are no proof of a rate.

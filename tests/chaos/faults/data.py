@@ -28,6 +28,7 @@ def lose_a_second(storm: Storm) -> bool:
             os.truncate(path, size)
         storm.rolled_back(since, "the disk had not got the last writes")
         storm.server.start()
+        storm.write_off()
     return True
 
 
@@ -44,6 +45,7 @@ def lose_since_snapshot(storm: Storm) -> bool:
         client.config_set("appendonly", "yes")
         wait_until_all_is_kept(client)
         storm.server.config["appendonly"] = "yes"
+        storm.write_off()
     return True
 
 
@@ -66,6 +68,7 @@ def promote_lagging(storm: Storm) -> bool:
             storm.replicated = False
         storm.rolled_back(since, "the replica had not got the last writes", spares_replicated=True)
         take_over(storm, replica, second)
+        storm.write_off()
     return True
 
 
@@ -74,4 +77,5 @@ def flush_all(storm: Storm) -> bool:
     with storm.server_lock, storm.server.client() as client:
         client.flushall()
         storm.rolled_back(0.0, "FLUSHALL")
+        storm.write_off()
     return True
