@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 import threading
 import time
 from collections.abc import Iterable
-from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Self
 
 import kombu
 
-ROOT = Path(__file__).parents[2]
+from tests.support.fork_server import fork_server
 
 
 class PublishingThread:
@@ -61,13 +60,9 @@ class PublishingProcess:
 
     def __init__(self, url: str, queue: str, count: int, name: str, timeout_s: float = 30.0) -> None:
         self.name = name
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.publisher_process", url, queue, str(count), name, str(timeout_s)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        self._output = TemporaryFile()  # noqa: SIM115 - open for as long as the process writes
+        arguments = ["tests.support.publisher_process", url, queue, str(count), name, str(timeout_s)]
+        self._process = fork_server().start(arguments, os.environ, self._output)
 
     @property
     def pid(self) -> int:
@@ -79,13 +74,16 @@ class PublishingProcess:
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        self._output.close()
 
     def outcome(self, timeout_s: float = 60.0) -> dict[str, int]:
         """Wait for the end; return how many bodies were published, refused, and the CPU time in ms."""
-        out, err = self._process.communicate(timeout=timeout_s)
-        assert self._process.returncode == 0, err[-3000:]
-        return {key: int(value) for key, value in (line.split() for line in out.splitlines())}
+        status = self._process.wait(timeout_s)
+        self._output.seek(0)
+        output = self._output.read().decode()
+        assert status == 0, output[-3000:]
+        return {key: int(value) for key, value in (line.split() for line in output.splitlines())}
 
     def __enter__(self) -> Self:
         return self
@@ -93,6 +91,4 @@ class PublishingProcess:
     def __exit__(self, *_: object) -> None:
         if self.running:
             self.kill()
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
+        self._output.close()

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.support.waiting import wait_until
 pytestmark = [
     pytest.mark.server,
     pytest.mark.slow,
+    pytest.mark.timeout(300),
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc"),
 ]
 
@@ -72,8 +74,8 @@ def processes_of(folder):
 
 
 def wait_until_nothing_is_left(folder):
-    wait_until(lambda: not processes_of(folder), 10, lambda: processes_of(folder))
-    wait_until(lambda: not list(folder.iterdir()), 5, lambda: list(folder.iterdir()))
+    wait_until(lambda: not processes_of(folder), 30, lambda: processes_of(folder))
+    wait_until(lambda: not list(folder.iterdir()), 30, lambda: list(folder.iterdir()))
 
 
 def wait_for_work(folder, process):
@@ -83,20 +85,24 @@ def wait_for_work(folder, process):
         assert process.poll() is None, output_of(folder)
         return "executed: " in output_of(folder)
 
-    wait_until(worker_has_begun, 40, lambda: output_of(folder))
+    wait_until(worker_has_begun, 120, lambda: output_of(folder))
     commands = " ".join(processes_of(folder))
     assert "worker_app" in commands
     assert "cleanup_process.py" in commands
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(400)
 def test_demo_finds_all_its_claims_true_within_a_minute_and_leaves_nothing_behind(folder):
     (folder.parent / "celery.py").write_text("raise SystemExit('the wrong celery')")
+    began = time.monotonic()
     with demo(folder) as process:
-        status = process.wait(60)
+        status = process.wait(300)
+    took_s = time.monotonic() - began
 
     output = output_of(folder)
     assert status == 0, output
+    # A machine that has as much to do as two of them takes twice as long.
+    assert took_s < 60 * max(1.0, os.getloadavg()[0] / os.cpu_count()), output
     true, expectations = map(int, re.search(r"(\d+) of (\d+) expectations are met", output).groups())
     assert true == expectations >= 15
     assert "FALSE" not in output
@@ -113,7 +119,7 @@ def test_interrupted_demo_on_a_given_server_leaves_neither_processes_nor_keys(fo
         wait_for_work(folder, process)
         assert len(redis_client.keys("crp-demo-*")) > 1
         process.send_signal(number)
-        assert process.wait(20) == status, output_of(folder)
+        assert process.wait(60) == status, output_of(folder)
 
     assert "Traceback" not in output_of(folder)
     assert re.search(r"one \| .* ready\.", output_of(folder))
