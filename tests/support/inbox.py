@@ -79,10 +79,15 @@ class Inbox:
         return True
 
     def rest(self, quiet_s: float = 0.2) -> list[Any]:
-        """Take deliveries until none came for `quiet_s`; return the bodies of all."""
-        while self.pump(quiet_s):
+        """Take deliveries until none came for `quiet_s`, and none is under way; return the bodies of all."""
+        while self.pump(quiet_s) or any(self._pump_after_a_round_trip() for _ in range(3)):
             pass
         return self.bodies
+
+    def _pump_after_a_round_trip(self) -> bool:
+        """Take a delivery that a busy machine has held up: what the server said before its next reply is here by then."""
+        self.channel.session.commands.command("PING")
+        return self.pump(0.01)
 
     def cancel(self) -> None:
         self.consumer.cancel()

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 def wait_until(
     predicate: Callable[[], T],
-    timeout_s: float = 10.0,
+    timeout_s: float = 30.0,
     message: str | Callable[[], object] = "",
     *,
     interval_s: float = 0.01,

@@ -83,7 +83,7 @@ class Worker:
 
     # ---- life
 
-    def start(self, *, wait: bool = True, timeout_s: float = 30.0) -> Self:
+    def start(self, *, wait: bool = True, timeout_s: float = 60.0) -> Self:
         """Start the worker; with `wait`, return when it consumes."""
         if self.running:
             raise RuntimeError(f"{self.name} runs already")
@@ -111,7 +111,7 @@ class Worker:
                 raise
         return self
 
-    def wait_until_ready(self, timeout_s: float = 30.0) -> None:
+    def wait_until_ready(self, timeout_s: float = 60.0) -> None:
         """Return when the worker has said that it is ready.
 
         Raises:
@@ -128,7 +128,7 @@ class Worker:
 
         wait_until(is_ready, timeout_s, lambda: f"{self.name} ready; its log:\n{self.tail()}", interval_s=0.05)
 
-    def stop(self, timeout_s: float = 20.0) -> int:
+    def stop(self, timeout_s: float = 60.0) -> int:
         """Ask for a warm shutdown, wait for it, and return the exit status; a worker that has ended stays so.
 
         Raises:
@@ -149,7 +149,7 @@ class Worker:
             self._asked_to_stop = True
             self.signal(signal.SIGTERM)
 
-    def wait(self, timeout_s: float = 20.0) -> int:
+    def wait(self, timeout_s: float = 60.0) -> int:
         """Wait for the worker's own end and return the exit status.
 
         Raises:

@@ -49,8 +49,8 @@ SKIPS: tuple[Skip, ...] = (
         "test_RedisPublishBatch::test_fanout_is_deferred_until_flush",
     ),
     *_kombu(
-        "expects no batches with retry_on_timeout, by which redis-py may store a pipeline twice; it has no effect here, and a batch "
-        "that is repeated stores each message once",
+        "expects no batches with retry_on_timeout, by which redis-py may store a pipeline twice; it has no effect here, and a "
+        "repeated batch stores each message once",
         "test_RedisPublishBatch::test_retry_on_timeout_keeps_publication_immediate",
     ),
     *_kombu(

@@ -44,7 +44,7 @@ def daemon(server, broker_url, tmp_path, notes):
         CONFIG_VARIABLE: "{}",
         JOURNAL_VARIABLE: server.url(JOURNAL_DB, "redis"),
     }
-    subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], env=env, cwd=ROOT, check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], env=env, cwd=ROOT, check=True, timeout=100)
     pid = int(wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), 15))
     yield pid
     with suppress(ProcessLookupError):

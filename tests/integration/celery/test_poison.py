@@ -28,9 +28,9 @@ def test_a_poison_task_dies_at_the_delivery_limit_and_runs_after_the_fix(pool, c
     worker = celery_worker(pool=pool, concurrency=1, config=CONFIG)
     if pool == "solo":
         # Here the task takes the whole worker with it.
-        worker.wait(20)
+        worker.wait(60)
         second = celery_worker(pool=pool, config=CONFIG)
-        second.wait(20)
+        second.wait(60)
         worker = celery_worker(pool=pool, config=CONFIG)
     [letter] = wait_until(lambda: letters.page("celery"), 20, worker.tail)
     assert (letter.reason, letter.failures, letter.deliveries) == ("delivery_limit", LIMIT, LIMIT)

@@ -117,7 +117,7 @@ def test_control_commands_change_the_worker(app, node, inspect, notes, worker):
     assert notes.wait_for("revoked", 1, 10, worker.tail) == {"2": 1}
 
     app.control.shutdown(destination=[node])
-    assert worker.wait(20) == 0
+    assert worker.wait(60) == 0
 
 
 def test_revoked_task_is_terminated(app, node, inspect, notes, worker, redis_client):

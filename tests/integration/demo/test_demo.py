@@ -139,7 +139,7 @@ def test_demo_killed_with_sigkill_leaves_neither_processes_nor_files(folder):
 
 def test_server_that_is_not_there_is_told_without_a_traceback(folder):
     with demo(folder, "--url", "redis://:secret@127.0.0.1:1/0") as process:
-        status = process.wait(30)
+        status = process.wait(100)
 
     assert status == 1
     assert "127.0.0.1:1" in output_of(folder)

@@ -39,7 +39,7 @@ def test_late_heartbeats_under_greenlets_are_explained_once(library, broker_url)
     pytest.importorskip(library)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", f"from time import sleep as compute\n{PATCH[library]}\n{PROGRAM}", broker_url],
-        cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=30, check=False,
+        cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("makes the thread for heartbeats a greenlet") == 1, done.stderr

@@ -67,7 +67,7 @@ def test_the_message_of_a_consumer_that_died_is_recovered_redelivered_and_in_pla
         f"c = kombu.Connection({broker_url!r}, transport_options={{'visibility_timeout': 3}})\n"
         "m = c.channel().basic_get('q'); assert m.payload == 'second', m.payload; os._exit(0)\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
     died = time.monotonic()
     inbox = Inbox(channel, "q", prefetch=1)
     assert inbox.drain(2, timeout_s=12) == ["first", "second"]

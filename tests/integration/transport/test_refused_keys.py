@@ -51,7 +51,7 @@ def test_the_command_line_names_a_foreign_key(channel, redis_client, broker_url)
     declare(channel, "q")
     redis_client.set("dead:{q}", "foreign")
     command = [sys.executable, "-m", "celery_redis_plus", "dead-letters", "list", "--url", broker_url, "q"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 1
     assert "key dead:{q} (a string, not a zset)" in done.stderr
     assert "Traceback" not in done.stderr
