@@ -52,7 +52,7 @@ def test_a_dead_consumer_is_off_the_list_within_its_timeout_and_the_probe(clock,
     wait_until(alone, TIMEOUT_S + PROBE_S + SLACK_S, interval_s=TIMEOUT_S / 3)
     broker.publish("q", b"x")
     if arguments or dead:
-        taken = broker.claim_commands.claim_restricted("q", 1, living.id, credit=1, epoch=b"2" if arguments else b"")
+        taken = broker.claim_commands.claim_restricted("q", 1, living.id, credit=1, activations=b"2" if arguments else b"")
         assert [message.body for message in taken.messages] == [b"x"]
 
 
@@ -87,7 +87,7 @@ def test_the_end_of_a_pause_is_told_as_it_was_meant(clock, broker):
     Pausing(broker.commands, broker.keys).pause("q", "why", for_s=20)
     crew.join(Consumer("living.1", "q", "1"))
     clock.step(-DAY_S)
-    assert broker.claim_commands.claim_restricted("q", 1, "living.1", credit=1, epoch=b"").wait_s <= 20
+    assert broker.claim_commands.claim_restricted("q", 1, "living.1", credit=1, activations=b"").wait_s <= 20
 
 
 def test_one_that_is_outranked_comes_again_as_soon_as_ever(clock, broker):
@@ -99,7 +99,7 @@ def test_one_that_is_outranked_comes_again_as_soon_as_ever(clock, broker):
     crew.join(low)
 
     def claim():
-        return broker.claim_commands.claim_restricted("q", 1, "low.1", credit=1, epoch=b"")
+        return broker.claim_commands.claim_restricted("q", 1, "low.1", credit=1, activations=b"")
 
     assert claim().wait_s == 1
     clock.step(-DAY_S)
@@ -113,7 +113,7 @@ def test_a_rate_goes_on(clock, broker):
     crew.join(Consumer("living.1", "q", "1"))
 
     def claim():
-        return broker.claim_commands.claim_restricted("q", 3, "living.1", credit=3, epoch=b"")
+        return broker.claim_commands.claim_restricted("q", 3, "living.1", credit=3, activations=b"")
 
     assert len(claim().messages) == 2
     clock.step(-DAY_S)
