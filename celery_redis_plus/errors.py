@@ -305,12 +305,6 @@ class PreconditionFailed(BrokerError):
     reply_code = 406
 
 
-class ChannelClosed(BrokerError):
-    """The channel is closed. Open a new one with `connection.channel()`."""
-
-    reply_code = 504
-
-
 class OutcomeUnknown(BrokerError):
     """A publish lost its reply and was retried later than `publish_dedup_window` allows. It is unknown whether the
     message was stored, and sending it again might store a second one. Check whether it arrived, then decide. A sooner

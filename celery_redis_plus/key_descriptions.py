@@ -379,7 +379,6 @@ SECTIONS = {
     "Keys of the database": OF_THE_DATABASE,
 }
 DESCRIPTIONS = tuple(description for section in SECTIONS.values() for description in section)
-KEY_KINDS = frozenset(description.kind for description in DESCRIPTIONS)
 
 
 def describe(key: bytes) -> KeyDescription | None:

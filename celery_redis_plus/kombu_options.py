@@ -16,8 +16,10 @@ IGNORED_OPTIONS = frozenset(
         *(
             "ack_emulation",
             "body_encoding",
+            "max_connections",
             "priority_steps",
             "reauth_check_interval",
+            "retry_on_timeout",
             "sentinel_fanout_compat",
             "sep",
         ),

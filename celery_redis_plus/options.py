@@ -7,7 +7,7 @@ Durations are seconds, as everywhere in Celery's configuration.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from celery_redis_plus import option_types as kinds
@@ -248,20 +248,6 @@ class Options:
         "A connection that was silent for this time is checked with a PING before its next use. 0 turns the check off.",
         unit="s",
     )
-    max_connections: int = kinds.option(
-        kinds.number(1, integer=True),
-        10,
-        "Accepted for compatibility, without effect. A kombu connection uses one connection for commands, and"
-        " two more while it consumes; there is no pool.",
-        unit="connections",
-    )
-    retry_on_timeout: bool | None = kinds.option(
-        kinds.flag(),
-        None,
-        "Accepted for compatibility, without effect. redis-py would repeat a command whose reply was lost, "
-        "which may run it twice. This transport repeats only commands that are safe to repeat.",
-        none="no effect either way",
-    )
     client_name: str | None = kinds.option(
         kinds.text("printable ASCII without spaces", r"[!-~]+"),
         None,
@@ -360,13 +346,9 @@ class Options:
         none="they become dead letters, see `ignore_unroutable_exchanges`",
     )
 
-    #: Names of the options that the user gave, as opposed to defaults.
-    explicit: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
-
     def __post_init__(self) -> None:
         for option in fields(self):
-            if option.name != "explicit":
-                object.__setattr__(self, option.name, kinds.checked(option, getattr(self, option.name)))
+            object.__setattr__(self, option.name, kinds.checked(option, getattr(self, option.name)))
         if self.min_fetch_interval > self.polling_interval:
             raise OptionError(
                 f"transport option min_fetch_interval={self.min_fetch_interval:g} is not allowed; allowed: at most "
@@ -385,7 +367,7 @@ class Options:
             OptionError: an option is unknown (the message has the nearest name), of the wrong type or out of
             range.
         """
-        declared = {option.name: option for option in fields(cls) if option.name != "explicit"}
+        declared = {option.name: option for option in fields(cls)}
         given: dict[str, Any] = {}
         for name, value in mapping.items():
             if name in declared:
@@ -393,21 +375,16 @@ class Options:
                     given[name] = value
             elif name not in IGNORED_OPTIONS and name not in KOMBU_OPTIONS:
                 raise unknown(name, declared)
-        return cls(**given, explicit=frozenset(given))
+        return cls(**given)
 
     def stream_prefix(self, db: int) -> str:
         """Return what stands before an exchange's name in the key of its stream, as `fanout_prefix` says."""
         prefix = "/{db}." if self.fanout_prefix is True else self.fanout_prefix or ""
         return prefix.replace("{db}", str(db))
 
-    def was_set(self, name: str) -> bool:
-        """Whether the user gave the option `name`, be it with the default's value."""
-        return name in self.explicit
-
 
 def table() -> Iterator[tuple[str, str, str, str, str, str]]:
     """Yield (name, type, default, unit, allowed values, text) of every option, for the documentation."""
     for option in fields(Options):
-        if option.name != "explicit":
-            meta = option.metadata
-            yield option.name, meta["type"], repr(option.default), meta["unit"], meta["allowed"], meta["doc"]
+        meta = option.metadata
+        yield option.name, meta["type"], repr(option.default), meta["unit"], meta["allowed"], meta["doc"]

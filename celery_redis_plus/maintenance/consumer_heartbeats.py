@@ -35,7 +35,7 @@ class ConsumerHeartbeats:
         self._watched = watched
         self._interval_s = timeout_s / 3
         self._next_run_at = 0.0
-        #: Bells by which the server asks the consumers for a sign of life.
+        #: Wakeups by which the server asks the consumers for a sign of life.
         self.probes: tuple[bytes, ...] = ()
         #: Consumers that were not on their lists when we last looked.
         self._missed: set[str] = set()

@@ -14,9 +14,6 @@ from celery_redis_plus.errors import InvalidArgument
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: Columns of every table of findings.
-FINDING_COLUMNS = ("kind", "subject", "value", "usual", "count", "since")
-
 
 @dataclass(frozen=True)
 class Thresholds:

@@ -179,7 +179,7 @@ local function remove_expired(keys, now, me)
     else
       redis.call('HSET', keys.consumer .. id, 'probed', 1)
       redis.call('ZADD', keys.consumers, text(now + ANSWER_MS), id)
-      -- The duties of its process listen.
+      -- The maintenance thread of its process listens.
       redis.call('ZADD', keys.consumer .. id .. ':probe', 0, 'probe')
       redis.call('PEXPIRE', keys.consumer .. id .. ':probe', ANSWER_MS)
     end

@@ -1,4 +1,4 @@
-"""The consumer whose turn it is freezes, and with it a bell and perhaps the sweeper (issue A, Shows 7)."""
+"""The consumer whose turn it is freezes, and with it a wakeup and perhaps the sweeper (issue A, Shows 7)."""
 
 import os
 import signal
@@ -43,7 +43,7 @@ def start_consumer(own_server, ledger):
 
 
 def blocked_ids(client, name):
-    """The server's ids of the blocked calls on the bells that the consumer `name` has out."""
+    """The server's ids of the blocked calls on the wakeups that the consumer `name` has out."""
     return {
         row["id"]
         for row in client.client_list()
@@ -92,7 +92,7 @@ def test_the_other_consumer_gets_what_a_frozen_one_was_woken_for(
             note(records.KILLED, process=second.pid)
             second.kill()
             second.wait()
-            # The thawed one looks at the bell that it swallowed, finds nothing, and goes on consuming.
+            # The thawed one looks at the queue whose wakeup it took, finds nothing, and goes on consuming.
             producer.publish(f"after{number}", routing_key=QUEUE, declare=[queue])
             wait_until(lambda number=number: ledger.ended()[f"after{number}"], 15)
             assert ledger.started()[f"m{number}"] == 1

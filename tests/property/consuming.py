@@ -39,7 +39,7 @@ class Consuming(World):
             assert [m.tag for m in taken] == [m.tag for m in before[queue][: len(taken)]]
             self.found_expired(queue, late[queue])
             assert (queue in batch.more) == (len(taken) < len(before[queue]) or bool(self.expired(queue)))
-            self.rings(queue)
+            self.notifies(queue)
         # Where an expired message led a queue, a claim of few looks at the next queue before it looks at this one again.
         if not share and not any(late.values()):
             self.first_queues_first(before, [m.tag for m in batch.messages])
@@ -90,14 +90,14 @@ class Consuming(World):
         try:
             self.claimers[holder].claim([queue], credit, share=False)
         except ServerUnreachable:
-            self.rings(queue)
+            self.notifies(queue)
         self.found_expired(queue, late)
         for message in taken:
             self.taken(message, holder, known=False)
         if noticed:
             self.a_session_is_handed_back(holder, queue, page)
 
-    def a_client_takes_a_bell_and_dies(self, queue: str) -> None:
+    def a_client_takes_a_wakeup_and_dies(self, queue: str) -> None:
         if self.client.zpopmin(self.keys.queue(queue).wakeup):
             self.swallowed.add(queue)
 

@@ -26,7 +26,7 @@ class Broker(Publishing, Consuming, Maintenance):
     @rule(
         what=st.sampled_from(
             (
-                *("bell", "bell", "process", "session", "staging", "originals", "clock 1", "clock 5000", "clock 3600000"),
+                *("wakeup", "wakeup", "process", "session", "staging", "originals", "clock 1", "clock 5000", "clock 3600000"),
                 *("purge", "purge and die", "delete", "delete and die"),
             )
         ),
@@ -35,8 +35,8 @@ class Broker(Publishing, Consuming, Maintenance):
     )
     def a_rare_thing(self, what: str, queue: str, holder: str) -> None:
         """One rule for all that must not come as often as the others: it would leave nothing to test."""
-        if what == "bell":
-            self.a_client_takes_a_bell_and_dies(queue)
+        if what == "wakeup":
+            self.a_client_takes_a_wakeup_and_dies(queue)
         elif what == "process":
             self.a_process_dies(holder)
         elif what == "session":

@@ -75,7 +75,7 @@ class Maintenance(World):
                 self.back(message, failed=message.failed == 0 or message.begun == message.claim)
             self.end_expired(queue, all_of_them=wait_ms > 0)
             self.evict(queue)
-            self.rings(queue)
+            self.notifies(queue)
             later = [m.eta for m in self.live(queue, "delayed")]
             later += [m.expires for m in self.live(queue, "ready") if m.expires is not None]
             if later:
@@ -135,7 +135,7 @@ class Maintenance(World):
         assert purged == len(waiting)
         for message in waiting:
             del self.messages[message.tag]
-        self.rings(queue)
+        self.notifies(queue)
 
     def delete_and_declare_again(self, queue: str, dies: bool) -> None:
         ready = len(self.live(queue, "ready"))
@@ -150,4 +150,4 @@ class Maintenance(World):
         self.swept_at.pop(queue, None)
         self.grace_until.pop(queue, None)
         self.newest.pop(queue, None)
-        self.rings(queue)
+        self.notifies(queue)

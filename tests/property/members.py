@@ -48,7 +48,7 @@ class Member:
     believes: bool = False
     #: When to claim by itself; None: it is woken.
     later_at: int | None = None
-    #: Since when it waits for its bell.
+    #: Since when it waits for its wakeup.
     waits_since: int = 0
     #: It had credit and nothing to take when all had come to rest.
     rested: bool = False

@@ -169,4 +169,4 @@ class Publishing(World):
         if outgoing.life and not delayed:
             self.messages[tag].expires = now + int(outgoing.life)
         if not delayed:
-            self.rings(logical.queue)
+            self.notifies(logical.queue)

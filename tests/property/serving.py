@@ -148,15 +148,15 @@ class Serving(RuleBasedStateMachine):
         return True
 
     def wake_one(self) -> bool:
-        """Ring one bell that stands: the server wakes who has waited longest, even a process that is halted."""
+        """Send one wakeup that is there: the server wakes the one that has waited longest, even a process that is halted."""
         waiting = [m for m in self.members() if m.process.died_at is None and m.credit > 0 and not m.hot]
         if not waiting:
             return False
         waiting.sort(key=lambda m: m.waits_since)
-        rung = self.client.execute_command("ZMPOP", len(waiting), *[m.wakeup for m in waiting], "MIN")
-        if rung is not None:
-            next(m for m in waiting if m.wakeup == rung[0]).hot = True
-        return rung is not None
+        taken = self.client.execute_command("ZMPOP", len(waiting), *[m.wakeup for m in waiting], "MIN")
+        if taken is not None:
+            next(m for m in waiting if m.wakeup == taken[0]).hot = True
+        return taken is not None
 
     def claim_one(self) -> bool:
         for member in self.members():
@@ -264,9 +264,9 @@ class Serving(RuleBasedStateMachine):
             return
         wakeup = self.meta(queue, "wakeup") or self.keys.queue(queue).wakeup
         if queue == "single":
-            assert wakeup in {m.wakeup for m in serving}, f"{queue}: publishers ring {wakeup!r}, and nobody listens"
+            assert wakeup in {m.wakeup for m in serving}, f"{queue}: publishers notify {wakeup!r}, and nobody listens"
         elif all(m.credit > 0 for m in serving):
-            assert wakeup in {m.wakeup for m in open_ones}, f"{queue}: publishers ring {wakeup!r}, and nobody listens"
+            assert wakeup in {m.wakeup for m in open_ones}, f"{queue}: publishers notify {wakeup!r}, and nobody listens"
 
     def lost_by(self, process: Process) -> list[str]:
         lost = []

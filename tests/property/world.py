@@ -165,7 +165,7 @@ class World(RuleBasedStateMachine):
         self.messages: dict[str, Message] = {}
         #: (tag, claim number, queue) of claims that are over.
         self.stale: list[tuple[str, int, str]] = []
-        #: Queues whose bell a client has taken and not answered.
+        #: Queues whose wakeup a client has taken and not used.
         self.swallowed: set[str] = set()
         self.swept_at: dict[str, int] = {}
         self.grace_until: dict[str, int] = {}
@@ -191,7 +191,7 @@ class World(RuleBasedStateMachine):
     def claimed_by(self, holder: str | None = None) -> list[Message]:
         return [m for m in self.messages.values() if m.place == "claimed" and m.known and holder in (None, m.by)]
 
-    def rings(self, queue: str) -> None:
+    def notifies(self, queue: str) -> None:
         self.swallowed.discard(queue)
 
     def end_claim(self, message: Message) -> None:
@@ -209,7 +209,7 @@ class World(RuleBasedStateMachine):
             message.place, message.eta, message.delay = "delayed", self.clock.now_ms + pause_ms, pause_ms
         else:
             message.place = "ready"
-            self.rings(message.queue)
+            self.notifies(message.queue)
 
     def remove(self, message: Message) -> None:
         if message.place == "claimed":
@@ -266,4 +266,4 @@ class World(RuleBasedStateMachine):
             assert {tag.decode(): int(end) for tag, end in index} == {m.tag: m.deadline for m in self.live(queue, "claimed")}
             assert {tag.decode() for tag in dead} == {m.tag for m in self.live(queue, "dead")}
             assert {tag.decode() for tag in dying} == {m.tag for m in self.live(queue, "dlx_outbox")}
-            assert not ready or wakeup or queue in self.swallowed, f"{queue!r} has ready messages and no bell"
+            assert not ready or wakeup or queue in self.swallowed, f"{queue!r} has ready messages and no wakeup"

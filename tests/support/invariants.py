@@ -46,7 +46,7 @@ def violations(client: redis.Redis, keys: Keys, *, swept: bool = False) -> list[
     Args:
         client: answers bytes.
         keys: spells the keys.
-        swept: every queue was swept after the last bell was taken, so that bells have to be rung.
+        swept: every queue was swept after the last wakeup was taken, so that wakeups have to be there.
     """
     return list(_violations(client, keys, swept=swept))
 
@@ -77,7 +77,7 @@ def _trashed(client: redis.Redis, queue: QueueKeys, numbers: Iterable[bytes]) ->
 
 
 def _look(client: redis.Redis, queue: QueueKeys) -> tuple[Places, bool, bool, list[int]]:
-    """Return the places, whether the queue is transient and has a bell, and the TTLs of its keys; mostly in one round trip."""
+    """Return the places, whether the queue is transient and has a wakeup, and the TTLs of its keys; mostly in one round trip."""
     with client.pipeline(transaction=False) as pipeline:
         for place in PLACES:
             pipeline.zrange(getattr(queue, place), 0, -1, withscores=True)
@@ -117,7 +117,7 @@ def _queue(client: redis.Redis, queue: QueueKeys, tags: set[bytes], *, swept: bo
             yield from (f"{tag!r} in {where[0]} {text}" for text in _message(hashes[tag], where[0], places))
     yield from _keys(queue, ttls_ms, transient=transient)
     if swept and places["ready"] and not wakeup:
-        yield f"{len(places['ready'])} ready messages and no bell"
+        yield f"{len(places['ready'])} ready messages and no wakeup"
 
 
 def _message(item: _Hash, place: str, places: Places) -> Iterator[str]:

@@ -194,7 +194,6 @@ def test_every_error_prints_its_message_in_a_log(kind):
         (errors.QueueNotFound, 404),
         (errors.PreconditionFailed, 406),
         (errors.Unroutable, 312),
-        (errors.ChannelClosed, 504),
     ],
 )
 def test_broker_errors_have_amqps_reply_code(kind, code):

@@ -17,7 +17,7 @@ FROM_TEXT = [
     ("visibility_timeout", "300", 300),
     ("visibility_timeout", "3.5", 3.5),
     ("polling_interval", "1e1", 10.0),
-    ("max_connections", "20", 20),
+    ("stream_maxlen", "20", 20),
     ("stream_maxlen", "5000.0", 5000),
     ("fanout_patterns", "false", False),
     ("fanout_patterns", "1", True),
@@ -41,8 +41,6 @@ REFUSED = [
     ("global_keyprefix", 7, "text"),
     ("fanout_prefix", "", "True or False"),
     ("fanout_patterns", "maybe", "True or False"),
-    ("max_connections", 0, "a whole number >= 1"),
-    ("max_connections", 1.5, "a whole number >= 1"),
     ("socket_timeout", 0, "None (no limit)"),
     ("socket_keepalive_options", {"idle": 3}, "a mapping of whole numbers"),
     ("socket_keepalive_options", 3, "a mapping of whole numbers"),
@@ -61,7 +59,7 @@ def test_defaults_are_those_of_the_documentation():
         25,
     )
     assert (options.socket_timeout, options.socket_connect_timeout) == (5, 5)
-    assert (options.stream_maxlen, options.max_connections) == (10_000, 10)
+    assert options.stream_maxlen == 10_000
     assert (options.global_keyprefix, options.fanout_prefix, options.fanout_patterns) == ("", True, True)
     assert options.queue_order_strategy == "round_robin"
     assert (options.publish_dedup_window, options.transient_queue_ttl) == (900, 300)
@@ -120,23 +118,13 @@ def test_message_ttl_none_is_what_applies_anyway():
 
 
 def test_none_means_not_set_where_it_has_no_meaning_of_its_own():
-    options = Options.from_mapping({"visibility_timeout": None, "max_connections": None})
-    assert (options.visibility_timeout, options.max_connections) == (300, 10)
-    assert not options.was_set("visibility_timeout")
+    options = Options.from_mapping({"visibility_timeout": None, "stream_maxlen": None})
+    assert (options.visibility_timeout, options.stream_maxlen) == (300, 10_000)
 
 
 def test_none_is_kept_where_it_means_something():
     options = Options.from_mapping({"socket_timeout": None, "socket_connect_timeout": None})
     assert (options.socket_timeout, options.socket_connect_timeout) == (None, None)
-    assert options.was_set("socket_timeout")
-
-
-def test_one_can_tell_what_was_set_even_to_the_default():
-    options = Options.from_mapping({"priority_order": "high-first"})
-    assert options.was_set("priority_order")
-    assert not Options.from_mapping({}).was_set("priority_order")
-    assert options.explicit == {"priority_order"}
-    assert options == Options(priority_order="high-first")
 
 
 def test_keepalive_options_are_numbers_even_from_json():
@@ -197,7 +185,6 @@ def test_no_secret_is_printed_and_options_can_be_hashed():
 
 def test_the_table_has_every_option_with_all_that_the_documentation_prints():
     rows = {name: row for name, *row in table()}
-    assert "explicit" not in rows
     assert rows["visibility_timeout"][:3] == ["float", "300", "s"]
     assert rows["socket_timeout"][0] == "float or None"
     for kind, _, _, allowed, doc in rows.values():

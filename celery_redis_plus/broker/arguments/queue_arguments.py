@@ -144,11 +144,6 @@ class QueueArguments:
         return self._whole("x-expires") or (default_ms if self.transient else None)
 
     @property
-    def message_ttl_ms(self) -> int | None:
-        """`x-message-ttl`: the milliseconds that a message lives while it is ready; None: for ever."""
-        return self._whole("x-message-ttl")
-
-    @property
     def durable_subscriber(self) -> bool:
         """`x-durable-subscriber`: a fanout exchange keeps this queue's place while nobody consumes it."""
         return self.arguments.get("x-durable-subscriber") is True

@@ -254,10 +254,6 @@ class Acknowledger:
             self._refusal = str(error)
             logger.warning("the server refuses to %s messages of queue %r: %s", settlement.value, queue, error)
 
-    def ack_now(self, queue: str, tags: Iterable[str]) -> int:
-        """Remove messages and wait for the reply; return how many were there. Raises as `CommandConnection.call` does."""
-        return int(self._commands.call(self._ack, self._keys.queue(queue).ack, *tags))
-
     def settle_or_defer(self, messages: Sequence[UnackedMessage], settlement: Settlement) -> None:
         """Settle messages and wait for the replies. Raises as `CommandConnection.call` does; maintenance then settles them."""
         try:

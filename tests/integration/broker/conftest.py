@@ -21,6 +21,7 @@ from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.options import Options
+from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import Outgoing
 from tests.support.invariants import violations
 
@@ -62,6 +63,10 @@ class Broker:
 
     def settle(self, settlement: Settlement, *messages: Claimed) -> None:
         self.acknowledger.settle([UnackedMessage(m.tag, m.queue, m.claim, "holder") for m in messages], settlement)
+
+    def ack(self, queue: str, *tags: str) -> int:
+        """Ack messages; return how many were there."""
+        return int(self.commands.call(script("ack"), self.keys.queue(queue).ack, *tags))
 
     def check(self, *, swept: bool = False) -> None:
         assert violations(self.client, self.keys, swept=swept) == []

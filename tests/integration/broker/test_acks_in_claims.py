@@ -74,7 +74,7 @@ def test_a_message_that_stands_elsewhere_by_now_is_acked_by_the_maintenance_task
     held = hold(carrying, "q", credit=2)
     moved = UnackedMessage(held[0].tag, "q", held[0].claim, "holder")
     if place == "gone":
-        carrying.acknowledger.ack_now("q", [moved.tag])
+        carrying.ack("q", moved.tag)
     else:
         carrying.acknowledger.settle([moved], Settlement.REQUEUE if place == "ready" else Settlement.REJECT)
     ack(carrying, *held)

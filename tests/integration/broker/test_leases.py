@@ -50,7 +50,7 @@ def test_after_a_standstill_the_server_is_asked_once_and_the_claim_extended(brok
 @pytest.mark.parametrize("how", ["claimed by another", "ready again", "gone"])
 def test_after_a_standstill_what_others_have_is_lost(broker, leases, held, how):
     if how == "gone":
-        broker.acknowledger.ack_now("q", [held.tag])
+        broker.ack("q", held.tag)
     else:
         broker.acknowledger.settle([type(held)(held.tag, "q", held.claim, "session")], Settlement.RELEASE_SEEN)
         broker.unacked_messages._unacked[held.tag] = held  # noqa: SLF001 - this process does not know that it went back

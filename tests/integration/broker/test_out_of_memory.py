@@ -85,7 +85,7 @@ def test_a_posted_ack_is_executed(full):
 
 
 def test_a_consumer_is_woken_served_and_closed_at_once(start_server):
-    """Bells and wake-ups are written too: a full server must neither end a consumer nor let it sleep."""
+    """Wakeups are written too: a full server must neither end a consumer nor let it sleep."""
     server = start_server()
     with kombu.Connection(server.url()) as connection, server.client() as client:
         declare(connection.default_channel, "q")
@@ -97,7 +97,7 @@ def test_a_consumer_is_woken_served_and_closed_at_once(start_server):
             assert inbox.drain(number + 1)[-1] == number
             assert other.rest(0.02) == []
             (inbox.messages[-1].reject if number else inbox.messages[-1].ack)()
-        # A bell that this consumer cannot use is passed on.
+        # A wakeup that this consumer cannot use is passed on.
         inbox.consumer.qos(prefetch_count=2)
         assert inbox.rest(0.05) == list(range(5))
         start = time.monotonic()

@@ -51,8 +51,8 @@ def test_an_ack_removes_the_message_wherever_it_is(broker, place):
         broker.settle(Settlement.REJECT if place == "dead" else Settlement.REQUEUE, old)
     if place == "claimed again":
         broker.claim("q")
-    assert broker.acknowledger.ack_now("q", [old.tag]) == 1
-    assert broker.acknowledger.ack_now("q", [old.tag]) == 0
+    assert broker.ack("q", old.tag) == 1
+    assert broker.ack("q", old.tag) == 0
     assert broker.client.keys("message:*") == []
     broker.check()
 

@@ -1,4 +1,4 @@
-"""Duties that the server refuses: a refusal is no outage, and one task's is not the others'."""
+"""Maintenance tasks that the server refuses: a refusal is no outage, and one task's is not the others'."""
 
 import logging
 

@@ -222,7 +222,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
     "declare": [Scenario(lambda shop: shop.declare("new"))],
     "bind": [Scenario(lambda shop: shop.run("bind", [shop.keys.binding("e")], "bind", "a", "b"))],
 }
-#: They touch no message, and nothing that a message needs: counters, bells, lists, broadcasts, tracked deliveries.
+#: They touch no message, and nothing that a message needs: counters, wakeups, lists, broadcasts, tracked deliveries.
 NO_MESSAGES = {
     "record_error", "own_queue", "log_failed", "heartbeat_consumers", "tombstone_queues", "check_messages", "check_queue",
     "commit_events", "increment_counters", "declare_exchange", "next_queue_id", "add_to_queue_set", "database_id",

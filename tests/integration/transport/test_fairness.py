@@ -62,7 +62,7 @@ def test_full_queues_are_served_in_turn(connect, prefetch, arguments):
 @pytest.mark.parametrize("prefetch", [1, 10])
 @pytest.mark.parametrize("queues", [2, 10, 100])
 def test_a_message_published_while_another_queue_is_busy_waits_for_few_others(connect, queues, prefetch):
-    """Its bell is not heard then."""
+    """Its wakeup is not read then."""
     names = [f"q{number:03}" for number in range(queues)]
     publisher = connect().channel()
     fill(publisher, dict.fromkeys(names, 0) | {names[0]: 400})

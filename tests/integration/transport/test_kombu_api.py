@@ -267,7 +267,7 @@ def test_an_empty_claim_does_not_hang_a_consumer(connect):
     inbox = Inbox(connection.channel(), "q")
     keys = inbox.channel.session.keys.queue("q")
     assert inbox.rest(0.05) == []
-    # The bell rings for a message and somebody swallows the bell: the next look comes by itself.
+    # Another client takes the wakeup of a message: the consumer checks its queues after `polling_interval`.
     other = connect().channel()
     publish(other, "q", "found")
     other.session.commands.command("DEL", keys.wakeup)

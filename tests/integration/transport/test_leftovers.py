@@ -101,11 +101,11 @@ def test_a_deleted_fanout_subscriber_and_its_exchange_leave_nothing(connect, red
     wait_until(lambda: not left(redis_client), 8, lambda: str(left(redis_client)))
 
 
-def test_a_bell_that_is_passed_on_after_its_queue_was_deleted_goes(channel, redis_client):
+def test_a_wakeup_that_is_passed_on_after_its_queue_was_deleted_goes(channel, redis_client):
     channel.queue_declare("q", durable=True)
-    bell = channel.session.keys.queue("q").wakeup
+    wakeup = channel.session.keys.queue("q").wakeup
     channel.queue_delete("q")
-    channel.session.waiter.notify(bell)
+    channel.session.waiter.notify(wakeup)
     assert 0 < redis_client.pttl("wakeup:{q}") <= 60_000
 
 

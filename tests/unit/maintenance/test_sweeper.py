@@ -1,4 +1,4 @@
-"""When each queue is swept: when the server says that something is due, when the queue's timer rings, and after an outage."""
+"""When each queue is swept: when something is due there, when the queue's timer wakes the thread, and after an outage."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_a_claimed_message_whose_place_was_lost_stays_with_its_consumer(state):
     state.client.delete(state.keys.index)
     state.repair()
     assert b"claimed" not in state.broker.bodies("q")
-    assert state.broker.acknowledger.ack_now("q", [state.claimed.decode()]) == 1
+    assert state.broker.ack("q", state.claimed.decode()) == 1
 
 
 def test_a_lost_score_is_made_anew_also_where_low_priorities_come_first(state):
