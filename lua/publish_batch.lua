@@ -31,8 +31,8 @@ for i = 1, count do
   places[2 * i - 1], places[2 * i] = ARGV[FIRST + 2 * i - 1] * PRIORITY_BAND + time, tags[i]
 end
 
+redis.call('HSET', KEYS[1], 'published', published + count, 'newest', time)
 local function store()
-  redis.call('HSET', KEYS[1], 'published', published + count, 'newest', time)
   -- Their places come first: whoever meets a tag without a message drops it, and a message without a place would stay for ever.
   redis.call('ZADD', KEYS[2], unpack(places))
   for i = 1, count do redis.call('HSET', KEYS[3] .. tags[i], 'payload', ARGV[FIRST + 2 * i - 2]) end
@@ -43,6 +43,7 @@ end
 -- All of them or none: a retry sends the messages one by one, and knows them by their numbers.
 local fine, failure = pcall(store)
 if fine then return tags end
+redis.call('HINCRBY', KEYS[1], 'published', -count)
 for i = 1, count do redis.call('UNLINK', KEYS[3] .. tags[i]) end
 redis.call('ZREM', KEYS[2], unpack(tags))
 return error(failure)

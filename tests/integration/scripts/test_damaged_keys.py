@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+from redis.exceptions import RedisError, ResponseError
+
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
+from celery_redis_plus.scripts import script
 from tests.integration.broker.conftest import make_broker
 
 
@@ -35,7 +39,6 @@ def test_a_claim_sets_a_damaged_message_aside_and_takes_its_neighbours(redis_cli
 
 def test_heartbeats_and_settlements_of_its_neighbours_go_on(redis_client):
     from celery_redis_plus.broker.consumers.unacked import Settlement
-    from celery_redis_plus.scripts import script
 
     broker = make_broker(redis_client)
     broker.declare("q")
@@ -51,9 +54,6 @@ def test_heartbeats_and_settlements_of_its_neighbours_go_on(redis_client):
 
 
 def test_a_claim_that_cannot_write_the_index_leaves_all_messages_ready(redis_client):
-    import pytest
-    from redis.exceptions import RedisError
-
     broker = make_broker(redis_client)
     broker.declare("q")
     broker.publish("q", b"a", b"b")
@@ -75,4 +75,19 @@ def test_a_queue_that_cannot_be_swept_does_not_keep_others_from_it(redis_client,
     sweep(broker, "bad", "q")
     assert redis_client.zcard("queue:{q}") == 1
     assert "queue 'bad' cannot be swept (WRONGTYPE" in caplog.text
+    broker.commands.close()
+
+
+def test_a_batch_that_cannot_be_stored_counts_as_not_published(redis_client):
+    broker = make_broker(redis_client)
+    broker.declare("q")
+    broker.publish("q", b"before")
+    redis_client.delete("wakeup:{q}")
+    redis_client.set("wakeup:{q}", "foreign")
+    queue = broker.keys.queue("q")
+    keys = [queue.meta, queue.ready, queue.message, queue.wakeup, queue.producer + b"p"]
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        broker.commands.call(script("publish_batch"), keys, 2, 900_000, "", b"{}\nnew", 255, b"{}\nnew2", 255)
+    assert redis_client.hget("meta:{q}", "published") == b"1"
+    assert redis_client.zcard("queue:{q}") == len(redis_client.keys("message:*")) == 1
     broker.commands.close()
