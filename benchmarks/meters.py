@@ -17,6 +17,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROC = Path("/proc")
+#: Seconds for which a server is watched that has nothing to do.
+IDLE_S = 0.3
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Commands that the server executed, those within scripts included, and bytes from and to clients."""
+
+    commands: int
+    bytes_in: int
+    bytes_out: int
+
+    def since(self, before: Traffic) -> Traffic:
+        """The difference."""
+        return Traffic(self.commands - before.commands, self.bytes_in - before.bytes_in, self.bytes_out - before.bytes_out)
 
 
 class Server:
@@ -33,9 +48,22 @@ class Server:
         return dict(reply)
 
     def cpu_s(self) -> float:
-        """User and system time of the server so far."""
+        """User and system time of the server's main thread so far: the one that executes commands."""
         cpu = self.info("cpu")
-        return float(cpu["used_cpu_user"]) + float(cpu["used_cpu_sys"])
+        return float(cpu["used_cpu_user_main_thread"]) + float(cpu["used_cpu_sys_main_thread"])
+
+    def traffic(self) -> Traffic:
+        """What the server has executed and transferred so far."""
+        stats = self.info("stats")
+        return Traffic(
+            int(stats["total_commands_processed"]), int(stats["total_net_input_bytes"]), int(stats["total_net_output_bytes"])
+        )
+
+    def idle_share(self, seconds: float = IDLE_S) -> float:
+        """Which share of its time the main thread works while no client asks for anything."""
+        began, cpu_s = time.perf_counter(), self.cpu_s()
+        time.sleep(seconds)
+        return (self.cpu_s() - cpu_s) / (time.perf_counter() - began)
 
     def commands_sent(self, seconds: float) -> int:
         """Listen for so many seconds; return how many commands clients have sent: of a script the call, not what it calls."""
@@ -74,35 +102,54 @@ class Server:
 
 @dataclass
 class Meter:
-    """Wall time, CPU of this process and CPU of the server between ``start`` and ``stop``."""
+    """Wall time, CPU of this process, CPU and traffic of the server between ``start`` and ``stop``.
+
+    It is made while no client asks the server for anything: it looks what the idle server costs, once.
+    """
 
     server: Server | None
     wall_s: float = 0.0
     client_s: float = 0.0
+    #: What the server spent beyond its own timers.
     server_s: float | None = None
-    _marks: tuple[float, float, float | None] = field(default=(0.0, 0.0, None), repr=False)
+    traffic: Traffic | None = None
+    _idle_share: float = field(default=0.0, repr=False)
+    _marks: tuple[float, float] = field(default=(0.0, 0.0), repr=False)
+    _server_marks: tuple[float, Traffic] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Look at the idle server."""
+        if self.server:
+            self._idle_share = self.server.idle_share()
 
     def start(self) -> None:
         """Begin; the clocks are read last."""
-        server_s = self.server.cpu_s() if self.server else None
-        self._marks = (time.perf_counter(), time.process_time(), server_s)
+        if self.server:
+            self._server_marks = (self.server.cpu_s(), self.server.traffic())
+        self._marks = (time.perf_counter(), time.process_time())
 
     def stop(self) -> None:
         """End; the clocks are read first."""
         wall, client = time.perf_counter(), time.process_time()
         self.wall_s = wall - self._marks[0]
         self.client_s = client - self._marks[1]
-        if self.server and self._marks[2] is not None:
-            self.server_s = self.server.cpu_s() - self._marks[2]
+        if self.server and self._server_marks is not None:
+            cpu_s, traffic = self._server_marks
+            self.server_s = self.server.cpu_s() - cpu_s - self._idle_share * self.wall_s
+            self.traffic = self.server.traffic().since(traffic)
 
     def figures(self, prefix: str, messages: int) -> dict[str, float]:
-        """``prefix.rate`` in messages/s, ``prefix.client_us`` and ``prefix.server_us`` per message."""
+        """``prefix.rate`` in messages/s, and per message CPU (``client_us``, ``server_us``), ``commands``, ``bytes_in``, ``bytes_out``."""
         figures = {
             f"{prefix}.client_us": self.client_s / messages * 1e6,
             f"{prefix}.rate": messages / self.wall_s,
         }
         if self.server_s is not None:
             figures[f"{prefix}.server_us"] = self.server_s / messages * 1e6
+        if self.traffic is not None:
+            figures[f"{prefix}.commands"] = self.traffic.commands / messages
+            figures[f"{prefix}.bytes_in"] = self.traffic.bytes_in / messages
+            figures[f"{prefix}.bytes_out"] = self.traffic.bytes_out / messages
         return figures
 
 

@@ -57,19 +57,23 @@ def _at_most(must: float, aim: float | None = None) -> Target:
     return Target(Of.VALUE, must, aim)
 
 
-def _flow(name: str, label: str, client: Target | None = None) -> list[Figure]:
+def _flow(name: str, label: str, client: Target | None = None, server: Target | None = None) -> list[Figure]:
     return [
         Figure(f"{name}.client_us", f"{label}: client CPU", "µs", client),
-        Figure(f"{name}.server_us", f"{label}: server CPU", "µs"),
+        Figure(f"{name}.server_us", f"{label}: server CPU", "µs", server),
         Figure(f"{name}.rate", f"{label}: rate on one core", "/s"),
+        Figure(f"{name}.commands", f"{label}: commands executed", ""),
+        Figure(f"{name}.bytes_in", f"{label}: bytes to the server", "B"),
+        Figure(f"{name}.bytes_out", f"{label}: bytes back", "B"),
     ]
 
 
-def _celery(name: str, label: str, rate: Target, first: Target | None = None) -> list[Figure]:
+def _celery(name: str, label: str, rate: Target, through: Target, first: Target | None = None) -> list[Figure]:
     figures = [
         Figure(f"{name}.rate", f"{label}: rate", "/s", rate),
         Figure(f"{name}.worker_us", f"{label}: CPU of all worker processes", "µs"),
         Figure(f"{name}.server_us", f"{label}: server CPU", "µs"),
+        Figure(f"{name}.through_us", f"{label}: server CPU from publish to ack", "µs", through),
     ]
     if first:
         figures.append(Figure(f"{name}.first_ms", f"{label}: first task after ready", "ms", first))
@@ -85,21 +89,24 @@ def _fanout(name: str, label: str, rate: Target | None = None) -> list[Figure]:
     ]
 
 
+#: Server CPU from publish to ack: at a prefetch of 10 or more, and at 1.
+MANY_AT_ONCE = _ratio_at_most(0.8, 0.6)
+ONE_AT_A_TIME = _ratio_at_most(1.2, 1.0)
 #: Per mille of a queue that is filled under the throttle.
 THROTTLE_SHARES = (250, 550, 750, 900, 975)
 
 FIGURES: tuple[Figure, ...] = (
-    *_flow("publish", "publish", _ratio_at_most(0.32, 0.20)),
-    *_flow("consume100", "consume + ack, prefetch 100", _ratio_at_most(0.12, 0.05)),
-    *_flow("consume10", "consume + ack, prefetch 10", _ratio_at_most(0.12, 0.05)),
-    *_flow("consume1", "consume + ack, prefetch 1", _ratio_at_most(0.25, 0.15)),
+    *_flow("publish", "publish", _ratio_at_most(0.32, 0.20), _ratio_at_most(1.8, 1.3)),
+    *_flow("consume100", "consume + ack, prefetch 100", _ratio_at_most(0.12, 0.05), _ratio_at_most(0.45, 0.35)),
+    *_flow("consume10", "consume + ack, prefetch 10", _ratio_at_most(0.12, 0.05), _ratio_at_most(0.6, 0.45)),
+    *_flow("consume1", "consume + ack, prefetch 1", _ratio_at_most(0.25, 0.15), _ratio_at_most(1.2, 0.9)),
     *_flow("delay", "task.delay()", _ratio_at_most(0.80, 0.66)),
-    *_celery("solo", "Celery solo", _ratio_at_least(4.5, 7), _at_most(50)),
+    *_celery("solo", "Celery solo", _ratio_at_least(4.5, 7), MANY_AT_ONCE, _at_most(50)),
     Figure("solo.cpu_us", "Celery solo: worker CPU per task", "µs", _ratio_at_most(0.25, 0.16)),
-    *_celery("prefork", "Celery prefork -c2", _ratio_at_least(2.4, 3.3), _at_most(50)),
-    *_celery("threads", "Celery threads -c4", _ratio_at_least(4.5, 8), _at_most(50)),
-    *_celery("solo_late", "solo, acks_late, multiplier 1", _ratio_at_least(2.4, 5)),
-    *_celery("prefork_late", "prefork, acks_late, multiplier 1", _ratio_at_least(1.7, 2.6)),
+    *_celery("prefork", "Celery prefork -c2", _ratio_at_least(2.4, 3.3), MANY_AT_ONCE, _at_most(50)),
+    *_celery("threads", "Celery threads -c4", _ratio_at_least(4.5, 8), MANY_AT_ONCE, _at_most(50)),
+    *_celery("solo_late", "solo, acks_late, multiplier 1", _ratio_at_least(2.4, 5), ONE_AT_A_TIME),
+    *_celery("prefork_late", "prefork, acks_late, multiplier 1", _ratio_at_least(1.7, 2.6), ONE_AT_A_TIME),
     Figure("ping.p50_ms", "ping on an idle queue: p50", "ms", _ratio_at_most(0.8, 0.5)),
     Figure("ping.p99_ms", "ping on an idle queue: p99", "ms"),
     Figure("countdown.late_p50_ms", "countdown, idle worker: p50 late", "ms"),
@@ -112,6 +119,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure("far.missing", "behind 50,000 far tasks: missing", "", _at_most(0)),
     Figure("far.worker_growth_mb", "behind 50,000 far tasks: worker grew by", "MB", _at_most(5)),
     Figure("burst.late_p99_ms", "3,000 due within 10 s: p99 late", "ms", _at_most(100, 10)),
+    Figure("burst.server_us", "3,000 due within 10 s: server CPU from publish to ack", "µs"),
     Figure("burst.early", "3,000 due within 10 s: early", "", _at_most(0)),
     Figure("burst.missing", "3,000 due within 10 s: missing", "", _at_most(0)),
     *_flow("queues100", "100 queues on one consumer", _ratio_at_most(0.12)),

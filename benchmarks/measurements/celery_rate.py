@@ -43,10 +43,12 @@ def prefork_acks_late(bench: Bench) -> Figures:
 def _rate(bench: Bench, prefix: str, pool: str, concurrency: int, **conf: object) -> Figures:
     count = bench.size(1_500, 5_000)
     app = bench.app_module(**conf)
+    publishing, meter = bench.meter(), bench.meter()
+    publishing.start()
     with app.app.producer_pool.acquire(block=True) as producer:
         for number in range(count):
             app.noop.apply_async((number, PAYLOAD), producer=producer)
-    meter = bench.meter()
+    publishing.stop()
     with running_worker(bench, pool, concurrency, **conf) as worker:
         ready_at, worker_us = _follow(worker, count, meter)
         entries = worker.journal.entries()
@@ -58,6 +60,7 @@ def _rate(bench: Bench, prefix: str, pool: str, concurrency: int, **conf: object
     figures[f"{prefix}.worker_us"] = worker_us
     if meter.server_s is not None:
         figures[f"{prefix}.server_us"] = meter.server_s / count * 1e6
+        figures[f"{prefix}.through_us"] = (meter.server_s + (publishing.server_s or 0)) / count * 1e6
     if pool == "solo":
         figures[f"{prefix}.cpu_us"] = (runs[-1].cpu_s - runs[0].cpu_s) / (len(runs) - 1) * 1e6
     return figures

@@ -59,13 +59,19 @@ def burst(bench: Bench) -> Figures:
         worker.wait_ready()
         _warm_up(app, worker)
         draw = random.Random(11)
+        meter = bench.meter()
+        meter.start()
         began = time.time()
         with app.app.producer_pool.acquire(block=True) as producer:
             for number in range(count):
                 _send(app, producer, number, began + head_start_s + draw.uniform(0, window_s))
         if time.time() - began > head_start_s:
             raise MeasurementError(f"sending took longer than {head_start_s:g} s")
-        return _lateness(worker, count, head_start_s + window_s + 30, "burst")
+        figures = _lateness(worker, count, head_start_s + window_s + 30, "burst")
+        meter.stop()
+    if meter.server_s is not None:
+        figures["burst.server_us"] = meter.server_s / count * 1e6
+    return figures
 
 
 def _paced(app: Any, worker: Worker, count: int, prefix: str) -> Figures:
