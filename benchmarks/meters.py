@@ -139,7 +139,7 @@ class Meter:
             self.traffic = self.server.traffic().since(traffic)
 
     def figures(self, prefix: str, messages: int) -> dict[str, float]:
-        """``prefix.rate`` in messages/s, and per message CPU (``client_us``, ``server_us``), ``commands``, ``bytes_in``, ``bytes_out``."""
+        """``rate`` in messages/s; a message's CPU (``client_us``, ``server_us``), ``commands``, ``bytes_in``, ``bytes_out``."""
         figures = {
             f"{prefix}.client_us": self.client_s / messages * 1e6,
             f"{prefix}.rate": messages / self.wall_s,

@@ -1,7 +1,7 @@
 """Clients whose commands are prepared: what kombu's redis transport and ours send for a message, without their Python.
 
-One process drives many of them, and keeps the server busy, which no Python client does. A client is a generator: it yields what it
-writes and how many replies it waits for, and gets these. What the transports send was read from MONITOR; a test holds ours.
+One process drives many of them, and keeps the server busy, which no Python client does. A client is a generator: it yields what
+it writes and how many replies it waits for, and gets these. What the transports send was read from MONITOR.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from hiredis import Reader
-from redis import Redis
 
 from benchmarks.bench import BODY
 from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED_BYTES
 from celery_redis_plus.connection.protocol import pack_call, pack_command
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.scripts import script
+
+if TYPE_CHECKING:
+    from redis import Redis
 
 #: Yields bytes to write and the number of replies to wait for; gets the replies.
 Client = Generator[tuple[bytes, int], list[Any], None]

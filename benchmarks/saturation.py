@@ -1,8 +1,8 @@
 """``python -m benchmarks.saturation``: how many tasks a second go through one server when its core is full.
 
 Prepared clients (benchmarks/prepared.py) of kombu's redis transport and of ours publish and consume 1 KB messages in several
-processes, so that there is always work for the server. The rate of a full core is one second over the CPU time that the server's main
-thread spends on a message, so it is also right where other programs share the core; "busy" says how full the core was.
+processes, so that there is always work for the server. The rate of a full core is one second over the CPU time that the server's
+main thread spends on a message, so it is also right where other programs share the core; "busy" says how full the core was.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _through(driver: Driver, tally: Tally, prefetch: int, until: Callable[[], bo
     while not until():
         ready = tally.published - tally.consumed
         publish, consume = ready < 2 * BACKLOG, ready > half * prefetch
-        driver.turn(lambda number: publish if number < half else consume)
+        driver.turn(lambda number, publish=publish, consume=consume: publish if number < half else consume)
 
 
 def _work(contender: str, port: int, prefetch: int | None, seconds: float, pipe: Any) -> None:
@@ -96,9 +96,11 @@ def measure(contender: Contender, port: int, prefetch: int | None, seconds: floa
     """Run one phase on a server without data."""
     server = Server(f"127.0.0.1:{port}")
     server.flush()
-    with Connection(contender.url, transport_options=dict(contender.transport_options)) as connection:
-        with connection.channel() as channel:
-            Queue(QUEUE)(channel).declare()
+    with (
+        Connection(contender.url, transport_options=dict(contender.transport_options)) as connection,
+        connection.channel() as channel,
+    ):
+        Queue(QUEUE)(channel).declare()
     idle_share = server.idle_share()
     context = multiprocessing.get_context("fork")
     pipes, processes = [], []
@@ -123,7 +125,11 @@ def measure(contender: Contender, port: int, prefetch: int | None, seconds: floa
             process.join()
         server.close()
     return Sample(
-        spent_s / messages * 1e6, spent_s / wall_s, moved.commands / messages, moved.bytes_in / messages, moved.bytes_out / messages
+        spent_s / messages * 1e6,
+        spent_s / wall_s,
+        moved.commands / messages,
+        moved.bytes_in / messages,
+        moved.bytes_out / messages,
     )
 
 
@@ -137,10 +143,11 @@ def report(samples: dict[str, dict[str, list[Sample]]]) -> Iterator[str]:
             us = median(sample.server_us for sample in taken)
             busy = median(sample.busy for sample in taken)
             commands = median(sample.commands for sample in taken)
-            moved = ", ".join(f"{median(values):,.0f}" for values in zip(*((one.bytes_in, one.bytes_out) for one in taken), strict=True))
-            yield (
-                f"| {phase} | {name} | {us:.1f} µs | {1e6 / us:,.0f}/s | {kombu_us / us:.2f}x | {busy:.0%} | {commands:.1f} | {moved} |"
+            moved = ", ".join(
+                f"{median(values):,.0f}" for values in zip(*((one.bytes_in, one.bytes_out) for one in taken), strict=True)
             )
+            rate = f"{us:.1f} µs | {1e6 / us:,.0f}/s | {kombu_us / us:.2f}x"
+            yield f"| {phase} | {name} | {rate} | {busy:.0%} | {commands:.1f} | {moved} |"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

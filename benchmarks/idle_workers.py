@@ -1,0 +1,179 @@
+"""``python -m benchmarks.idle_workers``: what many idle workers cost the server.
+
+One real Celery worker is started and watched with MONITOR, from its first command until it has been idle for a while. Then its
+commands are sent again, at its pace, by as many simulated workers as wanted, each under ids of its own, over as many connections.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import random
+import re
+import selectors
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.bench import Bench
+from benchmarks.contenders import KOMBU_REDIS, OURS, Contender, discover, register_transports
+from benchmarks.meters import Server
+from benchmarks.worker import running_worker
+from celery_redis_plus.connection.protocol import pack_command
+from celery_redis_plus.testing.server import EmbeddedServer
+
+#: Seconds for which the worker is watched after it came to rest, and of the measurement.
+WATCHED_S = 45.0
+MEASURED_S = 30.0
+#: Seconds within which the simulated workers start.
+SPREAD_S = 20.0
+#: Ids of processes, sessions and connections; hashes of scripts are longer.
+_ID = re.compile(rb"(?<![0-9a-f])[0-9a-f]{12}(?![0-9a-f])")
+_LINE = re.compile(rb"\+?(\d+\.\d+) \[\d+ ([^\]]+)\] (.*)")
+_ARGUMENT = re.compile(rb'"((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(rb"\\(x[0-9a-f]{2}|.)")
+_ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"a": b"\a", b"b": b"\b"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command of the worker: seconds after its first one, the number of its connection, and the arguments."""
+
+    at: float
+    connection: int
+    arguments: tuple[bytes, ...]
+
+
+def read_monitor(heard: bytes) -> list[Step]:
+    """Return what clients sent, from MONITOR's lines; what scripts call is left out."""
+    steps: list[Step] = []
+    connections: dict[bytes, int] = {}
+    began = 0.0
+    for line in heard.splitlines():
+        match = _LINE.match(line)
+        if not match or match[2] == b"lua":
+            continue
+        arguments = tuple(_ESCAPE.sub(_unescape, one) for one in _ARGUMENT.findall(match[3]))
+        began = began or float(match[1])
+        steps.append(Step(float(match[1]) - began, connections.setdefault(match[2], len(connections)), arguments))
+    return steps
+
+
+def _unescape(match: re.Match[bytes]) -> bytes:
+    what = match[1]
+    return bytes([int(what[1:], 16)]) if len(what) == 3 else _ESCAPED.get(what, what)
+
+
+def watch(contender: Contender, address: str) -> tuple[list[Step], float]:
+    """Return the commands of one worker, and how many seconds after its first one it came to rest."""
+    with tempfile.TemporaryDirectory() as directory, socket.create_connection(address.split(":")) as monitor:
+        monitor.sendall(b"MONITOR\r\n")
+        heard = bytearray()
+        listener = threading.Thread(target=_listen, args=(monitor, heard), daemon=True)
+        listener.start()
+        bench = Bench(contender, quick=False, server_address=address, directory=Path(directory))
+        with running_worker(bench, "prefork", 2) as worker:
+            worker.wait_ready()
+            worker.settle()
+            rest = len(read_monitor(bytes(heard)))
+            time.sleep(WATCHED_S)
+            steps = read_monitor(bytes(heard))
+        monitor.shutdown(socket.SHUT_RDWR)
+        listener.join(5)
+    return steps, steps[rest - 1].at
+
+
+def _listen(monitor: socket.socket, heard: bytearray) -> None:
+    while received := monitor.recv(1 << 20):
+        heard += received
+
+
+def simulate(address: str, steps: Sequence[Step], rest_at: float, workers: int) -> tuple[float, float]:
+    """Let simulated workers start, come to rest and idle; return their share of a core then, and commands a second."""
+    host, _, port = address.rpartition(":")
+    own = [{name: b"%012x" % random.getrandbits(48) for name in _ids(steps)} for _ in range(workers)]
+    sockets: dict[tuple[int, int], socket.socket] = {}
+    selector = selectors.DefaultSelector()
+    server = Server(address)
+    idle_share = server.idle_share(2.0)
+    began = time.monotonic()
+    plan = [(began + SPREAD_S * worker / workers + steps[0].at, worker, 0) for worker in range(workers)]
+    heapq.heapify(plan)
+    measure_at = began + SPREAD_S + rest_at
+    mark: tuple[float, float, int] | None = None
+    while plan:
+        at, worker, number = heapq.heappop(plan)
+        if mark is None and at >= measure_at:
+            mark = (time.monotonic(), server.cpu_s(), server.traffic().commands)
+        if at >= measure_at + MEASURED_S:
+            break
+        while (left := at - time.monotonic()) > 0:
+            _drain(selector, left)
+        step = steps[number]
+        key = worker, step.connection
+        if key not in sockets:
+            sockets[key] = socket.create_connection((host, int(port)))
+            selector.register(sockets[key], selectors.EVENT_READ)
+        arguments = tuple(_ID.sub(lambda match, own=own[worker]: own[match[0]], one) for one in step.arguments)
+        sockets[key].sendall(pack_command(arguments))
+        if number + 1 < len(steps):
+            heapq.heappush(plan, (at + steps[number + 1].at - step.at, worker, number + 1))
+    if mark is None:
+        raise ValueError("the worker was not watched for long enough")
+    elapsed = time.monotonic() - mark[0]
+    share = (server.cpu_s() - mark[1]) / elapsed - idle_share
+    commands = (server.traffic().commands - mark[2]) / elapsed
+    for one in sockets.values():
+        one.close()
+    return share, commands
+
+
+def _drain(selector: selectors.BaseSelector, seconds: float) -> None:
+    """Read replies and forget them."""
+    for key, _ in selector.select(seconds):
+        key.fileobj.recv(1 << 20)  # type: ignore[union-attr]
+
+
+def _ids(steps: Sequence[Step]) -> set[bytes]:
+    return {name for step in steps for argument in step.arguments for name in _ID.findall(argument)}
+
+
+def report(rows: Iterator[tuple[str, int, float, float, float]]) -> Iterator[str]:
+    """The table, in Markdown."""
+    yield "| of | workers | commands of a worker | commands executed | share of the server's core |"
+    yield "| --- | ---: | ---: | ---: | ---: |"
+    for name, workers, sent, executed, share in rows:
+        yield f"| {name} | {workers:,} | {sent:.2f}/s | {executed:,.0f}/s | {share:.1%} |"
+
+
+def measured(sizes: Sequence[int]) -> Iterator[tuple[str, int, float, float, float]]:
+    """Watch a worker of each contender, then simulate."""
+    for name in (KOMBU_REDIS, OURS):
+        with EmbeddedServer() as server:
+            address = f"127.0.0.1:{server.port}"
+            contender = next(one for one in discover(address)[0] if one.name == name)
+            steps, rest_at = watch(contender, address)
+            sent = sum(step.at > rest_at for step in steps) / (steps[-1].at - rest_at)
+            for size in sizes:
+                with server.client() as client:
+                    client.flushall()
+                share, executed = simulate(address, steps, rest_at, size)
+                yield name, size, sent, executed, share
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, and print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.idle_workers", description="Costs of idle workers to the server.")
+    parser.add_argument("--workers", type=int, nargs="+", default=[100, 1_000], metavar="N", help="how many are simulated")
+    options = parser.parse_args(arguments)
+    register_transports()
+    for line in report(measured(options.workers)):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
