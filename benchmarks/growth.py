@@ -42,6 +42,8 @@ from celery_redis_plus.testing.server import EmbeddedServer
 
 REPETITIONS = 11
 MESSAGES = 100
+#: A queue that stays empty beside the one that grows.
+EMPTY = "bench.empty"
 #: A batch of the loader, and the body of a message that only fills a queue.
 BATCH = 100
 FILLER = json.dumps({"content-type": "application/json", "headers": {}, "properties": {}}).encode() + b"\n" + b"x" * 80
@@ -69,7 +71,7 @@ class Site:
         """Begin anew, with one queue."""
         self.meter.flush()
         load_scripts(self.client)
-        self.declare(QUEUE)
+        self.declare(QUEUE, EMPTY)
 
     def declare(self, *names: str) -> None:
         """Declare queues."""
@@ -112,17 +114,31 @@ class Site:
                         raise reply
                 present += count
 
-    def publish_and_consume(self, prefetch: int) -> tuple[float, float]:
-        """What publishing, and claiming and acking at a prefetch count, cost a message; the queue keeps its size."""
-        with driven(self.port, [our_publisher(self.tally), our_consumer(self.tally, prefetch)]) as driver:
-            costs: tuple[list[float], list[float]] = [], []
+    def publish_and_consume(self, prefetch: int) -> dict[str, float | None]:
+        """What publishing, and claiming and acking at a prefetch count, cost a message; and against the same in an empty queue.
+
+        Both queues keep their sizes, and take turns: if the machine slows down in between, both sides see it.
+        """
+        clients = [
+            client
+            for name in (QUEUE, EMPTY)
+            for client in (our_publisher(self.tally, name), our_consumer(self.tally, prefetch, name))
+        ]
+        costs: list[list[float]] = [[], [], [], []]
+        with driven(self.port, clients) as driver:
             for _ in range(REPETITIONS):
-                for client, (taken, turns) in enumerate(zip(costs, (MESSAGES, MESSAGES // prefetch), strict=True)):
+                for client, taken in enumerate(costs):
                     before = self.meter.cpu_s()
-                    for _ in range(turns):
+                    for _ in range(MESSAGES // prefetch if client % 2 else MESSAGES):
                         driver.turn(lambda number, client=client: number == client)
                     taken.append((self.meter.cpu_s() - before) / MESSAGES * 1e6)
-        return min(costs[0]), min(costs[1])
+        publish, consume, publish_empty, consume_empty = map(min, costs)
+        return {
+            "publish µs": publish,
+            "against empty": publish / publish_empty,
+            f"claim + ack by {prefetch} µs": consume,
+            f"{prefetch} against empty": consume / consume_empty,
+        }
 
 
 def queued(site: Site, sizes: Sequence[int]) -> Iterator[Row]:
@@ -132,9 +148,7 @@ def queued(site: Site, sizes: Sequence[int]) -> Iterator[Row]:
     for size in sizes:
         site.fill(size)
         memory = (site.meter.used_memory() - empty) / size if size >= MESSAGES else None
-        publish_us, one_us = site.publish_and_consume(1)
-        _, ten_us = site.publish_and_consume(10)
-        yield size, {"publish µs": publish_us, "claim + ack µs": one_us, "the same by 10 µs": ten_us, "memory B": memory}
+        yield size, {**site.publish_and_consume(10), **site.publish_and_consume(1), "memory of a message B": memory}
 
 
 def delayed(site: Site, sizes: Sequence[int]) -> Iterator[Row]:
@@ -147,14 +161,11 @@ def delayed(site: Site, sizes: Sequence[int]) -> Iterator[Row]:
     sweeper.watch([QUEUE])
     for size in sizes:
         site.fill(size, eta=True)
-        publish_us, claim_us = site.publish_and_consume(1)
+        ordinary = site.publish_and_consume(1)
         with driven(site.port, [_delaying(site)]) as driver:
             delaying_us = site.least_us(lambda: [driver.turn() for _ in range(MESSAGES)], MESSAGES)
         sweep_us = site.least_us(sweeper.run, 1)
-        yield (
-            size,
-            {"publish delayed µs": delaying_us, "publish µs": publish_us, "claim + ack µs": claim_us, "a sweep µs": sweep_us},
-        )
+        yield size, {**ordinary, "publish delayed µs": delaying_us, "a sweep µs": sweep_us}
 
 
 def _delaying(site: Site) -> Client:
@@ -281,7 +292,13 @@ def report(name: str, rows: Iterator[Row]) -> Iterator[str]:
             first = figures
             yield f"| {name} | " + " | ".join(figures) + " |"
             yield "| ---: |" + " ---: |" * len(figures)
-        yield f"| {size:,} | " + " | ".join("" if value is None else f"{value:,.1f}" for value in figures.values()) + " |"
+        yield (
+            f"| {size:,} | "
+            + " | ".join(
+                "" if value is None else f"{value:,.2f}" if value < 10 else f"{value:,.0f}" for value in figures.values()
+            )
+            + " |"
+        )
     grown = ("" if value is None else f"{ratio(figures[column], value) or 0:.2f}x" for column, value in first.items())
     yield "| growth | " + " | ".join(grown) + " |"
 

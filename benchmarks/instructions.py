@@ -8,6 +8,7 @@ It needs valgrind on the PATH.
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import stat
 import subprocess
@@ -15,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,40 @@ class Cost:
     commands: float
     bytes_in: float
     bytes_out: float
+    #: Function of the server -> instructions within it and what it calls.
+    functions: dict[str, float] = field(default_factory=dict)
+
+    def parts(self) -> Iterator[tuple[str, float]]:
+        """Where the instructions of scripts go: each command that they call, and what is around these."""
+        script, pcall = self.functions.get("luaCallFunction", 0), self.functions.get("lua_pcall", 0)
+        called = self.functions.get("VM_CallArgv", 0)
+        commands = {name.removesuffix("Command"): value for name, value in self.functions.items() if name in _CALLED}
+        yield "reading the request, writing the reply", self.instructions - script
+        yield "making KEYS, ARGV and the result, collecting garbage", script - pcall
+        yield "Lua, and what it passes to commands and gets from them", pcall - called
+        yield "calling commands", called - sum(commands.values())
+        yield from sorted(commands.items(), key=lambda item: -item[1])
+
+
+#: Functions of commands that the scripts call.
+_CALLED = {
+    f"{name}Command"
+    for name in (
+        "hmget",
+        "hset",
+        "zadd",
+        "set",
+        "time",
+        "exists",
+        "unlink",
+        "zrem",
+        "zrange",
+        "zremrangebyrank",
+        "hincrby",
+        "get",
+    )
+}
+_FUNCTION = re.compile(r"^ *([\d,]+) \([^)]*\) +\S*:(\w+) \[")
 
 
 class CountedServer:
@@ -77,17 +112,19 @@ class CountedServer:
         self._control("-i", "off")
         stats, commands = self._meter.info("stats"), self._client.info("commandstats")
         executed = sum(row["calls"] for name, row in commands.items() if "|" not in name)
+        total, functions = self._dumped()
         return Cost(
-            instructions=self._dumped() / messages,
+            instructions=total / messages,
             commands=executed / messages,
             bytes_in=stats["total_net_input_bytes"] / messages,
             bytes_out=stats["total_net_output_bytes"] / messages,
+            functions={name: value / messages for name, value in functions.items()},
         )
 
     def _control(self, *arguments: str) -> None:
         subprocess.run([self._callgrind_control, *arguments, self._pid], check=True, capture_output=True)
 
-    def _dumped(self) -> int:
+    def _dumped(self) -> tuple[int, dict[str, int]]:
         known = set(self._out.parent.glob("callgrind.out.*"))
         self._control("-d")
         deadline = time.monotonic() + PATIENCE_S
@@ -95,9 +132,16 @@ class CountedServer:
             for path in set(self._out.parent.glob("callgrind.out.*")) - known:
                 for line in path.read_text().splitlines():
                     if line.startswith("totals:"):
-                        return int(line.split()[1])
+                        return int(line.split()[1]), _functions(path)
             time.sleep(0.05)
         raise MeasurementError("callgrind wrote no counts")
+
+
+def _functions(path: Path) -> dict[str, int]:
+    """Read a dump of callgrind: function -> instructions, those of its callees included."""
+    command = ["callgrind_annotate", "--inclusive=yes", "--threshold=100", str(path)]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    return {match[2]: int(match[1].replace(",", "")) for match in map(_FUNCTION.match, lines) if match}
 
 
 def measure(contender: Contender, counted: CountedServer, messages: int) -> dict[str, Cost]:
@@ -158,7 +202,9 @@ def main() -> None:
     """Measure kombu's redis transport and ours, and print both."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.instructions", description="Costs of the server, a message.")
     parser.add_argument("--messages", type=int, default=200, metavar="N", help="messages of each measurement")
-    messages = parser.parse_args().messages
+    parser.add_argument("--scripts", action="store_true", help="where the instructions of our scripts go")
+    options = parser.parse_args()
+    messages = options.messages
     if shutil.which("valgrind") is None:
         raise SystemExit("valgrind is not on the PATH: install the system's package valgrind")
     register_transports()
@@ -172,6 +218,11 @@ def main() -> None:
     print("columns: kombu redis, ours")
     for line in report(costs):
         print(line)
+    if options.scripts:
+        for done, cost in costs[OURS].items():
+            print(f"\n{done}")
+            for part, instructions in cost.parts():
+                print(f"  {instructions:9,.0f}  {instructions / cost.instructions:6.1%}  {part}")
 
 
 if __name__ == "__main__":

@@ -54,9 +54,9 @@ def kombu_publisher(tally: Tally, queue: str = QUEUE) -> Client:
         tally.published += 1
 
 
-def kombu_consumer(tally: Tally, prefetch: int, queue: str = QUEUE) -> Client:
+def kombu_consumer(tally: Tally, prefetch: int, queue: str = QUEUE, *, early: bool = False) -> Client:
     """BRPOP, a transaction that notes the message, another that forgets it; the same at any prefetch count."""
-    del prefetch
+    del prefetch, early
     multi, execute = pack_command(("MULTI",)), pack_command(("EXEC",))
     take = pack_command(("BRPOP", *(queue + step for step in KOMBU_STEPS), 1))
     while True:
@@ -83,8 +83,8 @@ def our_publisher(tally: Tally, queue: str = QUEUE) -> Client:
         tally.published += bool(stored)
 
 
-def our_consumer(tally: Tally, prefetch: int, queue: str = QUEUE) -> Client:
-    """Claims of `prefetch` messages. Each message is acked before the next one begins, the last with the next claim."""
+def our_consumer(tally: Tally, prefetch: int, queue: str = QUEUE, *, early: bool = False) -> Client:
+    """Claims of `prefetch` messages. Late acks leave before the next message, the last with the next claim; early ones wait."""
     of, holder = Keys().queue(queue), uuid4().hex[:12]
     ack_script, claim_script = script("ack").sha, script("claim").sha
     last: Sequence[Any] = ()
@@ -93,9 +93,10 @@ def our_consumer(tally: Tally, prefetch: int, queue: str = QUEUE) -> Client:
         arguments = (prefetch, VISIBILITY_MS, holder, MAX_CLAIMED_BYTES, 0, "1@bench", len(last))
         replies = yield pack_call(claim_script, of.claim, (*arguments, *(item for tag in last for item in (1, tag)))), 1 + waiting
         tags = [header.split()[1] for header in replies[-1][1::2]]
-        for tag in tags[:-1]:
+        last = tags if early else tags[-1:]
+        waiting = len(tags) - len(last)
+        for tag in tags[:waiting]:
             yield pack_call(ack_script, of.ack, (tag,)), 0
-        waiting, last = max(0, len(tags) - 1), tags[-1:]
         tally.consumed += len(tags)
 
 

