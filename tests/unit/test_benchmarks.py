@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import instructions, report
+from benchmarks import growth, idle_workers, instructions, prepared, report
 from benchmarks.__main__ import choose, pick
 from benchmarks.contenders import KOMBU_REDIS, ORDER, OURS, Contender
 from benchmarks.journal import Journal
@@ -163,3 +163,48 @@ def test_costs_of_the_server_are_reported_side_by_side():
     head, line = instructions.report(costs)
     assert "instructions" in head
     assert line.split()[:4] == ["publish", "10,000", "25,000", "2.50x"]
+
+
+def test_commands_of_a_worker_are_read_from_monitor_without_those_of_scripts():
+    heard = (
+        b"OK\r\n"
+        b'+100.5 [0 127.0.0.1:1] "SET" "a\\x06b" "line\\n\\"quoted\\" \\\\"\r\n'
+        b'+100.75 [0 lua] "GET" "a"\r\n'
+        b'+101.0 [0 127.0.0.1:2] "PING"\r\n'
+    )
+    assert idle_workers.read_monitor(heard) == [
+        idle_workers.Step(0.0, 0, (b"SET", b"a\x06b", b'line\n"quoted" \\')),
+        idle_workers.Step(0.5, 1, (b"PING",)),
+    ]
+
+
+def test_the_parts_of_a_script_add_up():
+    functions = {"luaCallFunction": 80.0, "lua_pcall": 60.0, "VM_CallArgv": 40.0, "zaddCommand": 10.0, "setCommand": 20.0}
+    cost = instructions.Cost(100, commands=3, bytes_in=1, bytes_out=1, functions=functions)
+    parts = dict(cost.parts())
+    assert sum(parts.values()) == cost.instructions
+    assert list(parts)[-2:] == ["set", "zadd"]
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_prepared_consumers_ack_each_message_once(early):
+    tally = prepared.Tally()
+    consumer = prepared.our_consumer(tally, 2, early=early)
+    written, replies = next(consumer)
+    acks = []
+    for number in range(3):
+        claimed = [b"", b"1 tag%d 1 0 0" % number, b"body", b"1 last%d 1 0 0" % number, b"body"]
+        written, replies = consumer.send([1] * (replies - 1) + [claimed])
+        while not replies:
+            acks.append(written)
+            written, replies = consumer.send([])
+        acks.append(written)
+        assert replies == (1 if early else 2)
+    assert tally.consumed == 6
+    assert [b"".join(acks).count(b"tag%d" % number) for number in range(3)] == [1, 1, 1]
+    assert [b"".join(acks).count(b"last%d" % number) for number in range(3)] == [1, 1, 1]
+
+
+def test_a_curve_tells_its_growth():
+    lines = list(growth.report("queued", iter([(1, {"µs": 50.0, "B": None}), (1_000, {"µs": 60.0, "B": 500.0})])))
+    assert lines[-2:] == ["| 1,000 | 60 | 500 |", "| growth | 1.20x |  |"]
