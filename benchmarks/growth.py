@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import select
+import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
@@ -315,6 +317,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     unknown = set(options.curves) - set(CURVES)
     if unknown:
         parser.error(f"no curve {', '.join(sorted(unknown))}; there are: {', '.join(CURVES)}")
+    # As Ctrl-C: the servers and workers are ended on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     register_transports()
     with EmbeddedServer(binary=options.server) as server:
         site = Site(server)

@@ -1,7 +1,8 @@
 """``python -m benchmarks.idle_workers``: what many idle workers cost the server.
 
-One real Celery worker is started and watched with MONITOR, from its first command until it has been idle for a while. Then its
-commands are sent again, at its pace, by as many simulated workers as wanted, each under ids of its own, over as many connections.
+Two real Celery workers are started. The first one does what one worker does for all, such as sweeping. The second one is watched
+with MONITOR, from its first command until it has been idle for a while. Then its commands are sent again, at its pace, by as many
+simulated workers as wanted, each under ids of its own, over as many connections.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import heapq
 import random
 import re
 import selectors
+import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -48,14 +51,19 @@ class Step:
     arguments: tuple[bytes, ...]
 
 
-def read_monitor(heard: bytes) -> list[Step]:
-    """Return what clients sent, from MONITOR's lines; what scripts call is left out."""
+def addresses(heard: bytes) -> frozenset[bytes]:
+    """Return the clients in MONITOR's lines."""
+    return frozenset(match[2] for match in map(_LINE.match, heard.splitlines()) if match)
+
+
+def read_monitor(heard: bytes, others: frozenset[bytes] = frozenset()) -> list[Step]:
+    """Return what clients sent but these others, from MONITOR's lines; what scripts call is left out."""
     steps: list[Step] = []
     connections: dict[bytes, int] = {}
     began = 0.0
     for line in heard.splitlines():
         match = _LINE.match(line)
-        if not match or match[2] == b"lua":
+        if not match or match[2] == b"lua" or match[2] in others:
             continue
         arguments = tuple(_ESCAPE.sub(_unescape, one) for one in _ARGUMENT.findall(match[3]))
         began = began or float(match[1])
@@ -75,13 +83,19 @@ def watch(contender: Contender, address: str) -> tuple[list[Step], float]:
         heard = bytearray()
         listener = threading.Thread(target=_listen, args=(monitor, heard), daemon=True)
         listener.start()
-        bench = Bench(contender, quick=False, server_address=address, directory=Path(directory))
-        with running_worker(bench, "prefork", 2) as worker:
-            worker.wait_ready()
-            worker.settle()
-            rest = len(read_monitor(bytes(heard)))
-            time.sleep(WATCHED_S)
-            steps = read_monitor(bytes(heard))
+        first, second = (Bench(contender, False, address, Path(directory) / name) for name in ("first", "second"))
+        for bench in (first, second):
+            bench.directory.mkdir()
+        with running_worker(first, "prefork", 2) as leader:
+            leader.wait_ready()
+            leader.settle()
+            others = addresses(bytes(heard))
+            with running_worker(second, "prefork", 2) as worker:
+                worker.wait_ready()
+                worker.settle()
+                rest = len(read_monitor(bytes(heard), others))
+                time.sleep(WATCHED_S)
+                steps = read_monitor(bytes(heard), others)
         monitor.shutdown(socket.SHUT_RDWR)
         listener.join(5)
     return steps, steps[rest - 1].at
@@ -170,6 +184,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.idle_workers", description="Costs of idle workers to the server.")
     parser.add_argument("--workers", type=int, nargs="+", default=[100, 1_000], metavar="N", help="how many are simulated")
     options = parser.parse_args(arguments)
+    # As Ctrl-C: the servers and workers are ended on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     register_transports()
     for line in report(measured(options.workers)):
         print(line, flush=True)

