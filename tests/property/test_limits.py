@@ -13,6 +13,9 @@ from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.errors import QueueFull
 from tests.support.inbox import declare, publish
 
+# Hypothesis sees that the maintenance thread draws its pauses while a strategy draws, and takes it for the strategy's doing.
+pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
+
 #: More than what the scripts need to take the short way (`CLEAR_OF` in publish_bounded.lua), so that both ways are taken.
 LIMIT = 20
 #: Publishes come in runs, so that the limit is met and the short way, too.
