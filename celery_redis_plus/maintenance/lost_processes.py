@@ -263,11 +263,14 @@ class LostProcesses:
             self._stop_reporting("the server does not list the connections of this process, as behind a proxy")
             return
         absent = [name for name, record in watched.items() if not connected & set(record.ids)]
+        look_again = False
         if absent:
             # A write: while the server takes none, nobody can come back. And the records as they are now.
             before = dict(self._records)
             self._report(absent)
-            absent = [name for name in absent if self._records.get(name) == before[name]]
+            unchanged = [name for name in absent if self._records.get(name) == before[name]]
+            # The others have reported since: nobody has asked for the connections that they name now.
+            look_again, absent = len(unchanged) < len(absent), unchanged
         self._note_absent(absent, interval_s)
         for name, absence in list(self._absences.items()):
             grace_s = watched[name].grace_s
@@ -275,7 +278,7 @@ class LostProcesses:
                 self._lose(name, absence, watched[name])
             else:
                 interval_s = min(interval_s, max(grace_s - absence.seconds, 0.05))
-        self._next_run_at = self._looked_at + interval_s
+        self._next_run_at = self._looked_at + (LEAST_LOOK_S if look_again else interval_s)
 
     def _watched_records(self) -> dict[str, ProcessRecord]:
         """Return the records of the other processes that can be judged, and see to the others."""

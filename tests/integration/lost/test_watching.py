@@ -294,3 +294,14 @@ def test_a_process_that_does_not_watch_sends_a_command_in_ten_seconds(time, star
     stats = redis_client.info("commandstats")
     assert stats["cmdstat_evalsha"]["calls"] in range(5, 8)
     assert "cmdstat_client|list" not in stats
+
+
+def test_a_process_that_reports_and_dies_is_looked_for_again_at_once(watcher, ghost, time):
+    """The watcher has its record from two seconds ago, and has not asked for the ids that stand there now."""
+    watcher.registry.report("ghost", replace(ghost, ids=(NOBODY + 1,)).encode(), watches=False, version="")
+    time.advance(LOOK_S)
+    watcher.task.run()
+    assert watcher.task.next_run_at <= clock.now_s() + 0.2
+    time.advance(0.2)
+    watcher.task.run()
+    assert watcher.task.next_run_at > clock.now_s() + 0.5
