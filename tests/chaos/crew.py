@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from tests.support.workers import Worker
 
 #: Seconds that a warm shutdown may take: a running task, and billiard's 30 s for unread results besides.
-STOP_S = 60.0
+STOP_S = 120.0
+#: Seconds that a start may take: with a load of 30 on two processors it was 60.
+READY_S = 180.0
 
 
 class Member:
@@ -133,7 +135,7 @@ class Crew:
         """Stop all warmly, and return their statuses. Raises AssertionError where one had ended by itself."""
         for member in self.members:
             # A worker that has not installed its handlers yet would simply die of the signal.
-            member.worker.wait_until_ready(60)
+            member.worker.wait_until_ready(READY_S)
         for member in self.members:
             member.ask_to_stop()
         # Not `stop`, which would signal again: to Celery that means cold.

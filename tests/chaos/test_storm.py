@@ -39,7 +39,7 @@ SHORT_TASKS, FULL_TASKS = 1_500, 34_000
 #: Seconds between two faults, on the average: where there are many, workers need some time to work at all.
 REST_S, FULL_REST_S = 0.3, 1.2
 #: Seconds within which one more task ends, after the last fault.
-PATIENCE_S = 60
+PATIENCE_S = 120
 #: Tasks that are published and have not ended, at most.
 BACKLOG = 300
 #: Repeats of tasks that had ended, for each kill of a worker (docs/design/0008-chaos.md).

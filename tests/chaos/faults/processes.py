@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.chaos.crew import READY_S
 from tests.support.judge import records
 from tests.support.judge.recorder import note
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 #: Seconds within which a publisher begins to publish.
-PUBLISHER_START_S = 60.0
+PUBLISHER_START_S = 180.0
 
 
 def kill_worker(storm: Storm) -> bool:
@@ -67,7 +68,7 @@ def stop_worker(storm: Storm) -> bool:
     with storm.crew.one(storm.chooser) as member:
         if member is None:
             return False
-        member.worker.wait_until_ready(60)
+        member.worker.wait_until_ready(READY_S)
         storm.note("stop", member.life)
         status = member.stop()
         if status:
