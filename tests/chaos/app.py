@@ -12,6 +12,7 @@ from typing import Any
 
 from celery import Celery, Task, shared_task
 from celery.exceptions import Reject
+from celery.signals import worker_ready
 from celery.worker.control import inspect_command
 from kombu import Queue
 
@@ -155,7 +156,8 @@ def _app_of_worker() -> Celery | None:
     install()
     if STALLS_VARIABLE in os.environ:
         _stall_maintenance(os.environ[STALLS_VARIABLE])
-        start_canary(broker.replace("redisplus://", "redis://", 1), HOLE_S)
+        # Behind the pool's start, which forks.
+        worker_ready.connect(lambda **_: start_canary(broker, HOLE_S), weak=False)
     if DNS_VARIABLE in os.environ:
         _lose_the_resolver(os.environ[DNS_VARIABLE])
     return make_app(broker, **ast.literal_eval(os.environ.get(CONFIG_VARIABLE, "{}")))
