@@ -1,6 +1,6 @@
 #!lua flags=no-writes
--- Lists messages in one place of a queue, those with the lowest scores first: the next due, the longest dead.
--- KEYS  1 delayed (zset), dead (zset) or dlx_outbox (zset)  2 message (prefix of a hash)
+-- Lists messages in one place of a queue, those with the lowest scores first: the next to be delivered, the next due, the longest dead.
+-- KEYS  1 queue (zset), delayed (zset), messages_index (zset), dead (zset) or dlx_outbox (zset)  2 message (prefix of a hash)
 -- ARGV  1 rank of the first  2 entries at most  3 bytes of payload after which no further entry is read, then fields of the messages
 -- Returns how many there are, how many were looked at, then per message: tag, its score (ms), payload, those fields ('' = not set).
 local listed = { redis.call('ZCARD', KEYS[1]), 0 }

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from celery_redis_plus.broker.consumers.pauses import Pause, Pausing
 from celery_redis_plus.broker.consumers.registry import ConsumerRecord, Consumers
-from celery_redis_plus.broker.dead_letters.store import DeadLetter, DeadLetters
+from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter, DeadLetterSearch
+from celery_redis_plus.broker.dead_letters.store import NO_TARGET, DeadLetter, DeadLetters, check_targets, no_target
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.integrity import CHECKED_A_CALL, Checker
 from celery_redis_plus.broker.queues.counters import Counters, read_counters
+from celery_redis_plus.broker.queues.listing import ListedMessage, State, list_messages, read_stored, waiting_tags
+from celery_redis_plus.broker.queues.message_search import MessageSearch
+from celery_redis_plus.broker.queues.messages import Messages
+from celery_redis_plus.broker.queues.overview import QueueOverview, list_queues, read_overview, read_overviews
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.address import Address, url_options
 from celery_redis_plus.connection.command_connection import CommandConnection
@@ -22,6 +30,9 @@ from celery_redis_plus.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+#: Why one dead letter of many stays where it is.
+BrokerRefusal = InvalidArgument | QueueNotFound
 
 
 class BrokerAdmin:
@@ -42,15 +53,40 @@ class BrokerAdmin:
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         parsed = Options.from_mapping({**(options or {}), **url_options(url)})
-        self._options = parsed
-        self._keys = Keys(parsed.global_keyprefix)
-        self._commands = CommandConnection(Connector(Address.from_url(url), parsed), "operator", timeout=parsed.socket_timeout)
-        self._queues = Queues(self._commands, self._keys, transient_ttl_s=parsed.transient_queue_ttl)
+        commands = CommandConnection(Connector(Address.from_url(url), parsed), "operator", timeout=parsed.socket_timeout)
+        self._use(commands, parsed, commands.close)
+
+    @classmethod
+    def of_app(cls, app: Any) -> Self:
+        """Connect as the Celery app `app` does: with its URLs, TLS, credentials and transport options.
+
+        Raises:
+            OptionError: the app's broker is none of ours.
+            redis.exceptions.RedisError: as `error_translation.translate` names it.
+        """
+        from celery_redis_plus.integration.app_broker import connected
+
+        admin = cls.__new__(cls)
+        stack = ExitStack()
+        session = stack.enter_context(connected(app))
+        admin._use(session.commands, session.options, stack.close)  # noqa: SLF001 - of this class
+        return admin
+
+    def _use(self, commands: CommandConnection, options: Options, close: Callable[[], None]) -> None:
+        self._options = options
+        self._keys = Keys(options.global_keyprefix)
+        self._commands = commands
+        #: Close the connection.
+        self.close = close
+        self._queues = Queues(commands, self._keys, transient_ttl_s=options.transient_queue_ttl)
         #: Lists, replays and deletes dead letters.
-        self.dead_letters = DeadLetters(self._commands, self._keys)
-        self._bindings = Bindings(self._commands, self._keys)
-        self._pausing = Pausing(self._commands, self._keys)
-        self._consumers = Consumers(self._commands, self._keys, timeout_s=parsed.consumer_heartbeat_timeout)
+        self.dead_letters = DeadLetters(commands, self._keys)
+        self._messages = Messages(commands, self._keys, dead_letter_max=options.dead_letter_max)
+        #: Finds messages by their id or task id, and cancels, moves and reschedules them.
+        self.messages = MessageSearch(self._messages, self.queues)
+        self._bindings = Bindings(commands, self._keys)
+        self._pausing = Pausing(commands, self._keys)
+        self._consumers = Consumers(commands, self._keys, timeout_s=options.consumer_heartbeat_timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -58,9 +94,73 @@ class BrokerAdmin:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._commands.close()
+    # -- queues -----------------------------------------------------------------------------------------------------------
+
+    def queues(self) -> list[str]:
+        """Return the names of all queues, sorted. Raises as `list_queues` does."""
+        return list_queues(self._commands, self._keys)
+
+    def overview(self, *patterns: str) -> list[QueueOverview]:
+        """Return how the queues stand that have one of the names, or match one of the patterns; all without any.
+
+        Raises:
+            QueueNotFound: there is no queue of a name that is no pattern.
+        """
+        found = [name for name in self.queues() if not patterns or any(fnmatchcase(name, one) for one in patterns)]
+        for name in patterns:
+            if name not in found and not set(name) & set("*?["):
+                self.check_queue(name)
+                found.append(name)
+        return list(read_overviews(self._commands, self._keys, found))
+
+    def overview_of(self, queue: str) -> QueueOverview:
+        """Return how one queue stands.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+        """
+        return read_overview(self._commands, self._keys, queue)
+
+    def purge(self, queue: str, progress: Callable[[int], object] = lambda _: None) -> int:
+        """Remove all waiting messages, ready and delayed, for good; return how many. Memory is freed in short steps.
+
+        `progress` is called with the number of messages that each step freed.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+        """
+        self.check_queue(queue)
+        return self._queues.purge(queue, progress)
+
+    # -- messages ---------------------------------------------------------------------------------------------------------
+
+    def list_messages(self, queue: str, state: State, task: str | None = None) -> Iterator[ListedMessage]:
+        """Yield the messages of `queue` in one state, the next first; see `broker.queues.listing.list_messages`.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+        """
+        self.check_queue(queue)
+        yield from list_messages(self._commands, self._keys, queue, state, task)
+
+    def waiting_tags(self, queue: str, task: str) -> Iterator[tuple[int, list[str]]]:
+        """Yield the ids of the waiting messages of a task, see `broker.queues.listing.waiting_tags`.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+        """
+        self.check_queue(queue)
+        yield from waiting_tags(self._commands, self._keys, queue, task)
+
+    def cancel(self, queue: str, tags: Sequence[str], *, dead_letter: bool = False) -> list[str]:
+        """Remove messages that nobody has yet; return the ids of those that were there. See `Messages.cancel`."""
+        return self._messages.cancel(queue, tags, dead_letter=dead_letter)
+
+    def stored(self, queue: str, tag: str) -> tuple[dict[str, Any], dict[str, Any], bytes]:
+        """Return a message's headers, properties and body; empty ones where it is gone."""
+        return read_stored(self._commands, self._keys, queue, tag)
+
+    # -- consumers and flow -----------------------------------------------------------------------------------------------
 
     def consumers(self, queue: str) -> list[ConsumerRecord]:
         """Return the live consumers of `queue`, the longest there first.
@@ -71,6 +171,10 @@ class BrokerAdmin:
         """
         self.check_queue(queue)
         return self._consumers.list(queue)
+
+    def all_consumers(self) -> list[ConsumerRecord]:
+        """Return the live consumers of all queues, by queue. Raises as `list_queues` does."""
+        return [record for queue in self.queues() for record in self._consumers.list(queue)]
 
     def counters(self, queue: str) -> Counters:
         """Return what has happened in `queue` since it was declared, and what is in it.
@@ -108,6 +212,31 @@ class BrokerAdmin:
         self.check_queue(queue)
         return self._pausing.paused(queue)
 
+    # -- dead letters -----------------------------------------------------------------------------------------------------
+
+    def search_dead_letters(self, queue: str, wanted: DeadLetterFilter) -> DeadLetterSearch:
+        """Return the dead letters that `queue` has now and `wanted` selects.
+
+        Raises:
+            QueueNotFound: there is no such queue.
+        """
+        self.check_queue(queue)
+        return DeadLetterSearch(self._commands, self._keys, self.dead_letters, queue, wanted)
+
+    def replay_page(self, letters: Sequence[DeadLetter], to: str | None = None) -> list[bool | BrokerRefusal]:
+        """Replay dead letters in one write; return for each what `replay` returns or raises."""
+        outcomes: dict[str, bool | BrokerRefusal] = {}
+        routed: list[tuple[DeadLetter, list[str]]] = []
+        for letter in letters:
+            try:
+                routed.append((letter, self._targets(letter, to)))
+            except (InvalidArgument, QueueNotFound) as error:
+                outcomes[letter.tag] = error
+        for (letter, targets), taken in zip(routed, self.dead_letters.replay_all(routed), strict=True):
+            missing = taken == NO_TARGET
+            outcomes[letter.tag] = QueueNotFound(no_target(letter, targets)) if missing else taken > 0
+        return [outcomes[letter.tag] for letter in letters]
+
     def replay(self, letter: DeadLetter, to: str | None = None) -> bool:
         """Put a dead letter back to work: to its queue, or to the queue `to`; return False where it is gone by now.
 
@@ -119,9 +248,13 @@ class BrokerAdmin:
             QueueNotFound: no such queue, or still none that takes it; the dead letter stays.
             redis.exceptions.RedisError: as `translation.translate` names it.
         """
-        if to is None and letter.queue == UNDELIVERED:
-            return self.dead_letters.replay(letter, self._routed(letter))
-        return self.dead_letters.replay(letter, to)
+        return self.dead_letters.replay(letter, self._targets(letter, to))
+
+    def _targets(self, letter: DeadLetter, to: str | None) -> list[str]:
+        back = self._routed if letter.queue == UNDELIVERED else lambda _: [letter.queue]
+        targets = back(letter) if to is None else [to]
+        check_targets(letter, targets)
+        return targets
 
     def _routed(self, letter: DeadLetter) -> list[str]:
         if not letter.exchange:

@@ -6,14 +6,15 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.arguments.eta import eta_to_ms
-from celery_redis_plus.broker.queues.messages import MESSAGE_ID, MessageInfo, Messages
-from celery_redis_plus.errors import OptionError
+from celery_redis_plus.broker.queues.message_search import MessageSearch
+from celery_redis_plus.broker.queues.messages import MessageInfo, Messages
+from celery_redis_plus.broker.queues.overview import list_queues
+from celery_redis_plus.integration.app_broker import connected
 from celery_redis_plus.integration.patching import wrap
-from celery_redis_plus.keys import decode_name
-from celery_redis_plus.transport.transport import Transport
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -37,22 +38,8 @@ def message(app: Celery, id: str, *, queue: str | None = None) -> MessageInfo | 
         OptionError: the app's broker is none of ours.
         redis.exceptions.RedisError: as `translation.translate` names it.
     """
-    with _messages(app) as (messages, queues):
-        names = [queue] if queue is not None else list(queues())
-        moved = None
-        # Delayed messages are looked through only for a task that no index knows.
-        for tags_of in [_itself] if MESSAGE_ID.fullmatch(id) else [messages.of_task, messages.delayed_of_task]:
-            for name in names:
-                for tag in tags_of(name, id)[-1:]:
-                    found = messages.find(name, tag)
-                    if found is not None and found.state != "MOVED":
-                        return found
-                    moved = moved or found
-    return moved
-
-
-def _itself(_: str, tag: str) -> list[str]:
-    return [tag]
+    with _search(app) as search:
+        return search.find(id, queue)
 
 
 def cancel(app: Celery, id: str, *, queue: str | None = None, dead_letter: bool = False) -> bool:  # noqa: A002 - as above
@@ -64,11 +51,8 @@ def cancel(app: Celery, id: str, *, queue: str | None = None, dead_letter: bool 
         queue: see `message`.
         dead_letter: make it a dead letter with the reason `cancelled`, instead of removing it for good.
     """
-    with _messages(app) as (messages, queues):
-        return any(
-            messages.cancel(name, _tags(messages, name, id), dead_letter=dead_letter)
-            for name in ([queue] if queue is not None else queues())
-        )
+    with _search(app) as search:
+        return search.cancel(id, queue, dead_letter=dead_letter)
 
 
 def reschedule(app: Celery, id: str, when: datetime | timedelta | float, *, queue: str | None = None) -> bool:  # noqa: A002
@@ -85,9 +69,8 @@ def reschedule(app: Celery, id: str, when: datetime | timedelta | float, *, queu
     else:
         seconds = when.total_seconds() if isinstance(when, timedelta) else when
         eta = f"+{max(0, round(seconds * 1000))}"
-    with _messages(app) as (messages, queues):
-        names = [queue] if queue is not None else queues()
-        return any(messages.reschedule(name, tag, eta) for name in names for tag in _tags(messages, name, id))
+    with _search(app) as search:
+        return search.reschedule(id, eta, queue)
 
 
 def move(app: Celery, id: str, target: str, *, queue: str | None = None) -> str | None:  # noqa: A002 - as above
@@ -96,36 +79,19 @@ def move(app: Celery, id: str, target: str, *, queue: str | None = None) -> str 
     Raises:
         QueueNotFound: there is no queue `target`.
     """
-    with _messages(app) as (messages, queues):
-        for name in [queue] if queue is not None else queues():
-            for tag in _tags(messages, name, id):
-                moved = messages.move(name, tag, target)
-                if moved is not None:
-                    return moved
-    return None
-
-
-def _tags(messages: Messages, queue: str, id: str) -> list[str]:  # noqa: A002 - as above
-    if MESSAGE_ID.fullmatch(id):
-        return [id]
-    return messages.of_task(queue, id) or messages.delayed_of_task(queue, id)
+    with _search(app) as search:
+        return search.move(id, target, queue)
 
 
 @contextmanager
-def _messages(app: Celery) -> Iterator[tuple[Messages, Any]]:
-    with app.connection_for_write() as connection:
-        transport = connection.transport
-        if not isinstance(transport, Transport):
-            raise OptionError(f"the broker of app {app.main!r} is {connection.as_uri()}; allowed: one of celery-redis-plus")
-        connection.connect()
-        session = transport.session
+def _search(app: Celery) -> Iterator[MessageSearch]:
+    with connected(app) as session:
 
+        @cache
         def queues() -> Iterable[str]:
-            known = dict.fromkeys(app.amqp.queues)
-            names = session.commands.command("ZRANGE", session.keys.queues, "0", "+inf", "BYSCORE")
-            return known | dict.fromkeys(decode_name(name) for name in names)
+            return dict.fromkeys(app.amqp.queues) | dict.fromkeys(list_queues(session.commands, session.keys))
 
-        yield Messages(session.commands, session.keys, dead_letter_max=session.options.dead_letter_max), queues
+        yield MessageSearch(Messages(session.commands, session.keys, dead_letter_max=session.options.dead_letter_max), queues)
 
 
 def install_revoke(app: Celery) -> None:
@@ -137,9 +103,8 @@ def _revoke(revoke: Any, app: Celery, task_id: Any, *args: Any, **kwargs: Any) -
     ids = [task_id] if isinstance(task_id, str) else list(task_id)
     # The workers first: a message that is claimed between the two is theirs to discard.
     answer = revoke(task_id if isinstance(task_id, str) else ids, *args, **kwargs)
-    with _messages(app) as (messages, queues):
-        names = list(queues())
+    with _search(app) as search:
         for one in ids:
-            if any(messages.cancel(name, _tags(messages, name, one)) for name in names):
+            if search.cancel(one):
                 logger.info("task %s is revoked, and its message removed from the broker", one)
     return answer

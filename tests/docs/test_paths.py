@@ -27,6 +27,7 @@ NO_TRANSITION = frozenset(
             "increment_counters",
             "count_consumers",
             "counters",
+            "queue_overview",
         ),
         *(
             "declare",

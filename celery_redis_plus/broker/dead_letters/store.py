@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +120,20 @@ class DeadLetters:
         found = [] if rank is None else self.page(queue, int(rank), 1)
         return found[0] if found and found[0].tag == tag else None
 
+    def read(self, queue: str, tags: Sequence[str]) -> list[DeadLetter]:
+        """Return those of the messages that are dead letters, in the order of `tags`; one command a message."""
+        message = self._keys.queue(queue).message
+        fields = ("died", "payload", *LISTED)
+        replies = self._commands.pipeline([("HMGET", message + tag.encode(), *fields) for tag in tags])
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return [
+            letter_of(queue, [tag.encode(), *(value or b"" for value in found)])
+            for tag, found in zip(tags, replies, strict=True)
+            if found[0] is not None
+        ]
+
     def body(self, letter: DeadLetter) -> bytes | None:
         """Return the body, also a large one; None where the message is gone by now."""
         if letter.body is not None:
@@ -139,15 +153,28 @@ class DeadLetters:
             QueueNotFound: no such queue; the dead letter stays.
         """
         targets = [letter.queue] if to is None else [to] if isinstance(to, str) else list(to)
-        if UNDELIVERED in targets:
-            raise InvalidArgument(
-                f"the dead letter {letter.tag} cannot be replayed to {UNDELIVERED!r}, which nobody consumes: name another queue"
-            )
-        keep_tag = targets == [letter.queue]
-        taken = self.move(letter, targets, self._keys.queue(letter.queue).dead, "replayed", keep_tag=keep_tag)
+        check_targets(letter, targets)
+        source = self._keys.queue(letter.queue).dead
+        taken = self.move(letter, targets, source, "replayed", keep_tag=targets == [letter.queue])
         if taken == NO_TARGET:
-            raise QueueNotFound(f"queue {targets[0]!r} does not exist: the dead letter {letter.tag} stays where it is")
+            raise QueueNotFound(no_target(letter, targets))
         return taken > 0
+
+    def replay_all(self, replays: Sequence[tuple[DeadLetter, Sequence[str]]]) -> list[int]:
+        """Put dead letters back to work, each to its queues, in one write and one script call each; see `replay`.
+
+        Returns:
+            For each what `forward` returns: how many queues took it, ALREADY_GONE, or NO_TARGET.
+
+        Raises:
+            InvalidArgument: one would go to the reserved queue of undelivered messages; all stay.
+        """
+        for letter, targets in replays:
+            check_targets(letter, targets)
+        return self._move_all(
+            self._move(letter, targets, self._keys.queue(letter.queue).dead, "replayed", keep_tag=targets == [letter.queue])
+            for letter, targets in replays
+        )
 
     def delete(self, queue: str, tags: Sequence[str]) -> int:
         """Delete dead letters for good; return how many there were."""
@@ -158,12 +185,12 @@ class DeadLetters:
             deleted += int(self._commands.call(script("delete_dead"), [of.dead, of.trash, of.message, of.meta], *page))
         return deleted
 
-    def purge(self, queue: str) -> int:
-        """Delete all dead letters of the queue for good; return how many there were."""
+    def purge(self, queue: str, progress: Callable[[int], object] = lambda _: None) -> int:
+        """Delete all dead letters of the queue for good; return how many there were. `progress` is told of each batch."""
         of = self._keys.queue(queue)
         purged = int(self._commands.call(script("delete_dead"), [of.dead, of.trash, of.message, of.meta]))
-        while self._commands.call(script("empty_trash"), [of.trash, of.message, of.meta], DEAD_LETTER_PAGE, ""):
-            pass
+        while freed := int(self._commands.call(script("empty_trash"), [of.trash, of.message, of.meta], DEAD_LETTER_PAGE, "")):
+            progress(freed)
         return purged
 
     # -- on the way to a dead-letter exchange -----------------------------------------------------------------------------
@@ -182,6 +209,12 @@ class DeadLetters:
 
     def forward_all(self, forwards: Sequence[Forward]) -> list[int]:
         """Forward messages in one write; return for each what `forward` returns. Raises as `CommandConnection.call` does."""
+        return self._move_all(
+            self._move(one.letter, one.targets, self._keys.queue(one.letter.queue).dlx_outbox, "forwarded", routing=one.routing)
+            for one in forwards
+        )
+
+    def _move_all(self, moves: Iterable[tuple[list[bytes], list[Argument]]]) -> list[int]:
         taken: list[int] = []
         errors: list[Exception] = []
 
@@ -191,9 +224,7 @@ class DeadLetters:
             else:
                 errors.append(error)
 
-        for one in forwards:
-            outbox = self._keys.queue(one.letter.queue).dlx_outbox
-            keys, arguments = self._move(one.letter, one.targets, outbox, "forwarded", routing=one.routing)
+        for keys, arguments in moves:
             self._commands.send_nowait(script("move_dead_letter"), keys, *arguments, done=done, buffered=True)
         self._commands.read_until()
         if errors:
@@ -236,14 +267,28 @@ class DeadLetters:
                 script("list_messages"), [key, self._keys.queue(queue).message], *page, *LISTED
             )
             width = 3 + len(LISTED)
-            letters += [_letter(queue, found[at : at + width]) for at in range(0, len(found), width)]
+            letters += [letter_of(queue, found[at : at + width]) for at in range(0, len(found), width)]
             rank += checked
             if not checked:
                 break
         return letters
 
 
-def _letter(queue: str, fields: Sequence[bytes]) -> DeadLetter:
+def check_targets(letter: DeadLetter, targets: Sequence[str]) -> None:
+    """Raise InvalidArgument where one of the queues is the reserved one, which has no consumers."""
+    if UNDELIVERED in targets:
+        raise InvalidArgument(
+            f"the dead letter {letter.tag} cannot be replayed to {UNDELIVERED!r}, which nobody consumes: name another queue"
+        )
+
+
+def no_target(letter: DeadLetter, targets: Sequence[str]) -> str:
+    """Say that no queue took a dead letter."""
+    return f"queue {targets[0]!r} does not exist: the dead letter {letter.tag} stays where it is"
+
+
+def letter_of(queue: str, fields: Sequence[bytes]) -> DeadLetter:
+    """Return a dead letter: its tag, the time of its death, its payload, and the fields `LISTED`; b'' for what there is not."""
     tag, died, payload, reason, failures, claims, score, rank, error = fields
     level = int(rank or float(score or 0) // PRIORITY_BAND_MS)
     death = tag.decode(), queue, reason.decode(), int(float(died)), int(failures or 0), int(claims or 0), level

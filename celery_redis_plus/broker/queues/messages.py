@@ -42,8 +42,8 @@ MESSAGE_ID = re.compile(r"[0-9a-f]{19}[^0-9a-z][0-9a-z]+")
 LOG_TAIL, LOG_PAGE = 10_000, 1000
 #: Most delayed messages that are searched for a task when there is no index.
 MAX_DELAYED_SCANNED = 100_000
-#: Messages in one script call.
-MESSAGES_A_CALL = 500
+#: Messages in one script call: some 1 ms of the server's time, with dead letters.
+MESSAGES_A_CALL = 25
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,53 +1,44 @@
-"""`celery-redis-plus consumers`: who consumes a queue."""
+"""`celery-redis-plus consumers`: who consumes the queues."""
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
-from celery_redis_plus.cli.command import Command
+import click
 
-if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.registry import ConsumerRecord
+from celery_redis_plus.cli.asking import json_option
+from celery_redis_plus.cli.exit_status import DONE
+from celery_redis_plus.cli.output import print_json, print_table, span
+from celery_redis_plus.cli.target import Target, with_target
 
-DESCRIPTION = """\
-List the live consumers of a queue: where they run, their priority and state,
-how many messages they hold, and when they were last heard of.
-"""
-ROW = "{:<18} {:<24} {:>8} {:>8} {:<14} {:>6} {:>9} {:>9} {}"
+HEAD = ("QUEUE", "CONSUMER", "HOST", "PID", "PRIORITY", "STATE", "HELD", "SINCE", "HEARD", "ACTIVE")
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    from celery_redis_plus.cli.connecting import add_connection_arguments
+@click.command(short_help="List the consumers of queues.")
+@with_target
+@click.argument("queues", nargs=-1, metavar="[QUEUE]...")
+@json_option
+def command(target: Target, *, queues: tuple[str, ...], as_json: bool) -> int:
+    """List the live consumers of queues, of all queues without QUEUE: where they run, their priority and state, how many messages
+    they hold, since when they consume, when they were last heard of, and which one is active in a queue with a single active one.
 
-    add_connection_arguments(parser)
-    parser.add_argument("queue", help="the queue's name")
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    from celery_redis_plus.cli.connecting import operator_for
-
-    with operator_for(arguments) as operator:
-        records = operator.consumers(arguments.queue)
-    print(ROW.format("CONSUMER", "HOST", "PID", "PRIORITY", "STATE", "HELD", "SINCE", "HEARD", "").rstrip())
+    --json prints one object a consumer, one a line.
+    """
+    with target.admin() as admin:
+        found = [one for queue in queues for one in admin.consumers(queue)] if queues else admin.all_consumers()
+    if as_json:
+        for one in found:
+            print_json(asdict(one))
+        return DONE
     now = datetime.now(UTC)
-    for record in records:
-        print(_row(record, now))
-    return 0
+    rows = []
+    for one in found:
+        since, heard = (span(max(0.0, (now - at).total_seconds())) for at in (one.since, one.last_heard))
+        active = "yes" if one.active else None
+        rows.append([one.queue, one.id, one.host, str(one.pid), one.priority, one.state, one.held, since, heard, active])
+    print_table(HEAD, rows)
+    return DONE
 
 
-def _row(record: ConsumerRecord, now: datetime) -> str:
-    since, heard = (f"{max(0.0, (now - at).total_seconds()):.0f} s" for at in (record.since, record.last_heard))
-    active = "active" if record.active else ""
-    return ROW.format(
-        record.id, record.host[:24], record.pid, record.priority, record.state, record.held, since, heard, active
-    ).rstrip()
-
-
-COMMAND = Command(
-    summary="list the consumers of a queue",
-    description=DESCRIPTION,
-    add_arguments=_add_arguments,
-    run=_run,
-)
+COMMAND = command

@@ -2,55 +2,36 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 from dataclasses import asdict
 
-from celery_redis_plus.cli.command import Command
+import click
 
-DESCRIPTION = """\
-Show what has happened in queues since they were declared, and what is in them:
-messages published, delivered, acked, nacked, dead-lettered, expired; publishes
-that were slowed down, had to wait, or were refused. docs/flow-control.md tells
-what each counter means.
-"""
+from celery_redis_plus.cli.asking import json_option
+from celery_redis_plus.cli.exit_status import DONE
+from celery_redis_plus.cli.output import print_json, print_table
+from celery_redis_plus.cli.target import Target, with_target
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    from celery_redis_plus.cli.connecting import add_connection_arguments
+@click.command(short_help="Show what has happened in queues.")
+@with_target
+@click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
+@json_option
+def command(target: Target, *, queues: tuple[str, ...], as_json: bool) -> int:
+    """Show what has happened in queues since they were declared, and what is in them: messages published, delivered, acked,
+    nacked, dead-lettered, expired; publishes that were slowed down, had to wait, or were refused. docs/counters.md tells what
+    each counter means.
 
-    add_connection_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print one object, by queue")
-    parser.add_argument("queues", nargs="+", metavar="QUEUE", help="the queues' names")
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    from celery_redis_plus.cli.connecting import operator_for
-
-    with operator_for(arguments) as operator:
-        counted = {queue: asdict(operator.counters(queue)) for queue in arguments.queues}
-    if arguments.json:
-        print(json.dumps(counted))
-        return 0
-    table = [["", *counted], *([name, *map(_text, row)] for name, *row in _rows(counted))]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for first, *rest in table:
-        print(first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)))
-    return 0
-
-
-def _rows(counted: dict[str, dict[str, int | float]]) -> list[tuple[str | int | float, ...]]:
+    --json prints one object a queue, one a line.
+    """
+    with target.admin() as admin:
+        counted = {queue: asdict(admin.counters(queue)) for queue in queues}
+    if as_json:
+        for queue, counts in counted.items():
+            print_json({"queue": queue, **counts})
+        return DONE
     names = next(iter(counted.values()))
-    return [(name, *(counts[name] for counts in counted.values())) for name in names]
+    print_table(("COUNTER", *counted), [[name, *(counts[name] for counts in counted.values())] for name in names])
+    return DONE
 
 
-def _text(value: float | str) -> str:
-    return f"{value:.1f}" if isinstance(value, float) else str(value)
-
-
-COMMAND = Command(
-    summary="show what has happened in queues",
-    description=DESCRIPTION,
-    add_arguments=_add_arguments,
-    run=_run,
-)
+COMMAND = command

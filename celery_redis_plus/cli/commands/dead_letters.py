@@ -2,167 +2,296 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections.abc import Iterable
-from datetime import UTC, datetime
+import functools
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.cli.command import Command
-from celery_redis_plus.errors import InvalidArgument, QueueNotFound
+import click
+
+from celery_redis_plus.cli.asking import (
+    DURATION,
+    confirm,
+    dry_run_option,
+    json_option,
+    stop_on_interrupt,
+    yes_option,
+)
+from celery_redis_plus.cli.exit_status import DONE, FAILED, INTERRUPTED
+from celery_redis_plus.cli.output import Progress, moment, print_fields, print_json, print_table, time_of
+from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.dead_letters.store import DeadLetter, DeadLetters
+    from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
+    from celery_redis_plus.broker.dead_letters.store import DeadLetter
     from celery_redis_plus.cli.broker_admin import BrokerAdmin
 
-DESCRIPTION = """\
-List the dead letters of a queue, look at one, put them back to work, or delete them.
-
-A dead letter is a message that was rejected, that expired, or whose delivery failed
-too often, in a queue without a dead-letter exchange. TAG is its tag, the first column
-of the list.
-"""
 #: Refusals that are printed one by one.
 MAX_REFUSED_SHOWN = 10
-ROW = "{:<36} {:<20} {:<15} {:>8} {:>10}  {}"
+HEAD = ("TAG", "DIED (UTC)", "REASON", "FAILURES", "DELIVERIES", "TASK OR ROUTING KEY", "ERROR")
+_NO_MORE_TAGS = "queue {queue!r} has no dead letter {tag!r}"
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    from celery_redis_plus.cli.connecting import add_connection_arguments
+def with_filter(command: Callable[..., int]) -> Callable[..., int]:
+    """Add `--task`, `--reason`, `--older-than` and `--newer-than`, which the command gets as `wanted`, a `DeadLetterFilter`."""
 
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", title="actions")
-    listing = actions.add_parser("list", help="list them, the longest dead first")
-    listing.add_argument("--limit", type=_positive, default=100, metavar="N", help="how many at most (default: %(default)s)")
-    listing.add_argument("--json", action="store_true", help="one JSON object a line, with headers and body")
-    show = actions.add_parser("show", help="print one as JSON: headers with x-death, properties, body")
-    replay = actions.add_parser("replay", help="put them back to work, with their priority and fresh counters")
-    replay.add_argument("--all", action="store_true", help="every dead letter that the queue has now")
-    replay.add_argument(
-        "--to", metavar="QUEUE", help="to this queue instead of their own; undelivered ones go where they were published to"
-    )
-    delete = actions.add_parser("delete", help="delete them for good")
-    purge = actions.add_parser("purge", help="delete all of the queue's for good")
-    purge.add_argument("--yes", action="store_true", required=True, help="say that you mean it")
-    for action in (listing, show, replay, delete, purge):
-        add_connection_arguments(action)
-        action.add_argument("queue", metavar="QUEUE", help="the queue they died in")
-    show.add_argument("tag", metavar="TAG")
-    replay.add_argument("tags", nargs="*", metavar="TAG")
-    delete.add_argument("tags", nargs="+", metavar="TAG")
+    @click.option("--task", metavar="TASK", help="Those of this task: its name, or a pattern such as 'shop.*'.")
+    @click.option("--reason", metavar="REASON", help="Those that died of this: rejected, expired, delivery_limit, …")
+    @click.option("--older-than", type=DURATION, metavar="TIME", help="Those that died at least this ago, such as 2h or 7d.")
+    @click.option("--newer-than", type=DURATION, metavar="TIME", help="Those that died less than this ago, such as 15m.")
+    @functools.wraps(command)
+    def run(
+        *arguments: Any, task: str | None, reason: str | None, older_than: float | None, newer_than: float | None, **options: Any
+    ) -> int:  # fmt: skip
+        from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
+
+        return command(*arguments, wanted=DeadLetterFilter(task, reason, older_than, newer_than), **options)
+
+    return run
 
 
-def _positive(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdecimal() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed is a whole number from 1")
-    return number
+@click.group(short_help="List, replay or delete dead letters.")
+def command() -> None:
+    """List the dead letters of a queue, look at one, put them back to work, or delete them.
+
+    A dead letter is a message that was rejected, that expired, or whose delivery failed too often, in a queue without a
+    dead-letter exchange. TAG is its tag, the first column of the list.
+    """
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from celery_redis_plus.cli.connecting import operator_for
+@command.command("list")
+@with_target
+@click.argument("queue")
+@with_filter
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="How many at most.")
+@json_option
+def list_(target: Target, *, queue: str, limit: int, as_json: bool, wanted: DeadLetterFilter) -> int:
+    """List them, the longest dead first.
 
-    if arguments.action == "replay" and bool(arguments.tags) == arguments.all:
-        print("celery-redis-plus dead-letters replay: give either tags or --all", file=sys.stderr)
-        return 2
-    with operator_for(arguments) as operator:
-        operator.check_queue(arguments.queue)
-        if arguments.action == "replay":
-            return _replay(operator, arguments)
-        return _ACTIONS[arguments.action](operator.dead_letters, arguments)
-
-
-def _list(letters: DeadLetters, arguments: argparse.Namespace) -> int:
-    found = letters.page(arguments.queue, 0, arguments.limit)
-    if arguments.json:
-        for letter in found:
-            print(json.dumps(_described(letter, letters)))
-        return 0
-    print(ROW.format("TAG", "DIED (UTC)", "REASON", "FAILURES", "DELIVERIES", "TASK OR ROUTING KEY  ERROR"))
-    for letter in found:
-        died = datetime.fromtimestamp(letter.died_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        what = letter.headers.get("task") or letter.routing_key
-        if letter.failure is not None:
-            what = f"{what}  {letter.failure.text.splitlines()[0]}"
-        print(ROW.format(letter.tag, died, letter.reason, letter.failures, letter.deliveries, what))
-    print(f"{len(found)} of {letters.count(arguments.queue)} dead letters of queue {arguments.queue!r}")
-    return 0
+    --json prints one object a line, with headers and body.
+    """
+    with target.admin() as admin:
+        pages = admin.search_dead_letters(queue, wanted).pages()
+        found = list(islice((letter for _, page in pages for letter in page), limit))
+        if as_json:
+            for letter in found:
+                print_json(described(letter, admin))
+            return DONE
+        print_table(HEAD, map(_row, found))
+        click.echo(f"{len(found):,} of {admin.dead_letters.count(queue):,} dead letters of queue {queue!r}")
+    return DONE
 
 
-def _show(letters: DeadLetters, arguments: argparse.Namespace) -> int:
-    letter = letters.get(arguments.queue, arguments.tag)
-    if letter is None:
-        return _unknown([arguments.tag], arguments.queue)
-    print(json.dumps(_described(letter, letters), indent=2))
-    return 0
+@command.command()
+@with_target
+@click.argument("queue")
+@click.argument("tag")
+@json_option
+def show(target: Target, *, queue: str, tag: str, as_json: bool) -> int:
+    """Show one: why and when it died, its last error, its headers with x-death, its properties and its body."""
+    with target.admin() as admin:
+        admin.check_queue(queue)
+        found = admin.dead_letters.read(queue, [tag])
+        if not found:
+            return _unknown([tag], queue)
+        shown = described(found[0], admin)
+    if as_json:
+        print_json(shown)
+        return DONE
+    headers, properties = shown.pop("headers"), shown.pop("properties")
+    nested = [(f"headers.{name}", value) for name, value in headers.items()]
+    nested += [(f"properties.{name}", value) for name, value in properties.items()]
+    print_fields([*shown.items(), *nested])
+    return DONE
 
 
-def _replay(operator: BrokerAdmin, arguments: argparse.Namespace) -> int:
-    letters = operator.dead_letters
-    replayed, refused, unknown = 0, 0, []
-    tags: Iterable[str] = arguments.tags
-    if arguments.all:
-        tags = [letter.tag for letter in letters.all(arguments.queue)]
-    for tag in tags:
-        letter = letters.get(arguments.queue, tag)
-        try:
-            if letter is not None and operator.replay(letter, arguments.to):
-                replayed += 1
-            else:
-                unknown.append(tag)
-        except (QueueNotFound, InvalidArgument) as error:
-            refused += 1
-            if refused <= MAX_REFUSED_SHOWN:
-                print(f"celery-redis-plus dead-letters: {error}", file=sys.stderr)
-    print(f"{replayed} dead letter(s) of queue {arguments.queue!r} are back to work")
-    if refused:
-        print(f"celery-redis-plus dead-letters: {refused} dead letter(s) stay where they are", file=sys.stderr)
-    known = _unknown(unknown, arguments.queue) if unknown and not arguments.all else 0
-    return 1 if refused else known
+@command.command()
+@with_target
+@click.argument("queue")
+@click.argument("tags", nargs=-1, metavar="[TAG]...")
+@click.option("--all", "everything", is_flag=True, help="Every dead letter that the queue has now, if no filter is given.")
+@with_filter
+@click.option(
+    "--to", metavar="QUEUE", help="To this queue instead of their own. Undelivered ones go where they were published to."
+)
+@dry_run_option
+@json_option
+def replay(
+    target: Target, *, queue: str, tags: tuple[str, ...], everything: bool, to: str | None, dry_run: bool, as_json: bool,
+    wanted: DeadLetterFilter,
+) -> int:  # fmt: skip
+    """Put them back to work, with their priority and fresh counters: those named, or those that the filters select.
+
+    Each one moves in one step. After Ctrl-C the same line replays the rest; none is replayed twice.
+    """
+    _check_choice(tags, wanted, everything=everything)
+    replay = _Replay(to, dry_run=dry_run, name_missing=bool(tags))
+    with target.admin() as admin, stop_on_interrupt() as stopped:
+        total, pages = _selected(admin, queue, tags, wanted, replay.unknown)
+        with Progress(total, "dead letters looked at") as progress:
+            for looked_at, page in pages:
+                replay.page(admin, page)
+                progress.step(looked_at)
+                if stopped():
+                    break
+        interrupted = stopped()
+    told = ("replayed", "are back to work", "would be replayed")
+    _tell(*told, queue, replay.replayed, dry_run=dry_run, as_json=as_json, refused=replay.refused)
+    if replay.refused:
+        click.echo(f"{_path()}: {replay.refused:,} dead letter(s) stay where they are", err=True)
+    if interrupted:
+        return _interrupted()
+    known = _unknown(replay.unknown, queue) if replay.unknown else DONE
+    return FAILED if replay.refused else known
 
 
-def _delete(letters: DeadLetters, arguments: argparse.Namespace) -> int:
-    deleted = letters.delete(arguments.queue, arguments.tags)
-    print(f"{deleted} dead letter(s) of queue {arguments.queue!r} are deleted")
-    return 0 if deleted == len(set(arguments.tags)) else 1
+class _Replay:
+    """What has become of the dead letters so far."""
+
+    def __init__(self, to: str | None, *, dry_run: bool, name_missing: bool) -> None:
+        self._to = to
+        self._dry_run = dry_run
+        self._name_missing = name_missing
+        self.replayed, self.refused = 0, 0
+        self.unknown: list[str] = []
+
+    def page(self, admin: BrokerAdmin, letters: list[DeadLetter]) -> None:
+        if self._dry_run:
+            self.replayed += len(letters)
+            return
+        for letter, outcome in zip(letters, admin.replay_page(letters, self._to), strict=True):
+            if isinstance(outcome, Exception):
+                self.refused += 1
+                if self.refused <= MAX_REFUSED_SHOWN:
+                    click.echo(f"{_path()}: {outcome}", err=True)
+            elif outcome:
+                self.replayed += 1
+            elif self._name_missing:
+                self.unknown.append(letter.tag)
 
 
-def _purge(letters: DeadLetters, arguments: argparse.Namespace) -> int:
-    print(f"{letters.purge(arguments.queue)} dead letter(s) of queue {arguments.queue!r} are deleted")
-    return 0
+@command.command()
+@with_target
+@click.argument("queue")
+@click.argument("tags", nargs=-1, metavar="[TAG]...")
+@click.option("--all", "everything", is_flag=True, help="Every dead letter that the queue has now, if no filter is given.")
+@with_filter
+@dry_run_option
+@yes_option
+@json_option
+def delete(
+    target: Target, *, queue: str, tags: tuple[str, ...], everything: bool, dry_run: bool, yes: bool, as_json: bool,
+    wanted: DeadLetterFilter,
+) -> int:  # fmt: skip
+    """Delete them for good: those named, or those that the filters select. Asks first, except for those that are named."""
+    _check_choice(tags, wanted, everything=everything)
+    deleted = 0
+    unknown: list[str] = []
+    with target.admin() as admin, stop_on_interrupt() as stopped:
+        total, pages = _selected(admin, queue, tags, wanted, unknown)
+        if not tags and not dry_run:
+            which = "" if wanted == type(wanted)() else " that the filters select"
+            confirm(f"Delete the dead letters of queue {queue!r}{which} (of {total:,})?", yes=yes)
+        with Progress(total, "dead letters looked at") as progress:
+            for looked_at, page in pages:
+                deleted += len(page) if dry_run else admin.dead_letters.delete(queue, [letter.tag for letter in page])
+                progress.step(looked_at)
+                if stopped():
+                    break
+        interrupted = stopped()
+    _tell("deleted", "are deleted", "would be deleted", queue, deleted, dry_run=dry_run, as_json=as_json)
+    if interrupted:
+        return _interrupted()
+    return _unknown(unknown, queue) if unknown else DONE
 
 
-def _unknown(tags: list[str], queue: str) -> int:
-    for tag in tags:
-        print(f"celery-redis-plus dead-letters: queue {queue!r} has no dead letter {tag!r}", file=sys.stderr)
-    return 1
+@command.command()
+@with_target
+@click.argument("queue")
+@dry_run_option
+@yes_option
+@json_option
+def purge(target: Target, *, queue: str, dry_run: bool, yes: bool, as_json: bool) -> int:
+    """Delete all of the queue's for good, without looking at them. Memory is freed in short steps."""
+    with target.admin() as admin:
+        admin.check_queue(queue)
+        count = admin.dead_letters.count(queue)
+        if not dry_run:
+            confirm(f"Delete all {count:,} dead letters of queue {queue!r}?", yes=yes)
+            with Progress(count, "dead letters freed") as progress:
+                count = admin.dead_letters.purge(queue, progress.step)
+    _tell("deleted", "are deleted", "would be deleted", queue, count, dry_run=dry_run, as_json=as_json)
+    return DONE
 
 
-def _described(letter: DeadLetter, letters: DeadLetters) -> dict[str, Any]:
-    body = letters.body(letter)
+def _check_choice(tags: tuple[str, ...], wanted: DeadLetterFilter, *, everything: bool) -> None:
+    filtered = wanted != type(wanted)()
+    if tags and (everything or filtered):
+        raise click.UsageError(f"{tags[0]} with --all or a filter: allowed are either tags, or --all and filters")
+    if not (tags or everything or filtered):
+        raise click.UsageError("nothing is selected; allowed: tags, --all, --task, --reason, --older-than, --newer-than")
+
+
+def _selected(
+    admin: BrokerAdmin, queue: str, tags: tuple[str, ...], wanted: DeadLetterFilter, unknown: list[str]
+) -> tuple[int, Iterator[tuple[int, list[DeadLetter]]]]:  # fmt: skip
+    """Return how many are to be looked at, and the pages of those that are selected; tags that are none go to `unknown`."""
+    if not tags:
+        search = admin.search_dead_letters(queue, wanted)
+        return len(search.tags), search.pages()
+    admin.check_queue(queue)
+    found = admin.dead_letters.read(queue, tags)
+    unknown += sorted(set(tags) - {letter.tag for letter in found})
+    return len(tags), iter([(len(tags), found)])
+
+
+def _row(letter: DeadLetter) -> list[Any]:
+    what = letter.headers.get("task") or letter.routing_key
+    error = None if letter.failure is None else letter.failure.text.splitlines()[0]
+    return [letter.tag, moment(letter.died_ms), letter.reason, letter.failures, letter.deliveries, what, error]
+
+
+def described(letter: DeadLetter, admin: BrokerAdmin) -> dict[str, Any]:
+    """Return a dead letter as `--json` shows it."""
     return {
         "tag": letter.tag,
         "queue": letter.queue,
         "reason": letter.reason,
         "error": None if letter.failure is None else letter.failure.text,
         "traceback": None if letter.failure is None else letter.failure.traceback or None,
-        "died": datetime.fromtimestamp(letter.died_ms / 1000, UTC).isoformat(),
+        "died": time_of(letter.died_ms),
         "failures": letter.failures,
         "deliveries": letter.deliveries,
         "content_type": letter.content_type,
         "content_encoding": letter.content_encoding,
         "headers": letter.death_headers,
         "properties": letter.properties,
-        # Bodies are bytes; what is no text is shown with escapes.
-        "body": None if body is None else body.decode("utf-8", "backslashreplace"),
+        "body": admin.dead_letters.body(letter),
     }
 
 
-_ACTIONS = {"list": _list, "show": _show, "delete": _delete, "purge": _purge}
+def _tell(
+    name: str, done: str, would: str, queue: str, count: int, *, dry_run: bool, as_json: bool, **more: int
+) -> None:  # fmt: skip
+    if as_json:
+        print_json({"queue": queue, name: count, **more, "dry_run": dry_run})
+    else:
+        click.echo(f"{count:,} dead letter(s) of queue {queue!r} {would if dry_run else done}")
 
-COMMAND = Command(
-    summary="list, replay or delete dead letters",
-    description=DESCRIPTION,
-    add_arguments=_add_arguments,
-    run=_run,
-)
+
+def _path() -> str:
+    return click.get_current_context().command_path
+
+
+def _interrupted() -> int:
+    click.echo(f"{_path()}: interrupted; the same line again does the rest", err=True)
+    return INTERRUPTED
+
+
+def _unknown(tags: list[str], queue: str) -> int:
+    for tag in tags:
+        click.echo(f"{_path()}: {_NO_MORE_TAGS.format(queue=queue, tag=tag)}", err=True)
+    return FAILED
+
+
+COMMAND = command

@@ -2,92 +2,112 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
 
-from celery_redis_plus.cli.command import Command
+import click
 
-if TYPE_CHECKING:
-    from celery_redis_plus.event_log.stream import EventLog
+from celery_redis_plus.cli.asking import json_option
+from celery_redis_plus.cli.exit_status import DONE
+from celery_redis_plus.cli.output import print_json, print_table
+from celery_redis_plus.cli.target import Target, with_target
 
-DESCRIPTION = """\
-Export the lifecycle events that the server has, move finished messages into files, or
-see and drop the readers for which it keeps events. The first two need the extra "parquet".
-"""
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    from celery_redis_plus.cli.connecting import add_connection_arguments
-
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", title="actions")
-    export = actions.add_parser("export", help="write the events to a file")
-    export.add_argument("--format", choices=("parquet", "jsonl"), default="parquet")
-    export.add_argument("--output", required=True, metavar="FILE", help="'-' is the standard output (jsonl only)")
-    archive = actions.add_parser("archive", help="move finished messages into Parquet files, and out of the streams")
-    archive.add_argument("--to", required=True, metavar="FOLDER", help="goes on where the last run into it ended")
-    archive.add_argument("--reader", default="archive", metavar="NAME", help="one for each folder (default: archive)")
-    readers = actions.add_parser("readers", help="list the readers, what they still have to read, and which are stale")
-    readers.add_argument("--stale-after", type=float, default=24.0, metavar="HOURS")
-    drop = actions.add_parser("drop-reader", help="forget a reader: events are no longer kept for it")
-    drop.add_argument("reader", metavar="NAME")
-    for action in (export, archive, readers, drop):
-        add_connection_arguments(action)
-        action.add_argument("--queues", default="*", help="names or patterns, separated by commas (default: all)")
+F = TypeVar("F", bound=Callable[..., Any])
+queues_option: Callable[[F], F] = click.option(
+    "--queues", default="*", help="Names or patterns, separated by commas (default: all)."
+)
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from celery_redis_plus.cli.connecting import url_of
-    from celery_redis_plus.event_log.stream import EventLog
-
-    with EventLog(url_of(arguments), arguments.prefix) as log:
-        return {"export": _export, "archive": _archive, "readers": _readers, "drop-reader": _drop}[arguments.action](
-            log, arguments
-        )
+@click.group(short_help="Export lifecycle events, list and drop their readers.")
+def command() -> None:
+    """Export the lifecycle events that the server has, move finished messages into files, or see and drop the readers for which
+    it keeps events. The first two need the extra "parquet".
+    """
 
 
-def _export(log: EventLog, arguments: argparse.Namespace) -> int:
-    from celery_redis_plus.event_log.export import export
+@command.command()
+@with_target
+@queues_option
+@click.option("--format", "kind", type=click.Choice(["parquet", "jsonl"]), default="parquet", show_default=True)
+@click.option("--output", required=True, metavar="FILE", help="'-' is the standard output (jsonl only).")
+def export(target: Target, *, queues: str, kind: str, output: str) -> int:
+    """Write the events to a file."""
+    from celery_redis_plus.event_log.export import export as write
 
-    count = export(log, log.queues(arguments.queues), arguments.output, kind=arguments.format)
-    print(f"{count:,} events in {arguments.output}", file=sys.stderr)
-    return 0
+    with target.event_log() as log:
+        count = write(log, log.queues(queues), output, kind=kind)
+    click.echo(f"{count:,} events in {output}", err=True)
+    return DONE
 
 
-def _archive(log: EventLog, arguments: argparse.Namespace) -> int:
+@command.command()
+@with_target
+@queues_option
+@click.option("--to", required=True, metavar="FOLDER", help="Goes on where the last run into it ended.")
+@click.option("--reader", default="archive", show_default=True, metavar="NAME", help="One for each folder.")
+@json_option
+def archive(target: Target, *, queues: str, to: str, reader: str, as_json: bool) -> int:
+    """Move finished messages into Parquet files, and out of the streams."""
     from celery_redis_plus.event_log.archiver import move_finished
 
-    moved = move_finished(log, log.queues(arguments.queues), Path(arguments.to), reader=arguments.reader)
+    with target.event_log() as log:
+        moved = move_finished(log, log.queues(queues), Path(to), reader=reader)
     for queue, of in moved.items():
+        if as_json:
+            print_json({"queue": queue, "finished": of.finished, "open": of.open, "lost": of.lost})
+            continue
         lost = f"; {of.lost:,} events were trimmed before" if of.lost else ""
-        print(f"{queue}: {of.finished:,} finished messages moved, {of.open:,} are not finished{lost}")
-    return 0
+        click.echo(f"{queue}: {of.finished:,} finished messages moved, {of.open:,} are not finished{lost}")
+    return DONE
 
 
-def _readers(log: EventLog, arguments: argparse.Namespace) -> int:
-    from celery_redis_plus.event_log.readers import readers
+@command.command()
+@with_target
+@queues_option
+@click.option("--stale-after", type=float, default=24.0, show_default=True, metavar="HOURS")
+@json_option
+def readers(target: Target, *, queues: str, stale_after: float, as_json: bool) -> int:
+    """List the readers, what they still have to read, and which are stale."""
+    from celery_redis_plus.event_log.readers import readers as read
 
-    found = readers(log, log.queues(arguments.queues))
-    print(f"{'READER':<24} {'QUEUE':<24} {'BEHIND':>12} {'LOST':>8}  LAST COMMIT")
-    for reader in found:
-        state = "  stale: drop it with `events drop-reader`" if reader.stale(arguments.stale_after * 3600) else ""
-        ago = timedelta(seconds=round(reader.idle_s))
-        print(f"{reader.name:<24} {reader.queue:<24} {reader.behind:>12,} {reader.lost:>8,}  {ago} ago{state}")
-    return 0
+    with target.event_log() as log:
+        found = read(log, log.queues(queues))
+    stale_s = stale_after * 3600
+    if as_json:
+        for one in found:
+            print_json(
+                {
+                    "reader": one.name, "queue": one.queue, "behind": one.behind, "lost": one.lost, "idle_s": one.idle_s,
+                    "stale": one.stale(stale_s),
+                }
+            )  # fmt: skip
+        return DONE
+    rows = []
+    for one in found:
+        hint = "stale: drop it with `events drop-reader`" if one.stale(stale_s) else None
+        rows.append([one.name, one.queue, one.behind, one.lost, f"{timedelta(seconds=round(one.idle_s))} ago", hint])
+    print_table(("READER", "QUEUE", "BEHIND", "LOST", "LAST COMMIT", "HINT"), rows)
+    return DONE
 
 
-def _drop(log: EventLog, arguments: argparse.Namespace) -> int:
+@command.command("drop-reader")
+@with_target
+@queues_option
+@click.argument("reader")
+@json_option
+def drop_reader(target: Target, *, queues: str, reader: str, as_json: bool) -> int:
+    """Forget a reader: events are no longer kept for it."""
     from celery_redis_plus.event_log.readers import drop
 
-    print(f"dropped for {drop(log, arguments.reader, log.queues(arguments.queues))} queue(s)")
-    return 0
+    with target.event_log() as log:
+        dropped = drop(log, reader, log.queues(queues))
+    if as_json:
+        print_json({"reader": reader, "dropped": dropped})
+    else:
+        click.echo(f"dropped for {dropped} queue(s)")
+    return DONE
 
 
-COMMAND = Command(
-    summary="export lifecycle events, list and drop their readers",
-    description=DESCRIPTION,
-    add_arguments=_add_arguments,
-    run=_run,
-)
+COMMAND = command

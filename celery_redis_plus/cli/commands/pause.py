@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import asdict
 
-from celery_redis_plus.cli.command import Command
+import click
 
-DESCRIPTION = """\
-Pause a queue: its consumers get nothing more, publishers go on, and what is in
-work goes on, too. A pause survives restarts of workers and server. It ends with
-'celery-redis-plus resume', or by itself after --for. Workers log it.
-"""
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    from celery_redis_plus.cli.connecting import add_connection_arguments
-
-    add_connection_arguments(parser)
-    parser.add_argument("queue", metavar="QUEUE", help="the queue's name")
-    parser.add_argument("--reason", required=True, metavar="TEXT", help="why; others will want to know")
-    parser.add_argument("--for", dest="for_s", type=float, metavar="SECONDS", help="end the pause by itself after this time")
+from celery_redis_plus.cli.asking import DURATION, json_option
+from celery_redis_plus.cli.exit_status import DONE
+from celery_redis_plus.cli.output import print_json
+from celery_redis_plus.cli.target import Target, with_target
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from celery_redis_plus.cli.connecting import operator_for
-
-    with operator_for(arguments) as operator:
-        operator.pause(arguments.queue, arguments.reason, arguments.for_s)
-        pause = operator.paused(arguments.queue)
-    end = "it is resumed" if pause is None or pause.until is None else pause.until.isoformat(timespec="seconds")
-    print(f"queue {arguments.queue!r} is paused until {end}")
-    return 0
-
-
-COMMAND = Command(
-    summary="let a queue's messages wait",
-    description=DESCRIPTION,
-    add_arguments=_add_arguments,
-    run=_run,
+@click.command(short_help="Let a queue's messages wait.")
+@with_target
+@click.argument("queue")
+@click.option("--reason", required=True, metavar="TEXT", help="Why; others will want to know.")
+@click.option(
+    "--for", "for_s", type=DURATION, metavar="TIME", help="End the pause by itself after this time, such as 90s, 15m, 2h."
 )
+@json_option
+def command(target: Target, *, queue: str, reason: str, for_s: float | None, as_json: bool) -> int:
+    """Pause a queue: its consumers get nothing more, publishers go on, and what is in work goes on, too.
+
+    A pause survives restarts of workers and server. It ends with 'resume', or by itself after --for. Workers log it.
+    """
+    with target.admin() as admin:
+        admin.pause(queue, reason, for_s)
+        pause = admin.paused(queue)
+    if as_json:
+        print_json({"queue": queue} if pause is None else asdict(pause))
+        return DONE
+    end = "it is resumed" if pause is None or pause.until is None else pause.until.isoformat(timespec="seconds")
+    click.echo(f"queue {queue!r} is paused until {end}")
+    return DONE
+
+
+COMMAND = command

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
+import click
 
-from celery_redis_plus.cli.command import Command
-
-DESCRIPTION = """\
-End the pause of a queue: its consumers go on at once.
-"""
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    from celery_redis_plus.cli.connecting import add_connection_arguments
-
-    add_connection_arguments(parser)
-    parser.add_argument("queue", metavar="QUEUE", help="the queue's name")
+from celery_redis_plus.cli.asking import json_option
+from celery_redis_plus.cli.exit_status import DONE
+from celery_redis_plus.cli.output import print_json
+from celery_redis_plus.cli.target import Target, with_target
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from celery_redis_plus.cli.connecting import operator_for
+@click.command(short_help="End the pause of a queue.")
+@with_target
+@click.argument("queue")
+@json_option
+def command(target: Target, *, queue: str, as_json: bool) -> int:
+    """End the pause of a queue: its consumers go on at once."""
+    with target.admin() as admin:
+        was_paused = admin.resume(queue)
+    if as_json:
+        print_json({"queue": queue, "was_paused": was_paused})
+        return DONE
+    click.echo(f"queue {queue!r} {'goes on' if was_paused else 'was not paused'}")
+    return DONE
 
-    with operator_for(arguments) as operator:
-        was_paused = operator.resume(arguments.queue)
-    print(f"queue {arguments.queue!r} {'goes on' if was_paused else 'was not paused'}")
-    return 0
 
-
-COMMAND = Command(
-    summary="end the pause of a queue",
-    description=DESCRIPTION,
-    add_arguments=_add_arguments,
-    run=_run,
-)
+COMMAND = command

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 
-from celery_redis_plus.cli.command import Command
+import click
 
 DESCRIPTION = """\
 Keep what happened to every message, and make tables and a report of it, with Spark.
@@ -18,22 +18,24 @@ Needs the extra "spark" and Java 17, and queues whose event log is on (event_log
 """
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    from celery_redis_plus.spark import jobs
-
-    jobs.add_arguments(parser)
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    from celery_redis_plus.spark import jobs
-
-    # A job may run for days, and its lines are its progress.
-    return jobs.run(arguments, functools.partial(print, flush=True))
-
-
-COMMAND = Command(
-    summary="stream lifecycle events into tables, aggregate them, report on them",
-    description=DESCRIPTION,
-    add_arguments=_add_arguments,
-    run=_run,
+# The jobs parse their own line: `spark-submit` starts them without this program.
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    add_help_option=False,
+    short_help="Stream events into tables, and report on them.",
 )
+@click.argument("line", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def command(ctx: click.Context, /, line: tuple[str, ...]) -> int:
+    """Stream lifecycle events into tables, aggregate them, and report on them."""
+    from celery_redis_plus.spark import jobs
+
+    parser = argparse.ArgumentParser(
+        prog=ctx.command_path, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    jobs.add_arguments(parser)
+    # A job may run for days, and its lines are its progress.
+    return jobs.run(parser.parse_args(line), functools.partial(print, flush=True))
+
+
+COMMAND = command

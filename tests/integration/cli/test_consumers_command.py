@@ -10,7 +10,7 @@ def test_consumers_lists_who_consumes(connect, broker_url, capsys):
     Inbox(connect(global_keyprefix="shop:").channel(), "q")
     assert main(["consumers", "--url", broker_url, "--prefix", "shop:", "q"]) == 0
     header, line = capsys.readouterr().out.splitlines()
-    assert header.split()[:3] == ["CONSUMER", "HOST", "PID"]
+    assert header.split()[:3] == ["QUEUE", "CONSUMER", "HOST"]
     assert str(os.getpid()) in line.split()
 
 

@@ -14,12 +14,12 @@ def test_counters_are_shown_by_queue(connect, broker_url, capsys):
     line = ["counters", "--url", broker_url, "--prefix", "shop:", "one", "another"]
     assert main(line) == 0
     rows = [row.split() for row in capsys.readouterr().out.splitlines()]
-    assert rows[0] == ["one", "another"]
+    assert rows[0] == ["COUNTER", "one", "another"]
     assert ["published", "1", "2"] in rows
     assert ["throttled_s", "0.0", "0.0"] in rows
     assert main([*line, "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert {queue: counts["ready"] for queue, counts in shown.items()} == {"one": 1, "another": 2}
+    shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {counts["queue"]: counts["ready"] for counts in shown} == {"one": 1, "another": 2}
 
 
 def test_an_unknown_queue_is_an_error(broker_url, capsys):

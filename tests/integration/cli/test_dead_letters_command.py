@@ -46,7 +46,7 @@ def test_they_are_listed_and_shown(run, tags):
     assert printed.out.endswith("2 of 3 dead letters of queue 'q'\n")
     status, printed = run("list", "q", "--json")
     assert [json.loads(line)["body"] for line in printed.out.splitlines()] == ["one", "two", "three"]
-    status, printed = run("show", "q", tags[1])
+    status, printed = run("show", "q", tags[1], "--json")
     shown = json.loads(printed.out)
     assert (status, shown["body"], shown["reason"]) == (0, "two", "rejected")
     assert shown["headers"]["x-death"][0]["queue"] == "q"
@@ -69,9 +69,10 @@ def test_what_does_not_exist_is_named(run, tags):
     assert (status, printed.err) == (1, "celery-redis-plus dead-letters: there is no queue 'nothing'\n")
     for action in ("show", "replay"):
         status, printed = run(action, "q", "T")
-        assert (status, printed.err) == (1, "celery-redis-plus dead-letters: queue 'q' has no dead letter 'T'\n")
+        assert (status, printed.err) == (1, f"celery-redis-plus dead-letters {action}: queue 'q' has no dead letter 'T'\n")
     assert run("delete", "q", "T")[0] == 1
     assert run("replay", "q")[0] == 2
     assert run("replay", "--to", "nowhere", "q", tags[0])[0] == 1
-    with pytest.raises(SystemExit):
-        run("list", "q", "--limit", "0")
+    status, printed = run("list", "q", "--limit", "0")
+    assert status == 2
+    assert "'--limit': 0 is not in the range x>=1" in printed.err

@@ -52,7 +52,7 @@ def test_a_dead_letter_its_message_and_its_events_name_the_exception(  # noqa: P
         assert [event.error for event in path if event.event == "requeued"] == [error]
     assert main(["dead-letters", "list", "--url", broker_url, "celery"]) == 0
     assert error in capsys.readouterr().out
-    assert main(["dead-letters", "show", "--url", broker_url, "celery", letter.tag]) == 0
+    assert main(["dead-letters", "show", "--json", "--url", broker_url, "celery", letter.tag]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["error"], shown["traceback"], shown["headers"]["x-exception-message"]) == (error, None, error)
     assert main(["dead-letters", "list", "--json", "--url", broker_url, "celery"]) == 0

@@ -16,6 +16,7 @@ NAMES = sorted(path.name.removesuffix(".lua") for path in LUA.iterdir() if path.
 MAY_BE_REFUSED = {"publish", "publish_batch", "publish_dead", "publish_bounded", "track", "publish_fanout"}
 READ_ONLY = {
     "count_consumers", "counters", "list_consumers", "list_messages", "list_overdue", "list_subscribers", "find_message",
+    "queue_overview",
 }  # fmt: skip
 
 

@@ -1,98 +1,132 @@
-import argparse
 from importlib.metadata import version
 
+import click
 import pytest
 
-from celery_redis_plus.cli import command, main
-from celery_redis_plus.cli.command import Command
-from celery_redis_plus.errors import CeleryRedisPlusError
-
-
-def make_command(run, add_arguments=lambda parser: None):
-    return Command(summary="does a thing", description="Does a thing, at length.", add_arguments=add_arguments, run=run)
+from celery_redis_plus.cli import main
+from celery_redis_plus.errors import CeleryRedisPlusError, ServerUnreachable
 
 
 @pytest.fixture
-def commands(monkeypatch):
-    found = {}
-    monkeypatch.setattr(main, "found_commands", lambda: found)
-    return found
+def thing(monkeypatch):
+    """Let `celery-redis-plus thing` run a function."""
+
+    def define(run):
+        command = click.command("thing")(click.option("--size", type=click.IntRange(1, 5))(run))
+        monkeypatch.setattr(main.CommandLine, "list_commands", lambda *_: ["thing"])
+        monkeypatch.setattr(main.CommandLine, "get_command", lambda *_: command)
+
+    return define
 
 
-def test_every_module_in_commands_is_a_command():
-    found = command.found_commands()
+def all_commands():
+    context = click.Context(main.commands)
+    return {name: main.commands.get_command(context, name) for name in main.commands.list_commands(context)}
 
-    assert "demo" in found
-    assert all(isinstance(item, Command) and item.summary and item.description for item in found.values())
+
+def leaves(path, command):
+    if not isinstance(command, click.Group):
+        return [(path, command)]
+    return [leaf for name, inner in command.commands.items() for leaf in leaves((*path, name), inner)]
+
+
+LEAVES = [leaf for name, command in all_commands().items() for leaf in leaves((name,), command)]
+
+
+def test_every_module_in_commands_is_a_command_with_a_short_help():
+    assert {"queues", "messages", "dead-letters", "demo"} <= set(all_commands())
+    assert all(command.short_help and command.help for command in all_commands().values())
+
+
+def test_every_command_has_json_but_those_that_write_files_or_run_programs():
+    without = {path for path, command in LEAVES if "--json" not in [name for option in command.params for name in option.opts]}
+
+    assert without == {("demo",), ("spark",), ("events", "export")}
+
+
+@pytest.mark.parametrize(("path", "command"), LEAVES, ids=lambda one: " ".join(one) if isinstance(one, tuple) else "")
+def test_what_deletes_asks_first_and_can_be_tried(path, command):
+    options = {name for option in command.params for name in option.opts}
+    destructive = path[-1] in {"purge", "delete", "cancel"}
+
+    assert ("--yes" in options) == destructive
+    assert not destructive or "--dry-run" in options
+
+
+@pytest.mark.parametrize("path", [path for path, _ in LEAVES], ids=" ".join)
+def test_every_command_has_help(path, capsys):
+    assert main.main([*path, "--help"]) == 0
+    assert capsys.readouterr().out
 
 
 def test_help_lists_the_commands(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main.main(["--help"])
-
-    assert ended.value.code == 0
+    assert main.main(["--help"]) == 0
     words = " ".join(capsys.readouterr().out.split())
-    assert f"demo {command.found_commands()['demo'].summary}" in words
-
-
-def test_help_of_a_command_describes_it(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main.main(["demo", "--help"])
-
-    output = capsys.readouterr().out
-    assert ended.value.code == 0
-    assert command.found_commands()["demo"].description in output
-    assert "--url" in output
+    assert f"demo {all_commands()['demo'].short_help}" in words
 
 
 def test_version_is_the_distribution_s(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main.main(["--version"])
-
-    assert ended.value.code == 0
+    assert main.main(["--version"]) == 0
     assert capsys.readouterr().out.strip() == f"celery-redis-plus {version('celery-redis-plus')}"
 
 
 def test_no_command_prints_help_and_fails(capsys):
     assert main.main([]) == 2
-    assert "usage: celery-redis-plus" in capsys.readouterr().out
+    assert "Usage: celery-redis-plus" in capsys.readouterr().out
 
 
 def test_unknown_command_fails(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main.main(["nonesuch"])
-
-    assert ended.value.code == 2
+    assert main.main(["nonesuch"]) == 2
     assert "nonesuch" in capsys.readouterr().err
 
 
-def test_command_gets_its_arguments_and_gives_the_exit_status(commands):
+def test_command_gets_its_options_and_gives_the_exit_status(thing):
     seen = []
 
-    def run(arguments: argparse.Namespace) -> int:
-        seen.append(arguments.size)
+    def run(size):
+        seen.append(size)
         return 7
 
-    commands["thing"] = make_command(run, lambda parser: parser.add_argument("--size", type=int))
+    thing(run)
 
     assert main.main(["thing", "--size", "3"]) == 7
     assert seen == [3]
 
 
-def test_our_errors_are_printed_without_a_traceback(commands, capsys):
-    def run(arguments):
-        raise CeleryRedisPlusError("the server is not there")
+def test_a_value_that_is_not_allowed_is_named_with_its_option_and_what_is_allowed(thing, capsys):
+    thing(lambda size: 0)
 
-    commands["thing"] = make_command(run)
+    assert main.main(["thing", "--size", "6"]) == 2
+    error = capsys.readouterr().err
+    assert "--size" in error
+    assert "6 is not in the range 1<=x<=5" in error
 
-    assert main.main(["thing"]) == 1
-    assert capsys.readouterr().err == "celery-redis-plus thing: the server is not there\n"
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (CeleryRedisPlusError("there is no queue"), 1, "there is no queue"),
+        (ServerUnreachable("the server is not there"), 3, "the server is not there"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (click.Abort(), 130, "interrupted"),
+        (BrokenPipeError(), 141, None),
+    ],
+)
+def test_errors_are_one_line_and_their_exit_status(thing, capfd, error, status, text):
+    def run(size):
+        raise error
+
+    thing(run)
+
+    assert main.main(["thing"]) == status
+    assert capfd.readouterr().err == ("" if text is None else f"celery-redis-plus thing: {text}\n")
 
 
-def test_interrupted_command_says_so(commands):
-    def run(arguments):
-        raise KeyboardInterrupt
+def test_a_defect_keeps_its_traceback(thing):
+    def run(size):
+        raise ZeroDivisionError
 
-    commands["thing"] = make_command(run)
+    thing(run)
 
-    assert main.main(["thing"]) == 130
+    with pytest.raises(ZeroDivisionError):
+        main.main(["thing"])

@@ -1,0 +1,158 @@
+"""Lists the messages of a queue that are ready, delayed or unacked, and selects some of them by their task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS
+from celery_redis_plus.connection.set_scan import scan_tags
+from celery_redis_plus.scripts import script
+from celery_redis_plus.stored_message import split_payload
+
+if TYPE_CHECKING:
+    from celery_redis_plus.connection.command_connection import CommandConnection
+    from celery_redis_plus.keys import Keys, QueueKeys
+
+State = Literal["ready", "delayed", "unacked"]
+STATES: Final[tuple[State, ...]] = ("ready", "delayed", "unacked")
+#: Messages that one script call reads, and bytes of payload after which it reads no further one.
+LISTING_PAGE, LISTING_PAGE_BYTES = 100, 1_000_000
+#: Fields of its hash that are read of each message.
+LISTED = ("claim", "failed", "owner", "rank")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedMessage:
+    """A message as a listing shows it.
+
+    Attributes:
+        tag: its id.
+        queue, state: where it is.
+        time_ms: ready: when it became so; delayed: when it is due; unacked: when its lease ends. In ms since the epoch.
+        deliveries, failures: how often it was delivered, and how many of these deliveries failed.
+        holder: the session that holds an unacked one; None otherwise.
+        headers, properties: as published; empty where they cannot be read.
+        size: bytes of headers, properties and body; of a body over 1 MB nothing is counted.
+    """
+
+    tag: str
+    queue: str
+    state: State
+    time_ms: int
+    deliveries: int
+    failures: int
+    holder: str | None
+    headers: dict[str, Any]
+    properties: dict[str, Any]
+    size: int
+
+    @property
+    def task(self) -> str | None:
+        """The name of its Celery task; None for a message of another kind."""
+        return self.headers.get("task")
+
+    @property
+    def task_id(self) -> str | None:
+        """The id of its Celery task."""
+        return self.headers.get("id") if self.task is not None else None
+
+    @property
+    def routing_key(self) -> str:
+        """The routing key that it was published with."""
+        return str((self.properties.get("delivery_info") or {}).get("routing_key") or "")
+
+    @property
+    def priority(self) -> int:
+        """The priority with which it was published."""
+        return int(self.properties.get("priority") or 0)
+
+
+def list_messages(
+    commands: CommandConnection, keys: Keys, queue: str, state: State, task: str | None = None
+) -> Iterator[ListedMessage]:  # fmt: skip
+    """Yield the messages of `queue` in one state, the next first; a page is read when it is needed.
+
+    What comes or goes meanwhile may be missed, or met twice. `task` is a name, or a pattern with `*`, `?`, `[…]`.
+
+    Raises:
+        redis.exceptions.RedisError: as `error_translation.translate` names it.
+    """
+    of = keys.queue(queue)
+    ageing = int(commands.command("HGET", of.meta, "ageing") or 0)
+    rank, width = 0, 3 + len(LISTED)
+    while True:
+        _, checked, *found = commands.call(
+            script("list_messages"), [_place(of, state), of.message], rank, LISTING_PAGE, LISTING_PAGE_BYTES, *LISTED
+        )
+        for at in range(0, len(found), width):
+            message = _message(queue, state, ageing, found[at : at + width])
+            if _is_of(message.headers, task):
+                yield message
+        rank += checked
+        if not checked:
+            return
+
+
+def waiting_tags(commands: CommandConnection, keys: Keys, queue: str, task: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield how many waiting messages were looked at for a page, and the ids of those of the task `task`, a name or a pattern.
+
+    Ready and delayed ones: all that wait from the beginning to the end are found, see `scan_tags`. Raises as `list_messages`.
+    """
+    of = keys.queue(queue)
+    for place in (of.delayed, of.ready):
+        tags = [tag for tag, _ in scan_tags(commands, place)]
+        for at in range(0, len(tags), LISTING_PAGE):
+            page = tags[at : at + LISTING_PAGE]
+            payloads = commands.pipeline([("HGET", of.message + tag.encode(), "payload") for tag in page])
+            found = zip(page, payloads, strict=True)
+            yield len(page), [tag for tag, payload in found if isinstance(payload, bytes) and _is_of(_envelope(payload)[0], task)]
+
+
+def read_stored(commands: CommandConnection, keys: Keys, queue: str, tag: str) -> tuple[dict[str, Any], dict[str, Any], bytes]:
+    """Return a message's headers, properties and body; empty ones where it is gone. Raises as `list_messages` does."""
+    payload, large = commands.command("HMGET", keys.queue(queue).message + tag.encode(), "payload", "body")
+    headers, properties = _envelope(payload or b"")
+    body = split_payload(payload or b"")[1]
+    return headers, properties, large or body or b""
+
+
+def _place(of: QueueKeys, state: State) -> bytes:
+    return {"ready": of.ready, "delayed": of.delayed, "unacked": of.index}[state]
+
+
+def _is_of(headers: dict[str, Any], task: str | None) -> bool:
+    return task is None or fnmatchcase(str(headers.get("task") or ""), task)
+
+
+def _envelope(payload: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return headers and properties; empty ones for a payload of others, or a damaged one."""
+    try:
+        data = json.loads(split_payload(payload)[0])
+        headers, properties = data.get("headers") or {}, data.get("properties") or {}
+    except (ValueError, AttributeError):
+        return {}, {}
+    return (headers, properties) if isinstance(headers, dict) and isinstance(properties, dict) else ({}, {})
+
+
+def _message(queue: str, state: State, ageing: int, fields: list[bytes]) -> ListedMessage:
+    tag, score, payload, claims, failed, owner, rank = fields
+    time_ms = int(float(score))
+    if state == "ready":
+        time_ms = time_ms - int(rank or 0) * ageing if ageing else time_ms % PRIORITY_BAND_MS
+    headers, properties = _envelope(payload)
+    return ListedMessage(
+        tag=tag.decode(),
+        queue=queue,
+        state=state,
+        time_ms=time_ms,
+        deliveries=int(claims or 0),
+        failures=int(failed or 0),
+        holder=owner.decode("utf-8", "replace") or None if state == "unacked" else None,
+        headers=headers,
+        properties=properties,
+        size=len(payload),
+    )

@@ -1,0 +1,77 @@
+"""What the commands ask of the operator: options that several of them have, confirmations, and Ctrl-C."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
+
+
+class Duration(click.ParamType[float]):
+    """A length of time: seconds, or a number with its unit. The command gets seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds; ends the command where `value` is none."""
+        if isinstance(value, float):
+            return value
+        match = _DURATION.fullmatch(str(value))
+        if match is None:
+            self.fail(
+                f"{value!r} is not allowed; allowed: a number with s, m, h or d (seconds without), such as 90 or 2h", param, ctx
+            )
+        return float(match[1]) * _UNITS[match[2]]
+
+
+DURATION = Duration()
+#: Decorators for options that mean the same everywhere.
+json_option: Callable[[F], F] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+yes_option: Callable[[F], F] = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+dry_run_option: Callable[[F], F] = click.option("--dry-run", is_flag=True, help="Change nothing; print how many it would be.")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is lost; ends the command where the answer is no.
+
+    Raises:
+        click.UsageError: nobody can be asked, and `--yes` is missing.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Nobody can be asked here: confirm with --yes, or see --dry-run.")
+    if not click.confirm(question, err=True):
+        click.echo("nothing was changed", err=True)
+        raise click.exceptions.Exit(1)
+
+
+@contextmanager
+def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
+    """Let the first Ctrl-C end a loop between two of its steps, and a second one at once; gives what tells of the first."""
+    asked = threading.Event()
+
+    def ask(_: int, __: Any) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,133 @@
+"""What the commands print: tables for people, JSON for programs, the progress of what takes long."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+
+import click
+
+#: Seconds between two lines of progress, on a terminal (which shows the last one only) and in a log.
+TERMINAL_EVERY_S, LOG_EVERY_S = 0.1, 10.0
+_UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON object on a line of its own."""
+    click.echo(json.dumps(value, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        # What is no text is shown with escapes.
+        return value.decode("utf-8", "backslashreplace")
+    return str(value)
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print rows under their head; numbers are on the right, None is `-`."""
+    rows = [list(row) for row in rows]
+    table = [list(head), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    right = [_is_numeric([row[at] for row in rows]) for at in range(len(head))]
+    for cells in table:
+        line = (
+            cell.rjust(width) if number else cell.ljust(width) for cell, width, number in zip(cells, widths, right, strict=True)
+        )
+        click.echo("  ".join(line).rstrip())
+
+
+def _is_numeric(column: Sequence[Any]) -> bool:
+    there = [value for value in column if value is not None]
+    return bool(there) and all(isinstance(value, int | float) for value in there)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
+    """Print a name and a value a line, without those that are None or empty."""
+    shown = [(name, value) for name, value in fields if value not in (None, "")]
+    width = max(len(name) for name, _ in shown)
+    for name, value in shown:
+        first, *rest = _text(value).splitlines() or [""]
+        click.echo(f"{name.ljust(width)}  {first}".rstrip())
+        for line in rest:
+            click.echo(f"{'':{width}}  {line}")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S} UTC"
+    return str(_plain(value) if isinstance(value, bytes) else value)
+
+
+def time_of(ms: int | None) -> datetime | None:
+    """Return a time of the server, which is in ms since the epoch, in UTC."""
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def moment(ms: int | None) -> str | None:
+    """Return a time of the server for people."""
+    at = time_of(ms)
+    return None if at is None else at.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def span(seconds: float | None) -> str | None:
+    """Return a length of time for people, in its largest unit: `3 s`, `12 min`, `2.5 h`."""
+    if seconds is None:
+        return None
+    name, unit = next(((name, unit) for name, unit in _UNITS if seconds >= unit), _UNITS[-1])
+    amount = seconds / unit
+    return f"{amount:.0f} {name}" if unit <= 60 or amount >= 10 else f"{amount:.1f} {name}"
+
+
+class Progress:
+    """Tells on stderr how far a long command is: one line that changes on a terminal, else a line now and then.
+
+    Use it as a context manager; nothing is shown of what is over within a moment.
+    """
+
+    def __init__(self, total: int, what: str) -> None:
+        """Expect `total` steps of `what`."""
+        self.done = 0
+        self._total = total
+        self._what = what
+        self._terminal = sys.stderr.isatty()
+        self._every_s = TERMINAL_EVERY_S if self._terminal else LOG_EVERY_S
+        self._next = time.monotonic() + self._every_s
+        self._shown = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._shown and self._terminal:
+            self._show()
+            click.echo(err=True)
+
+    def step(self, count: int) -> None:
+        """Note that `count` more are done."""
+        self.done += count
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + self._every_s
+            self._shown = True
+            self._show()
+
+    def _show(self) -> None:
+        # Others may have added or taken some meanwhile.
+        percent = min(100, self.done * 100 // max(1, self._total))
+        line = f"{self.done:,} of {self._total:,} {self._what} ({percent} %)"
+        click.echo(f"\r{line}" if self._terminal else line, err=True, nl=not self._terminal)

@@ -1,0 +1,108 @@
+"""Which broker a command acts on: the app's, the one whose URL is given, or that of the environment."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import click
+
+if TYPE_CHECKING:
+    from celery_redis_plus.cli.broker_admin import BrokerAdmin
+    from celery_redis_plus.event_log.stream import EventLog
+
+#: Where the URL is taken from when neither it nor an app is given; Celery's own name for it.
+URL_VARIABLE = "CELERY_BROKER_URL"
+DEFAULT_URL = "redis://localhost:6379/0"
+#: Under which name click's context has the options that stand before the command.
+GIVEN_BEFORE = "celery_redis_plus.target"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The broker that is meant: an app's, or a URL with a key prefix."""
+
+    #: A Celery app, or None.
+    app: Any
+    url: str
+    prefix: str
+
+    def admin(self) -> BrokerAdmin:
+        """Return a connection to it, a context manager. Raises as `BrokerAdmin` and `BrokerAdmin.of_app` do."""
+        # Not at the top: every command declares its options by this file, `--help` included.
+        from celery_redis_plus.cli.broker_admin import BrokerAdmin
+
+        if self.app is None:
+            return BrokerAdmin(self.url, {"global_keyprefix": self.prefix})
+        return BrokerAdmin.of_app(self.app)
+
+    def event_log(self) -> EventLog:
+        """Return its lifecycle events, a context manager. Raises as `EventLog` does, and UsageError with an app."""
+        from celery_redis_plus.event_log.stream import EventLog
+
+        if self.app is not None:
+            raise click.UsageError(f"--app: events are read over a URL of their own; allowed here: --broker, or ${URL_VARIABLE}")
+        return EventLog(self.url, self.prefix)
+
+
+def with_target(command: Callable[..., int]) -> Callable[..., int]:
+    """Add `--app`, `--broker` (or `--url`) and `--prefix` to a command, which gets them as its first argument, a `Target`."""
+
+    @click.option("-A", "--app", metavar="MODULE", help="The Celery app, as `celery -A` takes it. Its connection is used.")
+    @click.option(
+        "-b",
+        "--broker",
+        "--url",
+        metavar="URL",
+        help=f"The broker, without an app. Default: ${URL_VARIABLE}, else {DEFAULT_URL}.",
+    )
+    @click.option("--prefix", metavar="TEXT", help="The app's option global_keyprefix.")
+    @click.pass_context
+    @functools.wraps(command)
+    def run(ctx: click.Context, /, *, app: str | None, broker: str | None, prefix: str | None, **options: Any) -> int:
+        return command(_target(ctx, app, broker, prefix), **options)
+
+    return run
+
+
+def _target(ctx: click.Context, app: str | None, broker: str | None, prefix: str | None) -> Target:
+    before = ctx.meta.get(GIVEN_BEFORE, {})
+    if app is None and broker is None:
+        app, broker = before.get("app"), before.get("broker")
+    prefix = before.get("prefix") if prefix is None else prefix
+    if app is not None and broker is not None:
+        raise click.UsageError(f"--app {app} and --broker name two brokers; allowed is one of them")
+    # What `celery -A app` hands to its sub-commands.
+    celery_app = getattr(ctx.obj, "app", None)
+    if app is not None:
+        celery_app = _loaded(app)
+    elif broker is not None:
+        celery_app = None
+        _warn_about_password(broker)
+    if celery_app is not None and prefix is not None:
+        raise click.UsageError(f"--prefix {prefix}: the app has its own global_keyprefix; allowed with --broker only")
+    return Target(celery_app, broker or os.environ.get(URL_VARIABLE) or DEFAULT_URL, prefix or "")
+
+
+def _loaded(name: str) -> Any:
+    from celery_redis_plus.integration.app_broker import load_app
+
+    try:
+        return load_app(name)
+    except Exception as error:
+        raise click.UsageError(
+            f"--app {name}: {type(error).__name__}: {error}; allowed is a module with a Celery app, or MODULE:NAME"
+        ) from error
+
+
+def _warn_about_password(url: str) -> None:
+    try:
+        password = urlsplit(url).password
+    except ValueError:
+        return
+    if password:
+        click.echo(f"a password in --broker is shown by `ps`: set ${URL_VARIABLE} instead, or use --app", err=True)

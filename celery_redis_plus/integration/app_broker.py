@@ -1,0 +1,39 @@
+"""The broker of a Celery app: its connection as the app makes it, with its TLS, credentials, options and failover list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.errors import OptionError
+from celery_redis_plus.transport.transport import Transport
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+
+
+@contextmanager
+def connected(app: Celery) -> Iterator[BrokerConnection]:
+    """Connect to the broker of `app`.
+
+    Raises:
+        OptionError: the app's broker is none of ours.
+        redis.exceptions.RedisError: as `error_translation.translate` names it.
+    """
+    with app.connection_for_write() as connection:
+        transport = connection.transport
+        if not isinstance(transport, Transport):
+            raise OptionError(f"the broker of app {app.main!r} is {connection.as_uri()}; allowed: one of celery-redis-plus")
+        connection.connect()
+        # Of a failover list another URL's transport may have taken its place.
+        yield connection.transport.session
+
+
+def load_app(name: str) -> Any:
+    """Return the app that `celery -A name` would use. Raises whatever importing it raises."""
+    from celery.app.utils import find_app
+
+    return find_app(name)

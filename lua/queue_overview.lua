@@ -1,0 +1,27 @@
+#!lua flags=no-writes
+-- Reads what an operator sees of a queue, at one moment. It takes up to 256 steps, one for each priority that is in the queue.
+-- KEYS  1 meta (hash)  2 queue (zset)  3 delayed (zset)  4 messages_index (zset)  5 message (prefix of a hash)  6 dlx_outbox (zset)
+--       7 dead (zset)  8 consumers (zset)
+-- ARGV  none
+-- Returns { id, ready, delayed, unacked, dead, live consumers, ms since the oldest ready message became ready, reason of the pause,
+-- its end (ms, '0' = none), published, delivered }, texts '' for what there is not; an id of '' means that there is no such queue. Of
+-- a queue whose messages age, the oldest is the one that is next.
+-- @include now
+-- @include ageing
+local now = now_ms()
+local meta = redis.call('HMGET', KEYS[1], 'id', 'ageing', 'paused', 'paused_until', 'published', 'delivered')
+local oldest, from = nil, '-inf'
+repeat
+  local found = redis.call('ZRANGE', KEYS[2], from, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+  local score = tonumber(found[2])
+  if not score then break end
+  local rank = rank_of(score, meta[2] and (redis.call('HGET', KEYS[5] .. found[1], 'rank') or 0))
+  oldest = math.min(oldest or now, score - rank * level_of(meta[2]))
+  from = text((rank + 1) * PRIORITY_BAND)
+until meta[2]
+local ended = meta[4] and meta[4] ~= '0' and tonumber(meta[4]) <= now
+return {
+  meta[1] or '', redis.call('ZCARD', KEYS[2]), redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]),
+  redis.call('ZCARD', KEYS[6]) + redis.call('ZCARD', KEYS[7]), redis.call('ZCOUNT', KEYS[8], '(' .. text(now), '+inf'),
+  oldest and text(now - oldest) or '', not ended and meta[3] or '', meta[4] or '0', meta[5] or '0', meta[6] or '0',
+}

@@ -1,0 +1,30 @@
+"""The output on docs/command-line.md is what its commands print, on a queue of 100,000 messages, without blocking the server."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.docs.terminal_recording import PAGE, Recording, live_system, recorded, same
+from tests.support.slow_calls import slow_calls
+
+#: Longest time that a call may take the server, and how often the commands are tried on a machine that is busy otherwise.
+MAX_US, TRIES = 5_000, 4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_page_shows_what_its_commands_print_and_none_blocks_the_server(broker_url, redis_client):
+    page = PAGE.read_text(encoding="utf-8")
+    always_slow = None
+    for _ in range(TRIES):
+        recording = Recording()
+        redis_client.flushdb()
+        with live_system(broker_url, redis_client, recording), slow_calls(redis_client, MAX_US) as found:
+            printed = recorded(page, recording)
+        assert same(printed) == same(page), "run: python -m tests.docs.terminal_recording"
+        assert found.calls["list_messages"] > 10
+        assert found.calls["move_dead_letter"] > 4_000
+        always_slow = set(found.slow) if always_slow is None else always_slow & set(found.slow)
+        if not always_slow:
+            return
+    pytest.fail(f"these took the server over {MAX_US / 1000} ms in each of {TRIES} runs: {found.slow}")

@@ -1,0 +1,137 @@
+"""`celery-redis-plus messages` on a real server."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import kombu
+import pytest
+
+from celery_redis_plus.broker.queues import listing
+from tests.support.inbox import Inbox, declare, publish
+
+
+@pytest.fixture
+def shop(channel):
+    """Queue `q`: three ready messages of two tasks, a delayed one; queue `other`."""
+    declare(channel, "q", "other")
+    for number, task in enumerate(("shop.pay", "shop.mail", "shop.pay")):
+        publish(channel, "q", f"body {number}", headers={"task": task, "id": f"task-{number}"}, priority=9 - number)
+    publish(channel, "q", "later", headers={"task": "shop.pay", "id": "task-later", "x-delay": 3_600_000})
+    return channel
+
+
+def ids(cli, *arguments):
+    return [one["id"] for one in cli("messages", "list", "q", "--json", *arguments).lines]
+
+
+def test_ready_messages_are_listed_in_their_order(cli, shop):
+    found = cli("messages", "list", "q", "--json").lines
+    assert [(one["task"], one["task_id"], one["priority"]) for one in found] == [
+        ("shop.pay", "task-0", 9),
+        ("shop.mail", "task-1", 8),
+        ("shop.pay", "task-2", 7),
+    ]
+    assert all(one["state"] == "ready" and one["deliveries"] == 0 and one["bytes"] > 0 for one in found)
+    assert abs(datetime.fromisoformat(found[0]["since"]) - datetime.now(UTC)) < timedelta(minutes=1)
+    printed = cli("messages", "list", "q", "--limit", "2").out.splitlines()
+    assert printed[0].split()[:2] == ["ID", "SINCE"]
+    assert [line.split()[0] for line in printed[1:3]] == [one["id"] for one in found[:2]]
+    assert printed[-1] == "2 of 3 ready messages of queue 'q'"
+
+
+def test_messages_of_a_task_are_found_over_pages(cli, shop, monkeypatch):
+    monkeypatch.setattr(listing, "LISTING_PAGE", 2)
+    publish(shop, "q", *range(9), headers={"task": "other.thing"})
+    assert [one["task_id"] for one in cli("messages", "list", "q", "--json", "--task", "shop.pay").lines] == ["task-0", "task-2"]
+    assert len(ids(cli, "--task", "other.*")) == 9
+
+
+def test_a_queue_whose_messages_age_lists_the_time_at_which_each_became_ready(cli, channel):
+    declare(channel, "q", arguments={"x-priority-ageing": 60_000})
+    publish(channel, "q", "x", priority=3)
+    (one,) = cli("messages", "list", "q", "--json").lines
+    assert abs(datetime.fromisoformat(one["since"]) - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+def test_delayed_and_unacked_messages_are_listed_with_their_times(cli, shop, connect):
+    (delayed,) = cli("messages", "list", "q", "--state", "delayed", "--json").lines
+    assert datetime.fromisoformat(delayed["due"]) - datetime.now(UTC) > timedelta(minutes=50)
+    inbox = Inbox(connect().channel(), kombu.Queue("q", no_declare=True), ack=False, prefetch=1)
+    inbox.drain(1)
+    (held,) = cli("messages", "list", "q", "--state", "unacked", "--json").lines
+    assert held["holder"]
+    assert held["lease_ends"]
+    assert (held["task_id"], held["deliveries"]) == ("task-0", 1)
+    printed = cli("messages", "list", "q", "--state", "dead")
+    assert printed.status == 2
+    assert "'dead' is not one of 'ready', 'delayed', 'unacked'" in printed.err
+    assert cli("messages", "list", "nothing").status == 1
+
+
+def test_a_message_is_shown_by_its_id_and_by_its_task_id(cli, shop):
+    first = ids(cli)[0]
+    shown = cli("messages", "show", first, "--json").json
+    assert (shown["state"], shown["position"], shown["body"], shown["queue"]) == ("PENDING", 0, "body 0", "q")
+    assert shown["headers"]["id"] == "task-0"
+    assert cli("messages", "show", "task-later", "--json").json["state"] == "DELAYED"
+    printed = cli("messages", "show", first).out.splitlines()
+    assert any(line.split() == ["body", "body", "0"] for line in printed)
+    assert any(line.split()[:2] == ["headers.task", "shop.pay"] for line in printed)
+    missing = cli("messages", "show", "nobody")
+    assert missing.status == 1
+    assert missing.err == "celery-redis-plus messages show: message nobody is in no queue, or a consumer has it\n"
+
+
+def test_messages_are_cancelled_by_id(cli, shop):
+    first, second, _ = ids(cli)
+    assert "confirm with --yes" in cli("messages", "cancel", first).err
+    assert cli("messages", "cancel", first, "--dry-run", "--json").json == {"cancelled": 1, "dry_run": True}
+    assert cli("messages", "cancel", first, "--yes").out == "1 message(s) are cancelled\n"
+    assert cli("messages", "cancel", second, "task-later", "--dead-letter").status == 0
+    assert cli("messages", "cancel", first, "--yes").status == 1
+    left = cli("queues", "q", "--json").json
+    assert (left["ready"], left["delayed"], left["dead"]) == (1, 0, 2)
+
+
+def test_the_waiting_messages_of_a_task_are_cancelled(cli, shop):
+    arguments = ("messages", "cancel", "--task", "shop.pay", "--queue", "q")
+    assert cli(*arguments, "--dry-run").out == "3 message(s) would be cancelled\n"
+    assert cli(*arguments, "--yes", "--json").json == {"cancelled": 3, "dry_run": False}
+    assert [one["task"] for one in cli("messages", "list", "q", "--json").lines] == ["shop.mail"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "allowed are either ids, or --task TASK with --queue QUEUE"),
+        (("X", "--task", "a"), "allowed are either ids, or --task"),
+        (("--task", "a"), "--task 'a' needs the queue to look into"),
+    ],
+)
+def test_what_is_meant_has_to_be_said(cli, arguments, message):
+    printed = cli("messages", "cancel", "--yes", *arguments)
+    assert printed.status == 2
+    assert message in printed.err
+
+
+def test_messages_are_moved(cli, shop):
+    first = ids(cli)[0]
+    assert cli("messages", "move", first, "--to", "other").out == "1 message(s) are moved\n"
+    assert cli("messages", "move", "--task", "shop.*", "--queue", "q", "--to", "other", "--json").json["moved"] == 3
+    found = {one["queue"]: (one["ready"], one["delayed"]) for one in cli("queues", "--json").lines}
+    assert found == {"q": (0, 0), "other": (3, 1)}
+    assert cli("messages", "move", first, "--to", "nowhere").status == 1
+    assert "allowed is another one" in cli("messages", "move", "--task", "a", "--queue", "q", "--to", "q").err
+
+
+def test_a_message_gets_another_time(cli, shop):
+    assert cli("messages", "reschedule", "task-later", "--in", "0").out == "message task-later has its new time\n"
+    first = ids(cli)[0]
+    when = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=2)
+    assert cli("messages", "reschedule", first, "--at", when.isoformat(), "--json").json == {"id": first, "rescheduled": True}
+    (delayed,) = cli("messages", "list", "q", "--state", "delayed", "--json").lines
+    assert (delayed["id"], delayed["due"]) == (first, when.isoformat())
+    assert cli("messages", "reschedule", "nobody", "--in", "5m").status == 1
+    assert "either --in TIME or --at WHEN" in cli("messages", "reschedule", first).err
+    assert "--at 'noon': " in cli("messages", "reschedule", first, "--at", "noon").err

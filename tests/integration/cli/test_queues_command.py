@@ -1,0 +1,160 @@
+"""`celery-redis-plus queues` and `purge` on a real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import kombu
+import pytest
+
+from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.errors import QueueNotFound
+from tests.support.inbox import Inbox, declare, publish
+
+
+@pytest.fixture
+def busy(channel, connect):
+    """Queue `q` with a message of each state and a consumer that holds one; queue `idle` with none."""
+    declare(channel, "idle")
+    inbox = Inbox(connect().channel(), "q", ack=False, prefetch=2)
+    publish(channel, "q", "dies", "held")
+    inbox.drain(2)
+    inbox.messages[0].reject()
+    publish(channel, "q", "later", headers={"x-delay": 3_600_000})
+    inbox.consumer.qos(prefetch_count=1)
+    publish(channel, "q", "waits", priority=3)
+    publish(channel, "q", "waits", priority=7)
+    return inbox
+
+
+def test_queues_tells_what_is_in_each_queue_and_since_when(cli, busy):
+    found = {one["queue"]: one for one in cli("queues", "--json").lines}
+
+    assert set(found) == {"idle", "q"}
+    q = found["q"]
+    counts = {name: q[name] for name in ("ready", "delayed", "unacked", "dead", "consumers", "published", "delivered")}
+    assert counts == {"ready": 2, "delayed": 1, "unacked": 1, "dead": 1, "consumers": 1, "published": 5, "delivered": 2}
+    assert 0 <= q["oldest_s"] < 60
+    assert (q["paused"], q["paused_until"]) == (None, None)
+    idle = found["idle"]
+    assert (idle["ready"], idle["oldest_s"], idle["consumers"]) == (0, None, 0)
+
+
+def test_the_oldest_is_that_of_all_priorities(channel, broker_url, redis_client):
+    declare(channel, "q")
+    for priority in (0, 5, 9):
+        publish(channel, "q", "x", priority=priority)
+    ready = channel.session.keys.queue("q").ready
+    oldest, *_ = redis_client.zrange(ready, 1, 1)
+    redis_client.zincrby(ready, -90_000, oldest)
+    with BrokerAdmin(broker_url) as admin:
+        assert 90 <= admin.overview_of("q").oldest_s < 120
+
+
+def test_the_oldest_of_a_queue_whose_messages_age_is_the_next(channel, broker_url):
+    declare(channel, "q", arguments={"x-priority-ageing": 60_000})
+    publish(channel, "q", "x", priority=1)
+    with BrokerAdmin(broker_url) as admin:
+        assert 0 <= admin.overview_of("q").oldest_s < 60
+
+
+def test_the_table_names_the_pause_and_its_end(cli, busy):
+    assert cli("pause", "q", "--reason", "the database moves", "--for", "1h").status == 0
+    head, idle, q = (line.split() for line in cli("queues").out.splitlines())
+    assert head == ["QUEUE", "READY", "DELAYED", "UNACKED", "DEAD", "CONSUMERS", "OLDEST", "PAUSED"]
+    assert idle == ["idle", "0", "0", "0", "0", "0", "-", "-"]
+    assert q[:6] == ["q", "2", "1", "1", "1", "1"]
+    assert " ".join(q[8:]).startswith("the database moves (until ")
+    assert cli("queues", "q", "--json").json["paused"] == "the database moves"
+    assert cli("resume", "q", "--json").json == {"queue": "q", "was_paused": True}
+    assert cli("queues", "q", "--json").json["paused"] is None
+
+
+def test_queues_are_chosen_by_name_or_pattern(cli, channel):
+    declare(channel, "shop.mail", "shop.pay", "other")
+    assert [one["queue"] for one in cli("queues", "--json", "shop.*").lines] == ["shop.mail", "shop.pay"]
+    assert [one["queue"] for one in cli("queues", "--json", "other", "shop.pay").lines] == ["other", "shop.pay"]
+    assert cli("queues", "--json", "none.*").lines == []
+    printed = cli("queues", "nothing")
+    assert (printed.status, printed.err) == (1, "celery-redis-plus queues: there is no queue 'nothing'\n")
+
+
+def test_the_prefix_of_an_app_s_keys_is_an_option(cli, connect):
+    declare(connect(global_keyprefix="shop:").channel(), "q")
+    assert cli("queues", "--json").lines == []
+    assert [one["queue"] for one in cli("--prefix", "shop:", "queues", "--json").lines] == ["q"]
+
+
+def test_watch_shows_rates_until_ctrl_c(broker_url, channel):
+    declare(channel, "q")
+    command = [
+        sys.executable,
+        "-m",
+        "celery_redis_plus",
+        "queues",
+        "--watch",
+        "--interval",
+        "0.1",
+        "--json",
+        "--broker",
+        broker_url,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        first = json.loads(process.stdout.readline())
+        publish(channel, "q", "x")
+        while True:
+            later = json.loads(process.stdout.readline())
+            if later["in_rate"]:
+                break
+        os.kill(process.pid, signal.SIGINT)
+        assert (process.wait(20), process.stderr.read()) == (0, "")
+    assert (first["in_rate"], first["ready"], later["ready"]) == (None, 0, 1)
+    assert first["time"] < later["time"]
+
+
+def test_purge_removes_what_waits_and_nothing_else(cli, busy):
+    assert cli("purge", "q", "--dry-run", "--json").json == {"queue": "q", "found": 3, "purged": 0, "dry_run": True}
+    assert cli("purge", "q", "--dry-run").out == "3 message(s) of queue 'q' would be deleted\n"
+    assert cli("purge", "q", "--yes").out == "3 message(s) of queue 'q' are deleted\n"
+    left = cli("queues", "q", "--json").json
+    assert {name: left[name] for name in ("ready", "delayed", "unacked", "dead")} == {
+        "ready": 0, "delayed": 0, "unacked": 1, "dead": 1,
+    }  # fmt: skip
+
+
+def test_purge_asks_first(cli, busy, monkeypatch):
+    printed = cli("purge", "q")
+    assert printed.status == 2
+    assert "Delete 3 waiting messages of queue 'q'? Nobody can be asked here: confirm with --yes" in printed.err
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("click.confirm", lambda *_, **__: False)
+    assert cli("purge", "q").status == 1
+    assert cli("queues", "q", "--json").json["ready"] == 2
+    assert cli("purge", "nothing", "--yes").status == 1
+
+
+def test_consumers_of_all_queues_are_listed(cli, busy, channel):
+    (one,) = cli("consumers", "--json").lines
+    assert (one["queue"], one["pid"], one["held"], one["active"]) == ("q", os.getpid(), 1, False)
+    assert cli("consumers", "--json", "idle").lines == []
+
+
+def test_a_pause_is_printed_as_json(cli, channel):
+    declare(channel, "q")
+    shown = cli("pause", "q", "--reason", "tests", "--json").json
+    assert (shown["queue"], shown["reason"], shown["until"]) == ("q", "tests", None)
+    printed = cli("pause", "q", "--reason", "tests", "--for", "soon")
+    assert printed.status == 2
+    assert "'--for': 'soon' is not allowed; allowed: a number with s, m, h or d" in printed.err
+
+
+def test_an_overview_of_a_vanished_queue_is_an_error(broker_url, channel):
+    with BrokerAdmin(broker_url) as admin, pytest.raises(QueueNotFound):
+        admin.overview_of("nothing")
+    kombu.Queue("brief", auto_delete=True, expires=60)(channel).declare()
+    with BrokerAdmin(broker_url) as admin:
+        assert [one.queue for one in admin.overview()] == ["brief"]
