@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus import errors, events, options
 from celery_redis_plus.broker.integrity import RULES
+from celery_redis_plus.cli.metric_descriptions import GAUGES, LABELS, PREFIX, QUEUE_COUNTERS
 from celery_redis_plus.integration.ack_policies import ENDINGS, POLICIES
 from celery_redis_plus.key_descriptions import DESCRIPTIONS, SECTIONS
 from celery_redis_plus.record_fields import COUNTERS, FANOUT_COUNTERS, NOW, PROCESS_COUNTERS
@@ -257,6 +258,57 @@ def counters_page() -> str:
     )
 
 
+METRICS_INTRO = """# Metrics
+
+`celery-redis-plus exporter` serves metrics of the queues to [Prometheus](https://prometheus.io/). It needs the extra `metrics`:
+
+```bash
+pip install 'celery-redis-plus[metrics]'
+celery-redis-plus --app shop exporter
+celery-redis-plus --broker redis://localhost:6379/0 exporter --host 0.0.0.0 --port 9808 'shop.*'
+```
+
+One process for a broker is enough. At each scrape it makes two round trips a queue, and none blocks the server. The page `/metrics`
+needs no login, so the command listens on `127.0.0.1` unless `--host` names another address. [The command
+line](command-line.md#connection) has the connection options.
+
+If the broker cannot be reached, the scrape succeeds with `celery_redis_plus_up 0`. The next scrape tries again. A queue that is
+deleted disappears from the metrics. Its counters begin at 0 when it is declared again.
+
+To let Prometheus scrape it:
+
+```yaml
+scrape_configs:
+  - job_name: celery-redis-plus
+    static_configs:
+      - targets: ["127.0.0.1:9808"]
+```
+
+Examples of alerts:
+
+| alert | expression |
+|---|---|
+| messages wait for more than five minutes | `celery_redis_plus_queue_oldest_ready_seconds > 300` |
+| dead letters | `celery_redis_plus_queue_messages{state="dead"} > 0` |
+| messages wait, and there is no consumer | `celery_redis_plus_queue_messages{state="ready"} > 0 and on(queue) celery_redis_plus_queue_consumers == 0` |
+| a forgotten pause | `celery_redis_plus_queue_paused == 1` for a day |
+| the broker is away | `celery_redis_plus_up == 0` |
+"""  # noqa: E501 - a row of a table is one line
+
+
+def metrics_page() -> str:
+    """Return the page of the exporter and its metrics."""
+    gauges = (
+        table_row(f"`{PREFIX}{name}`", "gauge", ", ".join(f"`{label}`" for label in LABELS.get(name, ("queue",))), meaning)
+        for name, meaning in GAUGES.items()
+    )
+    counters = (
+        table_row(f"`{PREFIX}{name}_total`", "counter", "`queue`", meaning) for name, (_, meaning) in QUEUE_COUNTERS.items()
+    )
+    head = table_head("metric", "type", "labels", "meaning")
+    return f"{METRICS_INTRO}\n## The metrics\n\n{head}{''.join(gauges)}{''.join(counters)}"
+
+
 def table_head(*cells: str) -> str:
     """Return the head of a Markdown table."""
     return table_row(*cells) + "|" + "---|" * len(cells) + "\n"
@@ -274,6 +326,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "check.md": check_page,
     "data.md": data_page,
     "counters.md": counters_page,
+    "metrics.md": metrics_page,
     "spark-options.md": spark_options_page,
     "ack-policies.md": ack_policies_page,
 }

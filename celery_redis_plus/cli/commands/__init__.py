@@ -1,1 +1,1 @@
-"""One module a sub-command; each defines `COMMAND` (see `cli/command.py`)."""
+"""One module a sub-command; each defines `COMMAND` (see `cli/main.py`)."""

@@ -1,0 +1,49 @@
+"""`celery-redis-plus exporter`: metrics of the queues for Prometheus."""
+
+from __future__ import annotations
+
+import threading
+
+import click
+
+from celery_redis_plus.cli.exit_status import DONE
+from celery_redis_plus.cli.target import Target, with_target
+from celery_redis_plus.errors import InvalidArgument
+
+
+@click.command(short_help="Serve metrics of the queues to Prometheus.")
+@with_target
+@click.argument("queues", nargs=-1, metavar="[QUEUE]...")
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen; '0.0.0.0' for all.")
+@click.option("--port", type=click.IntRange(0, 65535), default=9808, show_default=True, help="0 takes a free one.")
+def command(target: Target, *, queues: tuple[str, ...], host: str, port: int) -> int:
+    """Serve metrics of the queues to Prometheus, at /metrics, until Ctrl-C. QUEUE is a name or a pattern such as 'shop.*'; all
+    queues without one. docs/metrics.md lists the metrics. Needs the extra "metrics".
+
+    It needs no login, so it listens on the loopback address only, unless --host says otherwise.
+    """
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ImportError as error:
+        raise InvalidArgument("prometheus_client is missing: pip install 'celery-redis-plus[metrics]'") from error
+    from celery_redis_plus.cli.metrics import BrokerCollector
+
+    registry = CollectorRegistry()
+    collector = BrokerCollector(target.admin, queues)
+    registry.register(collector)
+    server, thread = start_http_server(port, host, registry)
+    click.echo(f"metrics on http://{host}:{server.server_port}/metrics", err=True)
+    try:
+        # Until Ctrl-C.
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        return DONE
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+        collector.close()
+    return DONE
+
+
+COMMAND = command

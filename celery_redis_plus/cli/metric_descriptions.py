@@ -1,0 +1,33 @@
+"""Every metric of the exporter and its meaning; docs/metrics.md is made of this."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from celery_redis_plus.record_fields import COUNTERS, NOW
+
+PREFIX: Final = "celery_redis_plus_"
+
+#: Gauges by their name without `PREFIX`.
+GAUGES: Final = {
+    "up": "1 if the broker could be asked at this scrape, else 0. With 0 there are no other metrics but scrape_seconds.",
+    "scrape_seconds": "How long it took to ask the broker.",
+    "queue_messages": "Messages in the queue now, by state: ready, delayed, unacked, dead.",
+    "queue_oldest_ready_seconds": "Time since the oldest ready message became ready; 0 if no message is ready.",
+    "queue_consumers": "Live consumers of the queue.",
+    "queue_paused": "1 while the queue is paused, else 0.",
+}
+
+#: The labels of those that have other ones than `queue`.
+LABELS: Final = {"up": (), "scrape_seconds": (), "queue_messages": ("queue", "state")}
+
+_COUNTED = (
+    "published", "delivered", "acked", "nacked", "dead_lettered", "expired", "throttled", "blocked", "rejected", "purged",
+    "cancelled", "moved", "unrevoked",
+)  # fmt: skip
+
+#: Counters by their name without `PREFIX` and the suffix `_total`: attribute of `Counters`, meaning.
+QUEUE_COUNTERS: Final = {
+    **{f"queue_{name}": (name, {**COUNTERS, **NOW}[name]) for name in _COUNTED},
+    "queue_throttled_seconds": ("throttled_s", "Total delay of the publishes that were slowed down."),
+}

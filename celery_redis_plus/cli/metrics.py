@@ -1,0 +1,123 @@
+"""The metrics of a broker's queues for Prometheus: what each means, and a collector that reads them at each scrape."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from redis.exceptions import RedisError
+
+from celery_redis_plus.cli.metric_descriptions import GAUGES, PREFIX, QUEUE_COUNTERS
+from celery_redis_plus.connection.forks import lock_of
+from celery_redis_plus.errors import CeleryRedisPlusError, QueueNotFound
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.queues.counters import Counters
+    from celery_redis_plus.broker.queues.overview import QueueOverview
+    from celery_redis_plus.cli.broker_admin import BrokerAdmin
+
+logger = logging.getLogger(__name__)
+
+STATES: Final = ("ready", "delayed", "unacked", "dead")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One queue at a scrape."""
+
+    overview: QueueOverview
+    counters: Counters
+
+
+class BrokerCollector(Collector):
+    """Reads the queues of a broker whenever Prometheus asks: two round trips a queue.
+
+    A broker that cannot be asked gives `celery_redis_plus_up 0` and no other metric; the next scrape tries again.
+
+    Args:
+        connect: opens the connection, which stays open; called again where it failed.
+        queues: names or patterns of the queues; empty for all.
+    """
+
+    def __init__(self, connect: Callable[[], BrokerAdmin], queues: Sequence[str] = ()) -> None:
+        self._connect = connect
+        self._queues = queues
+        # The HTTP server has a thread for each scrape.
+        self._lock = lock_of(self)
+        self._admin: BrokerAdmin | None = None
+        self._failed = False
+
+    def close(self) -> None:
+        """Close the connection."""
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
+
+    def describe(self) -> list[Metric]:
+        """Return nothing: the broker is not asked before the first scrape."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics as they are now."""
+        begun = time.monotonic()
+        with self._lock:
+            seen = self._read()
+        yield GaugeMetricFamily(f"{PREFIX}up", GAUGES["up"], 0 if seen is None else 1)
+        yield GaugeMetricFamily(f"{PREFIX}scrape_seconds", GAUGES["scrape_seconds"], time.monotonic() - begun)
+        if seen is not None:
+            yield from _gauges(seen)
+            yield from _counters(seen)
+
+    def _read(self) -> list[Seen] | None:
+        try:
+            if self._admin is None:
+                self._admin = self._connect()
+            seen = list(_seen(self._admin, self._queues))
+        except (CeleryRedisPlusError, RedisError, OSError) as error:
+            self.close()
+            if not self._failed:
+                logger.warning("the broker cannot be asked for its metrics: %s", error)
+            self._failed = True
+            return None
+        if self._failed:
+            logger.warning("the broker is asked for its metrics again")
+        self._failed = False
+        return seen
+
+
+def _seen(admin: BrokerAdmin, queues: Sequence[str]) -> Iterator[Seen]:
+    for overview in admin.overview(*queues):
+        try:
+            yield Seen(overview, admin.counters(overview.queue))
+        except QueueNotFound:
+            # A transient one that has vanished since.
+            continue
+
+
+def _gauges(seen: list[Seen]) -> Iterator[Metric]:
+    messages = GaugeMetricFamily(f"{PREFIX}queue_messages", GAUGES["queue_messages"], labels=["queue", "state"])
+    oldest, consumers, paused = (
+        GaugeMetricFamily(PREFIX + name, GAUGES[name], labels=["queue"])
+        for name in ("queue_oldest_ready_seconds", "queue_consumers", "queue_paused")
+    )
+    for one in seen:
+        overview = one.overview
+        for state in STATES:
+            messages.add_metric([overview.queue, state], getattr(overview, state))
+        oldest.add_metric([overview.queue], overview.oldest_s or 0)
+        consumers.add_metric([overview.queue], overview.consumers)
+        paused.add_metric([overview.queue], 0 if overview.paused is None else 1)
+    yield from (messages, oldest, consumers, paused)
+
+
+def _counters(seen: list[Seen]) -> Iterator[Metric]:
+    for name, (attribute, meaning) in QUEUE_COUNTERS.items():
+        family = CounterMetricFamily(PREFIX + name, meaning, labels=["queue"])
+        for one in seen:
+            family.add_metric([one.overview.queue], getattr(one.counters, attribute))
+        yield family

@@ -1,0 +1,116 @@
+"""`celery-redis-plus exporter`: scraped as Prometheus does it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.cli.metric_descriptions import GAUGES, PREFIX, QUEUE_COUNTERS
+from celery_redis_plus.cli.metrics import BrokerCollector
+from tests.support.inbox import Inbox, declare, publish
+
+
+@contextmanager
+def exporter(*arguments):
+    """Run the command; gives the URL that it prints."""
+    command = [sys.executable, "-m", "celery_redis_plus", "exporter", "--port", "0", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield re.search(r"http://\S+", process.stderr.readline())[0]
+        finally:
+            process.send_signal(signal.SIGINT)
+            said = process.stderr.read()
+        assert (process.wait(20), said) == (0, "")
+
+
+def samples_of(text):
+    return {
+        (sample.name.removeprefix(PREFIX), *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def scrape(url):
+    with urlopen(url, timeout=20) as reply:
+        return samples_of(reply.read().decode())
+
+
+def test_a_scrape_tells_what_is_in_the_queues_and_what_has_happened(broker_url, channel, connect, cli):
+    inbox = Inbox(connect().channel(), "q", ack=False, prefetch=3)
+    publish(channel, "q", "dies", "held", "done")
+    inbox.drain(3)
+    inbox.messages[0].reject()
+    inbox.messages[2].ack()
+    inbox.consumer.qos(prefetch_count=1)
+    publish(channel, "q", "waits")
+    publish(channel, "q", "later", headers={"x-delay": 3_600_000})
+    declare(channel, "idle")
+    cli("pause", "idle", "--reason", "tests")
+    inbox.channel.connection.client.release()
+
+    with exporter("--broker", broker_url) as url:
+        found = scrape(url)
+
+    assert found[("up",)] == 1
+    assert found[("scrape_seconds",)] > 0
+    states = {state: found[("queue_messages", "q", state)] for state in ("delayed", "dead")}
+    assert states == {"delayed": 1, "dead": 1}
+    assert found[("queue_messages", "q", "ready")] + found[("queue_messages", "q", "unacked")] == 2
+    assert 0 <= found[("queue_oldest_ready_seconds", "q")] < 60
+    assert (found[("queue_paused", "q")], found[("queue_paused", "idle")]) == (0, 1)
+    counted = {name: found[(f"queue_{name}_total", "q")] for name in ("published", "delivered", "acked", "dead_lettered")}
+    assert counted == {"published": 5, "delivered": 3, "acked": 1, "dead_lettered": 1}
+    names = {f"{name}_total" for name in QUEUE_COUNTERS} | set(GAUGES)
+    assert {name for name, *_ in found} == names
+
+
+def test_queues_are_chosen_by_pattern(broker_url, channel):
+    declare(channel, "shop.mail", "other")
+    collector = BrokerCollector(lambda: BrokerAdmin(broker_url), ["shop.*"])
+    registry = CollectorRegistry()
+    registry.register(collector)
+    found = samples_of(generate_latest(registry).decode())
+    collector.close()
+    assert ("queue_consumers", "shop.mail") in found
+    assert ("queue_consumers", "other") not in found
+
+
+def test_a_server_that_is_away_is_down_and_up_again_when_it_is_back(own_server, caplog):
+    collector = BrokerCollector(lambda: BrokerAdmin(own_server.url()))
+    registry = CollectorRegistry()
+    registry.register(collector)
+    assert samples_of(generate_latest(registry).decode())[("up",)] == 1
+    own_server.kill()
+    for _ in range(2):
+        found = samples_of(generate_latest(registry).decode())
+        assert found[("up",)] == 0
+        assert set(found) == {("up",), ("scrape_seconds",)}
+    assert len([one for one in caplog.records if "cannot be asked" in one.message]) == 1
+    own_server.restart()
+    assert samples_of(generate_latest(registry).decode())[("up",)] == 1
+    collector.close()
+
+
+def test_without_prometheus_client_the_extra_is_named(cli, monkeypatch):
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    printed = cli("exporter")
+    assert printed.status == 1
+    assert "pip install 'celery-redis-plus[metrics]'" in printed.err
+
+
+@pytest.mark.parametrize("port", ["70000", "http"])
+def test_a_port_that_is_none_is_refused(cli, port):
+    printed = cli("exporter", "--port", port)
+    assert printed.status == 2
+    assert "--port" in printed.err
