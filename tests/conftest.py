@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from redis.utils import HIREDIS_AVAILABLE
 
 from tests.support.fork_server import end_fork_server
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     import redis
 
     from celery_redis_plus.testing.server import EmbeddedServer
+
+# How long Hypothesis takes to make an example, or a test to run one, says only how busy the machine is.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 @pytest.fixture(autouse=True)
