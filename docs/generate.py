@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import inspect
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import errors, events, options
+from celery_redis_plus.access_rules import ROLES
 from celery_redis_plus.broker.integrity import RULES
 from celery_redis_plus.cli.metric_descriptions import GAUGES, LABELS, PREFIX, QUEUE_COUNTERS
 from celery_redis_plus.integration.ack_policies import ENDINGS, POLICIES
@@ -43,6 +45,26 @@ again.
 |---|---|
 """
 
+
+ACCESS_INTRO = """# Access rules
+
+The rights that each role needs on the server, and no others. They are read from the scripts and from what Python sends. A test
+runs a part of the integration suite with them, in which the server may refuse nothing.
+
+With the option `global_keyprefix`, write it before the `*` of `~*`, and before each key of the reader. Then apps with different
+prefixes cannot touch each other's keys. `ROLES[0].rule("shop:")` of `celery_redis_plus.access_rules` is the first rule for the
+prefix `shop:`.
+
+A monitor can change nothing. A reader sees the event log only; with `event_log_payload` that has the arguments of tasks. A
+publisher needs commands that change keys, because scripts call them: its user can also remove messages with commands of its own.
+With `client|list` a worker sees the addresses of all clients. Remote control needs the rights of a worker: it consumes replies.
+
+Celery's result backend needs rights of its own. A Sentinel has users of its own: ours needs `+sentinel|get-master-addr-by-name
++sentinel|master +client|setname +client|setinfo` there.
+
+| role | for |
+|---|---|
+"""
 
 EVENTS_INTRO = f"""# Lifecycle events
 
@@ -319,6 +341,17 @@ def table_row(*cells: str) -> str:
     return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |\n"
 
 
+def access_page() -> str:
+    """Return the page of the ACL rules."""
+    text = ACCESS_INTRO + "".join(table_row(f"[{role.name}](#{role.name})", role.doc) for role in ROLES)
+    for role in ROLES:
+        rule = textwrap.fill(
+            f"ACL SETUSER {role.name} on >PASSWORD {role.rule()}", 118, break_on_hyphens=False, subsequent_indent="  "
+        )
+        text += f"\n## {role.name}\n\n```text\n{rule}\n```\n"
+    return text
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "options.md": options_page,
     "errors.md": errors_page,
@@ -329,6 +362,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "metrics.md": metrics_page,
     "spark-options.md": spark_options_page,
     "ack-policies.md": ack_policies_page,
+    "access.md": access_page,
 }
 
 
