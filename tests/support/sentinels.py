@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -104,6 +105,16 @@ class Deployment:
                 return master if client.role()[0] == b"master" else None
 
         return wait_until(promoted, timeout_s, lambda: self.sentinels[0].log()[-3000:], interval_s=0.02)
+
+    def seconds_until_consumers_are_back(self, promoted_at: float, timeout_s: float = 30.0) -> float:
+        """Return how many seconds after a moment of the wall clock a consumer waits at the master for messages."""
+
+        def waits() -> float | None:
+            with self.client() as client:
+                names = [one["name"] for one in client.client_list()]
+            return time.time() - promoted_at if "celery-redis-plus:wakeups" in names else None
+
+        return wait_until(waits, timeout_s, interval_s=0.02) or 0.0
 
     def wait_until_whole(self, timeout_s: float = 30.0) -> None:
         """Return when a failover may come: all servers run, each replica is in step, and each Sentinel knows all of that.

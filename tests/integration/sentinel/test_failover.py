@@ -61,11 +61,6 @@ def replace_master(deployment, way):
     return time.time()
 
 
-def back_after(ran, promoted_at):
-    """Return how many seconds after a moment the first task ran, None where none did."""
-    return min((at - promoted_at for at in ran.times().values() if at > promoted_at), default=None)
-
-
 def check(load, ran, worker):
     """See that nothing confirmed is lost."""
     assert load.failure is None
@@ -90,7 +85,7 @@ def test_no_confirmed_message_is_lost_and_consumers_are_back(deployment, start, 
             more = len(load.confirmed)
             wait_until(lambda: len(load.confirmed) > more + 50, 30, lambda: (load.failure, worker.tail()))  # noqa: B023 - called at once
             promoted_at = replace_master(deployment, way)
-            back_s = wait_until(lambda: back_after(ran, promoted_at), 30, worker.tail, interval_s=0.1)  # noqa: B023 - as above
+            back_s = deployment.seconds_until_consumers_are_back(promoted_at)
             logger.info("consumers are back %.2f s after the promotion (%s)", back_s, way)
             assert back_s < BACK_WITHIN_S, worker.tail()
     check(load, ran, worker)
