@@ -21,8 +21,15 @@ _CONNECTION = ("client|setname", "client|setinfo", "client|id", "select", "ping"
 #: How scripts are called. TYPE names the key that an error is about.
 _SCRIPTS = ("evalsha", "script|load", "type")
 
-#: Scripts that only look, for the command line and the functions that read.
-_READING = ("check_messages", "check_queue", "count_consumers", "counters", "find_message", "list_consumers", "list_messages")
+#: Scripts that look, and may repair besides.
+_CHECKING = ("check_messages", "check_queue")
+
+
+def _reading() -> tuple[str, ...]:
+    """Return the scripts that only look, for the command line and the functions that read."""
+    return tuple(name for name in script_names() if script(name).source.startswith("#!lua flags=no-writes"))
+
+
 #: Scripts that publishers call: they publish, declare, bind, and wait for room.
 _PUBLISHING = (
     *("add_to_queue_set", "bind", "count_consumers", "database_id", "declare", "declare_exchange", "increment_counters"),
@@ -102,13 +109,13 @@ ROLES = (
     Role(
         "monitor",
         "Looks: `celery-redis-plus check`, `consumers`, `counters`, `dead-letters list`, and the functions that read.",
-        _READING,
+        (*_CHECKING, *_reading()),
         (
             *("exists", "get", "hexists", "hget", "hgetall", "hkeys", "hmget", "scan", "smembers", "time", "xrange", "xrevrange"),
             *("zcard", "zrange", "zrank", "zscan", "zscore"),
         ),
-        # `check --repair` has the same scripts as `check`.
-        without=("hdel", "hincrby", "hset", "persist", "pexpire", "unlink", "zadd", "zrem"),
+        # `check --repair` has the same scripts as `check`, and an include writes in other scripts.
+        without=("hdel", "hincrby", "hset", "persist", "pexpire", "unlink", "xtrim", "zadd", "zrem"),
     ),
     Role(
         "reader",

@@ -11,7 +11,7 @@ from celery_redis_plus.script_headers import script_names
 
 PACKAGE = Path(celery_redis_plus.__file__).parent
 #: Rooms that send commands to the broker's server.
-ROOMS = ("broker", "consumer", "maintenance", "transport", "integration", "event_log", "cli")
+ROOMS = ("broker", "consumer", "maintenance", "transport", "integration", "event_log")
 #: The first word of a command, as the connections and pipelines take it.
 COMMAND = re.compile(r'(?:command|command_nowait|start|_count)\(\s*b?"([A-Z]+)"|[\[(]\(b?"([A-Z]{3,})", (?!None)')
 
