@@ -16,6 +16,7 @@ from tests.support.judge import records
 from tests.support.judge.recorder import note
 
 if TYPE_CHECKING:
+    from tests.chaos.crew import Member
     from tests.chaos.storm import Storm
 
 ROOT = Path(__file__).parents[3]
@@ -51,8 +52,12 @@ def kill_main(storm: Storm) -> bool:
 def kill_child(storm: Storm) -> bool:
     """SIGKILL for one process of a worker's pool."""
     with storm.crew.one(storm.chooser) as member:
-        children = [] if member is None else children_of(member.worker.pid)
-        if member is None or not children:
+        if member is None or not _has_started(member):
+            return False
+        # Celery ends a worker one of whose first processes has died before its loop begins.
+        storm.pause(1, 1.5)
+        children = children_of(member.worker.pid)
+        if not children:
             return False
         victim = storm.chooser.choice(children)
         storm.note(f"kill the child {victim} of", member.life)
@@ -60,6 +65,14 @@ def kill_child(storm: Storm) -> bool:
         note(records.CHILD_KILLED, process=member.worker.pid, detail={"pid": victim})
         with suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
+    return True
+
+
+def _has_started(member: Member) -> bool:
+    try:
+        member.worker.wait_until_ready(0)
+    except TimeoutError:
+        return False
     return True
 
 
