@@ -67,8 +67,8 @@ _BY_CODE: dict[str, type[CeleryRedisPlusError]] = {
 
 _MAX_CLIENTS = "max number of clients reached"
 _MAX_CLIENTS_REMEDY = "raise the server's maxclients, or run fewer processes"
-#: What a command within a script says that the user may not run: its code is ERR (script.c of Valkey and Redis; Redis 7.0 has
-#: the second text, which names no command).
+#: The replies to a command of a script that the user may not run. Their code is ERR (script.c of Valkey and Redis); Redis 7.0 has
+#: the second text, which names no command.
 DENIED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
 _BY_TEXT: tuple[tuple[str, type[CeleryRedisPlusError]], ...] = (
     # A primary that becomes a replica ends the blocking commands of its clients so (blocked.c of Valkey and Redis).
@@ -80,18 +80,18 @@ _BY_TEXT: tuple[tuple[str, type[CeleryRedisPlusError]], ...] = (
 
 
 def translate(exc: Exception, address: Place, about: str = "") -> Exception:
-    """Return our error for `exc`, an error of redis-py or of the operating system met at `address`; `about` says of what.
+    """Return our error for `exc`, an error of redis-py or of the operating system met at `address`.
 
-    The result carries `exc` as its `__cause__`. What is ours already, and what these tables do not know
-    (NOSCRIPT, a script's own error replies, programming errors), comes back unchanged. The password is
-    blotted out, also from `exc`, which a traceback would print.
+    `about` names the command and its keys. The result has `exc` as its `__cause__`. Our own errors, and those that these tables
+    do not have (NOSCRIPT, a script's own error replies, programming errors), are returned unchanged. The password is masked, also
+    in `exc`, which a traceback would print.
     """
     if isinstance(exc, CeleryRedisPlusError):
         return exc
     kind = _kind(exc)
     if kind is None:
         return exc
-    _blot_out(exc, address.password)
+    _mask(exc, address.password)
     detail = "no answer in time" if _timed_out_by_kernel(exc) else str(exc).strip().rstrip(".") or type(exc).__name__
     if about:
         detail = f"{detail} ({about})"
@@ -122,7 +122,7 @@ def _timed_out_by_kernel(exc: Exception) -> bool:
     return isinstance(exc, redis_errors.ConnectionError) and isinstance(exc.__context__, BlockingIOError)
 
 
-def _blot_out(exc: Exception, secret: str | None) -> None:
-    """Remove `secret` from the texts of `exc`: a server that does not know AUTH echoes its arguments."""
+def _mask(exc: Exception, secret: str | None) -> None:
+    """Mask `secret` in the texts of `exc`: a server that does not know AUTH echoes its arguments."""
     if secret and secret in str(exc):
         exc.args = tuple(arg.replace(secret, "***") if isinstance(arg, str) else arg for arg in exc.args)

@@ -96,7 +96,7 @@ class ServerUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redi
     reason.
     """
 
-    remedy = "see the server's log; it may be over soon"
+    remedy = "see the server's log for the reason; the next try may succeed"
 
 
 class ReadOnlyReplica(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ReadOnlyError):

@@ -1,9 +1,9 @@
 r"""The schema of lifecycle events: the one place that the scripts, the Spark pipeline and the docs follow.
 
-**Where.** The events of all messages of a queue are entries of one stream, `events:{Q}`, so all events of a message stand in
-one stream, in the order of its changes. The queue is not repeated in the entry. `events_meta:{Q}` is a hash, see
-`META_FIELDS`. The set `event_logs` has the names of all queues with events: who switches a queue's archive on adds its name
-(readers look nowhere else).
+**Where.** The events of all messages of a queue are entries of one stream, `events:{Q}`, so all events of a message are in one
+stream, in the order of its changes. The queue is not repeated in the entry. `events_meta:{Q}` is a hash, see `META_FIELDS`. The
+set `event_logs` has the names of all queues with events. A declaration that switches a queue's event log on adds its name, and
+readers find queues only there.
 
 **The entry's id** is `EPOCH-N`, and within an epoch N counts 1, 2, 3 ... without a gap: limits, lag and losses are then
 arithmetic. The epoch is the server's time in ms when the numbering began. A script appends with
@@ -12,8 +12,8 @@ arithmetic. The epoch is the server's time in ms when the numbering began. A scr
 
 where `<epoch>` is the field `epoch` of `events_meta:{Q}`. Where that field is missing, the script begins the first epoch: it
 sets `epoch` to the server's ms and `version` to 1, and adds the entry as `<epoch>-1`, since Redis would begin an epoch at 0.
-After a failover to a replica that lagged, numbers that readers have seen would be given again. So whoever notices another
-primary begins a new epoch, in one script: it appends `EPOCH:LAST ` (the old epoch, and the last N that `XINFO STREAM` shows)
+After a failover to a replica that lagged, numbers that readers have seen would be given again. So a script that notices another
+primary begins a new epoch: it appends `EPOCH:LAST ` (the old epoch, and the last N that `XINFO STREAM` shows)
 to the field `ended`, sets `epoch` to max(now ms, old epoch + 1), and adds `<epoch>-1`.
 
 **The entry's value.** One field, `v` (`FIELD`), for version 1 of this schema; another version has another field name, so a
@@ -50,8 +50,8 @@ safe with them, the server's ms when they said so, and how many were trimmed bef
 `event_log_hard_maxlen`, which counts them in `overrun`. Without readers the bounds decide.
 
 **Sampling** is per message: `sampled(id, permille)` decides from the number in the id, once, when the message is published into
-an archived queue. The 20th character of its id says so (`lua/include/tag_flags.lua`), so each message is told of as a whole, and
-one of a queue that is not archived costs the scripts one comparison.
+a queue with an event log. The 20th character of its id says so (`lua/include/tag_flags.lua`), so either all events of
+a message are written or none, and a message of a queue without an event log costs the scripts one comparison.
 
 **The index** (`event_log_index`): `event_index:{Q}:ID` holds the ids of a message's entries, `task_index:{Q}:TASK-ID` the ids of
 a task's messages, each followed by a space; both expire `event_log_max_age` after the last.

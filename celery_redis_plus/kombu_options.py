@@ -1,6 +1,4 @@
-"""Options of others that stand in the same dict or URL as ours: some mean nothing here, others kombu reads itself, and
-what nobody knows is refused.
-"""
+"""Options of others in the same dict or URL as ours: some have no effect here, others kombu reads itself; the rest is refused."""
 
 from __future__ import annotations
 
@@ -51,14 +49,13 @@ KOMBU_OPTIONS = frozenset(
 def ignored(mapping: Mapping[str, Any]) -> list[str]:
     """Return the names in `mapping` that other transports of kombu know and that mean nothing here.
 
-    They are accepted, so that an existing application runs unchanged; whoever opens the connection logs them
-    once.
+    They are accepted, so that an existing application runs unchanged; the transport logs them once.
     """
     return sorted(name for name in mapping if name in IGNORED_OPTIONS)
 
 
 def unknown(name: str, known: Collection[str]) -> OptionError:
-    """Return the error for an option that is none of the `known` ones, nor any that is passed over."""
+    """Return the error for an option that is neither one of the `known` ones nor an ignored one."""
     near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(sorted(known))}"
     return OptionError(f"unknown transport option {name!r}; {hint}")
@@ -73,6 +70,6 @@ def check_url_options(mapping: Mapping[str, str]) -> None:
     for name in mapping:
         if name in KOMBU_OPTIONS:
             raise OptionError(
-                f"option {name!r} stands in the broker URL, where kombu does not see it; "
+                f"option {name!r} is not allowed in the broker URL, where kombu does not read it; "
                 "put it into broker_transport_options (transport_options in kombu)"
             )

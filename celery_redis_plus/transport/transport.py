@@ -129,7 +129,7 @@ class Transport(virtual.Transport):
         meaningless = frozenset(ignored(given))
         if meaningless - _reported:
             _reported.update(meaningless)
-            logger.info("transport options without a meaning here are passed over: %s", ", ".join(sorted(meaningless)))
+            logger.info("transport options that have no effect here are ignored: %s", ", ".join(sorted(meaningless)))
         return Options.from_mapping(given)
 
     def create_channel(self, connection: Any) -> BrokerChannel:
