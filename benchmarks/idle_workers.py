@@ -1,8 +1,8 @@
 """``python -m benchmarks.idle_workers``: what many idle workers cost the server.
 
-Two real Celery workers are started. The first one does what one worker does for all, such as sweeping. The second one is watched
-with MONITOR, from its first command until it has been idle for a while. Then its commands are sent again, at its pace, by as many
-simulated workers as wanted, each under ids of its own, over as many connections.
+Three real Celery workers are started. The first two do what few workers do for all: sweep, and watch for lost processes. The
+third one is recorded with MONITOR, from its first command until it has been idle for a while. Then its commands are sent again,
+at its pace, by as many simulated workers as wanted, each under ids of its own, over as many connections.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,11 @@ from benchmarks.worker import running_worker
 from celery_redis_plus.connection.protocol import pack_command
 from celery_redis_plus.testing.server import EmbeddedServer
 
-#: Seconds for which the worker is watched after it came to rest, and of the measurement.
+#: Workers that do what few do for all (`WATCHERS` in broker/consumers/processes.py).
+LEADERS = 2
+#: Seconds that a worker is given to finish what it does once after its start.
+STARTED_S = 10.0
+#: Seconds for which the worker is watched after that, and of the measurement.
 WATCHED_S = 45.0
 MEASURED_S = 30.0
 #: Seconds within which the simulated workers start.
@@ -83,19 +88,18 @@ def watch(contender: Contender, address: str) -> tuple[list[Step], float]:
         heard = bytearray()
         listener = threading.Thread(target=_listen, args=(monitor, heard), daemon=True)
         listener.start()
-        first, second = (Bench(contender, False, address, Path(directory) / name) for name in ("first", "second"))
-        for bench in (first, second):
-            bench.directory.mkdir()
-        with running_worker(first, "prefork", 2) as leader:
-            leader.wait_ready()
-            leader.settle()
-            others = addresses(bytes(heard))
-            with running_worker(second, "prefork", 2) as worker:
+        with ExitStack() as running:
+            for number in range(LEADERS + 1):
+                others = addresses(bytes(heard))
+                bench = Bench(contender, False, address, Path(directory) / str(number))
+                bench.directory.mkdir()
+                worker = running.enter_context(running_worker(bench, "prefork", 2))
                 worker.wait_ready()
                 worker.settle()
-                rest = len(read_monitor(bytes(heard), others))
-                time.sleep(WATCHED_S)
-                steps = read_monitor(bytes(heard), others)
+                time.sleep(STARTED_S)
+            rest = len(read_monitor(bytes(heard), others))
+            time.sleep(WATCHED_S)
+            steps = read_monitor(bytes(heard), others)
         monitor.shutdown(socket.SHUT_RDWR)
         listener.join(5)
     return steps, steps[rest - 1].at
