@@ -60,7 +60,7 @@ class Inbox:
     def bodies(self) -> list[Any]:
         return [message.payload for message in self.messages]
 
-    def drain(self, count: int, timeout_s: float = 10.0) -> list[Any]:
+    def drain(self, count: int, timeout_s: float = 30.0) -> list[Any]:
         """Take deliveries until there are `count` messages in all; return the bodies of all."""
         deadline = time.monotonic() + timeout_s
         while len(self.messages) < count:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Iterable
@@ -83,7 +84,8 @@ class PublishingProcess:
         self._output.seek(0)
         output = self._output.read().decode()
         assert status == 0, output[-3000:]
-        return {key: int(value) for key, value in (line.split() for line in output.splitlines())}
+        # Beside what it prints, its log has warnings on a busy machine.
+        return {key: int(value) for key, value in re.findall(r"^(\w+) (\d+)$", output, re.MULTILINE)}
 
     def __enter__(self) -> Self:
         return self
