@@ -59,7 +59,7 @@ def make_worker(ledger, tmp_path):
         env = {URL_VARIABLE: url, CONFIG_VARIABLE: repr((configured, settings))}
         options = ("--without-mingle", "--without-gossip")
         how.setdefault("concurrency", CONCURRENCY)
-        made.append(Worker("tests.integration.lifecycle.app", tmp_path, env=env, options=options, **how))
+        made.append(Worker("tests.integration.lifecycle.app", tmp_path, env=env, options=options, forked=False, **how))
         return made[-1]
 
     yield make
