@@ -81,7 +81,10 @@ def test_a_killed_single_active_consumer_is_replaced_in_order(connect, crew):
     crew.wait()
     publish(channel, "q", *range(600))
     for kills in range(2):
-        wait_until(lambda kills=kills: crew.count() >= 150 * (kills + 1) and crew.notes()[-1][0] in crew.processes)
+        wait_until(
+            lambda kills=kills: crew.count() >= 150 * (kills + 1) and crew.notes()[-1][0] in crew.processes,
+            message=lambda: f"{sorted(crew.processes)} live; {crew.count()} done, the last: {crew.notes()[-5:]}",
+        )
         crew.kill(crew.notes()[-1][0])
     wait_until(lambda: len({body for _, body, _ in crew.notes()}) == 600, timeout_s=30)
     assert_in_order(crew.notes(), 600)
