@@ -47,6 +47,8 @@ class BrokerRequest:
     #: Whether the pool begins tasks in threads of its own, where they may have waited for long.
     crp_waits_in_pool = False
     _crp_ending = "success"
+    #: Its greenlet is being killed.
+    _crp_killed = False
     _crp_acked_early = False
 
     # -- what Celery calls ------------------------------------------------------------------------------------------------
@@ -85,8 +87,18 @@ class BrokerRequest:
         self._crp_end("revoked")
         super()._announce_revoked(*args, **kwargs)  # type: ignore[misc]
 
+    def cancel(self, pool: Any, *args: Any, **kwargs: Any) -> None:
+        """End a task that runs, so that its message is delivered again: after a connection loss, or in a cold shutdown.
+
+        A killed greenlet ends as if its task had succeeded (`TaskPool._make_killable_target`); eventlet switches to it at once.
+        """
+        self._crp_killed = pool.is_green and bool(self.time_start)  # type: ignore[attr-defined]
+        super().cancel(pool, *args, **kwargs)  # type: ignore[misc]
+
     def acknowledge(self) -> None:
-        """Settle as the policy says; without one, ack."""
+        """Settle as the policy says; without one, ack. Leave the message of a killed greenlet: it goes back."""
+        if self._crp_killed:
+            return
         self._crp_settle(self._crp_action(ACK), early=not self.task.acks_late)  # type: ignore[attr-defined]
 
     def reject(self, requeue: bool = False) -> None:

@@ -1,5 +1,6 @@
 """A worker whose connections are cut keeps what runs and gives back the rest, at once (issue A, Shows 6, 7 and 9)."""
 
+import signal
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,6 +94,33 @@ def test_a_task_in_the_workers_own_timer_goes_back_though_garbage_keeps_its_requ
         proxy.heal()
         assert notes.wait_for("timer", 2, 20, worker.tail) == {"first": 1, "later": 1}
         wait_until(lambda: not redis_client.keys(b"message:{%s}:*" % QUEUE), 5, lambda: left(redis_client))
+
+
+@pytest.mark.parametrize("pool", ["gevent", "eventlet"])
+@pytest.mark.parametrize("end", ["connection", "cold shutdown"])
+def test_a_late_acked_task_whose_greenlet_is_killed_runs_again(end, pool, celery_app, celery_worker, notes, redis_client):
+    """Celery's default from 6.0 on (`worker_cancel_long_running_tasks_on_connection_loss`)."""
+    config = {
+        "task_acks_late": True,
+        "worker_cancel_long_running_tasks_on_connection_loss": True,
+        "broker_transport_options": {"visibility_timeout": 300},
+    }
+    worker = celery_worker("configured", pool=pool, concurrency=2, config=config)
+    app = celery_app("configured", **config)
+    for number in range(2):
+        app.send_task("c.wait", ["kill", str(number)])
+    wait_until(lambda: len(notes.started("kill")) == 2, 20, worker.tail)
+    if end == "connection":
+        kill_connections(redis_client)
+    else:
+        worker.signal(signal.SIGQUIT)
+        worker.wait(60)
+        worker = celery_worker("configured", pool=pool, concurrency=2, config=config)
+    wait_until(lambda: len(notes.started("kill")) == 4, 20, worker.tail)
+    notes.go("kill")
+
+    assert dict(notes.wait_for("kill", 2, 20, worker.tail)) == {"0": 1, "1": 1}
+    wait_until(lambda: not redis_client.keys(b"message:{%s}:*" % QUEUE), 5, lambda: left(redis_client))
 
 
 @pytest.mark.parametrize("parser", ["hiredis", "python"])
