@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any, TypeVar
 
 import click
@@ -15,6 +16,8 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+#: A hundred years, as `broker/arguments/eta.py` has it: what ends later is out of the server's range.
+MAX_DURATION_S = 100 * 31_557_600
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 
 
@@ -28,11 +31,15 @@ class Duration(click.ParamType[float]):
         if isinstance(value, float):
             return value
         match = _DURATION.fullmatch(str(value))
-        if match is None:
+        seconds = inf if match is None else float(match[1]) * _UNITS[match[2]]
+        if seconds > MAX_DURATION_S:
             self.fail(
-                f"{value!r} is not allowed; allowed: a number with s, m, h or d (seconds without), such as 90 or 2h", param, ctx
+                f"'{value!s:.100}' is not allowed; allowed: a number with s, m, h or d (seconds without), such as 90 or 2h, "
+                f"up to {MAX_DURATION_S // _UNITS['d']}d",
+                param,
+                ctx,
             )
-        return float(match[1]) * _UNITS[match[2]]
+        return seconds
 
 
 DURATION = Duration()

@@ -189,7 +189,7 @@ class BrokerAdmin:
         """Give the consumers of `queue` nothing more, for `for_s` seconds or until it is resumed; publishing goes on.
 
         Raises:
-            InvalidArgument: no reason is given, or `for_s` is not above 0.
+            InvalidArgument: no reason is given, or `for_s` is not above 0, or over a hundred years.
             QueueNotFound: there is no such queue.
         """
         self._pausing.pause(queue, reason, for_s)

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -76,7 +76,10 @@ def _text(value: Any) -> str:
 
 def time_of(ms: int | None) -> datetime | None:
     """Return a time of the server, which is in ms since the epoch, in UTC."""
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC)
+    # Not at the top: `--help` prints no time.
+    from celery_redis_plus.broker.arguments.eta import time_of_ms
+
+    return None if ms is None else time_of_ms(ms)
 
 
 def moment(ms: int | None) -> str | None:

@@ -9,10 +9,11 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.broker.arguments.eta import eta_to_ms
+from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS, eta_to_ms
 from celery_redis_plus.broker.queues.message_search import MessageSearch
 from celery_redis_plus.broker.queues.messages import MessageInfo, Messages
 from celery_redis_plus.broker.queues.overview import list_queues
+from celery_redis_plus.errors import InvalidEta
 from celery_redis_plus.integration.app_broker import connected
 from celery_redis_plus.integration.patching import wrap
 
@@ -63,12 +64,17 @@ def reschedule(app: Celery, id: str, when: datetime | timedelta | float, *, queu
         id: see `cancel`.
         when: the time, or how long from now (timedelta, or seconds).
         queue: see `message`.
+
+    Raises:
+        InvalidEta: `when` is over a hundred years from now, after November 2286, or no number.
     """
     if isinstance(when, datetime):
         eta: int | str = eta_to_ms(when, naive_is_utc=bool(app.conf.enable_utc), tz=app.timezone)
     else:
         seconds = when.total_seconds() if isinstance(when, timedelta) else when
-        eta = f"+{max(0, round(seconds * 1000))}"
+        if not seconds <= MAX_DELAY_MS / 1000:
+            raise InvalidEta(f"the new time {when!r:.100} is out of range; allowed is up to {MAX_DELAY_MS // 1000} s from now")
+        eta = f"+{round(max(0, seconds) * 1000)}"
     with _search(app) as search:
         return search.reschedule(id, eta, queue)
 

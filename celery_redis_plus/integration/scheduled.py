@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.serialization import prepare_accept_content
 
+from celery_redis_plus.broker.arguments.eta import time_of_ms
 from celery_redis_plus.broker.queues.delayed import Delayed, Listing, list_delayed
 from celery_redis_plus.integration import compat
 from celery_redis_plus.stored_message import Claimed
@@ -160,4 +160,4 @@ def _eta(delayed: Delayed, eta: Any, app: Any) -> str:
             return str(maybe_make_aware(maybe_iso8601(eta), app.timezone).isoformat())
         except (ValueError, TypeError, AttributeError):
             pass
-    return datetime.fromtimestamp(delayed.eta_ms / 1000, UTC).isoformat()
+    return time_of_ms(delayed.eta_ms).isoformat()

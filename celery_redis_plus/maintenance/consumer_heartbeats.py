@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
+from celery_redis_plus.broker.arguments.eta import time_of_ms
 from celery_redis_plus.errors import AccessRefused, ResourceLocked
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class ConsumerHeartbeats:
                 logger.info("queue %r is resumed", queue)
             else:
                 self._paused[queue] = sign.paused
-                end = datetime.fromtimestamp(sign.paused_until, UTC).isoformat() if sign.paused_until else "it is resumed"
+                end = time_of_ms(sign.paused_until * 1000).isoformat() if sign.paused_until else "it is resumed"
                 logger.warning("queue %r is paused until %s: %s", queue, end, sign.paused)
         if sign.paused is not None:
             self._next_run_at = min(self._next_run_at, clock.now_s() + PAUSE_CHECK_S)

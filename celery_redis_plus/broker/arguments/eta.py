@@ -19,6 +19,7 @@ PRIORITY_BAND_MS = MAX_ETA_MS + 1
 MAX_DELAY_MS = 100 * 31_557_600_000
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST = datetime.max.replace(tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 #: A digit other than 0 after the sixth of a fraction, which `datetime` cuts off.
 _BELOW_MICROSECOND = re.compile(r"[.,]\d{6}\d*[1-9]")
@@ -92,6 +93,27 @@ def delay_to_ms(value: object) -> int:
     if not 0 <= delay_ms <= MAX_DELAY_MS:
         raise InvalidEta(f"x-delay {value!r:.100} is no delay; {_ALLOWED_DELAY}")
     return delay_ms
+
+
+def check_new_time(eta: int | str) -> None:
+    """Check the time that a message shall get: milliseconds since the epoch, or `+` and milliseconds from now.
+
+    Raises:
+        InvalidEta: it is over a hundred years from now, or after November 2286; names the value and what is allowed.
+    """
+    if not 0 <= int(eta) <= (MAX_DELAY_MS if isinstance(eta, str) else MAX_ETA_MS):
+        raise InvalidEta(
+            f"the new time {eta!r:.100} is out of range; allowed are 0 to {MAX_ETA_MS} ms since the epoch, and '+0' to "
+            f"'+{MAX_DELAY_MS}' ms from now (a hundred years)"
+        )
+
+
+def time_of_ms(ms: float) -> datetime:
+    """Return milliseconds since the epoch as a time in UTC: the last one that Python knows where they are beyond it."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC)
+    except (OverflowError, OSError, ValueError):
+        return _LAST if ms > 0 else _EPOCH
 
 
 def _parse(text: str, naive_is_utc: bool, tz: tzinfo | None) -> int:

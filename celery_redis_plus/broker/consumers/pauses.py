@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS, time_of_ms
 from celery_redis_plus.errors import InvalidArgument, QueueNotFound
 from celery_redis_plus.scripts import script
 
@@ -37,13 +38,16 @@ class Pausing:
         """Give the consumers of `queue` nothing more, for `for_s` seconds or until it is resumed. A later pause replaces it.
 
         Raises:
-            InvalidArgument: no reason is given, or `for_s` is not above 0.
+            InvalidArgument: no reason is given, or `for_s` is not above 0, or over a hundred years.
             QueueNotFound: there is no such queue.
         """
         if not reason.strip():
             raise InvalidArgument(f"a pause of queue {queue!r} has no reason; allowed is a text that tells others why")
-        if for_s is not None and not for_s > 0:
-            raise InvalidArgument(f"a pause of queue {queue!r} for {for_s!r} s; allowed is more than 0, or None for good")
+        if for_s is not None and not 0 < for_s <= MAX_DELAY_MS / 1000:
+            raise InvalidArgument(
+                f"a pause of queue {queue!r} for {for_s!r} s; allowed is more than 0 and up to {MAX_DELAY_MS // 1000} (a hundred "
+                "years), or None for good"
+            )
         for_ms = 0 if for_s is None else max(1, int(for_s * 1000))
         if not self._commands.call(script("pause"), self._keys.queue(queue).consumer_keys, reason, for_ms):
             raise QueueNotFound(f"there is no queue {queue!r}")
@@ -62,4 +66,4 @@ class Pausing:
 
 
 def _time(text: bytes) -> datetime:
-    return datetime.fromtimestamp(int(text) / 1000, UTC)
+    return time_of_ms(int(text))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.arguments.deduplication import moved_deduplication
-from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS
+from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS, check_new_time
 from celery_redis_plus.broker.consumers.last_error import read_failure
 from celery_redis_plus.broker.queues.delayed import list_delayed
 from celery_redis_plus.errors import QueueNotFound
@@ -145,7 +145,11 @@ class Messages:
             queue: the queue.
             tag: the message's id.
             eta: ms since the epoch, `+ms` from the server's now; what is over is now.
+
+        Raises:
+            InvalidEta: it is over a hundred years from now, or after November 2286.
         """
+        check_new_time(eta)
         return bool(self._commands.call(script("reschedule"), self._keys.queue(queue).state_keys, tag, eta))
 
     def move(self, queue: str, tag: str, target: str) -> str | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.broker.arguments.eta import time_of_ms
 from celery_redis_plus.errors import QueueNotFound
 from celery_redis_plus.keys import decode_name
 from celery_redis_plus.scripts import script
@@ -77,7 +78,7 @@ def read_overview(commands: CommandConnection, keys: Keys, queue: str) -> QueueO
         consumers=consumers,
         oldest_s=max(0, int(oldest_ms)) / 1000 if oldest_ms else None,
         paused=paused.decode("utf-8", "replace") or None,
-        paused_until=datetime.fromtimestamp(int(until) / 1000, UTC) if paused and int(until) else None,
+        paused_until=time_of_ms(int(until)) if paused and int(until) else None,
         published=int(published),
         delivered=int(delivered),
     )

@@ -8,6 +8,9 @@ import kombu
 import pytest
 
 from celery_redis_plus.broker.queues import listing
+from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.errors import InvalidEta
+from celery_redis_plus.keys import Keys
 from tests.support.inbox import Inbox, declare, publish
 
 
@@ -135,3 +138,22 @@ def test_a_message_gets_another_time(cli, shop):
     assert cli("messages", "reschedule", "nobody", "--in", "5m").status == 1
     assert "either --in TIME or --at WHEN" in cli("messages", "reschedule", first).err
     assert "--at 'noon': " in cli("messages", "reschedule", first, "--at", "noon").err
+
+
+def test_a_new_time_has_a_last_moment(cli, shop, broker_url, redis_client):
+    printed = cli("messages", "reschedule", "task-later", "--in", "9999999999999999d")
+    assert printed.status == 2
+    assert "'--in': '9999999999999999d' is not allowed; allowed: a number with s, m, h or d" in printed.err
+    assert "such as 90 or 2h, up to 36525d" in printed.err
+    assert "out of range" in cli("messages", "reschedule", "task-later", "--at", "9999-01-01").err
+    with BrokerAdmin(broker_url) as admin, pytest.raises(InvalidEta, match="out of range"):
+        admin.messages.reschedule("task-later", "+99999999999999")
+    assert cli("messages", "reschedule", "task-later", "--in", "36525d").status == 0
+    assert cli("check").status == 0
+
+
+def test_a_stored_time_that_no_calendar_reaches_is_shown_as_the_last_one(cli, shop, redis_client):
+    (delayed,) = redis_client.zrange(Keys("").queue("q").delayed, 0, -1)
+    redis_client.zadd(Keys("").queue("q").delayed, {delayed: 10**18})
+    assert "9999-12-31" in cli("messages", "list", "q", "--state", "delayed").out
+    assert cli("messages", "show", delayed.decode(), "--json").json["due"].startswith("9999-12-31")

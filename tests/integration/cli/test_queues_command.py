@@ -150,6 +150,9 @@ def test_a_pause_is_printed_as_json(cli, channel):
     printed = cli("pause", "q", "--reason", "tests", "--for", "soon")
     assert printed.status == 2
     assert "'--for': 'soon' is not allowed; allowed: a number with s, m, h or d" in printed.err
+    printed = cli("pause", "q", "--reason", "x", "--for", "3000000d")
+    assert printed.status == 2
+    assert "'--for': '3000000d' is not allowed; allowed: a number with s, m, h or d" in printed.err
 
 
 def test_an_overview_of_a_vanished_queue_is_an_error(broker_url, channel):

@@ -8,6 +8,7 @@ import pytest
 
 from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import InvalidArgument, QueueNotFound
+from celery_redis_plus.keys import Keys
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -92,6 +93,16 @@ def test_consumers_log_a_pause_and_its_end(connect, operator, caplog):
     assert inbox.drain(1) == [1]
 
 
+def test_the_end_of_a_pause_that_no_calendar_reaches_is_the_last_one(connect, operator, redis_client, caplog):
+    Inbox(connect(consumer_heartbeat_timeout=1).channel(), "q")
+    operator.pause("q", "for ever", for_s=60)
+    redis_client.hset(Keys("").queue("q").meta, "paused_until", 10**18)
+    assert operator.paused("q").until.year == 9999
+    assert operator.overview_of("q").paused_until.year == 9999
+    wait_until(lambda: "queue 'q' is paused until 9999-12-31" in caplog.text)
+    assert "this is a defect" not in caplog.text
+
+
 def test_publishing_to_a_paused_queue_wakes_nobody(connect, operator, redis_client):
     inbox, publisher = Inbox(connect().channel(), "q"), connect().channel()
     inbox.rest(0.1)
@@ -119,6 +130,12 @@ def test_a_pause_wants_a_reason_a_queue_and_a_time(channel, operator):
         operator.pause("q", " ")
     with pytest.raises(InvalidArgument, match="more than 0"):
         operator.pause("q", "x", for_s=0)
+    with pytest.raises(InvalidArgument, match=r"for 3155760001 s; allowed is .* up to 3155760000 \(a hundred years\)"):
+        operator.pause("q", "x", for_s=3_155_760_001)
+    assert operator.paused("q") is None
+    operator.pause("q", "x", for_s=3_155_760_000)
+    assert operator.paused("q").until.year < 2286
+    operator.resume("q")
     with pytest.raises(QueueNotFound):
         operator.pause("nothing", "x")
     assert not operator.resume("q")

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 import celery_redis_plus as crp
-from celery_redis_plus.errors import QueueNotFound
+from celery_redis_plus.errors import InvalidEta, QueueNotFound
 from tests.support.waiting import wait_until
 
 INDEXED = {"broker_transport_options": {"event_log_index": True}}
@@ -130,6 +130,9 @@ def test_a_claimed_message_cannot_be_cancelled(app, redis_client):
 
 def test_a_message_gets_another_time_both_ways(app, paths, redis_client):
     app.send_task("life.end", ["success"], task_id="one", priority=3)
+    for never in (float("inf"), float("nan"), 1e300, timedelta(days=36_526)):
+        with pytest.raises(InvalidEta, match="is out of range; allowed is up to 3155760000 s from now"):
+            crp.reschedule(app, "one", never)
     assert crp.reschedule(app, "one", timedelta(hours=1))
     later = crp.message(app, "one")
     assert later.state == "DELAYED"

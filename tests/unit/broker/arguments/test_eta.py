@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS, MAX_ETA_MS, delay_to_ms, eta_to_ms
+from celery_redis_plus.broker.arguments.eta import (
+    MAX_DELAY_MS,
+    MAX_ETA_MS,
+    check_new_time,
+    delay_to_ms,
+    eta_to_ms,
+    time_of_ms,
+)
 from celery_redis_plus.errors import InvalidEta
 
 #: 2030-01-31T12:00:00 UTC
@@ -165,3 +172,20 @@ def test_bad_delay_is_refused_with_the_value_and_what_is_allowed(value):
         delay_to_ms(value)
     assert str(caught.value).startswith(f"x-delay {repr(value)[:100]}")
     assert "milliseconds from 0" in str(caught.value)
+
+
+@pytest.mark.parametrize("eta", [0, MAX_ETA_MS, "+0", f"+{MAX_DELAY_MS}"])
+def test_a_new_time_is_within_what_a_queue_can_order(eta):
+    check_new_time(eta)
+
+
+@pytest.mark.parametrize("eta", [-1, MAX_ETA_MS + 1, f"+{MAX_DELAY_MS + 1}"])
+def test_a_new_time_that_is_out_of_range_is_refused(eta):
+    with pytest.raises(InvalidEta, match="is out of range; allowed are 0 to"):
+        check_new_time(eta)
+
+
+def test_a_stored_time_that_no_datetime_reaches_is_the_last_one():
+    assert time_of_ms(NOON_MS) == datetime(2030, 1, 31, 12, tzinfo=UTC)
+    assert [time_of_ms(far) for far in (10**15, 10**20, 10**300)] == [datetime.max.replace(tzinfo=UTC)] * 3
+    assert time_of_ms(-(10**20)) == datetime(1970, 1, 1, tzinfo=UTC)
