@@ -156,6 +156,11 @@ class BrokerAdmin:
         """Remove messages that nobody has yet; return the ids of those that were there. See `Messages.cancel`."""
         return self._messages.cancel(queue, tags, dead_letter=dead_letter)
 
+    @property
+    def dead_letter_max(self) -> int:
+        """How many dead letters a queue keeps, by the options that this connection has."""
+        return self._options.dead_letter_max
+
     def stored(self, queue: str, tag: str) -> tuple[dict[str, Any], dict[str, Any], bytes]:
         """Return a message's headers, properties and body; empty ones where it is gone."""
         return read_stored(self._commands, self._keys, queue, tag)

@@ -103,6 +103,22 @@ class DeadLetters:
         """Return how many dead letters the queue keeps."""
         return int(self._commands.command("ZCARD", self._keys.queue(queue).dead))
 
+    def lost_by(self, queue: str, count: int, most: int) -> int:
+        """Return how many dead letters go for good if `count` more messages of `queue` die, and it keeps `most`.
+
+        A transient queue keeps none. One with a dead-letter exchange loses none: they go on to that.
+        """
+        meta, dead = self._keys.queue(queue).meta, self._keys.queue(queue).dead
+        (ttl, exchange), kept = self._commands.pipeline([("HMGET", meta, "ttl", "dlx"), ("ZCARD", dead)])
+        if count == 0 or exchange is not None:
+            return 0
+        return count if ttl is not None else max(0, int(kept) + count - most)
+
+    def lost(self, queue: str) -> int:
+        """Return how many dead letters of `queue` went for good: by `dead_letter_max` and age, or as it is transient."""
+        counts = self._commands.command("HMGET", self._keys.queue(queue).meta, "dead_evicted", "discarded")
+        return sum(int(count or 0) for count in counts)
+
     def page(self, queue: str, first: int = 0, limit: int = DEAD_LETTER_PAGE) -> list[DeadLetter]:
         """Return up to `limit` dead letters from rank `first` on, the longest dead first."""
         return self._read(queue, self._keys.queue(queue).dead, first, limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -143,7 +144,11 @@ def show(target: Target, *, message: str, queue: str | None, as_json: bool) -> i
 @command.command()
 @with_target
 @with_selection
-@click.option("--dead-letter", is_flag=True, help="Make them dead letters with the reason 'cancelled', instead of deleting them.")
+@click.option(
+    "--dead-letter",
+    is_flag=True,
+    help="Make them dead letters with the reason 'cancelled', instead of deleting them. Asks where dead letters would be lost.",
+)
 @dry_run_option
 @yes_option
 @json_option
@@ -152,6 +157,9 @@ def cancel(target: Target, *, chosen: Selection, dead_letter: bool, dry_run: boo
     if not dead_letter and not dry_run:
         confirm(f"Delete {chosen} for good?", yes=yes)
     with target.admin() as admin:
+        losses = Losses(admin, chosen) if dead_letter else None
+        if losses is not None and losses.expected and not dry_run:
+            confirm(losses.question, yes=yes)
 
         def one(message: str) -> bool:
             return admin.messages.cancel(message, chosen.queue, dead_letter=dead_letter)
@@ -159,7 +167,52 @@ def cancel(target: Target, *, chosen: Selection, dead_letter: bool, dry_run: boo
         def page(tags: list[str]) -> int:
             return len(admin.cancel(chosen.queue or "", tags, dead_letter=dead_letter))
 
-        return _each(admin, chosen, one, page, "cancelled", dry_run=dry_run, as_json=as_json)
+        return _each(admin, chosen, one, page, "cancelled", dry_run=dry_run, as_json=as_json, losses=losses)
+
+
+class Losses:
+    """The dead letters that go for good when messages become dead letters: queues keep only so many, transient ones none."""
+
+    def __init__(self, admin: BrokerAdmin, chosen: Selection) -> None:
+        """Look how many it would be, before anything is changed."""
+        self._admin = admin
+        names = admin.queues() if chosen.queue is None else [chosen.queue]
+        self._before = {queue: admin.dead_letters.lost(queue) for queue in names}
+        #: How many it would be.
+        self.expected = sum(self._lost_by(queue, count) for queue, count in self._counted(chosen).items())
+
+    @property
+    def question(self) -> str:
+        """What to ask before."""
+        return f"Delete {self.expected:,} dead letter(s) for good {self.reason}?"
+
+    @property
+    def reason(self) -> str:
+        """Why they go."""
+        return (
+            f"(a queue keeps {self._admin.dead_letter_max:,}, the youngest, by the option dead_letter_max; a transient one none)"
+        )
+
+    def so_far(self) -> int:
+        """Return how many have gone from the queues since."""
+        return sum(max(0, self._admin.dead_letters.lost(queue) - before) for queue, before in self._before.items())
+
+    def _lost_by(self, queue: str, count: int) -> int:
+        return self._admin.dead_letters.lost_by(queue, count, self._admin.dead_letter_max)
+
+    def _counted(self, chosen: Selection) -> Counter[str]:
+        """Return how many messages of each queue are meant; none where there is room for all."""
+        admin = self._admin
+        if chosen.task is not None:
+            queue = chosen.queue or ""
+            overview = admin.overview_of(queue)
+            if not self._lost_by(queue, overview.ready + overview.delayed):
+                return Counter()
+            return Counter({queue: sum(len(tags) for _, tags in admin.waiting_tags(queue, chosen.task))})
+        if not any(self._lost_by(queue, len(chosen.ids)) for queue in self._before):
+            return Counter()
+        found = [admin.messages.find(message, chosen.queue) for message in chosen.ids]
+        return Counter(one.queue for one in found if one is not None and one.position is not None and one.state != "DEAD")
 
 
 @command.command()
@@ -221,13 +274,13 @@ def reschedule(
 
 def _each(
     admin: BrokerAdmin, chosen: Selection, one: Callable[[str], bool], page: Callable[[list[str]], int], done: str, *,
-    dry_run: bool, as_json: bool,
+    dry_run: bool, as_json: bool, losses: Losses | None = None,
 ) -> int:  # fmt: skip
     """Treat the messages one by one by their ids, or those of a task in pages; say how many it were."""
     if chosen.task is None:
         treat = (lambda message: admin.messages.find(message, chosen.queue) is not None) if dry_run else one
         unknown = [message for message in chosen.ids if not treat(message)]
-        _tell(done, len(chosen.ids) - len(unknown), dry_run=dry_run, as_json=as_json)
+        _tell(done, len(chosen.ids) - len(unknown), losses, dry_run=dry_run, as_json=as_json)
         return _unknown(unknown, chosen.queue) if unknown else DONE
     queue, count = chosen.queue or "", 0
     with stop_on_interrupt() as stopped:
@@ -239,17 +292,21 @@ def _each(
                 if stopped():
                     break
         interrupted = stopped()
-    _tell(done, count, dry_run=dry_run, as_json=as_json)
+    _tell(done, count, losses, dry_run=dry_run, as_json=as_json)
     if interrupted:
         click.echo(f"{click.get_current_context().command_path}: interrupted; the same line again does the rest", err=True)
     return INTERRUPTED if interrupted else DONE
 
 
-def _tell(done: str, count: int, *, dry_run: bool, as_json: bool) -> None:
+def _tell(done: str, count: int, losses: Losses | None, *, dry_run: bool, as_json: bool) -> None:
+    verb = "would be" if dry_run else "are"
+    lost = 0 if losses is None else losses.expected if dry_run else losses.so_far()
     if as_json:
-        print_json({done: count, "dry_run": dry_run})
-    else:
-        click.echo(f"{count:,} message(s) {'would be' if dry_run else 'are'} {done}")
+        print_json({done: count, "dry_run": dry_run} if losses is None else {done: count, "evicted": lost, "dry_run": dry_run})
+        return
+    click.echo(f"{count:,} message(s) {verb} {done}")
+    if losses is not None and lost:
+        click.echo(f"{lost:,} dead letter(s) {verb} deleted for good {losses.reason}")
 
 
 def _unknown(ids: list[str], queue: str | None) -> int:

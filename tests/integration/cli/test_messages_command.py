@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import UTC, datetime, timedelta
 
 import kombu
@@ -157,3 +158,43 @@ def test_a_stored_time_that_no_calendar_reaches_is_shown_as_the_last_one(cli, sh
     redis_client.zadd(Keys("").queue("q").delayed, {delayed: 10**18})
     assert "9999-12-31" in cli("messages", "list", "q", "--state", "delayed").out
     assert cli("messages", "show", delayed.decode(), "--json").json["due"].startswith("9999-12-31")
+
+
+@pytest.fixture
+def small_store(monkeypatch):
+    """Queues keep two dead letters."""
+    monkeypatch.setattr(BrokerAdmin, "__init__", functools.partialmethod(_with_small_store, BrokerAdmin.__init__))
+
+
+def _with_small_store(self, init, url, options=None):
+    init(self, url, {**(options or {}), "dead_letter_max": 2})
+
+
+def test_cancelling_to_the_dead_letters_asks_where_older_ones_would_go(cli, shop, small_store):
+    arguments = ("messages", "cancel", "--queue", "q", "--task", "shop.pay", "--dead-letter")
+    printed = cli(*arguments)
+    assert printed.status == 2
+    assert "Delete 1 dead letter(s) for good (a queue keeps 2, the youngest, by the option dead_letter_max" in printed.err
+    assert "confirm with --yes" in printed.err
+    assert cli("queues", "q", "--json").json["dead"] == 0
+    assert "1 dead letter(s) would be deleted for good (a queue keeps 2" in cli(*arguments, "--dry-run").out
+    assert cli(*arguments, "--yes", "--json").json == {"cancelled": 3, "evicted": 1, "dry_run": False}
+    printed = cli("messages", "cancel", ids(cli)[0], "--dead-letter")
+    assert (printed.status, "Delete 1 dead letter(s) for good" in printed.err) == (2, True)
+    printed = cli("messages", "cancel", ids(cli)[0], "--dead-letter", "--yes")
+    assert printed.out.splitlines()[0] == "1 message(s) are cancelled"
+    assert printed.out.splitlines()[1].startswith("1 dead letter(s) are deleted for good (a queue keeps 2")
+    assert cli("queues", "q", "--json").json["dead"] == 2
+
+
+def test_cancelling_to_the_dead_letters_does_not_ask_where_there_is_room(cli, shop):
+    printed = cli("messages", "cancel", "--queue", "q", "--task", "shop.pay", "--dead-letter")
+    assert (printed.status, printed.out) == (0, "3 message(s) are cancelled\n")
+
+
+def test_a_transient_queue_has_no_dead_letters_so_cancelling_to_them_asks(cli, channel):
+    kombu.Queue("short", auto_delete=True)(channel).declare()
+    publish(channel, "short", 1, 2, headers={"task": "t"})
+    printed = cli("messages", "cancel", "--queue", "short", "--task", "t", "--dead-letter")
+    assert (printed.status, "Delete 2 dead letter(s) for good" in printed.err) == (2, True)
+    assert cli("queues", "short", "--json").json["ready"] == 2
