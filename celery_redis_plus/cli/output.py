@@ -31,10 +31,17 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
+def visible(text: str) -> str:
+    """Return a text that others chose for one line of a terminal: what is not printable is escaped."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 def print_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print rows under their head; numbers are on the right, None is `-`."""
+    """Print rows under their head; numbers are on the right, None is `-`. Texts are escaped by `visible`."""
     rows = [list(row) for row in rows]
-    table = [list(head), *([_cell(value) for value in row] for row in rows)]
+    table = [list(map(visible, head)), *([_cell(value) for value in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     right = [_is_numeric([row[at] for row in rows]) for at in range(len(head))]
     for cells in table:
@@ -54,15 +61,15 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:,.1f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else visible(str(value))
 
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
-    """Print a name and a value a line, without those that are None or empty."""
-    shown = [(name, value) for name, value in fields if value not in (None, "")]
+    """Print a name and a value a line, without those that are None or empty. Each line is escaped by `visible`."""
+    shown = [(visible(name), value) for name, value in fields if value not in (None, "")]
     width = max(len(name) for name, _ in shown)
     for name, value in shown:
-        first, *rest = _text(value).splitlines() or [""]
+        first, *rest = map(visible, _text(value).splitlines() or [""])
         click.echo(f"{name.ljust(width)}  {first}".rstrip())
         for line in rest:
             click.echo(f"{'':{width}}  {line}")

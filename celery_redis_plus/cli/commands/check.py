@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from celery_redis_plus.cli.asking import json_option
-from celery_redis_plus.cli.output import print_json
+from celery_redis_plus.cli.output import print_json, visible
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _show(violation: Violation, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(violation))
     else:
-        click.echo(violation.line())
+        click.echo(visible(violation.line()))
 
 
 def _sum_up(account: Account, *, as_json: bool) -> None:

@@ -11,7 +11,7 @@ import click
 
 from celery_redis_plus.cli.asking import json_option
 from celery_redis_plus.cli.exit_status import DONE
-from celery_redis_plus.cli.output import print_json, print_table
+from celery_redis_plus.cli.output import print_json, print_table, visible
 from celery_redis_plus.cli.target import Target, with_target
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -59,7 +59,7 @@ def archive(target: Target, *, queues: str, to: str, reader: str, as_json: bool)
             print_json({"queue": queue, "finished": of.finished, "open": of.open, "lost": of.lost})
             continue
         lost = f"; {of.lost:,} events were trimmed before" if of.lost else ""
-        click.echo(f"{queue}: {of.finished:,} finished messages moved, {of.open:,} are not finished{lost}")
+        click.echo(f"{visible(queue)}: {of.finished:,} finished messages moved, {of.open:,} are not finished{lost}")
     return DONE
 
 

@@ -147,7 +147,7 @@ def show(target: Target, *, message: str, queue: str | None, as_json: bool) -> i
 @click.option(
     "--dead-letter",
     is_flag=True,
-    help="Make them dead letters with the reason 'cancelled', instead of deleting them. Asks where dead letters would be lost.",
+    help="Make them dead letters with the reason 'cancelled', instead of deleting them. Asks if dead letters would be lost.",
 )
 @dry_run_option
 @yes_option
