@@ -105,12 +105,13 @@ class Transport(virtual.Transport):
 
     def _address(self) -> Address:
         client = self.client
+        hidden = url_sentinels.is_sentinel_url(client.password)
         return Address.from_parts(
-            hostname=client.hostname,
+            hostname=client.password if hidden else client.hostname,
             port=client.port,
             virtual_host=client.virtual_host,
             username=client.userid,
-            password=client.password,
+            password=None if hidden else client.password,
             ssl=client.ssl,
             # kombu knows only of its own `rediss` that it means TLS.
             scheme=client.transport_cls,
@@ -126,6 +127,8 @@ class Transport(virtual.Transport):
         if isinstance(given.get("accept"), Mapping) and not isinstance(given["accept"], Accepted):
             given["accept"] = Accepted(given["accept"])
             client.transport_options = {**client.transport_options, "accept": given["accept"]}
+        if isinstance(given.get("sentinel_kwargs"), url_sentinels.HiddenKwargs):
+            given["sentinel_kwargs"] = given["sentinel_kwargs"].real
         meaningless = frozenset(ignored(given))
         if meaningless - _reported:
             _reported.update(meaningless)
@@ -228,7 +231,7 @@ class Transport(virtual.Transport):
 
         client = self.client
         if url_sentinels.is_sentinel_url(uri):
-            whole = f"{client.uri_prefix}+{uri}"
+            whole = f"{client.uri_prefix}+{url_sentinels.with_secrets(client)}"
             return whole if include_password else url_sentinels.masked(whole, mask)
         if client.uri_prefix:
             socket = f"{client.uri_prefix}+{uri}"

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from celery_redis_plus.transport.compat import PARSE_URL
 from celery_redis_plus.transport.url_schemes import SOCKET, leads_to_us
-from celery_redis_plus.transport.url_sentinels import is_sentinel_url
+from celery_redis_plus.transport.url_sentinels import is_secret, is_sentinel_url
 
 #: Query names that kombu itself understands, besides those that start with `ssl_`.
 KOMBU_QUERY_NAMES = frozenset({"connect_timeout", "heartbeat", "insist", "login_method"})
@@ -50,6 +50,8 @@ def _knowing_our_options(parse_url: ParseUrl) -> ParseUrl:
         given = dict(parse_qsl(query, keep_blank_values=True))
         for_kombu = {name: value for name, value in given.items() if name in KOMBU_QUERY_NAMES or name.startswith("ssl_")}
         options = {name: value for name, value in given.items() if name not in for_kombu and name not in ADDRESS_QUERY_NAMES}
+        # There is no such option, which is said by its name alone.
+        options |= {name: "**" for name in options if is_secret(name)}
         parsed = parse_url(f"{head}?{urlencode(for_kombu)}" if for_kombu else head)
         parsed |= {field: given[name] for name, field in ADDRESS_QUERY_NAMES.items() if given.get(name)}
         if options:

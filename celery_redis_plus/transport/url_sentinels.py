@@ -7,15 +7,12 @@ are put together again, with commas, which kombu leaves alone: here, where our t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from celery_redis_plus.connection.sentinel_address import SENTINEL_SCHEME, is_sentinel_scheme
 from celery_redis_plus.errors import InvalidAddress
-
-#: Names of a query whose values no text for a reader may hold.
-_SECRETS = frozenset({"password", "sentinel_password", "ssl_password"})
 
 
 def is_sentinel_url(url: object) -> bool:
@@ -67,10 +64,10 @@ def _merged(first: str, other: str) -> str:
 
 
 def _parts(url: str) -> tuple[str, str, str, str]:
-    """Return user information, hosts, path and query."""
-    place, _, query = url.partition("://")[2].partition("?")
-    netloc, _, path = place.partition("/")
-    user, _, hosts = netloc.rpartition("@")
+    """Return user information, hosts, path and query. What stands before the last `@` may be a password that is not encoded."""
+    user, _, rest = url.partition("://")[2].rpartition("@")
+    place, _, query = rest.partition("?")
+    hosts, _, path = place.partition("/")
     return user, hosts, path, query
 
 
@@ -78,7 +75,8 @@ def mend(client: Any) -> None:
     """Put the URLs of a kombu Connection together again where kombu has split them at `;`; idempotent.
 
     kombu reads `alt` and `cycle` when it fails over or copies a connection. `hostname` and `uri_prefix` are what it makes
-    of a URL with a `+`; when it fails over it leaves the prefix of the last one.
+    of a URL with a `+`; when it fails over it leaves the prefix of the last one. `celery inspect stats` shows them and the
+    options, and leaves out `password`: so the URL with its secrets is kept there.
     """
     alternates = list(client.alt or ())
     urls = joined(alternates)
@@ -95,8 +93,59 @@ def mend(client: Any) -> None:
         prefix, plus, rest = hostname.partition("+")
         if plus and "://" in rest:
             client.uri_prefix, client.hostname = prefix, rest
+        _hide_secrets(client)
     elif client.uri_prefix and "://" not in hostname:
         client.uri_prefix = None
+
+
+def _hide_secrets(client: Any) -> None:
+    """Move a URL with secrets to `client.password`, and leave in `client.hostname` what everyone may read."""
+    public = _without_secrets(client.hostname)
+    if public != client.hostname and not callable(client.password):
+        scheme = client.hostname.partition("://")[0]
+        user, hosts, path, query = _parts(client.hostname)
+        if client.password and not is_sentinel_url(client.password) and not user:
+            user = f"{quote(client.userid or '', safe='')}:{quote(client.password, safe='')}"
+        client.password = f"{scheme}://{user}{'@' if user else ''}{hosts}/{path}{'?' if query else ''}{query}"
+        client.hostname = public
+    options = client.transport_options or {}
+    kwargs = options.get("sentinel_kwargs")
+    if isinstance(kwargs, Mapping) and not isinstance(kwargs, HiddenKwargs):
+        client.transport_options = {**options, "sentinel_kwargs": HiddenKwargs(kwargs)}
+
+
+def with_secrets(client: Any) -> str:
+    """Return the Sentinel URL of a kombu Connection as its user wrote it."""
+    return str(client.password if is_sentinel_url(client.password) else client.hostname)
+
+
+class HiddenKwargs(dict[str, Any]):
+    """The option `sentinel_kwargs`, as it may be printed and sent; what it hides is in `real`."""
+
+    def __init__(self, real: Mapping[str, Any]) -> None:
+        """Hide the secrets of `real`."""
+        super().__init__({name: _shown(name, value) for name, value in real.items()})
+        self.real = dict(real)
+
+
+def _shown(name: str, value: Any) -> Any:
+    if is_secret(name) and value:
+        return "**"
+    return value if value is None or isinstance(value, str | int | float) else f"<{type(value).__name__}>"
+
+
+def is_secret(name: str) -> bool:
+    """Return whether the value of this name in a query, or of this option, is for no reader."""
+    return "password" in str(name).lower()
+
+
+def _without_secrets(url: str) -> str:
+    scheme = url.partition("://")[0]
+    user, hosts, path, query = _parts(url)
+    name = user.partition(":")[0]
+    # Piece by piece, as they stand there: this URL is read again.
+    pieces = [piece for piece in query.split("&") if not is_secret(piece.partition("=")[0])]
+    return f"{scheme}://{name}{'@' if name else ''}{hosts}/{path}{'?' if query else ''}{'&'.join(pieces)}"
 
 
 def masked(url: str, mask: str) -> str:
@@ -105,5 +154,5 @@ def masked(url: str, mask: str) -> str:
     user, hosts, path, query = _parts(url)
     name, colon, password = user.partition(":")
     shown = f"{name}{colon}{mask if password else ''}@" if user else ""
-    pairs = [(key, mask if key in _SECRETS else value) for key, value in parse_qsl(query, keep_blank_values=True)]
+    pairs = [(key, mask if is_secret(key) else value) for key, value in parse_qsl(query, keep_blank_values=True)]
     return f"{scheme}://{shown}{hosts}/{path}{'?' if pairs else ''}{urlencode(pairs, safe='*:/')}"
