@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import inf
+from math import inf, isnan
 from typing import Any, TypeVar
 
 import click
@@ -42,9 +42,25 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
+class Seconds(click.FloatRange):
+    """A number of seconds within bounds; NaN, which is within all of them for click, is refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds; ends the command where `value` is no number, or out of range."""
+        seconds: float = super().convert(value, param, ctx)
+        if isnan(seconds):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return seconds
+
+
 DURATION = Duration()
+#: What one list may show, far above what a server holds: beyond it, counting on fails in Python.
+MAX_LIMIT = 1_000_000_000
 #: Decorators for options that mean the same everywhere.
 json_option: Callable[[F], F] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+limit_option: Callable[[F], F] = click.option(
+    "--limit", type=click.IntRange(1, MAX_LIMIT), default=100, show_default=True, metavar="N", help="How many at most."
+)
 yes_option: Callable[[F], F] = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 dry_run_option: Callable[[F], F] = click.option("--dry-run", is_flag=True, help="Change nothing; print how many it would be.")
 

@@ -14,6 +14,7 @@ from celery_redis_plus.cli.asking import (
     confirm,
     dry_run_option,
     json_option,
+    limit_option,
     stop_on_interrupt,
     yes_option,
 )
@@ -63,7 +64,7 @@ def command() -> None:
 @with_target
 @click.argument("queue")
 @with_filter
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="How many at most.")
+@limit_option
 @json_option
 def list_(target: Target, *, queue: str, limit: int, as_json: bool, wanted: DeadLetterFilter) -> int:
     """List them, the longest dead first.

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_redis_plus.cli.asking import DURATION, confirm, dry_run_option, json_option, stop_on_interrupt, yes_option
+from celery_redis_plus.cli.asking import (
+    DURATION,
+    confirm,
+    dry_run_option,
+    json_option,
+    limit_option,
+    stop_on_interrupt,
+    yes_option,
+)
 from celery_redis_plus.cli.exit_status import DONE, FAILED, INTERRUPTED
 from celery_redis_plus.cli.output import Progress, moment, print_fields, print_json, print_table, time_of
 from celery_redis_plus.cli.target import Target, with_target
@@ -81,7 +89,7 @@ def command() -> None:
     "--state", type=click.Choice(list(TIMES)), default="ready", show_default=True, help="Which messages."
 )  # fmt: skip
 @task_option
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="How many at most.")
+@limit_option
 @json_option
 def list_(target: Target, *, queue: str, state: Any, task: str | None, limit: int, as_json: bool) -> int:
     """List messages of a queue, the next to be delivered or due first.

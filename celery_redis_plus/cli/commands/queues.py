@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_redis_plus.cli.asking import json_option
+from celery_redis_plus.cli.asking import Seconds, json_option
 from celery_redis_plus.cli.exit_status import DONE
 from celery_redis_plus.cli.output import print_json, print_table, span
 from celery_redis_plus.cli.target import Target, with_target
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 HEAD = ("QUEUE", "READY", "DELAYED", "UNACKED", "DEAD", "CONSUMERS", "OLDEST", "PAUSED")
 RATES = ("IN/S", "OUT/S")
+#: A day between two looks.
+MAX_INTERVAL_S = 86_400
 
 
 @click.command(short_help="Show what is in the queues.")
@@ -29,7 +31,7 @@ RATES = ("IN/S", "OUT/S")
 @click.option("--watch", is_flag=True, help="Show it again and again, with rates, until Ctrl-C.")
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.1),
+    type=Seconds(0.1, MAX_INTERVAL_S),
     default=2.0,
     show_default=True,
     metavar="SECONDS",

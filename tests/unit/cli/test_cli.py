@@ -1,3 +1,4 @@
+import re
 from importlib.metadata import version
 
 import click
@@ -130,3 +131,24 @@ def test_a_defect_keeps_its_traceback(thing):
 
     with pytest.raises(ZeroDivisionError):
         main.main(["thing"])
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "0", "-1", "86401", "1e999"])
+def test_an_interval_that_no_clock_can_wait_for_is_refused(value, capsys):
+    assert main.main(["queues", "--watch", f"--interval={value}"]) == 2
+    assert re.search(r"'--interval': \S+ is not in the range 0.1<=x<=86400", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("command", [("messages", "list", "q"), ("dead-letters", "list", "q")], ids=" ".join)
+@pytest.mark.parametrize("value", ["99999999999999999999", "1000000001", "0", "-5"])
+def test_a_limit_that_cannot_be_counted_to_is_refused(command, value, capsys):
+    assert main.main([*command, f"--limit={value}"]) == 2
+    assert f"'--limit': {value} is not in the range 1<=x<=1000000000" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-5s", "99999999999999999999d", "9" * 400, "36526d"])
+def test_a_duration_beyond_a_hundred_years_is_refused(value, capsys):
+    assert main.main(["dead-letters", "list", "q", f"--older-than={value}"]) == 2
+    error = capsys.readouterr().err
+    assert f"'--older-than': '{value:.100}' is not allowed; allowed: a number with s, m, h or d" in error
+    assert "up to 36525d" in error
