@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     import redis
 
     from celery_redis_plus.testing.server import EmbeddedServer
+
+# A shell's background job ignores Ctrl-C, and what it starts ignores it as well.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long Hypothesis takes to make an example, or a test to run one, says only how busy the machine is.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -42,7 +42,7 @@ local function trim_dead(queue, most, before)
   end
   for _, tag in ipairs(evicted) do
     redis.call('UNLINK', queue.message .. tag)
-    log_event(queue.meta, tag, 'discarded', { reason = 'retention' })
+    log_event(queue.meta, tag, 'dropped', { reason = 'retention' })
   end
   redis.call('ZREM', queue.dead, unpack(evicted))
   redis.call('HINCRBY', queue.meta, 'dead_evicted', #evicted)

@@ -45,9 +45,14 @@ def flower(broker_url, tmp_path):
 
 def test_flower_sees_workers_and_tasks(flower, celery_app, celery_worker):
     worker = celery_worker("configured", options=["--task-events"])
-    celery_app().send_task("c.add", [1, 2])
+    app = celery_app()
+
+    def succeeded():
+        # Nothing tells when Flower listens to events, and they are not kept.
+        app.send_task("c.add", [1, 2])
+        return flower("/api/tasks?state=SUCCESS")
 
     [known] = wait_until(lambda: flower("/api/workers?refresh=1"), 15, worker.tail).values()
     assert [queue["name"] for queue in known["active_queues"]] == ["celery"]
-    tasks = wait_until(lambda: flower("/api/tasks?state=SUCCESS"), 15, worker.tail)
-    assert [task["name"] for task in tasks.values()] == ["c.add"]
+    tasks = wait_until(succeeded, 30, worker.tail, interval_s=0.5)
+    assert {task["name"] for task in tasks.values()} == {"c.add"}

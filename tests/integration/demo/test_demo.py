@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from celery_redis_plus.cli.exit_status import UNREACHABLE
 from tests.support.waiting import wait_until
 
 pytestmark = [
@@ -141,7 +142,7 @@ def test_server_that_is_not_there_is_told_without_a_traceback(folder):
     with demo(folder, "--url", "redis://:secret@127.0.0.1:1/0") as process:
         status = process.wait(100)
 
-    assert status == 1
+    assert status == UNREACHABLE
     assert "127.0.0.1:1" in output_of(folder)
     assert "Traceback" not in output_of(folder)
     assert "secret" not in output_of(folder)

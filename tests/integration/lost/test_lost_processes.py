@@ -55,7 +55,7 @@ def test_only_the_message_whose_work_has_begun_has_failed_once_more(channel, cre
     """From a message's first failure on its consumer says when it begins: what waits in a buffer then is not counted."""
     publish(channel, "q", *range(5))
     for key in client.scan_iter("message:{q}:*"):
-        client.hset(key, "failed", 1)
+        client.hset(key, mapping={"failed": 1, "claim": 1})
     crew.start("dead", prefetch=20, work_s=30, **OPTIONS)
     crew.start("watcher", queue="other", **OPTIONS)
     crew.wait()
