@@ -75,4 +75,4 @@ def test_what_does_not_exist_is_named(run, tags):
     assert run("replay", "--to", "nowhere", "q", tags[0])[0] == 1
     status, printed = run("list", "q", "--limit", "0")
     assert status == 2
-    assert "'--limit': 0 is not in the range x>=1" in printed.err
+    assert "'--limit': 0 is not in the range 1<=x<=1000000000" in printed.err
