@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 class Master:
     """A master, as a Sentinel names it.
 
-    `epoch` counts the failovers: a greater one is newer. None: the Sentinel names a new master before it tells that number.
+    `epoch` counts the failovers: a greater one is newer. None: the Sentinel does not tell it.
     """
 
     host: str
@@ -71,7 +71,9 @@ def ask(connection: AbstractConnection, sentinels: Sentinels) -> Master:
     address = _call(connection, "GET-MASTER-ADDR-BY-NAME", name)
     if not isinstance(address, list) or len(address) != 2:
         raise NoAnswer(f"it watches no master named {name!r}", unknown=True)
-    master = Master(_text(address[0]), int(address[1]))
+    master = Master(_text(address[0]), _number("port", address[1]))
+    if not master.host or not 0 < master.port < 65536:
+        raise NoAnswer(f"it names a server that cannot be: host {master.host!r}, port {master.port}")
     try:
         reply = _call(connection, "MASTER", name)
     except NoAnswer as refusal:
@@ -80,15 +82,19 @@ def ask(connection: AbstractConnection, sentinels: Sentinels) -> Master:
             raise
         logger.debug("a Sentinel does not tell the state of master %r: %s", name, refusal)
         return master
+    if not isinstance(reply, list):
+        raise NoAnswer(f"its answer cannot be read: {reply!r}")
     state = {_text(key): _text(value) for key, value in zip(reply[::2], reply[1::2], strict=False)}
-    others = int(state.get("num-other-sentinels", 0))
+    others = _number("num-other-sentinels", state.get("num-other-sentinels", 0))
     if others < sentinels.min_other_sentinels:
         raise NoAnswer(f"it knows {others} other Sentinels; min_other_sentinels is {sentinels.min_other_sentinels}")
     flags = state.get("flags", "").split(",")
     is_old = (state.get("ip"), state.get("port")) != (master.host, str(master.port))
     if not is_old and ("s_down" in flags or "o_down" in flags):
         raise NoAnswer(f"master {name!r} ({master.host}:{master.port}) does not answer it, and has no successor yet")
-    return master if is_old else Master(master.host, master.port, int(state.get("config-epoch", 0)))
+    epoch = _number("config-epoch", state.get("config-epoch", 0))
+    # The state is the old master's yet, whose successor has a greater number: one more at the least.
+    return Master(master.host, master.port, epoch + 1 if is_old else epoch)
 
 
 def check_role(connection: AbstractConnection, address: Address) -> None:
@@ -117,6 +123,13 @@ def _call(connection: AbstractConnection, question: str, name: str) -> Any:
         if "unknown command" in text.lower():
             raise NoAnswer(f"it is no Sentinel ({text})") from error
         raise NoAnswer(text, unknown="No such master" in text) from error
+
+
+def _number(name: str, value: Any) -> int:
+    text = _text(value)
+    if not text.isascii() or not text.isdigit():
+        raise NoAnswer(f"its answer cannot be read: {name} {text[:40]!r}")
+    return int(text)
 
 
 def _text(value: Any) -> str:
