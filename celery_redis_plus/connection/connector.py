@@ -28,12 +28,15 @@ from celery_redis_plus.connection.tls import check_files, tls_arguments
 from celery_redis_plus.connection.tls_mismatch import mismatch
 from celery_redis_plus.error_translation import translate
 from celery_redis_plus.errors import (
+    AuthenticationFailed,
     InvalidAddress,
     MasterNotFound,
+    NoPermission,
     NotRedis,
     ReadOnlyReplica,
     ServerLoading,
     ServerTimeout,
+    ServerTooOld,
     ServerUnreachable,
 )
 
@@ -141,17 +144,24 @@ class Connector:
         """Ask the Sentinels until one names a master that takes the connection, as long as a connection may take."""
         deadline = time.monotonic() + (self._patience_s or 0.0)
         while True:
+            is_last = time.monotonic() + ASK_AGAIN_S > deadline
             try:
-                return self._connect_once(purpose, finder)
+                return self._connect_once(purpose, finder, is_last=is_last)
             except MasterNotFound as error:
-                if error.unknown or time.monotonic() + ASK_AGAIN_S > deadline:
+                if error.unknown or is_last:
                     raise
                 logger.debug("%s", error)
             time.sleep(ASK_AGAIN_S)
 
-    def _connect_once(self, purpose: str, finder: MasterFinder) -> Connection:
-        """Ask each Sentinel once. Raises MasterNotFound, or what the master itself answers."""
+    def _connect_once(self, purpose: str, finder: MasterFinder, *, is_last: bool) -> Connection:
+        """Ask each Sentinel once. Raises MasterNotFound, or what the masters that are named answer.
+
+        In the last round an answer older than what is known counts, too, if most of the Sentinels agree on it: they were set up
+        anew, and count from zero.
+        """
         answers: list[str] = []
+        refusal: Exception | None = None
+        older: list[Master] = []
         tried: set[str] = set()
         unknown: list[bool] = []
         for sentinel, answer in finder.answers():
@@ -159,6 +169,11 @@ class Connector:
             if not isinstance(answer, Master):
                 answers.append(f"{sentinel}: {answer}")
                 continue
+            if finder.is_outdated(answer):
+                older.append(answer)
+                if not is_last or not finder.is_majority(older.count(answer)):
+                    answers.append(f"{sentinel} names {answer}: another Sentinel has named a newer master")
+                    continue
             address = self.address.at_master(answer.host, answer.port)
             if address.server in tried:
                 continue
@@ -168,8 +183,15 @@ class Connector:
             except (ServerUnreachable, ServerTimeout, ServerLoading, ReadOnlyReplica) as error:
                 answers.append(f"{sentinel} names {answer}: {error}")
                 continue
+            except (AuthenticationFailed, NoPermission, NotRedis, ServerTooOld, InvalidAddress) as error:
+                # Perhaps the wrong server: the next Sentinel may name another one.
+                refusal = refusal or error
+                answers.append(f"{sentinel} names {answer}: {error}")
+                continue
             finder.opened(answer)
             return connection
+        if refusal is not None:
+            raise refusal
         raise MasterNotFound(
             f"{self.address.display()}: no Sentinel names a master that takes connections. Asked: {'; '.join(answers)}. "
             f"What to do: {MasterNotFound.remedy}",

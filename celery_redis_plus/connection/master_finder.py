@@ -7,6 +7,7 @@ SENTINEL_PUBLISH_PERIOD * 4, then the next INFO), and what it takes meanwhile is
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from redis.exceptions import RedisError
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.connection.sentinel_address import server_text
 from celery_redis_plus.connection.sentinel_question import Master, NoAnswer
-from celery_redis_plus.errors import CeleryRedisPlusError
+from celery_redis_plus.errors import CeleryRedisPlusError, InvalidAddress
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.sentinel_address import Sentinels
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two looks whether the master has changed.
 LOOK_S = 1.0
+#: Seconds that a caller waits for the answer to a look: a Sentinel takes 1 ms.
+LOOK_WAIT_S = 0.05
 
 
 class Wakes(Protocol):
@@ -50,27 +53,56 @@ class MasterFinder:
         self.master: Master | None = None
         #: The place of the Sentinel that is asked first: the last one that had a good answer.
         self._first = 0
+        #: The place of the Sentinel that is asked by the next look: each look asks another one.
+        self._next = 0
+        #: The places of those whose last answer to a look came late, or not at all.
+        self._slow: set[int] = set()
         self._look_at = 0.0
+        self._looker: threading.Thread | None = None
         self._lock = lock_of(self)
         self._wakers: weakref.WeakSet[Wakes] = weakref.WeakSet()
 
     def answers(self) -> Iterator[tuple[str, Master | Exception]]:
-        """Ask one Sentinel after another; yield where it is, and its answer. A caller that is content stops."""
+        """Ask one Sentinel after another; yield where it is, and its answer. A caller that is content stops.
+
+        Raises:
+            InvalidAddress: none of them can be asked: a TLS file is missing.
+        """
         hosts = self._sentinels.hosts
         first = self._first
         for place in range(first, first + len(hosts)):
             host, port = hosts[place % len(hosts)]
+            answer: Master | Exception
             try:
-                answer: Master | Exception = self._ask(host, port)
-                self._first = place % len(hosts)
+                found = self._ask(host, port)
+            except InvalidAddress:
+                raise
             except (NoAnswer, CeleryRedisPlusError, RedisError, OSError) as error:
                 answer = error
+            else:
+                answer = found
+                if not self.is_outdated(found):
+                    self._first = place % len(hosts)
             yield server_text(host, port), answer
+
+    def is_outdated(self, answer: Master) -> bool:
+        """Return whether the answer is of an older configuration than the one known: that Sentinel is cut off from the others."""
+        known = self.master
+        if known is None or answer.epoch is None or answer.is_at(known.host, known.port):
+            return False
+        return known.is_newer_than(answer)
+
+    def is_majority(self, count: int) -> bool:
+        """Return whether so many answers are those of most of the Sentinels."""
+        return count > len(self._sentinels.hosts) // 2
 
     def opened(self, master: Master) -> None:
         """Note the master to which a connection was opened: it has said that it is one."""
-        if self.master is not None and not self.master.is_at(master.host, master.port):
+        known = self.master
+        if known is not None and not known.is_at(master.host, master.port):
             logger.info("Sentinels %s: the master %r is now %s", self._sentinels.servers, self._sentinels.master_name, master)
+        elif known is not None and known.is_newer_than(master):
+            master = known
         self.master = master
         self._look_at = time.monotonic() + LOOK_S
 
@@ -83,29 +115,56 @@ class MasterFinder:
         return self.master is not None and not self.master.is_at(host, port)
 
     def look(self) -> None:
-        """Ask one Sentinel whether the master is the one that is known, if a second has passed since somebody did so.
+        """Have one Sentinel asked whether the master is the one that is known, if a second has passed since the last time.
 
-        Only an answer of a newer configuration counts: a Sentinel that is cut off from the others names the old master.
+        A thread of its own asks. The caller waits for the answer only as long as one takes that comes at once, and not at all
+        for a Sentinel that was slow before: the master works perhaps, and it is the Sentinels that hang.
         """
         if time.monotonic() < self._look_at or not self._lock.acquire(blocking=False):
             return
         try:
-            self._look_at = time.monotonic() + LOOK_S
-            host, port = self._sentinels.hosts[self._first]
-            try:
-                found = self._ask(host, port)
-            except (NoAnswer, CeleryRedisPlusError, RedisError, OSError) as error:
-                logger.debug("Sentinel %s does not name the master: %s", server_text(host, port), error)
-                self._first = (self._first + 1) % len(self._sentinels.hosts)
+            if self._looker is not None and self._looker.is_alive():
                 return
-            known = self.master
-            if known is None or found.is_newer_than(known):
-                self.master = found
-                if known is not None and not found.is_at(known.host, known.port):
-                    for waker in list(self._wakers):
-                        waker.wake()
+            self._look_at = time.monotonic() + LOOK_S
+            place, self._next = self._next, (self._next + 1) % len(self._sentinels.hosts)
+            looker = self._looker = threading.Thread(
+                target=self._look, args=(place,), name="celery-redis-plus-sentinel", daemon=True
+            )
+            try:
+                looker.start()
+            except RuntimeError as error:  # the interpreter ends, or there are too many threads
+                self._looker = None
+                logger.debug("no Sentinel is asked: %s", error)
+                return
         finally:
             self._lock.release()
+        if place not in self._slow:
+            looker.join(LOOK_WAIT_S)
+
+    def _look(self, place: int) -> None:
+        """Ask the Sentinel at `place`.
+
+        Only an answer of a newer configuration counts: a Sentinel that is cut off from the others names the old master.
+        """
+        host, port = self._sentinels.hosts[place]
+        began = time.monotonic()
+        try:
+            found = self._ask(host, port)
+        except (NoAnswer, CeleryRedisPlusError, RedisError, OSError) as error:
+            logger.debug("Sentinel %s does not name the master: %s", server_text(host, port), error)
+            return
+        finally:
+            if time.monotonic() - began > LOOK_WAIT_S:
+                self._slow.add(place)
+            else:
+                self._slow.discard(place)
+        known = self.master
+        if known is None or found.is_newer_than(known):
+            self.master = found
+            self._first = place
+            if known is not None and not found.is_at(known.host, known.port):
+                for waker in list(self._wakers):
+                    waker.wake()
 
 
 #: The finders of this process, by address and user.
