@@ -199,13 +199,17 @@ class ChannelConsumers:
         for queue in self._asked:
             service.watched.remove(queue, session)
         self.fanout.orphan()
-        for queue, consumer in self.queues.consumers.items():
-            service.consumer_heartbeats.deregister(queue, consumer.id)
+        consumers = self.queues.consumers
+        for queue, consumer in consumers.items():
             service.watched.remove(queue, consumer.id)
-        queues = {*self.queues.abandon(), *self._asked}
+        queues = {*self.queues.abandon(), *consumers, *self._asked}
         self._credit.forget()
         if queues or delivered:
             service.unacked_messages.abandon(session, queues, delivered)
+        # After it: a single active consumer leaves when the messages are back.
+        for queue, consumer in consumers.items():
+            service.consumer_heartbeats.deregister(queue, consumer.id)
+        service.wake()
 
     def clear(self) -> None:
         """Forget all consumers, of a channel that is closed."""

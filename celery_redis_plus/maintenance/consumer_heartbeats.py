@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.arguments.eta import time_of_ms
+from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR
 from celery_redis_plus.errors import AccessRefused, ResourceLocked
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.registry import Consumer, Consumers, Sign
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessages
+    from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
     from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 
 logger = logging.getLogger(__name__)
@@ -29,10 +32,28 @@ PAUSE_CHECK_S = 5.0
 class ConsumerHeartbeats:
     """The maintenance task that keeps the lists of consumers true."""
 
-    def __init__(self, consumers: Consumers, watched: ConsumedQueues, *, timeout_s: float) -> None:
-        """Look after the consumers in `watched`; one counts as dead after `timeout_s` seconds of silence."""
+    def __init__(
+        self,
+        consumers: Consumers,
+        watched: ConsumedQueues,
+        unacked_messages: UnackedMessages,
+        knowledge: DeclaredTopology,
+        *,
+        timeout_s: float,
+    ) -> None:
+        """Look after the consumers in `watched`.
+
+        Args:
+            consumers: the lists on the server.
+            watched: the queues that this process consumes.
+            unacked_messages: tells which messages of a broken session are still to be released.
+            knowledge: tells which queues have a single active consumer.
+            timeout_s: one counts as dead after so many seconds of silence.
+        """
         self._consumers = consumers
         self._watched = watched
+        self._unacked_messages = unacked_messages
+        self._knowledge = knowledge
         self._interval_s = timeout_s / 3
         self._next_run_at = 0.0
         #: Wakeups by which the server asks the consumers for a sign of life.
@@ -43,30 +64,48 @@ class ConsumerHeartbeats:
         self._paused: dict[str, str] = {}
         #: (queue, consumer) of connections that broke: nobody else takes them off the lists.
         self._left_behind: deque[tuple[str, str]] = deque()
+        #: Those of them that wait for the application's decision about deliveries -> until when, on `clock`, in seconds.
+        self._waits_until: dict[tuple[str, str], float] = {}
 
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        return self._next_run_at
+        return 0.0 if any(self._may_leave(*left) for left in list(self._left_behind)) else self._next_run_at
 
     def run_soon(self) -> None:
         """Run next at once: the connection was away, or what is watched has changed."""
         self._next_run_at = 0.0
 
     def deregister(self, queue: str, consumer: str) -> None:
-        """Take a consumer off its queue's list soon: its own connection cannot. From any thread."""
+        """Take a consumer off its queue's list soon: its own connection cannot. From any thread.
+
+        A single active consumer leaves when the messages of its session are back: the next one would begin with newer ones.
+        """
         self._left_behind.append((queue, consumer))
-        self._next_run_at = 0.0
 
     def run(self) -> None:
         """Send the heartbeats. Raises as `CommandConnection.call` does; nothing is forgotten then."""
         self._next_run_at = clock.now_s() + self._interval_s
-        while self._left_behind:
-            self._consumers.leave(*self._left_behind[0])
-            self._left_behind.popleft()
+        for left in [left for left in list(self._left_behind) if self._may_leave(*left)]:
+            self._consumers.leave(*left)
+            self._left_behind.remove(left)
+            self._waits_until.pop(left, None)
         present = self._present()
         self._missed.intersection_update(consumer.id for consumer in present)
         self._beat(present)
+
+    def _may_leave(self, queue: str, consumer: str) -> bool:
+        record = self._knowledge.records.get(queue)
+        if record is not None and not record.arguments.single_active:
+            return True
+        session = consumer.partition(CONSUMER_ID_SEPARATOR)[0]
+        if self._unacked_messages.goes_back(session, queue):
+            return False
+        if not self._unacked_messages.is_undecided(session, queue):
+            return True
+        # No longer than this: one that counts as dead loses what the application works on, too.
+        now = clock.now_s()
+        return now >= self._waits_until.setdefault((queue, consumer), now + self._interval_s)
 
     def _beat(self, consumers: list[Consumer]) -> None:
         for at in range(0, len(consumers), CONSUMERS_A_CALL):

@@ -63,14 +63,15 @@ class ReconnectRecovery:
         """Do what is open. Raises as `CommandConnection.call` does; nothing is forgotten then."""
         self._carry_out()
         now = clock.now_s()
-        if now >= self._check_at:
+        fresh = self._fresh()
+        if fresh or now >= self._check_at:
+            # At once for a session that has just broken: its consumers leave when its messages are back.
             self._check_at = now + ORPHAN_CHECK_S
             self._decide()
             self._carry_out()
-        for session, queues in self._unacked_messages.broken_sessions().items():
-            if session not in self._under_way:
-                self._under_way[session] = queues
-                self._returning.extend((session, queue, FIRST_PAGE, 0) for queue in queues)
+        for session, queues in fresh.items():
+            self._under_way[session] = self._under_way.get(session, frozenset()) | queues
+            self._returning.extend((session, queue, FIRST_PAGE, 0) for queue in queues)
         for recheck in [recheck for recheck in self._rechecks if recheck[0] <= now]:
             self._returning.extend((recheck[1], queue, FIRST_PAGE, 0) for queue in recheck[2])
             self._rechecks.remove(recheck)
@@ -79,8 +80,15 @@ class ReconnectRecovery:
             self._hand_back_page(*self._returning[0])
         busy = {returning[0] for returning in self._returning}
         for session in [session for session in self._under_way if session not in busy]:
-            self._unacked_messages.recovered(session)
-            self._rechecks.append((clock.now_s() + SESSION_RECHECK_S, session, self._under_way.pop(session)))
+            queues = self._under_way.pop(session)
+            self._unacked_messages.recovered(session, queues)
+            self._rechecks.append((clock.now_s() + SESSION_RECHECK_S, session, queues))
+
+    def _fresh(self) -> dict[str, frozenset[str]]:
+        """Return the broken sessions that are not looked at yet, with their queues."""
+        broken = self._unacked_messages.broken_sessions()
+        new = {session: queues - self._under_way.get(session, frozenset()) for session, queues in broken.items()}
+        return {session: queues for session, queues in new.items() if queues or session not in self._under_way}
 
     def _carry_out(self) -> None:
         by_settlement: dict[Settlement, list[UnackedMessage]] = {}
@@ -101,6 +109,7 @@ class ReconnectRecovery:
                 keeps: bool | None = False
             else:
                 keeps = self.active_tasks.is_active(message, unacked.orphaned_at)
+            unacked.kept = keeps is True
             if keeps is False:
                 logger.debug("message %s of queue %r goes back: nobody works on it any more", unacked.tag, unacked.queue)
                 self._unacked_messages.release(unacked)

@@ -131,7 +131,9 @@ class MaintenanceService:
         self._topology_recovery = TopologyRecovery(queues, bindings, self.watched, self.knowledge)
         timeout_s = options.consumer_heartbeat_timeout
         consumers = Consumers(commands, keys, timeout_s=timeout_s)
-        self.consumer_heartbeats = ConsumerHeartbeats(consumers, self.watched, timeout_s=timeout_s)
+        self.consumer_heartbeats = ConsumerHeartbeats(
+            consumers, self.watched, self.unacked_messages, self.knowledge, timeout_s=timeout_s
+        )
         self._subscriber_heartbeats = SubscriberHeartbeats(
             SubscriberRegistry(commands, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age),
             self.positions,

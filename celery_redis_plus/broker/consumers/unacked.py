@@ -126,6 +126,8 @@ class UnackedMessage(Unacked):
     begun: bool = False
     #: The work on it has begun here.
     started: bool = False
+    #: Its session is gone, and the application has said that it still works on it.
+    kept: bool = False
     #: When the server was last asked, and said that the claim is ours; on `clock`, in seconds.
     confirmed_at: float = 0.0
 
@@ -283,10 +285,12 @@ class UnackedMessages:
             self._gone[session] = None
             while len(self._gone) > MAX_BROKEN_SESSIONS:
                 del self._gone[next(iter(self._gone))]
-            self._broken[session] = frozenset(queues) | self._broken.get(session, frozenset())
             mine = [unacked for unacked in self._unacked.values() if unacked.session == session]
             self._release(unacked for unacked in mine if unacked.state is DeliveryState.BUFFERED)
-        self.orphan(delivered)
+            self.orphan(delivered)
+            # Last: whoever sees that it is broken sees what goes back, too.
+            self._broken[session] = frozenset(queues) | self._broken.get(session, frozenset())
+        self.on_work()
 
     def orphan(self, delivered: Iterable[Unacked]) -> None:
         """Take over what a channel that is closed has delivered: it goes back when the application has decided so."""
@@ -338,9 +342,28 @@ class UnackedMessages:
         """Return the broken sessions whose messages on the server are not released yet."""
         return dict(self._broken)
 
-    def recovered(self, session: str) -> None:
-        """Note that a broken session's remains are back."""
-        self._broken.pop(session, None)
+    def recovered(self, session: str, queues: frozenset[str]) -> None:
+        """Note that a broken session's remains on `queues` are back."""
+        with self._lock:
+            left = self._broken.pop(session, frozenset()) - queues
+            if left:
+                self._broken[session] = left
+
+    def goes_back(self, session: str, queue: str) -> bool:
+        """Return whether messages that a broken session held on a queue are still to be released, as far as is decided."""
+        return queue in self._broken.get(session, ()) or any(
+            unacked.state is DeliveryState.SETTLING and unacked.given_back for unacked in self._of(session, queue)
+        )
+
+    def is_undecided(self, session: str, queue: str) -> bool:
+        """Return whether the application has not decided about some of a broken session's deliveries from a queue."""
+        return any(
+            unacked.state is DeliveryState.DELIVERED and unacked.orphaned_at and not unacked.kept
+            for unacked in self._of(session, queue)
+        )
+
+    def _of(self, session: str, queue: str) -> list[UnackedMessage]:
+        return [unacked for unacked in list(self._unacked.values()) if unacked.session == session and unacked.queue == queue]
 
     # -- for maintenance -------------------------------------------------------------------------------------------------
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from threading import Event
 
 import kombu
 import pytest
 from kombu.exceptions import ChannelError
 
 from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.maintenance.process_services import set_keeper
+from celery_redis_plus.maintenance.reconnect_recovery import ReconnectRecovery
 from tests.integration.consumers.test_priorities import together
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -94,6 +97,80 @@ def test_a_lost_connection_passes_the_queue_on_without_waiting_for_the_heartbeat
     lost.collect()
     publish(connect().channel(), "q", 1)
     assert second.drain(1, timeout_s=5) == [1]
+
+
+def break_connection(connection):
+    connection.transport.session.abandon()
+    connection.collect()
+
+
+def test_what_a_broken_connection_held_is_back_before_the_next_one_begins(connect, monkeypatch):
+    broken = connect()
+    first, second = (Inbox(one.channel(), single(), prefetch=5, ack=False) for one in (broken, connect()))
+    publish(connect().channel(), "q", *range(10))
+    # Two are delivered, three wait in the buffer.
+    first.drain(2)
+    go_on, run, unacked_messages = Event(), ReconnectRecovery.run, broken.transport.session.service.unacked_messages
+
+    def run_late(recovery):
+        if unacked_messages.broken_sessions():
+            go_on.wait(10)
+        run(recovery)
+
+    monkeypatch.setattr(ReconnectRecovery, "run", run_late)
+    break_connection(broken)
+    try:
+        assert second.rest(0.3) == []
+    finally:
+        go_on.set()
+    assert second.drain(5) == [0, 1, 2, 3, 4]
+    assert [message.delivery_info["redelivered"] for message in second.messages] == [True, True, False, False, False]
+
+
+class Worker:
+    """What it works on, by the messages' bodies; None: it has not decided."""
+
+    active = None
+
+    def is_stopping(self):
+        return False
+
+    def stop_requested(self):
+        return False
+
+    def is_active(self, message, orphaned_at):
+        return None if self.active is None else message.payload in self.active
+
+
+def test_the_next_one_begins_when_the_worker_of_a_broken_connection_has_decided_what_it_keeps(connect):
+    broken = connect()
+    first, second = (Inbox(one.channel(), single(), prefetch=5, ack=False) for one in (broken, connect()))
+    publish(connect().channel(), "q", *range(10))
+    first.drain(3)
+    worker = Worker()
+    set_keeper(worker)
+    try:
+        break_connection(broken)
+        assert second.rest(0.3) == []
+        worker.active = {0}
+        assert second.drain(5) == [1, 2, 3, 4, 5]
+        first.messages[0].ack()
+    finally:
+        set_keeper(None)
+
+
+def test_a_worker_that_does_not_decide_holds_up_the_next_one_for_a_while_only(connect):
+    options = {"consumer_heartbeat_timeout": 1.5}
+    broken = connect(**options)
+    first, second = (Inbox(one.channel(), single(), prefetch=1, ack=False) for one in (broken, connect(**options)))
+    publish(connect().channel(), "q", 0, 1)
+    first.drain(1)
+    set_keeper(Worker())
+    try:
+        break_connection(broken)
+        assert second.drain(1, timeout_s=5) == [1]
+    finally:
+        set_keeper(None)
 
 
 def test_of_the_waiting_ones_the_highest_priority_is_next(connect, broker_url):
