@@ -94,9 +94,11 @@ def test_consumers_log_a_pause_and_its_end(connect, operator, caplog):
 
 
 def test_the_end_of_a_pause_that_no_calendar_reaches_is_the_last_one(connect, operator, redis_client, caplog):
-    Inbox(connect(consumer_heartbeat_timeout=1).channel(), "q")
+    declare(connect().channel(), "q")
     operator.pause("q", "for ever", for_s=60)
     redis_client.hset(Keys("").queue("q").meta, "paused_until", 10**18)
+    # It consumes only now: it tells of a pause once.
+    Inbox(connect(consumer_heartbeat_timeout=1).channel(), "q")
     assert operator.paused("q").until.year == 9999
     assert operator.overview_of("q").paused_until.year == 9999
     wait_until(lambda: "queue 'q' is paused until 9999-12-31" in caplog.text)
