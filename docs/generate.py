@@ -62,6 +62,8 @@ With `client|list` a worker sees the addresses of all clients. Remote control ne
 Celery's result backend needs rights of its own. A Sentinel has users of its own: ours needs `+sentinel|get-master-addr-by-name
 +sentinel|master +client|setname +client|setinfo` there.
 
+Redis 7.0 does not know `client|setinfo`: leave it out of the rules there.
+
 | role | for |
 |---|---|
 """

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 PASSWORD = "role-secret"
 BY_NAME = {role.name: role for role in ROLES}
 
+#: Rights that Redis 7.0 does not know.
+UNKNOWN_BEFORE_7_2 = ("+client|setinfo",)
+
 
 class RoleServer:
     """A server as one role has it: its URL logs in as that role; its clients are an administrator's."""
@@ -36,8 +39,10 @@ class RoleServer:
     def grant(self, prefix: str = "", *less: str) -> None:
         """Make the user of each role, `less` some rights: `-hset`."""
         with self.client() as admin:
+            version = admin.info("server")["redis_version"]
+            unknown = UNKNOWN_BEFORE_7_2 if tuple(map(int, version.split(".")[:2])) < (7, 2) else ()
             for role in ROLES:
-                rule = role.rule(prefix).split()
+                rule = [right for right in role.rule(prefix).split() if right not in unknown]
                 admin.execute_command("ACL", "SETUSER", role.name, "reset", "on", f">{PASSWORD}", *rule, *less)
             admin.script_flush()
             admin.execute_command("ACL", "LOG", "RESET")

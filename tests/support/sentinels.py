@@ -22,6 +22,13 @@ DOWN_AFTER_MS = 500
 FAILOVER_TIMEOUT_MS = 3_000
 
 
+def _fields(reply: Any) -> dict[str, str]:
+    """Return a Sentinel's answer as a dict. Not by redis-py's methods, which fail in 6.4."""
+    flat = [part for pair in reply.items() for part in pair] if isinstance(reply, dict) else reply
+    texts = [part.decode() for part in flat]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
 class Sentinel(EmbeddedServer):
     """One Sentinel: the server's program with `--sentinel`, which keeps its state in its configuration file."""
 
@@ -73,7 +80,7 @@ class Deployment:
         for sentinel in self.sentinels:
             if sentinel.running:
                 with sentinel.client() as client:
-                    return int(client.sentinel_get_master_addr_by_name(MASTER_NAME)[1])
+                    return int(client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER_NAME)[1])
         raise AssertionError("no Sentinel runs")
 
     def client(self, db: int = 0) -> redis.Redis:
@@ -133,11 +140,12 @@ class Deployment:
             ports = set()
             for sentinel in self.sentinels:
                 with sentinel.client() as client:
-                    state = client.sentinel_master(MASTER_NAME)
-                    down = [one for one in client.sentinel_slaves(MASTER_NAME) if one["is_sdown"] or one["is_disconnected"]]
+                    state = _fields(client.execute_command("SENTINEL", "MASTER", MASTER_NAME))
+                    slaves = client.execute_command("SENTINEL", "SLAVES", MASTER_NAME)
+                down = [one for one in map(_fields, slaves) if {"s_down", "disconnected"} & set(one["flags"].split(","))]
                 ports.add(state["port"])
-                flags = state["flags"]
-                if down or (state["num-slaves"], state["num-other-sentinels"]) != (replicas, others) or flags != "master":
+                known = (int(state["num-slaves"]), int(state["num-other-sentinels"]))
+                if down or known != (replicas, others) or state["flags"] != "master":
                     return False
             if len(ports) > 1:
                 return False
