@@ -6,18 +6,20 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from math import inf, isnan
 from typing import Any, TypeVar
 
 import click
 
+from celery_redis_plus.cli.exit_status import INTERRUPTED
+from celery_redis_plus.cli.output import Progress
+
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
-#: A hundred years, as `broker/arguments/eta.py` has it: what ends later is out of the server's range.
-MAX_DURATION_S = 100 * 31_557_600
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 
 
@@ -30,12 +32,16 @@ class Duration(click.ParamType[float]):
         """Return the seconds; ends the command where `value` is none."""
         if isinstance(value, float):
             return value
+        # Not at the top: `--help` converts nothing.
+        from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS
+
+        longest_s = MAX_DELAY_MS // 1000
         match = _DURATION.fullmatch(str(value))
         seconds = inf if match is None else float(match[1]) * _UNITS[match[2]]
-        if seconds > MAX_DURATION_S:
+        if seconds > longest_s:
             self.fail(
                 f"'{value!s:.100}' is not allowed; allowed: a number with s, m, h or d (seconds without), such as 90 or 2h, "
-                f"up to {MAX_DURATION_S // _UNITS['d']}d",
+                f"up to {longest_s // _UNITS['d']}d",
                 param,
                 ctx,
             )
@@ -60,6 +66,9 @@ MAX_LIMIT = 1_000_000_000
 json_option: Callable[[F], F] = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 limit_option: Callable[[F], F] = click.option(
     "--limit", type=click.IntRange(1, MAX_LIMIT), default=100, show_default=True, metavar="N", help="How many at most."
+)
+task_option: Callable[[F], F] = click.option(
+    "--task", metavar="TASK", help="Those of this task: its name, or a pattern such as 'shop.*'."
 )
 yes_option: Callable[[F], F] = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 dry_run_option: Callable[[F], F] = click.option("--dry-run", is_flag=True, help="Change nothing; print how many it would be.")
@@ -98,3 +107,31 @@ def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
         yield asked.is_set
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def in_steps(pages: Iterable[tuple[int, T]], total: int, what: str, stopped: Callable[[], bool]) -> Iterator[T]:
+    """Yield the pages of something long, and tell how far it is; end between two of them when `stopped` says so.
+
+    Args:
+        pages: of each, how many of `what` it takes, and the page.
+        total: of `what`.
+        what: is looked at.
+        stopped: of `stop_on_interrupt`.
+    """
+    with Progress(total, what) as progress:
+        for looked_at, page in pages:
+            yield page
+            progress.step(looked_at)
+            if stopped():
+                return
+
+
+def complain(text: str) -> None:
+    """Print a line on stderr, behind the name of the command."""
+    click.echo(f"{click.get_current_context().command_path}: {text}", err=True)
+
+
+def interrupted() -> int:
+    """Say that Ctrl-C has ended a command between two of its steps, and return its exit status."""
+    complain("interrupted; the same line again does the rest")
+    return INTERRUPTED

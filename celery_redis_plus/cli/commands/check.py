@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from celery_redis_plus.cli.asking import json_option
+from celery_redis_plus.cli.asking import complain, json_option
 from celery_redis_plus.cli.output import print_json, visible
 from celery_redis_plus.cli.target import Target, with_target
 
@@ -54,7 +54,7 @@ def command(target: Target, *, queue: str | None, repair: bool, batch: int, as_j
     except BrokenPipeError:
         raise
     except (CeleryRedisPlusError, RedisError, OSError) as error:
-        click.echo(f"{click.get_current_context().command_path}: could not run: {error}", err=True)
+        complain(f"could not run: {error}")
         return COULD_NOT_RUN
     return VIOLATIONS if checker.account.violations else CLEAN
 

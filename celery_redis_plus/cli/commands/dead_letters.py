@@ -11,14 +11,18 @@ import click
 
 from celery_redis_plus.cli.asking import (
     DURATION,
+    complain,
     confirm,
     dry_run_option,
+    in_steps,
+    interrupted,
     json_option,
     limit_option,
     stop_on_interrupt,
+    task_option,
     yes_option,
 )
-from celery_redis_plus.cli.exit_status import DONE, FAILED, INTERRUPTED
+from celery_redis_plus.cli.exit_status import DONE, FAILED
 from celery_redis_plus.cli.output import Progress, moment, print_fields, print_json, print_table, time_of
 from celery_redis_plus.cli.target import Target, with_target
 
@@ -30,13 +34,12 @@ if TYPE_CHECKING:
 #: Refusals that are printed one by one.
 MAX_REFUSED_SHOWN = 10
 HEAD = ("TAG", "DIED (UTC)", "REASON", "FAILURES", "DELIVERIES", "TASK OR ROUTING KEY", "ERROR")
-_NO_MORE_TAGS = "queue {queue!r} has no dead letter {tag!r}"
 
 
 def with_filter(command: Callable[..., int]) -> Callable[..., int]:
     """Add `--task`, `--reason`, `--older-than` and `--newer-than`, which the command gets as `wanted`, a `DeadLetterFilter`."""
 
-    @click.option("--task", metavar="TASK", help="Those of this task: its name, or a pattern such as 'shop.*'.")
+    @task_option
     @click.option("--reason", metavar="REASON", help="Those that died of this: rejected, expired, delivery_limit, …")
     @click.option("--older-than", type=DURATION, metavar="TIME", help="Those that died at least this ago, such as 2h or 7d.")
     @click.option("--newer-than", type=DURATION, metavar="TIME", help="Those that died less than this ago, such as 15m.")
@@ -129,19 +132,15 @@ def replay(
     replay = _Replay(to, dry_run=dry_run, name_missing=bool(tags))
     with target.admin() as admin, stop_on_interrupt() as stopped:
         total, pages = _selected(admin, queue, tags, wanted, replay.unknown)
-        with Progress(total, "dead letters looked at") as progress:
-            for looked_at, page in pages:
-                replay.page(admin, page)
-                progress.step(looked_at)
-                if stopped():
-                    break
-        interrupted = stopped()
+        for page in in_steps(pages, total, "dead letters looked at", stopped):
+            replay.page(admin, page)
+        was_interrupted = stopped()
     told = ("replayed", "are back to work", "would be replayed")
     _tell(*told, queue, replay.replayed, dry_run=dry_run, as_json=as_json, refused=replay.refused)
     if replay.refused:
-        click.echo(f"{_path()}: {replay.refused:,} dead letter(s) stay where they are", err=True)
-    if interrupted:
-        return _interrupted()
+        complain(f"{replay.refused:,} dead letter(s) stay where they are")
+    if was_interrupted:
+        return interrupted()
     known = _unknown(replay.unknown, queue) if replay.unknown else DONE
     return FAILED if replay.refused else known
 
@@ -164,7 +163,7 @@ class _Replay:
             if isinstance(outcome, Exception):
                 self.refused += 1
                 if self.refused <= MAX_REFUSED_SHOWN:
-                    click.echo(f"{_path()}: {outcome}", err=True)
+                    complain(str(outcome))
             elif outcome:
                 self.replayed += 1
             elif self._name_missing:
@@ -193,16 +192,12 @@ def delete(
         if not tags and not dry_run:
             which = "" if wanted == type(wanted)() else " that the filters select"
             confirm(f"Delete the dead letters of queue {queue!r}{which} (of {total:,})?", yes=yes)
-        with Progress(total, "dead letters looked at") as progress:
-            for looked_at, page in pages:
-                deleted += len(page) if dry_run else admin.dead_letters.delete(queue, [letter.tag for letter in page])
-                progress.step(looked_at)
-                if stopped():
-                    break
-        interrupted = stopped()
+        for page in in_steps(pages, total, "dead letters looked at", stopped):
+            deleted += len(page) if dry_run else admin.dead_letters.delete(queue, [letter.tag for letter in page])
+        was_interrupted = stopped()
     _tell("deleted", "are deleted", "would be deleted", queue, deleted, dry_run=dry_run, as_json=as_json)
-    if interrupted:
-        return _interrupted()
+    if was_interrupted:
+        return interrupted()
     return _unknown(unknown, queue) if unknown else DONE
 
 
@@ -280,18 +275,9 @@ def _tell(
         click.echo(f"{count:,} dead letter(s) of queue {queue!r} {would if dry_run else done}")
 
 
-def _path() -> str:
-    return click.get_current_context().command_path
-
-
-def _interrupted() -> int:
-    click.echo(f"{_path()}: interrupted; the same line again does the rest", err=True)
-    return INTERRUPTED
-
-
 def _unknown(tags: list[str], queue: str) -> int:
     for tag in tags:
-        click.echo(f"{_path()}: {_NO_MORE_TAGS.format(queue=queue, tag=tag)}", err=True)
+        complain(f"queue {queue!r} has no dead letter {tag!r}")
     return FAILED
 
 

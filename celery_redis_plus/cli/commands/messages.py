@@ -14,15 +14,19 @@ import click
 
 from celery_redis_plus.cli.asking import (
     DURATION,
+    complain,
     confirm,
     dry_run_option,
+    in_steps,
+    interrupted,
     json_option,
     limit_option,
     stop_on_interrupt,
+    task_option,
     yes_option,
 )
-from celery_redis_plus.cli.exit_status import DONE, FAILED, INTERRUPTED
-from celery_redis_plus.cli.output import Progress, moment, print_fields, print_json, print_table, time_of
+from celery_redis_plus.cli.exit_status import DONE, FAILED
+from celery_redis_plus.cli.output import moment, print_fields, print_json, print_table, time_of
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
@@ -34,7 +38,6 @@ if TYPE_CHECKING:
 TIMES = {"ready": "SINCE (UTC)", "delayed": "DUE (UTC)", "unacked": "LEASE ENDS (UTC)"}
 
 queue_option = click.option("--queue", metavar="QUEUE", help="Look into this queue only; without it into all.")
-task_option = click.option("--task", metavar="TASK", help="Those of this task: its name, or a pattern such as 'shop.*'.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,17 +296,12 @@ def _each(
     queue, count = chosen.queue or "", 0
     with stop_on_interrupt() as stopped:
         overview = admin.overview_of(queue)
-        with Progress(overview.ready + overview.delayed, "messages looked at") as progress:
-            for looked_at, tags in admin.waiting_tags(queue, chosen.task):
-                count += len(tags) if dry_run or not tags else page(tags)
-                progress.step(looked_at)
-                if stopped():
-                    break
-        interrupted = stopped()
+        pages = admin.waiting_tags(queue, chosen.task)
+        for tags in in_steps(pages, overview.ready + overview.delayed, "messages looked at", stopped):
+            count += len(tags) if dry_run or not tags else page(tags)
+        was_interrupted = stopped()
     _tell(done, count, losses, dry_run=dry_run, as_json=as_json)
-    if interrupted:
-        click.echo(f"{click.get_current_context().command_path}: interrupted; the same line again does the rest", err=True)
-    return INTERRUPTED if interrupted else DONE
+    return interrupted() if was_interrupted else DONE
 
 
 def _tell(done: str, count: int, losses: Losses | None, *, dry_run: bool, as_json: bool) -> None:
@@ -320,7 +318,7 @@ def _tell(done: str, count: int, losses: Losses | None, *, dry_run: bool, as_jso
 def _unknown(ids: list[str], queue: str | None) -> int:
     where = "in no queue" if queue is None else f"not in queue {queue!r}"
     for id_ in ids:
-        click.echo(f"{click.get_current_context().command_path}: message {id_} is {where}, or a consumer has it", err=True)
+        complain(f"message {id_} is {where}, or a consumer has it")
     return FAILED
 
 
