@@ -31,9 +31,3 @@ def scan_tags(commands: CommandConnection, key: bytes) -> Iterator[tuple[str, fl
                 yield tag.decode(), float(score)
         if cursor == b"0":
             return
-
-
-def server_ms(commands: CommandConnection) -> int:
-    """Return the server's clock, ms since the epoch. Raises as `scan_tags` does."""
-    seconds, micros = commands.command("TIME")
-    return int(seconds) * 1000 + int(micros) // 1000

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from celery_redis_plus import clock
 from celery_redis_plus.connection.forks import renewed
 from celery_redis_plus.events import pack_text
+from celery_redis_plus.stored_message import TAG_FLAG
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.last_error import Failure
@@ -30,11 +31,6 @@ if TYPE_CHECKING:
 MAX_BROKEN_SESSIONS = 1000
 #: Most tags of acked messages that a process remembers. A replica lags by much fewer acks of one process.
 MAX_FINISHED_TAGS = 20_000
-
-
-#: The place of the character in a tag that says what its queue has besides (`lua/include/tag_flags.lua`).
-FLAG = slice(19, 20)
-
 
 logger = logging.getLogger(__name__)
 
@@ -139,12 +135,12 @@ class UnackedMessage(Unacked):
     @property
     def is_logged(self) -> bool:
         """Whether its events are written: decided when it was published."""
-        return self.tag[FLAG] in {"-", "="}
+        return self.tag[TAG_FLAG] in {"-", "="}
 
     @property
     def is_plain(self) -> bool:
         """Whether it has neither events nor a queue with limits."""
-        return self.tag[FLAG] == "."
+        return self.tag[TAG_FLAG] == "."
 
     def note_outcome(self, reason: str, failure: Failure | None = None) -> None:
         """Note how the work on it ended: its settlement will tell, unless it is on its way."""

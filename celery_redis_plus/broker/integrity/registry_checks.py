@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.exchanges.routing import decode_binding
 from celery_redis_plus.broker.integrity.rules import Violation
+from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.keys import FORMAT_VERSION, encode_name
 from celery_redis_plus.scripts import script
+from celery_redis_plus.stored_message import TAG_FLAG
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.integrity.keyspace_scan import KeyspaceScan
@@ -71,7 +73,7 @@ class RegistryChecks:
         """Yield what does not agree, of one queue only if it is named."""
         names = [name for name in found.queues if only in {None, name}]
         queues = self._read(names)
-        now_ms = self._now_ms()
+        now_ms = server_ms(self._commands)
         always_swept = set(self._queues.always_swept())
         for queue in queues:
             if queue.id is None:
@@ -139,7 +141,7 @@ class RegistryChecks:
 
     def _rewrite(self, name: str, tags: list[bytes]) -> None:
         """Give a queue a record again, with its own id, which its tags carry behind time, counter and a mark."""
-        known = [tag[20:] for tag in tags if tag[19:20] in TAG_FLAGS]
+        known = [tag[TAG_FLAG.stop :] for tag in tags if tag[TAG_FLAG] in TAG_FLAGS]
         self._queues.restore(name, known[0] if known else b"")
 
     def _with_record(self, queue: _Queue, always_swept: set[str]) -> Iterator[Suspect]:
@@ -222,10 +224,6 @@ class RegistryChecks:
                     )
 
     # -- helpers ----------------------------------------------------------------------------------------------------------
-
-    def _now_ms(self) -> int:
-        seconds, microseconds = self._commands.command("TIME")
-        return int(seconds) * 1000 + int(microseconds) // 1000
 
     def _ask(self, commands: list[tuple[bytes | str | int, ...]]) -> list[Any]:
         replies = self._commands.pipeline(commands) if commands else []
