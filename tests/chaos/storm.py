@@ -177,3 +177,7 @@ class Storm:
 
     def pause(self, least_s: float, most_s: float) -> None:
         time.sleep(self.chooser.uniform(least_s, most_s))
+
+    def outlast_leases(self) -> None:
+        """Pause for longer than the visibility timeout."""
+        self.pause(self.visibility_timeout_s * 1.2, self.visibility_timeout_s * 1.8)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.chaos.faults.targets import of_a_worker
+
 if TYPE_CHECKING:
+    from tests.chaos.crew import Member
     from tests.chaos.storm import Storm
 
 #: Seconds by which a clock differs from that of the machine, at most.
@@ -22,12 +25,12 @@ def step_server_clock(storm: Storm) -> bool:
     return True
 
 
-def step_worker_clock(storm: Storm) -> bool:
+@of_a_worker
+def step_worker_clock(storm: Storm, member: Member) -> bool:
     """Set the clock of a worker, in all of its processes."""
-    with storm.crew.one(storm.chooser) as member:
-        if member is None or member.clock is None:
-            return False
-        offset_s = round(storm.chooser.uniform(-MOST_S, MOST_S), 3)
-        storm.note(f"a clock that differs by {offset_s} s:", member.life)
-        member.clock.set(offset_s)
+    if member.clock is None:
+        return False
+    offset_s = round(storm.chooser.uniform(-MOST_S, MOST_S), 3)
+    storm.note(f"a clock that differs by {offset_s} s:", member.life)
+    member.clock.set(offset_s)
     return True

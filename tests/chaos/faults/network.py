@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tests.chaos.faults.targets import of_a_worker
+
 if TYPE_CHECKING:
     from tests.chaos.crew import Member
     from tests.chaos.storm import Storm
     from tests.support.proxy import Proxy
 
 
-def cut_off(storm: Storm) -> bool:
+@of_a_worker
+def cut_off(storm: Storm, member: Member) -> bool:
     """Cut a worker off for longer than the visibility timeout."""
-    with storm.crew.one(storm.chooser) as member:
-        if member is None:
-            return False
-        storm.note("cut off", member.life)
-        with member.silent():
-            member.proxy.blackhole()
-            storm.pause(storm.visibility_timeout_s * 1.2, storm.visibility_timeout_s * 1.8)
-            if storm.chooser.random() < 0.5:
-                # What was held back never arrives.
-                member.proxy.reset()
-            member.proxy.heal()
-        storm.note("healed", member.life)
+    storm.note("cut off", member.life)
+    with member.silent():
+        member.proxy.blackhole()
+        storm.outlast_leases()
+        if storm.chooser.random() < 0.5:
+            # What was held back never arrives.
+            member.proxy.reset()
+        member.proxy.heal()
+    storm.note("healed", member.life)
     return True
 
 

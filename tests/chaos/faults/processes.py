@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.chaos.crew import READY_S
+from tests.chaos.faults.targets import of_a_worker
 from tests.support.judge import records
 from tests.support.judge.recorder import note
 
@@ -24,47 +25,43 @@ ROOT = Path(__file__).parents[3]
 PUBLISHER_START_S = 180.0
 
 
-def kill_worker(storm: Storm) -> bool:
+@of_a_worker
+def kill_worker(storm: Storm, member: Member) -> bool:
     """SIGKILL for a worker and its children."""
-    with storm.crew.one(storm.chooser) as member:
-        if member is None:
-            return False
-        storm.note("kill", member.life)
-        member.kill()
-        storm.pause(0, 0.2)
-        member.start()
+    storm.note("kill", member.life)
+    member.kill()
+    storm.pause(0, 0.2)
+    member.start()
     return True
 
 
-def kill_main(storm: Storm) -> bool:
+@of_a_worker
+def kill_main(storm: Storm, member: Member) -> bool:
     """SIGKILL for a worker's main process alone: its children find out by themselves."""
-    with storm.crew.one(storm.chooser) as member:
-        if member is None:
-            return False
-        storm.note("kill the main process of", member.life)
-        storm.orphaned.append(member.worker.pid)
-        member.kill(parent_only=True)
-        storm.pause(0, 0.2)
-        member.start()
+    storm.note("kill the main process of", member.life)
+    storm.orphaned.append(member.worker.pid)
+    member.kill(parent_only=True)
+    storm.pause(0, 0.2)
+    member.start()
     return True
 
 
-def kill_child(storm: Storm) -> bool:
+@of_a_worker
+def kill_child(storm: Storm, member: Member) -> bool:
     """SIGKILL for one process of a worker's pool."""
-    with storm.crew.one(storm.chooser) as member:
-        if member is None or not _has_started(member):
-            return False
-        # Celery ends a worker one of whose first processes has died before its loop begins.
-        storm.pause(1, 1.5)
-        children = children_of(member.worker.pid)
-        if not children:
-            return False
-        victim = storm.chooser.choice(children)
-        storm.note(f"kill the child {victim} of", member.life)
-        member.life.children_killed[victim] = storm.now()
-        note(records.CHILD_KILLED, process=member.worker.pid, detail={"pid": victim})
-        with suppress(ProcessLookupError):
-            os.kill(victim, signal.SIGKILL)
+    if not _has_started(member):
+        return False
+    # Celery ends a worker one of whose first processes has died before its loop begins.
+    storm.pause(1, 1.5)
+    children = children_of(member.worker.pid)
+    if not children:
+        return False
+    victim = storm.chooser.choice(children)
+    storm.note(f"kill the child {victim} of", member.life)
+    member.life.children_killed[victim] = storm.now()
+    note(records.CHILD_KILLED, process=member.worker.pid, detail={"pid": victim})
+    with suppress(ProcessLookupError):
+        os.kill(victim, signal.SIGKILL)
     return True
 
 
@@ -76,53 +73,47 @@ def _has_started(member: Member) -> bool:
     return True
 
 
-def stop_worker(storm: Storm) -> bool:
+@of_a_worker
+def stop_worker(storm: Storm, member: Member) -> bool:
     """A warm shutdown."""
-    with storm.crew.one(storm.chooser) as member:
-        if member is None:
-            return False
-        member.worker.wait_until_ready(READY_S)
-        storm.note("stop", member.life)
-        status = member.stop()
-        if status:
-            storm.failures.append(f"a warm shutdown ended with {status}: {member.worker.tail()}")
-        member.start()
+    member.worker.wait_until_ready(READY_S)
+    storm.note("stop", member.life)
+    status = member.stop()
+    if status:
+        storm.failures.append(f"a warm shutdown ended with {status}: {member.worker.tail()}")
+    member.start()
     return True
 
 
-def freeze_worker(storm: Storm) -> bool:
+@of_a_worker
+def freeze_worker(storm: Storm, member: Member) -> bool:
     """SIGSTOP for longer than the visibility timeout."""
-    with storm.crew.one(storm.chooser) as member:
-        if member is None:
-            return False
-        storm.note("freeze", member.life)
-        with member.silent():
-            member.worker.freeze()
-            storm.pause(storm.visibility_timeout_s * 1.2, storm.visibility_timeout_s * 1.8)
-            member.worker.thaw()
-        storm.note("thaw", member.life)
+    storm.note("freeze", member.life)
+    with member.silent():
+        member.worker.freeze()
+        storm.outlast_leases()
+        member.worker.thaw()
+    storm.note("thaw", member.life)
     return True
 
 
-def stall_maintenance(storm: Storm) -> bool:
+@of_a_worker
+def stall_maintenance(storm: Storm, member: Member) -> bool:
     """Have a worker's maintenance thread do nothing: for less than the visibility timeout, or for longer."""
-    with storm.crew.one(storm.chooser) as member:
-        if member is None:
-            return False
-        stalled = storm.stalls / str(member.worker.pid)
-        storm.note("stall the maintenance of", member.life)
-        try:
-            if storm.chooser.random() < 0.5:
+    stalled = storm.stalls / str(member.worker.pid)
+    storm.note("stall the maintenance of", member.life)
+    try:
+        if storm.chooser.random() < 0.5:
+            stalled.touch()
+            storm.pause(0.2, storm.visibility_timeout_s / 4)
+        else:
+            with member.silent():
                 stalled.touch()
-                storm.pause(0.2, storm.visibility_timeout_s / 4)
-            else:
-                with member.silent():
-                    stalled.touch()
-                    storm.pause(storm.visibility_timeout_s * 1.2, storm.visibility_timeout_s * 1.8)
-                    stalled.unlink()
-        finally:
-            stalled.unlink(missing_ok=True)
-        storm.note("end of the stall of", member.life)
+                storm.outlast_leases()
+                stalled.unlink()
+    finally:
+        stalled.unlink(missing_ok=True)
+    storm.note("end of the stall of", member.life)
     return True
 
 

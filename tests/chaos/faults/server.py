@@ -14,7 +14,7 @@ import redis
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from celery_redis_plus.testing.server import EmbeddedServer
     from tests.chaos.storm import Storm
@@ -28,20 +28,18 @@ SERVER_PATIENCE_S = 20.0
 
 def kill_server(storm: Storm) -> bool:
     """SIGKILL and a new start."""
-    with storm.server_lock:
-        storm.note("kill the server")
-        storm.server.kill()
-        storm.pause(0, 1)
-        storm.server.start()
-        storm.note("the server is back")
-    return True
+    return _start_again(storm, "kill the server", lambda server: server.kill())
 
 
 def restart_server(storm: Storm) -> bool:
     """An orderly stop and a new start."""
+    return _start_again(storm, "stop the server", lambda server: server.stop())
+
+
+def _start_again(storm: Storm, what: str, end: Callable[[EmbeddedServer], object]) -> bool:
     with storm.server_lock:
-        storm.note("stop the server")
-        storm.server.stop()
+        storm.note(what)
+        end(storm.server)
         storm.pause(0, 1)
         storm.server.start()
         storm.note("the server is back")
