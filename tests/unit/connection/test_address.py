@@ -40,13 +40,13 @@ URLS = [
             },
         },
     ),
-    ("redisplus+socket:///tmp/redis.sock", {"path": "/tmp/redis.sock"}),
-    ("redis+socket:///tmp/a%20b.sock?virtual_host=3", {"path": "/tmp/a b.sock", "db": 3}),
+    ("redisplus+socket:///run/redis.sock", {"path": "/run/redis.sock"}),
+    ("redis+socket:///run/a%20b.sock?virtual_host=3", {"path": "/run/a b.sock", "db": 3}),
     (
-        "socket://app:pw@/tmp/r.sock?db=2",
-        {"path": "/tmp/r.sock", "db": 2, "username": "app", "password": "pw"},
+        "socket://app:pw@/run/r.sock?db=2",
+        {"path": "/run/r.sock", "db": 2, "username": "app", "password": "pw"},
     ),
-    ("redisplus+socket:///tmp/a@b.sock", {"path": "/tmp/a@b.sock"}),
+    ("redisplus+socket:///run/a@b.sock", {"path": "/run/a@b.sock"}),
 ]
 
 
@@ -67,7 +67,7 @@ REFUSED = [
     ("redispluss://h?ssl_cert_req=none", "did you mean 'ssl_cert_reqs'"),
     ("redispluss://h?ssl_cert_reqs=sometimes", "'required', 'optional' or 'none'"),
     ("redispluss://h?ssl_check_hostname=perhaps", "true or false"),
-    ("redispluss+socket:///tmp/r.sock", "no TLS is possible over the Unix socket"),
+    ("redispluss+socket:///run/r.sock", "no TLS is possible over the Unix socket"),
     ("redisplus://h?nonsense", "not ?name=value"),
 ]
 
@@ -100,7 +100,7 @@ def test_no_secret_is_printed():
     [
         (Address(host="h", db=3), "redisplus://h:6379/3"),
         (Address(host="::1"), "redisplus://[::1]:6379/0"),
-        (Address(path="/tmp/r.sock", db=2), "redisplus+socket:///tmp/r.sock?virtual_host=2"),
+        (Address(path="/run/r.sock", db=2), "redisplus+socket:///run/r.sock?virtual_host=2"),
         (Address(host="h", tls={}), "redispluss://h:6379/0"),
     ],
 )
@@ -131,15 +131,15 @@ PARTS = [
         {"tls": {"ssl_cert_reqs": ssl.CERT_NONE, "ssl_check_hostname": False}},
     ),
     ({"ssl": {"cert_reqs": "optional"}}, {"tls": {"ssl_cert_reqs": ssl.CERT_OPTIONAL}}),
-    ({"hostname": "socket:///tmp/r.sock"}, {"path": "/tmp/r.sock"}),
+    ({"hostname": "socket:///run/r.sock"}, {"path": "/run/r.sock"}),
     (
-        {"hostname": "socket:///tmp/r.sock", "virtual_host": "2", "port": 6379},
-        {"path": "/tmp/r.sock", "db": 2},
+        {"hostname": "socket:///run/r.sock", "virtual_host": "2", "port": 6379},
+        {"path": "/run/r.sock", "db": 2},
     ),
-    ({"hostname": "socket:///tmp/r.sock?virtual_host=0", "virtual_host": "2"}, {"path": "/tmp/r.sock"}),
+    ({"hostname": "socket:///run/r.sock?virtual_host=0", "virtual_host": "2"}, {"path": "/run/r.sock"}),
     (
-        {"hostname": "socket://app:pw@/tmp/r.sock?virtual_host=3", "username": "x", "password": "y"},
-        {"path": "/tmp/r.sock", "db": 3, "username": "app", "password": "pw"},
+        {"hostname": "socket://app:pw@/run/r.sock?virtual_host=3", "username": "x", "password": "y"},
+        {"path": "/run/r.sock", "db": 3, "username": "app", "password": "pw"},
     ),
     ({"hostname": "redisplus://h:7000/4", "port": 1}, {"host": "h", "port": 7000, "db": 4}),
 ]
@@ -166,7 +166,7 @@ def test_a_bad_port_is_refused(port):
     "url",
     [
         "redisplus://app:p%40ss@broker:7000/5",
-        "redisplus+socket:///tmp/r.sock?virtual_host=3",
+        "redisplus+socket:///run/r.sock?virtual_host=3",
         "redispluss://h?ssl_check_hostname=false&ssl_cert_reqs=none",
         "redispluss://h/1",
         "redisplus://",
@@ -210,9 +210,9 @@ def test_what_is_no_credential_provider_is_refused(given):
 
 def test_tls_over_a_unix_socket_is_refused_however_the_address_is_made():
     with pytest.raises(InvalidAddress, match="no TLS is possible"):
-        Address(path="/tmp/r.sock", tls={})
+        Address(path="/run/r.sock", tls={})
     with pytest.raises(InvalidAddress, match="no TLS is possible"):
-        Address.from_parts(hostname="socket:///tmp/r.sock", ssl=True)
+        Address.from_parts(hostname="socket:///run/r.sock", ssl=True)
 
 
 def test_transport_options_in_a_url_are_left_to_the_options():
