@@ -1,5 +1,7 @@
 """Whether a task may begin, asked of the server after a standstill of the worker."""
 
+import re
+
 import kombu
 import pytest
 from celery.worker import state
@@ -77,6 +79,8 @@ def test_a_frozen_pool_of_threads_begins_nothing_that_others_have_run(celery_wor
     for number in range(3):
         app.send_task("c.note", ("lease", str(number)))
     wait_until(lambda: notes.started("first"))
+    # They wait in the pool's own queue.
+    wait_until(lambda: len(re.findall(r"Task c\.note\[.*\] received", frozen.log())) == 3)
     frozen.freeze()
     celery_worker(pool="solo", config=config)
     notes.go("first")
