@@ -10,7 +10,7 @@ from celery_redis_plus.broker.consumers.active_tasks import inactive
 from celery_redis_plus.broker.consumers.registry import NOT_INTERESTED, Consumer
 from celery_redis_plus.consumer.fanout_consumer import DecodeBroadcast, FanoutConsumer
 from celery_redis_plus.consumer.queue_consumers import Credit, Deliver, Payload, QueueConsumers
-from celery_redis_plus.errors import ResourceLocked
+from celery_redis_plus.errors import ResourceLocked, ServerUnreachable
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import UnackedMessage
@@ -108,10 +108,25 @@ class ChannelConsumers:
         del self.queues.consumers[queue]
 
     def cancel(self, tag: str) -> None:
-        """End a consumer. What it has claimed and is not delivered goes back in place at once."""
+        """End a consumer. What it has claimed and is not delivered goes back in place at once.
+
+        On a connection that breaks here, as on one that is broken, the consumer ends too: what it leaves is maintenance's.
+        """
         queue = self._queue_of.pop(tag, None)
         if queue is None or queue in self._queue_of.values():
             return
+        try:
+            self._cancel(queue)
+        except ServerUnreachable:
+            # Celery 5.6 cancels in the handler of a cold shutdown's signal, and never stops where that raises. eventlet
+            # runs the handler in its hub, where nothing may wait for a reply.
+            if not self._connection.broken:
+                raise
+            if queue in self.queues.consumed:
+                self._end(queue)
+
+    def _cancel(self, queue: str) -> None:
+        """End a queue's last consumer. Raises as `CommandConnection.call` does."""
         if not self._connection.broken:
             # Its messages go back with the others.
             self._server.fetcher.finish_pending()

@@ -156,3 +156,14 @@ def test_consumer_is_told_when_another_thread_has_met_the_broken_connection(brok
         consumer.cancel()
         # Nobody consumes any more: kombu may replace the connection without a word.
         assert connection.default_channel.queue_declare("told", passive=True).queue == "told"
+
+
+def test_consumer_ends_with_a_connection_that_breaks_as_it_is_cancelled(broker_url, redis_client):
+    queue = Queue("ends")
+    with Connection(broker_url) as other, Connection(broker_url) as connection:
+        consumer = Consumer(connection, [queue], callbacks=[lambda *_: None])
+        consumer.consume()
+        kill_connections(redis_client)
+        consumer.cancel()
+        connection.close()
+        wait_until(lambda: queue(other.default_channel).queue_declare(passive=True).consumer_count == 0, 5)
