@@ -48,6 +48,8 @@ class DeliveryLoop:
         #: The place of the server that delivers next.
         self._next_server = 0
         self._in_tick = False
+        #: Called between two deliveries of a turn: raises what ends the worker, as its event loop does between two turns.
+        self.check_shutdown: Callable[[], None] = lambda: None
         forks.on_fork_in_child(self)
 
     def server_of(self, connection: BrokerConnection) -> ServerConsumer:
@@ -176,10 +178,16 @@ class DeliveryLoop:
         """Return whether the loop, which another thread asks about, takes a turn when it is woken."""
         return self._hub.attached and (active_tasks is None or not active_tasks.stop_requested())
 
-    def set_pool(self, *, concurrent: bool) -> None:
-        """Say whether work goes on in other threads or processes, so that the loop is never kept from its ticks by it."""
+    def set_worker(self, *, pool_is_concurrent: bool, check_shutdown: Callable[[], None]) -> None:
+        """Tell the loop of the worker that it serves.
+
+        Args:
+            pool_is_concurrent: work goes on in other threads or processes, and never keeps the loop from its ticks.
+            check_shutdown: raises what ends the worker, if it was told to end.
+        """
+        self.check_shutdown = check_shutdown
         for server in self.servers:
-            server.fetcher.pool_is_concurrent = concurrent
+            server.fetcher.pool_is_concurrent = pool_is_concurrent
 
     @property
     def attached(self) -> bool:
@@ -222,13 +230,13 @@ class DeliveryLoop:
         begun = self._begin_deliveries()
         try:
             deadline = time.monotonic() + TICK_BUDGET_S
-            active_tasks = self.servers[0].connection.service.active_tasks
             while self._deliver_one() is not None or self._claim():
                 # A solo worker has run a task in there: one that was told to end shall not begin the next.
-                if time.monotonic() > deadline or (active_tasks is not None and active_tasks.stop_requested()):
+                self.check_shutdown()
+                if time.monotonic() > deadline:
                     return True
         except BaseException:
-            # It ends the loop: a cold shutdown comes out of a task.
+            # It ends the loop: a shutdown, also a cold one out of a task.
             for server in self.servers:
                 server.connection.acknowledger.flush()
             raise

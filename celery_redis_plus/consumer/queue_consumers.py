@@ -302,7 +302,8 @@ class QueueConsumers:
         if unacked.state is not DeliveryState.BUFFERED:
             # It came twice, and was delivered under its later claim.
             return False
-        if self._connection.leases.still_holds(unacked):
+        leases = self._connection.leases
+        if unacked.is_certain(leases.certain_s) or leases.confirm(unacked):
             return True
         self._connection.service.unacked_messages.discard(unacked)
         return False

@@ -86,8 +86,9 @@ class RunningTasks:
 
 
 def note_given(consumer: Any) -> None:
-    """Have each message know when its task is given to the worker's pool; idempotent.
+    """Have each message know when its task is given to the worker's pool, where it may wait; idempotent.
 
+    For pools of threads and greenlets: a solo pool runs at once what it is given, and prefork knows its jobs.
     Has to be called before the consumer builds its strategies, which is when Celery looks up where tasks go.
     """
     if compat.ON_TASK_REQUEST.of(consumer) is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from celery import bootsteps, current_app, signals
 from celery.concurrency import solo, thread
 from celery.worker.consumer import Tasks
+from celery.worker.state import maybe_shutdown
 from redis.exceptions import RedisError
 
 from celery_redis_plus import __version__
@@ -60,7 +61,7 @@ class BrokerStep(bootsteps.StartStopStep):
         connections = connections_of(parent.app)
         policies = AckPolicies() if connections is None else connections.ack_policies
         install_request_class(parent.app, policies, waits_in_pool=isinstance(parent.pool, thread.TaskPool))
-        if not compat.drops_waiting_jobs(parent.pool):
+        if not (compat.drops_waiting_jobs(parent.pool) or isinstance(parent.pool, solo.TaskPool)):
             note_given(parent)
 
     def start(self, parent: Any) -> None:
@@ -78,7 +79,8 @@ class BrokerStep(bootsteps.StartStopStep):
         install_lease_guard(parent)
         begin_in_pool(parent)
         transport.session.claim_commands.worker = parent.hostname
-        transport.delivery_loop.set_pool(concurrent=not isinstance(parent.pool, solo.TaskPool))
+        is_solo = isinstance(parent.pool, solo.TaskPool)
+        transport.delivery_loop.set_worker(pool_is_concurrent=not is_solo, check_shutdown=maybe_shutdown)
         install_inspect()
         self._service = transport.session.service
         self._service.revoke_expired(ExpiredTaskRevoker(parent, transport.session).wake)

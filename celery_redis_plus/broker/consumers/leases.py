@@ -46,7 +46,7 @@ class Leases:
         self._unacked_messages = unacked_messages
         self._timeout_s = visibility_timeout_s
         #: Seconds after its confirmation for which no other consumer can have a message.
-        self._certain_s = min(visibility_timeout_s, grace_s or visibility_timeout_s)
+        self.certain_s = min(visibility_timeout_s, grace_s or visibility_timeout_s)
         self._may_be_lost = may_be_lost
 
     def extend(self, messages: Iterable[UnackedMessage]) -> None:
@@ -81,13 +81,13 @@ class Leases:
             redis.exceptions.RedisError: as `translation.translate` names it.
         """
         unacked = self._unacked_messages.find(tag)
-        return unacked is None or self.still_holds(unacked)
+        return unacked is None or unacked.is_certain(self.certain_s) or self.confirm(unacked)
 
-    def still_holds(self, unacked: UnackedMessage) -> bool:
-        """Return what `holds` does, of a message that stands in `UnackedMessages`. Raises as `holds` does."""
+    def confirm(self, unacked: UnackedMessage) -> bool:
+        """Return what `holds` does, of a message that `is_certain` no more. Raises as `holds` does."""
         confirmed_at = unacked.confirmed_at
-        age_s = clock.now_s() - confirmed_at
-        if age_s > self._certain_s and not unacked.lease_lost and (age_s > self._timeout_s or self._may_be_lost(confirmed_at)):
+        is_over = clock.now_s() - confirmed_at > self._timeout_s
+        if not unacked.lease_lost and (is_over or self._may_be_lost(confirmed_at)):
             self.extend(chain.from_iterable(self._unacked_messages.by_queue().values()))
         return not unacked.lease_lost
 

@@ -137,6 +137,10 @@ class UnackedMessage(Unacked):
         """Whether its events are written: decided when it was published."""
         return self.tag[TAG_FLAG] in {"-", "="}
 
+    def is_certain(self, within_s: float) -> bool:
+        """Return whether the claim is ours: confirmed by the server in the last `within_s` seconds, and not lost since."""
+        return not self.lease_lost and clock.now_s() - self.confirmed_at <= within_s
+
     @property
     def is_plain(self) -> bool:
         """Whether it has neither events nor a queue with limits."""

@@ -5,6 +5,7 @@ No server and no thread. `InMemoryClaims` has the interface of `ClaimCommands`; 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import defaultdict, deque
 from collections.abc import Sequence
@@ -185,7 +186,7 @@ class InMemoryConnection:
             positions=SimpleNamespace(owned=lambda *_: [], find=lambda tag: None),
         )  # fmt: skip
         self.acknowledger = self.claim_commands.acks = InMemoryAcks(self.claim_commands, unacked)
-        self.leases = SimpleNamespace(still_holds=lambda message: not message.lease_lost)
+        self.leases = SimpleNamespace(certain_s=math.inf, confirm=lambda message: not message.lease_lost)
         self.queues = SimpleNamespace(read=lambda queue: None, arguments=lambda queue: None)
         self.consumers = SimpleNamespace(
             join=lambda consumer, **_: consumer.queue in self.claim_commands.restricted, leave=lambda *_: None,
