@@ -112,11 +112,9 @@ class ChannelConsumers:
 
         On a connection that breaks here, as on one that is broken, the consumer ends too: what it leaves is maintenance's.
         """
-        queue = self._queue_of.pop(tag, None)
-        if queue is None or queue in self._queue_of.values():
-            return
+        queue = self._queue_of.get(tag)
         try:
-            self._cancel(queue)
+            self._cancel(tag)
         except ServerUnreachable:
             # Celery 5.6 cancels in the handler of a cold shutdown's signal, and never stops where that raises. eventlet
             # runs the handler in its hub, where nothing may wait for a reply.
@@ -125,8 +123,11 @@ class ChannelConsumers:
             if queue in self.queues.consumed:
                 self._end(queue)
 
-    def _cancel(self, queue: str) -> None:
-        """End a queue's last consumer. Raises as `CommandConnection.call` does."""
+    def _cancel(self, tag: str) -> None:
+        """End a consumer. Raises as `CommandConnection.call` does."""
+        queue = self._queue_of.pop(tag, None)
+        if queue is None or queue in self._queue_of.values():
+            return
         if not self._connection.broken:
             # Its messages go back with the others.
             self._server.fetcher.finish_pending()
@@ -196,7 +197,7 @@ class ChannelConsumers:
         elif active_tasks.is_stopping():
             credit.give_back(inactive(delivered, active_tasks))
         for tag in list(self._queue_of):
-            self.cancel(tag)
+            self._cancel(tag)
         for queue in self._asked:
             service.watched.remove(queue, self._connection.id)
             self._leave_queue(queue)
