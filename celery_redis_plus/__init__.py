@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 # Imported before the function of the same name is defined, which it would take the place of afterwards.
 import celery_redis_plus.stored_message  # noqa: F401
 from celery_redis_plus.transport import url_schemes
+from celery_redis_plus.version import __version__
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -41,8 +42,6 @@ __all__ = [
     "reschedule",
     "send_many",
 ]
-
-__version__ = "0.1.0.dev0"
 
 _LAZY = {
     "RetryPolicy": "celery_redis_plus.broker.arguments.retry_policy",

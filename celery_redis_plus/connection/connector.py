@@ -11,7 +11,6 @@ import struct
 import sys
 import time
 from dataclasses import replace
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, cast
 
 from redis.backoff import NoBackoff
@@ -39,6 +38,7 @@ from celery_redis_plus.errors import (
     ServerTooOld,
     ServerUnreachable,
 )
+from celery_redis_plus.version import __version__
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.address import Address
@@ -323,16 +323,12 @@ def _version_dependent() -> dict[str, Any]:
     """Return what only some versions of redis-py (6.4 to 8.1) take: our name, and no maintenance notices."""
     accepted = inspect.signature(AbstractConnection.__init__).parameters
     arguments: dict[str, Any] = {}
-    try:
-        version = metadata.version("celery-redis-plus")
-    except metadata.PackageNotFoundError:
-        version = "0"
     if "driver_info" in accepted:
         from redis import DriverInfo
 
-        arguments["driver_info"] = DriverInfo().add_upstream_driver("celery-redis-plus", version)
+        arguments["driver_info"] = DriverInfo().add_upstream_driver("celery-redis-plus", __version__)
     else:
-        arguments["lib_name"] = f"redis-py(celery-redis-plus_v{version})"
+        arguments["lib_name"] = f"redis-py(celery-redis-plus_v{__version__})"
     if "maint_notifications_config" in accepted:
         from redis.maint_notifications import MaintNotificationsConfig
 

@@ -355,7 +355,7 @@ class BrokerConnection:
         positions = self.service.positions
         try:
             for position in positions.owned(self):
-                positions.end(position, self.registry)
+                positions.end(position, self.registry.unsubscribe)
             self._remove_owned()
         except (RedisError, OSError) as error:
             logger.debug("closing: %s; the server forgets subscribers and exclusive queues by itself", error)

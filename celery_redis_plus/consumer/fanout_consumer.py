@@ -126,7 +126,7 @@ class FanoutConsumer:
         return position
 
     def _end(self, position: SubscriberCursor) -> None:
-        self._connection.service.positions.end(position, self._connection.registry)
+        self._connection.service.positions.end(position, self._connection.registry.unsubscribe)
 
     def _may_take(self) -> bool:
         # Asked of the instance: Celery replaces it (worker_disable_prefetch).

@@ -100,15 +100,3 @@ class PlainConsole:
             for line in lines:
                 print(line, file=self._stream)
             self._stream.flush()
-
-
-def make_console(*, plain: bool = False) -> Console:
-    """Return the console for the process's stdout: lively on a terminal, plain elsewhere or where rich is missing."""
-    if not plain and sys.stdout.isatty():
-        try:
-            from celery_redis_plus.demo.terminal import RichConsole
-        except ImportError:
-            pass
-        else:
-            return RichConsole()
-    return PlainConsole()

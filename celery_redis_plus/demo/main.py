@@ -14,7 +14,7 @@ from typing import NoReturn
 from kombu.exceptions import KombuError
 from redis import RedisError
 
-from celery_redis_plus.demo.console import Console, make_console
+from celery_redis_plus.demo.console import Console, PlainConsole
 from celery_redis_plus.demo.environment import DemoApps, Environment
 from celery_redis_plus.demo.expectations import Outcome, exit_status
 from celery_redis_plus.demo.scenarios import broadcasts, countdowns, crash, priorities, retries, worker_shutdown
@@ -36,6 +36,18 @@ COMMAND_ERRORS = (CeleryRedisPlusError, RedisError, KombuError, OSError)
 
 #: What ends the demo early; a terminal that is closed sends SIGHUP.
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def make_console(*, plain: bool = False) -> Console:
+    """Return the console for the process's stdout: lively on a terminal, plain elsewhere or where rich is missing."""
+    if not plain and sys.stdout.isatty():
+        try:
+            from celery_redis_plus.demo.terminal import RichConsole
+        except ImportError:
+            pass
+        else:
+            return RichConsole()
+    return PlainConsole()
 
 
 def run(

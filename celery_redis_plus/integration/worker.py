@@ -11,7 +11,6 @@ from celery.worker.consumer import Tasks
 from celery.worker.state import maybe_shutdown
 from redis.exceptions import RedisError
 
-from celery_redis_plus import __version__
 from celery_redis_plus.connection.server_check import parse_info
 from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.ack_policies import AckPolicies
@@ -25,6 +24,7 @@ from celery_redis_plus.integration.requests import install_immediate_acks, insta
 from celery_redis_plus.integration.scheduled import install_inspect
 from celery_redis_plus.maintenance.process_services import set_keeper
 from celery_redis_plus.transport.transport import Transport
+from celery_redis_plus.version import __version__
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.waker import Waker

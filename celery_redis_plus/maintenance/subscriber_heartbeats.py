@@ -78,7 +78,7 @@ class SubscriberHeartbeats:
 
     def _give_up(self) -> None:
         for position in self._positions.expired():
-            self._positions.end(position, self._registry)
+            self._positions.end(position, self._registry.unsubscribe)
             logger.warning(
                 "queue %r: nobody came back for its broadcasts of exchange %r within %.0f s after the connection broke; what "
                 "came after entry %s %s",

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.queues import Sizes
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
     from celery_redis_plus.consumer.queue_consumers import Payload
-    from celery_redis_plus.transport.transport import Transport
 
 
 class Channel(virtual.Channel):
@@ -46,8 +45,8 @@ class Channel(virtual.Channel):
     max_priority = 255
     closed: bool
 
-    def __init__(self, connection: Transport, **kwargs: Any) -> None:
-        """Open a channel on `connection`, kombu's name for the transport."""
+    def __init__(self, connection: Any, **kwargs: Any) -> None:
+        """Open a channel on `connection`, kombu's name for our `Transport`."""
         session: BrokerConnection = connection.session
         self.session, self.delivery_loop = session, connection.delivery_loop
         super().__init__(connection, **kwargs)

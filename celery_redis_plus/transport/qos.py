@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kombu.transport import virtual
 
@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from celery_redis_plus.broker.consumers.unacked import UnackedMessage
-    from celery_redis_plus.transport.channel import Channel
+    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
+    from celery_redis_plus.consumer.queue_consumers import QueueConsumers
+
+
+class SettlingChannel(Protocol):
+    """A channel, as far as its prefetch limit and its settlements need it."""
+
+    session: BrokerConnection
+    delivery_loop: DeliveryLoop
+    queue_consumers: QueueConsumers
 
 
 class QoS(virtual.QoS):
@@ -25,7 +35,7 @@ class QoS(virtual.QoS):
     claims, and counts the channel's buffer as well.
     """
 
-    def __init__(self, channel: Channel, prefetch_count: int = 0) -> None:
+    def __init__(self, channel: SettlingChannel, prefetch_count: int = 0) -> None:
         """Start with nothing delivered. `prefetch_count` 0 is no limit."""
         self.channel = channel
         self.prefetch_count = prefetch_count or 0

@@ -21,7 +21,6 @@ from celery_redis_plus.connection.forks import lock_of
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
-    from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
     from celery_redis_plus.keys import FanoutKeys
 
 logger = logging.getLogger(__name__)
@@ -245,9 +244,9 @@ class SubscriberCursors:
         """Return the session's positions, one a stream; all or those of one queue."""
         return [one for one in list(self._all) if one.owner is owner and queue in {None, one.queue}]
 
-    def end(self, position: SubscriberCursor, registry: SubscriberRegistry) -> None:
-        """Say goodbye for a position, and forget it. Raises as `CommandConnection.call` does, and forgets it only after that."""
-        registry.unsubscribe(position)
+    def end(self, position: SubscriberCursor, unsubscribe: Callable[[SubscriberCursor], None]) -> None:
+        """Say goodbye for a position by `unsubscribe`, and forget it only where that raises nothing."""
+        unsubscribe(position)
         with self._lock:
             if position in self._all:
                 self._all.remove(position)

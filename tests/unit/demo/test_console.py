@@ -3,8 +3,9 @@ import sys
 
 import pytest
 
-from celery_redis_plus.demo.console import PlainConsole, make_console
+from celery_redis_plus.demo.console import PlainConsole
 from celery_redis_plus.demo.expectations import Expectation
+from celery_redis_plus.demo.main import make_console
 
 TRUE = Expectation.equal("answers", 2, 2)
 FALSE = Expectation.equal("answers", 1, 2)

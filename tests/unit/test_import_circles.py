@@ -1,0 +1,55 @@
+"""No modules of this package import each other, also not for types only, nor inside of functions."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import celery_redis_plus
+
+PACKAGE = Path(celery_redis_plus.__file__).parent
+
+
+def modules() -> dict[str, ast.Module]:
+    """Return the package's modules by their dotted names, parsed."""
+    parsed = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        parsed[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return parsed
+
+
+def imported(module: ast.Module, known: dict[str, ast.Module]) -> set[str]:
+    """Return which of the `known` modules a module imports anywhere."""
+    names = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "imports are absolute"
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return {module for name in names if (module := module_of(name, known))}
+
+
+def module_of(name: str, known: dict[str, ast.Module]) -> str:
+    while name and name not in known:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def test_imports_make_no_circle():
+    known = modules()
+    assert len(known) > 200
+    # Raises CycleError, which names the modules of the circle.
+    TopologicalSorter({name: imported(module, known) - {name} for name, module in known.items()}).prepare()
+
+
+def test_rooms_make_no_circle():
+    known = modules()
+    rooms: dict[str, set[str]] = {}
+    for name, module in known.items():
+        room = ".".join(name.split(".")[:2])
+        rooms.setdefault(room, set()).update(".".join(other.split(".")[:2]) for other in imported(module, known))
+    TopologicalSorter({room: others - {room} for room, others in rooms.items()}).prepare()
