@@ -67,6 +67,8 @@ QUEUE_KINDS = frozenset(
         *("dlx_outbox", "dead", "trash", "wakeup", "schedule_wakeup", "consumers"),
     )
 )
+#: What has a meaning in a pattern of SCAN.
+_GLOB = re.compile(rb"([*?\[\]\\^])")
 _PARTS = re.compile(rb"([a-z_]+):\{(.*)\}(?::([^{}]*))?", re.DOTALL)
 
 
@@ -203,12 +205,50 @@ class FanoutKeys:
         return (*self.registry(), self.dead)
 
 
+@dataclass(frozen=True, slots=True)
+class KombuKeys:
+    """The keys of kombu's own Redis transport (`kombu/transport/redis.py`, 5.6 and 5.7), as its options name them."""
+
+    prefix: str = ""
+    sep: str = "\x06\x16"
+    unacked_key: str = "unacked"
+    unacked_index_key: str = "unacked_index"
+
+    def list_of(self, queue: str, step: int) -> bytes:
+        """Return the list of a queue's messages of one of the `priority_steps`."""
+        return encode_name(self.prefix + queue + (f"{self.sep}{step}" if step else ""))
+
+    @property
+    def unacked(self) -> bytes:
+        """The hash of the messages that workers have: delivery tag -> JSON of message, exchange and routing key."""
+        return encode_name(self.prefix + self.unacked_key)
+
+    @property
+    def unacked_index(self) -> bytes:
+        """The zset of the same messages: delivery tag -> when it was delivered, in unix seconds of that worker."""
+        return encode_name(self.prefix + self.unacked_index_key)
+
+    def binding(self, exchange: str) -> bytes:
+        """Return the set of an exchange's bindings: routing key, pattern and queue, with `sep` between them."""
+        return encode_name(f"{self.prefix}_kombu.binding.{exchange}")
+
+    @property
+    def bindings(self) -> bytes:
+        """A glob pattern for SCAN that finds every `binding`."""
+        return _GLOB.sub(rb"\\\1", self.binding("")) + b"*"
+
+    def exchange_of(self, binding: bytes) -> str:
+        """Return the exchange whose `binding` a key is."""
+        return decode_name(binding.removeprefix(self.binding("")))
+
+
 class Keys:
     """Spells keys under one `global_keyprefix`."""
 
     def __init__(self, prefix: str = "") -> None:
         """Remember `prefix`, which is put before every key."""
         self.prefix = prefix
+        self.kombu = KombuKeys(prefix)
         self.queue = lru_cache(maxsize=4096)(self._queue)
         self.queues = self._key("queues")
         self.queue_ids = self._key("queue_ids")
@@ -245,11 +285,11 @@ class Keys:
 
     def kombu_lists(self, queue: str) -> list[bytes]:
         """Return a queue's lists in kombu's own Redis transport, by its default `priority_steps` and `sep` (kombu 5.6, 5.7)."""
-        return [self._key(queue + step) for step in ("", "\x06\x163", "\x06\x166", "\x06\x169")]
+        return [self.kombu.list_of(queue, step) for step in (0, 3, 6, 9)]
 
     def kombu_binding(self, exchange: str) -> bytes:
         """Return the set of an exchange's bindings in kombu's own Redis transport."""
-        return self._key(f"_kombu.binding.{exchange}")
+        return self.kombu.binding(exchange)
 
     def _queue(self, name: str) -> QueueKeys:
         tag = hash_tag(name)
@@ -318,7 +358,7 @@ class Keys:
     @property
     def pattern(self) -> bytes:
         """A glob pattern for SCAN that finds every key that `parts` knows."""
-        return re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._key("")) + b"*:{*"
+        return _GLOB.sub(rb"\\\1", self._key("")) + b"*:{*"
 
     def binding(self, exchange: str) -> bytes:
         """Return the hash of the bindings of `exchange`."""

@@ -31,6 +31,9 @@ from celery_redis_plus.options import Options
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from celery_redis_plus.migration.conversion import Priorities
+    from celery_redis_plus.migration.migration import Migration
+
 #: Why one dead letter of many stays where it is.
 BrokerRefusal = InvalidArgument | QueueNotFound
 
@@ -281,6 +284,15 @@ class BrokerAdmin:
         """Raise QueueNotFound where there is no such queue."""
         if not self._queues.exists(queue):
             raise QueueNotFound(f"there is no queue {queue!r}")
+
+    def migration(self, kombu_options: Mapping[str, Any], priorities: Priorities | None = None) -> Migration:
+        """Return the migration between kombu's own Redis transport in this database and this broker; see `Migration`."""
+        from celery_redis_plus.migration.migration import Migration
+
+        options = self._options
+        return Migration(
+            self._commands, self._keys, self._queues, options, kombu_options=kombu_options, priorities=priorities
+        )  # fmt: skip
 
     def checker(self, *, repair: bool = False, batch: int = CHECKED_A_CALL) -> Checker:
         """Return what holds the broker against its invariants, and with `repair` mends it; see `Checker`."""

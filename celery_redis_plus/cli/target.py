@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -39,6 +39,17 @@ class Target:
         if self.app is None:
             return BrokerAdmin(self.url, {"global_keyprefix": self.prefix})
         return BrokerAdmin.of_app(self.app)
+
+    def kombu_options(self) -> dict[str, Any]:
+        """Return the app's transport options, those of kombu's own transport included; none without an app."""
+        return {} if self.app is None else dict(self.app.conf.broker_transport_options or {})
+
+    def declare(self, queues: Collection[str]) -> None:
+        """Declare those of the app's own queues that are among `queues`. Raises as `declare_queues` does."""
+        from celery_redis_plus.integration.app_broker import declare_queues
+
+        if self.app is not None:
+            declare_queues(self.app, queues)
 
     def event_log(self) -> EventLog:
         """Return its lifecycle events, a context manager. Raises as `EventLog` does, and UsageError with an app."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -37,3 +37,16 @@ def load_app(name: str) -> Any:
     from celery.app.utils import find_app
 
     return find_app(name)
+
+
+def declare_queues(app: Celery, names: Collection[str]) -> None:
+    """Declare those of the app's own queues that have one of the `names`, with their exchanges and bindings.
+
+    Raises:
+        kombu.exceptions.ChannelError: a queue stands with other arguments.
+        redis.exceptions.RedisError: as `error_translation.translate` names it.
+    """
+    with app.connection_for_write() as connection:
+        for name, queue in app.amqp.queues.items():
+            if name in names:
+                queue(connection.default_channel).declare()

@@ -62,6 +62,12 @@ def publish_batch(shop: Workshop) -> None:
     shop.run("publish_batch", keys, 2, 900_000, "", b"{}\nnew", 255, b"{}\nnew2", 255)
 
 
+def take_from_kombu(shop: Workshop, eta: str = "0") -> None:
+    shop.client.rpush("kombu", "a message")
+    keys = [*shop.q.publish, b"kombu", b"unacked_index"]
+    shop.run("take_from_kombu", keys, b"a message", b"", b"{}\nnew", 255, eta, "", "")
+
+
 def after(ms: int) -> Callable[[Workshop], None]:
     return lambda shop: shop.clock.advance(ms)
 
@@ -181,6 +187,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
     "empty_trash": [Scenario(lambda shop: shop.dead.purge("q"), bodies("dead1", "dead2"))],
     "purge": [Scenario(lambda shop: shop.queues.purge("q"), bodies("ready1", "ready2", "ready3", "mortal", "later1", "later2"))],
     "delete": [Scenario(lambda shop: (shop.queues.delete("q"), shop.declare("q")), EVERYTHING)],
+    "take_from_kombu": [Scenario(take_from_kombu), Scenario(lambda shop: take_from_kombu(shop, eta="+1000"), arguments=LIMITED)],
     "publish_dead": [
         Scenario(
             lambda shop: shop.run(

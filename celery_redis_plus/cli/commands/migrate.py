@@ -1,0 +1,162 @@
+"""`celery-redis-plus migrate`: take over the messages of kombu's own Redis transport, and give them back."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from celery_redis_plus.cli.asking import DURATION, complain, dry_run_option, interrupted, json_option, stop_on_interrupt
+from celery_redis_plus.cli.exit_status import DONE, FAILED
+from celery_redis_plus.cli.output import Progress, print_json, print_table, span
+from celery_redis_plus.cli.target import Target, with_target
+
+if TYPE_CHECKING:
+    from celery_redis_plus.migration.migration import Migration
+    from celery_redis_plus.migration.report import Report
+    from celery_redis_plus.migration.status import MigrationStatus
+
+#: Seconds between two passes of --follow that found nothing.
+PAUSE_S = 0.2
+HEAD = ("QUEUE", "KOMBU WAITING", "KOMBU UNACKED", "KOMBU SCHEDULED", "LAST DUE", "READY", "DELAYED", "UNACKED")
+MOVED_HEAD = ("QUEUE", "READY", "DELAYED", "OF THEM UNACKED", "LEFT")
+
+
+@click.command(short_help="Take over the messages of kombu's Redis transport, or give them back.")
+@with_target
+@click.option("-Q", "--queue", "queues", multiple=True, metavar="QUEUE", help="This queue only; may be repeated.")
+@click.option("--status", is_flag=True, help="Show what is left where, and move nothing.")
+@click.option("--follow", is_flag=True, help="Go on taking what is published to kombu's lists, until Ctrl-C.")
+@click.option("--reverse", is_flag=True, help="The other way: give this broker's messages to kombu's lists.")
+@click.option(
+    "--take-unacked", is_flag=True, help="Also take what kombu's workers have. Only when all of them have ended."
+)  # fmt: skip
+@click.option(
+    "--older-than", type=DURATION, default=None, metavar="DURATION",
+    help="With --take-unacked: only what was delivered that long ago, such as the old visibility timeout.",
+)  # fmt: skip
+@click.option(
+    "--priorities", type=click.Choice(["keep", "invert"]), help="What becomes of priorities where the two orders differ."
+)  # fmt: skip
+@click.option("--declare", multiple=True, metavar="QUEUE", help="Declare this queue here, without arguments; may be repeated.")
+@dry_run_option
+@json_option
+def command(target: Target, **given: Any) -> int:
+    """Move the messages of an installation of kombu's own Redis transport, in the same database, into this broker's queues.
+
+    Waiting tasks of all priorities, and tasks with an eta, which become delayed messages. Each message is moved in one atomic
+    step, so the command may be ended at any moment, and the same line again does the rest. Tasks that kombu's workers have stay
+    with them: stop a worker, and they return to its lists.
+    """
+    wanted = _Wanted(**given)
+    wanted.check()
+    with target.admin() as admin:
+        migration = admin.migration(target.kombu_options(), wanted.priorities)
+        names = migration.queues(wanted.queues)
+        if wanted.status or wanted.dry_run:
+            return _print_status(migration.status(names), wanted)
+        target.declare(names)
+        migration.declare(wanted.declare)
+        with _stop_on_signals() as stopped:
+            report = _take(migration, wanted, stopped)
+            _print_report(report, as_json=wanted.as_json)
+            if report.left:
+                return FAILED
+            return interrupted() if stopped() and not wanted.follow else DONE
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The options of the command."""
+
+    queues: tuple[str, ...]
+    status: bool
+    follow: bool
+    reverse: bool
+    take_unacked: bool
+    older_than: float | None
+    priorities: Any
+    declare: tuple[str, ...]
+    dry_run: bool
+    as_json: bool
+
+    def check(self) -> None:
+        """Raise click.UsageError where options exclude one another."""
+        if self.older_than is not None and not self.take_unacked:
+            raise click.UsageError("--older-than is for unacked messages; allowed with --take-unacked")
+        if self.follow and (self.status or self.dry_run):
+            raise click.UsageError("--follow moves messages; allowed without --status and --dry-run")
+        if self.reverse and (self.follow or self.take_unacked):
+            raise click.UsageError(
+                "--reverse gives this broker's messages to kombu; allowed without --follow and --take-unacked: stop this "
+                "broker's workers, and their messages return to the queues"
+            )
+
+    @property
+    def unacked_age_s(self) -> float | None:
+        """Unacked messages that were delivered that long ago are taken as well; None: none are."""
+        return (self.older_than or 0.0) if self.take_unacked else None
+
+
+@contextmanager
+def _stop_on_signals() -> Iterator[Callable[[], bool]]:
+    """Let the first SIGINT or SIGTERM end the work between two steps."""
+    with stop_on_interrupt() as stopped:
+        before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+        try:
+            yield stopped
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _take(migration: Migration, wanted: _Wanted, stopped: Callable[[], bool]) -> Report:
+    importer = migration.importer()
+    with Progress(migration.count_left(wanted.queues, unacked=wanted.take_unacked), "messages") as progress:
+        while True:
+            moved = 0
+            importer.report.forget_left()
+            for count in migration.take(importer, wanted.queues, wanted.unacked_age_s, stopped):
+                progress.step(count)
+                moved += count
+            if stopped() or not wanted.follow:
+                return importer.report
+            if not moved:
+                time.sleep(PAUSE_S)
+
+
+def _print_report(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        for one in report.queues:
+            print_json({**asdict(one), "moved": one.moved})
+        return
+    print_table(MOVED_HEAD, [[one.queue, one.ready, one.delayed, one.unacked, one.left] for one in report.queues])
+    for one in report.queues:
+        for reason in one.reasons:
+            complain(f"queue {one.queue!r}: {reason}")
+
+
+def _print_status(found: list[MigrationStatus], wanted: _Wanted) -> int:
+    if wanted.as_json:
+        for one in found:
+            print_json({**asdict(one), "left": one.left})
+        return DONE
+    print_table(HEAD, map(_row, found))
+    if wanted.dry_run:
+        count = sum(one.left if wanted.take_unacked else sum(one.waiting.values()) for one in found)
+        click.echo(f"{count:,} message(s) would be moved")
+    return DONE
+
+
+def _row(one: MigrationStatus) -> list[Any]:
+    return [
+        one.queue, sum(one.waiting.values()), one.unacked, one.scheduled, span(one.last_due_s), one.here_ready, one.here_delayed,
+        one.here_unacked,
+    ]  # fmt: skip
+
+
+COMMAND = command

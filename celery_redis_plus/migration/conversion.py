@@ -1,0 +1,161 @@
+"""Converts messages between kombu's own Redis transport and this one: headers, properties, body, priority, time and expiry."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Literal
+
+from celery_redis_plus.broker.arguments.eta import eta_to_ms, time_of_ms
+from celery_redis_plus.broker.arguments.expiry import lifetime
+from celery_redis_plus.broker.arguments.priority import RANKS, check_priority
+from celery_redis_plus.errors import InvalidArgument, OptionError
+from celery_redis_plus.event_log.metadata import describe
+from celery_redis_plus.stored_message import Outgoing
+from celery_redis_plus.transport.kombu_message import dump
+
+#: What becomes of priorities where the two transports deliver them in opposite orders.
+Priorities = Literal["keep", "invert"]
+#: The highest priority that Celery's documentation names for Redis; `invert` is this minus the priority.
+HIGHEST: Final = 9
+#: Properties that belong to one delivery.
+_OF_A_DELIVERY = frozenset(("delivery_tag", "body_encoding", "eta"))
+
+
+class UnreadableError(ValueError):
+    """A message that cannot be converted; the text says why. It stays where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityMapping:
+    """How the priorities of the two installations belong together.
+
+    kombu's Redis transport delivers 0 first. So does this one with `priority_order="low-first"`; otherwise 255 is first.
+    """
+
+    low_first: bool
+    choice: Priorities | None
+
+    def convert(self, priority: int) -> int:
+        """Return a message's priority on the other side; both directions are the same.
+
+        Raises:
+            OptionError: the two orders differ, and nobody has said what shall become of priorities.
+        """
+        if self.low_first or self.choice == "keep":
+            return priority
+        if self.choice == "invert":
+            return max(0, HIGHEST - priority)
+        if priority == 0:
+            return 0
+        raise OptionError(
+            f"a message has priority {priority}: kombu's Redis transport delivers 0 first, and this broker the highest number. "
+            "What to do: set priority_order to 'low-first' in broker_transport_options (in the URL with --broker), or say "
+            "--priorities invert (9 minus the number: the order stays) or --priorities keep (the number stays)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A message of kombu's as this transport stores it."""
+
+    outgoing: Outgoing
+    delivery_tag: str
+    #: Whether it becomes deliverable later.
+    delayed: bool
+
+
+def from_kombu(text: bytes, mapping: PriorityMapping, max_priority: int | None, now_ms: int) -> Converted:
+    """Convert a message as it stands in kombu's list; `max_priority` is the queue's cap.
+
+    Raises:
+        UnreadableError: it is none of kombu's, or has a value that this transport refuses.
+        OptionError: as `PriorityMapping.convert`.
+    """
+    try:
+        message = json.loads(text)
+        headers, properties = message["headers"] or {}, message["properties"]
+        body = _decoded(message["body"], properties.get("body_encoding"))
+        tag = str(properties["delivery_tag"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnreadableError(f"it is no message of kombu's ({type(error).__name__}: {error})") from error
+    try:
+        given = check_priority(properties.get("priority"))
+        eta_ms = eta_to_ms(headers["eta"], naive_is_utc=True) if headers.get("eta") else 0
+        life = lifetime(properties.get("expiration"), headers.get("expires") if "task" in headers else None)
+    except InvalidArgument as error:
+        raise UnreadableError(str(error)) from error
+    priority = check_priority(mapping.convert(given), max_priority)
+    kept = {name: value for name, value in properties.items() if name not in _OF_A_DELIVERY}
+    envelope = {
+        "content-type": message.get("content-type"),
+        "content-encoding": message.get("content-encoding"),
+        "headers": headers,
+        "properties": {**kept, "priority": priority},
+    }
+    outgoing = Outgoing(
+        envelope=dump(envelope),
+        body=body,
+        rank=RANKS["low-first" if mapping.low_first else "high-first"][priority],
+        eta=eta_ms,
+        life=life,
+        describe=partial(describe, headers, kept, eta_ms=eta_ms, body_size=len(body)),
+    )
+    return Converted(outgoing, tag, eta_ms > now_ms)
+
+
+def to_kombu(envelope: bytes, body: bytes, tag: str, due_ms: int | None, mapping: PriorityMapping) -> tuple[bytes, int]:
+    """Convert a message of ours; return its text in kombu's list, and its priority there.
+
+    Args:
+        envelope: headers and properties, as they are stored.
+        body: as it was published.
+        tag: its id here, which becomes the delivery tag.
+        due_ms: when a delayed one is due, ms since the epoch: Celery's header `eta` says so there.
+        mapping: how priorities are converted.
+
+    Raises:
+        UnreadableError: it cannot be read; or it is delayed and no task, so that nobody would wait there.
+        OptionError: as `PriorityMapping.convert`.
+    """
+    try:
+        message = json.loads(envelope)
+        headers, properties = message["headers"] or {}, message["properties"]
+        given = check_priority(properties.get("priority"))
+    except (ValueError, KeyError, TypeError) as error:
+        raise UnreadableError(f"its headers cannot be read ({type(error).__name__}: {error})") from error
+    priority = mapping.convert(given)
+    if due_ms is not None:
+        if "task" not in headers:
+            raise UnreadableError("it is delayed and no Celery task: kombu's transport has no delayed messages")
+        headers = {**headers, "eta": _later(headers.get("eta"), due_ms)}
+    return dump(
+        {
+            "body": base64.b64encode(body).decode("ascii"),
+            "content-encoding": message.get("content-encoding"),
+            "content-type": message.get("content-type"),
+            "headers": headers,
+            "properties": {**properties, "priority": priority, "delivery_tag": tag, "body_encoding": "base64"},
+        }
+    ), priority
+
+
+def _decoded(body: Any, encoding: str | None) -> bytes:
+    if encoding == "base64":
+        return base64.b64decode(body)
+    if isinstance(body, str):
+        return body.encode("utf-8", "surrogatepass")
+    raise ValueError(f"a body of type {type(body).__name__}")
+
+
+def _later(eta: Any, due_ms: int) -> str:
+    """Return the task's own eta where it is the time at which the message is due, which may have been changed since."""
+    if isinstance(eta, str):
+        try:
+            if eta_to_ms(eta, naive_is_utc=True) == due_ms:
+                return eta
+        except InvalidArgument:
+            pass
+    return time_of_ms(due_ms).isoformat()

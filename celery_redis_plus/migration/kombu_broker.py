@@ -1,0 +1,131 @@
+"""Reads what kombu's own Redis transport keeps on a server: its lists, its unacked messages, its bindings.
+
+Source: `kombu/transport/redis.py` and `kombu/transport/virtual/base.py`, kombu 5.6 and 5.7.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from celery_redis_plus.keys import KombuKeys, decode_name
+
+if TYPE_CHECKING:
+    from celery_redis_plus.connection.command_connection import CommandConnection
+
+#: All steps that `priority_steps` may have without a word to us: Celery's tasks have priorities from 0 to 9.
+STEPS: Final = tuple(range(10))
+#: Exchanges of Celery whose queues end with their process: remote control, its replies, events.
+TRANSIENT_EXCHANGES: Final = frozenset(("celery.pidbox", "reply.celery.pidbox", "celeryev"))
+#: Messages that one command reads at most, and the bytes after which the next one reads fewer.
+PAGE, PAGE_BYTES = 100, 4_000_000
+#: COUNT of one SCAN.
+KEYS_A_SCAN = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One binding, as kombu keeps it."""
+
+    exchange: str
+    routing_key: str
+    #: A regular expression, for a topic exchange; empty otherwise.
+    pattern: str
+    queue: str
+
+    def takes(self, routing_key: str) -> bool:
+        """Return whether a message with this routing key goes to the queue."""
+        return bool(re.match(self.pattern, routing_key)) if self.pattern else self.routing_key == routing_key
+
+
+@dataclass(frozen=True, slots=True)
+class KombuUnacked:
+    """A message that a worker has, or had when it died."""
+
+    delivery_tag: bytes
+    #: When it was delivered, in unix seconds on that worker's clock.
+    since_s: float
+    #: As it stands in the hash: JSON of message, exchange and routing key.
+    text: bytes
+
+
+def kombu_keys(prefix: str, options: Mapping[str, Any]) -> KombuKeys:
+    """Return the keys of an installation with these transport options."""
+    names = ("sep", "unacked_key", "unacked_index_key")
+    return KombuKeys(prefix, **{name: str(options[name]) for name in names if options.get(name)})
+
+
+class KombuBroker:
+    """One installation. All methods raise as `CommandConnection.command` does."""
+
+    def __init__(self, commands: CommandConnection, keys: KombuKeys, steps: Iterable[int] = ()) -> None:
+        """Read over `commands`; `steps` are those of `priority_steps`, beside 0 to 9."""
+        self.commands = commands
+        self.keys = keys
+        self.steps: Sequence[int] = sorted({*STEPS, *steps})
+        self._bindings: list[Binding] = []
+
+    def refresh(self) -> None:
+        """Read the bindings anew."""
+        keys: set[bytes] = set()
+        cursor = b"0"
+        while True:
+            cursor, page = self.commands.command("SCAN", cursor, "MATCH", self.keys.bindings, "COUNT", KEYS_A_SCAN)
+            keys.update(page)
+            if cursor == b"0":
+                break
+        found = []
+        for key in sorted(keys):
+            exchange = self.keys.exchange_of(key)
+            for member in self.commands.command("SMEMBERS", key):
+                routing_key, pattern, queue = [*decode_name(member).split(self.keys.sep), "", "", ""][:3]
+                found.append(Binding(exchange, routing_key, pattern, queue))
+        self._bindings = found
+
+    def queues(self, others: Iterable[str] = ()) -> list[str]:
+        """Return the names of the queues that are bound, and the `others`; without those that end with their process."""
+        bound = {one.queue for one in self._bindings if one.exchange not in TRANSIENT_EXCHANGES and one.queue}
+        return sorted(bound | {name for name in others if not name.endswith(".celery.pidbox")})
+
+    def lengths(self, queue: str) -> dict[int, int]:
+        """Return how many messages wait in the queue, by their step; steps without any are left out."""
+        replies = self.commands.pipeline([("LLEN", self.keys.list_of(queue, step)) for step in self.steps])
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return {step: length for step, length in zip(self.steps, replies, strict=True) if length}
+
+    def waiting(self, queue: str, step: int, skip: int, count: int) -> list[bytes]:
+        """Return up to `count` messages of a list in the order of their delivery, behind the first `skip` ones."""
+        found: list[bytes] = self.commands.command("LRANGE", self.keys.list_of(queue, step), -skip - count, -skip - 1)
+        return found[::-1]
+
+    def unacked_count(self) -> int:
+        """Return how many messages workers have."""
+        return int(self.commands.command("HLEN", self.keys.unacked))
+
+    def unacked(self, skip: int, until_s: float, count: int = PAGE) -> list[KombuUnacked]:
+        """Return up to `count` unacked messages that were delivered until then, the first first, behind `skip` ones."""
+        index = self.keys.unacked_index
+        found = self.commands.command("ZRANGE", index, "-inf", until_s, "BYSCORE", "LIMIT", skip, count, "WITHSCORES")
+        tags = found[::2]
+        texts = self.commands.command("HMGET", self.keys.unacked, *tags) if tags else []
+        return [
+            # One without a text was settled meanwhile.
+            KombuUnacked(tag, float(since), text or b"")
+            for tag, since, text in zip(tags, found[1::2], texts, strict=True)
+        ]
+
+    def queue_of(self, exchange: str, routing_key: str) -> str | None:
+        """Return the queue that an unacked message came from; None where no binding tells. kombu does not note it.
+
+        Of several that are bound with its routing key, it is the one of that name, or else the first.
+        """
+        if not exchange:
+            return routing_key or None
+        found = sorted({one.queue for one in self._bindings if one.exchange == exchange and one.takes(routing_key)})
+        if not found:
+            return None
+        return routing_key if routing_key in found else found[0]

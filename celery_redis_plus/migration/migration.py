@@ -1,0 +1,90 @@
+"""A migration between kombu's own Redis transport and this one, over one connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+from celery_redis_plus.broker.queues.overview import list_queues
+from celery_redis_plus.migration.conversion import Priorities, PriorityMapping
+from celery_redis_plus.migration.importer import Importer
+from celery_redis_plus.migration.kombu_broker import KombuBroker, kombu_keys
+from celery_redis_plus.migration.status import MigrationStatus, read_status
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.queues.queues import Queues
+    from celery_redis_plus.connection.command_connection import CommandConnection
+    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.options import Options
+
+
+class Migration:
+    """What both directions need of the two transports in one database.
+
+    Args:
+        commands: the connection.
+        keys: spells this transport's keys.
+        queues: this transport's queues.
+        options: this transport's options.
+        kombu_options: the app's `broker_transport_options`, of which kombu's `sep`, `priority_steps` and keys are read.
+        priorities: what becomes of priorities where the two orders differ.
+    """
+
+    def __init__(
+        self, commands: CommandConnection, keys: Keys, queues: Queues, options: Options, *,
+        kombu_options: Mapping[str, Any], priorities: Priorities | None,
+    ) -> None:  # fmt: skip
+        self._commands = commands
+        self._keys = keys
+        self._queues = queues
+        steps = kombu_options.get("priority_steps") or ()
+        self._kombu = KombuBroker(
+            commands, kombu_keys(options.global_keyprefix, kombu_options), steps if isinstance(steps, list | tuple) else ()
+        )
+        self._mapping = PriorityMapping(low_first=options.priority_order == "low-first", choice=priorities)
+
+    def queues(self, wanted: Sequence[str] = ()) -> list[str]:
+        """Return the queues of both transports, or those that are wanted. Raises as `list_queues` does."""
+        self._kombu.refresh()
+        return list(wanted) or self._kombu.queues(list_queues(self._commands, self._keys))
+
+    def status(self, names: Sequence[str]) -> list[MigrationStatus]:
+        """Return how queues stand, without those that are empty in both transports. Raises as `read_status` does."""
+        return read_status(self._commands, self._keys, self._kombu, names)
+
+    def count_left(self, wanted: Sequence[str], *, unacked: bool) -> int:
+        """Return how many messages kombu has in its lists, and with its workers. Raises as `list_queues` does."""
+        waiting = sum(sum(self._kombu.lengths(name).values()) for name in self.queues(wanted))
+        return waiting + (self._kombu.unacked_count() if unacked else 0)
+
+    def declare(self, names: Sequence[str]) -> None:
+        """Declare queues here without arguments; those that stand keep theirs."""
+        for name in names:
+            if not self._queues.exists(name):
+                self._queues.declare(name, QueueArguments(durable=True))
+
+    def importer(self) -> Importer:
+        """Return what takes messages from kombu."""
+        return Importer(self._commands, self._keys, self._queues, self._kombu, self._mapping)
+
+    def take(
+        self, importer: Importer, wanted: Sequence[str], older_than_s: float | None, stopped: Callable[[], bool]
+    ) -> Iterator[int]:
+        """Take what kombu has, once; yield after each page how many messages were moved.
+
+        Args:
+            importer: of `importer`.
+            wanted: the queues; empty for all.
+            older_than_s: take unacked messages as well that were delivered that long ago, in seconds; None: leave them.
+            stopped: ends it between two steps.
+
+        Raises:
+            OptionError, redis.exceptions.RedisError: as `Importer.take_waiting`.
+        """
+        names = self.queues(wanted)
+        if older_than_s is not None:
+            # They are older than what waits.
+            yield from importer.take_unacked(older_than_s, lambda queue: not wanted or queue in wanted, stopped)
+        for name in names:
+            yield from importer.take_waiting(name, stopped)
