@@ -16,7 +16,7 @@ from kombu import Connection, Producer, Queue
 
 from benchmarks.bench import BODY, Bench, Figures, MeasurementError, consuming
 from celery_redis_plus import clock, scripts
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.settlement import Settlement
 
 if TYPE_CHECKING:
     from benchmarks.meters import Server

@@ -196,29 +196,11 @@ class CommandConnection(PersistentConnection):
 
     def send_packed_nowait(self, script: Script, packed: bytes, *, done: Done | None = None, buffered: bool = False) -> None:
         """Send a script whose call is packed already. As `send_nowait`."""
-        self._check_process()
-        pending = _PendingReply(script, packed, done)
-        with self.lock:
-            if self._busy:
-                with self._aside() as aside:
-                    aside.send_packed_nowait(script, packed, done=done)
-                return
-            try:
-                connection = self._open()
-                self._busy = True
-                if script.sha not in self._loaded:
-                    packed = self._with_source(script, packed)
-                self._pending.append(pending)
-                if buffered:
-                    self._outbox.append(packed)
-                else:
-                    send(connection, self._behind_outbox(packed))
-            except BaseException as error:
-                if not self._pending:
-                    pending.resolve(None, error if isinstance(error, Exception) else ConnectionError(repr(error)))
-                self._fail_and_raise(error)
-            finally:
-                self._busy = False
+        self._post(_PendingReply(script, packed, done), buffered=buffered)
+
+    def command_nowait(self, *arguments: Argument, done: Done, buffered: bool = False) -> None:
+        """Send one plain command without waiting; `done` gets its reply before the next call returns. As `send_nowait`."""
+        self._post(_PendingReply(None, pack_command(arguments), done), buffered=buffered)
 
     def flush(self) -> None:
         """Send what was buffered. Raises as `call` does."""
@@ -234,31 +216,6 @@ class CommandConnection(PersistentConnection):
                     self._fail_and_raise(error)
                 finally:
                     self._busy = False
-
-    def command_nowait(self, *arguments: Argument, done: Done, buffered: bool = False) -> None:
-        """Send one plain command without waiting; `done` gets its reply before the next call returns.
-
-        With `buffered` it is kept for the next write, or for `flush`. Raises as `send_nowait` does.
-        """
-        self._check_process()
-        with self.lock:
-            if self._busy:
-                with self._aside() as aside:
-                    aside.command_nowait(*arguments, done=done)
-                return
-            try:
-                connection = self._open()
-                self._busy = True
-                packed = pack_command(arguments)
-                self._pending.append(_PendingReply(None, packed, done))
-                if buffered:
-                    self._outbox.append(packed)
-                else:
-                    send(connection, self._behind_outbox(packed))
-            except BaseException as error:
-                self._fail_and_raise(error)
-            finally:
-                self._busy = False
 
     @property
     def has_pending(self) -> bool:
@@ -291,6 +248,32 @@ class CommandConnection(PersistentConnection):
                     self._read_one()
             except BaseException as error:
                 self._fail_and_raise(error)
+
+    def _post(self, pending: _PendingReply, *, buffered: bool) -> None:
+        """Send what `pending` waits for, and leave its reply to a later read."""
+        self._check_process()
+        with self.lock:
+            if self._busy:
+                with self._aside() as aside:
+                    aside._post(pending, buffered=False)  # noqa: SLF001 - of the same class
+                return
+            try:
+                connection = self._open()
+                self._busy = True
+                script, packed = pending.script, pending.packed
+                if script is not None and script.sha not in self._loaded:
+                    packed = self._with_source(script, packed)
+                self._pending.append(pending)
+                if buffered:
+                    self._outbox.append(packed)
+                else:
+                    send(connection, self._behind_outbox(packed))
+            except BaseException as error:
+                if pending not in self._pending:
+                    pending.resolve(None, error if isinstance(error, Exception) else ConnectionError(repr(error)))
+                self._fail_and_raise(error)
+            finally:
+                self._busy = False
 
     # -- inside the lock ----------------------------------------------------------------------------------------------
 

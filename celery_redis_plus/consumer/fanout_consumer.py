@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.consumer.delivery_tracking import HEADER
 from celery_redis_plus.consumer.queue_consumers import UNREADABLE, Credit, Deliver, Payload
 

@@ -11,8 +11,7 @@ from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 
-from celery_redis_plus.broker.consumers.unacked import Settlement
-from celery_redis_plus.broker.publishing.publish_batch import BatchPublisher
+from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.connection import forks
 from celery_redis_plus.consumer.channel_consumers import ChannelConsumers
 from celery_redis_plus.errors import ServerUnreachable
@@ -33,6 +32,9 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.queues import Sizes
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
     from celery_redis_plus.consumer.queue_consumers import Payload
+
+#: A table of AMQP's `x-*` arguments.
+Arguments = Mapping[str, Any] | None
 
 
 class Channel(virtual.Channel):
@@ -144,10 +146,7 @@ class Channel(virtual.Channel):
 
     def create_publish_batch(self, max_size: int) -> PublishBatch:
         """Return a batch for kombu's `Producer.batch` (kombu 5.7): at most `max_size` messages wait in it."""
-        batches = BatchPublisher(
-            self.session.commands, self.session.keys, dedup_window_s=self.session.options.publish_dedup_window
-        )
-        return PublishBatch(self, max_size, batches=batches, publisher=self._publisher)
+        return PublishBatch(self, max_size, publisher=self._publisher)
 
     # -- consume ----------------------------------------------------------------------------------------------------------
 
@@ -159,7 +158,7 @@ class Channel(virtual.Channel):
         callback: Callable[[Any], Any] | None = None,
         consumer_tag: str | None = None,
         exclusive: bool = False,
-        arguments: Mapping[str, Any] | None = None,
+        arguments: Arguments = None,
         **kwargs: Any,
     ) -> str:
         """Deliver the messages of `queue` to `callback` from now on; return the consumer's tag.
@@ -254,7 +253,7 @@ class Channel(virtual.Channel):
         type: str | None = "direct",  # noqa: A002 - kombu's name
         durable: bool = False,
         auto_delete: bool = False,
-        arguments: Mapping[str, Any] | None = None,
+        arguments: Arguments = None,
         nowait: bool = False,
         passive: bool = False,
     ) -> None:
@@ -336,7 +335,7 @@ class Channel(virtual.Channel):
         exclusive: bool = False,
         auto_delete: bool = False,
         nowait: bool = False,
-        arguments: Mapping[str, Any] | None = None,
+        arguments: Arguments = None,
         **kwargs: Any,
     ) -> queue_declare_ok_t:
         """Declare a queue and return its name, its ready messages and its consumers.
@@ -382,12 +381,7 @@ class Channel(virtual.Channel):
 
     @amqp_method
     def queue_bind(
-        self,
-        queue: str,
-        exchange: str | None = None,
-        routing_key: str = "",
-        arguments: Mapping[str, Any] | None = None,
-        **kwargs: Any,
+        self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Arguments = None, **kwargs: Any
     ) -> None:
         """Bind a queue to an exchange. On a fanout exchange, broadcasts are read from this moment on.
 
@@ -398,12 +392,7 @@ class Channel(virtual.Channel):
 
     @amqp_method
     def queue_unbind(
-        self,
-        queue: str,
-        exchange: str | None = None,
-        routing_key: str = "",
-        arguments: Mapping[str, Any] | None = None,
-        **kwargs: Any,
+        self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Arguments = None, **kwargs: Any
     ) -> None:
         """Remove a binding; one that does not exist is passed over."""
         self._queues.unbind(queue, exchange or "amq.direct", routing_key or "", arguments or {})

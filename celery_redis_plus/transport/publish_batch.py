@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 from kombu.utils.functional import retry_over_time
 
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
-from celery_redis_plus.broker.publishing.publish_batch import BatchedMessage
+from celery_redis_plus.broker.publishing.publish_batch import BatchedMessage, BatchPublisher
 from celery_redis_plus.errors import PublishTimedOut
 from celery_redis_plus.transport import compat
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.publishing.publish_batch import BatchPublisher
     from celery_redis_plus.transport.publishing import ExchangePublisher
 
 #: How often a lost connection is opened anew for what it left in doubt: as often as Celery retries a publish by default.
@@ -34,25 +33,18 @@ class _Waiting(BatchedMessage):
 class PublishBatch:
     """The messages that one producer publishes in one batch. kombu calls its methods, from one thread."""
 
-    def __init__(
-        self,
-        channel: Any,
-        max_size: int,
-        *,
-        batches: BatchPublisher,
-        publisher: ExchangePublisher,
-    ) -> None:
+    def __init__(self, channel: Any, max_size: int, *, publisher: ExchangePublisher) -> None:
         """Collect messages for `flush`.
 
         Args:
             channel: kombu asks for it; messages that no batch takes are published on it.
             max_size: so many messages at most wait for `flush`.
-            batches: publishes a batch.
             publisher: prepares its messages, and publishes those by themselves that have to be.
         """
         self.channel = channel
         self._max_size = max_size
-        self._batches = batches
+        session = channel.session
+        self._batches = BatchPublisher(session.commands, session.keys, dedup_window_s=session.options.publish_dedup_window)
         self._publisher = publisher
         self._waiting: list[_Waiting] = []
         self._over = False

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kombu.transport import virtual
 
-from celery_redis_plus.broker.consumers.unacked import Settlement, Unacked
+from celery_redis_plus.broker.consumers.settlement import Settlement
+from celery_redis_plus.broker.consumers.unacked import Unacked
 from celery_redis_plus.broker.fanout.subscriber_cursor import UnackedBroadcast
 
 if TYPE_CHECKING:

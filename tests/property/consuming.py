@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.scripts import script
 from tests.property.world import QUEUES, VISIBILITY_MS, Message, World, holders, queues

@@ -9,7 +9,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.maintenance.sweeper import SWEEP_VALUES
 from tests.property.consuming import Consuming
 from tests.property.maintenance import Maintenance

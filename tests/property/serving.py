@@ -13,7 +13,8 @@ from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.consumers.acks import Acknowledger
 from celery_redis_plus.broker.consumers.pauses import Pausing
 from celery_redis_plus.broker.consumers.registry import REFUSALS
-from celery_redis_plus.broker.consumers.unacked import Settlement, UnackedMessage, UnackedMessages
+from celery_redis_plus.broker.consumers.settlement import Settlement
+from celery_redis_plus.broker.consumers.unacked import UnackedMessage, UnackedMessages
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.publisher import Publisher
 from celery_redis_plus.broker.queues.queues import Queues

@@ -12,12 +12,13 @@ from redis.exceptions import RedisError, ResponseError
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.failures import log_deaths, log_pause, read_deaths
-from celery_redis_plus.broker.consumers.unacked import Settlement, UnackedMessage, UnackedMessages
+from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.events import pack_text
 from celery_redis_plus.scripts import Script, script
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.last_error import Failure
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessage, UnackedMessages
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.connection.persistent_connection import Argument
     from celery_redis_plus.keys import Keys

@@ -18,6 +18,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus import clock
+from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.connection.forks import renewed
 from celery_redis_plus.events import pack_text
 from celery_redis_plus.stored_message import TAG_FLAG
@@ -44,22 +45,6 @@ class DeliveryState(Enum):
     DELIVERED = "delivered"
     #: Acked or rejected; the server has not confirmed it yet.
     SETTLING = "settling"
-
-
-class Settlement(Enum):
-    """What a settlement does with a message."""
-
-    ACK = "ack"
-    #: Rejected without requeue: to the dead letters.
-    REJECT = "reject"
-    #: Sent back by a consumer that wants it to be delivered again: back in place.
-    REQUEUE = "requeue"
-    #: Sent back because the work on it failed: a failed delivery, back in place.
-    FAIL = "fail"
-    #: Given back by a consumer that had seen it, without a failure: close, cancel, shutdown.
-    RELEASE_SEEN = "release seen"
-    #: Given back out of a buffer: nobody saw it.
-    RELEASE_UNSEEN = "release unseen"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ import pytest
 from redis.exceptions import RedisError
 
 from celery_redis_plus.broker.consumers.claims import ClaimCommands
-from celery_redis_plus.broker.consumers.unacked import Settlement, UnackedMessage
+from celery_redis_plus.broker.consumers.settlement import Settlement
+from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 from celery_redis_plus.broker.queues.queues import Sizes
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.stored_message import LARGE_BODY
 
 

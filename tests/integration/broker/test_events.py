@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.events import entry_id, sampled

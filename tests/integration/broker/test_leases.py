@@ -4,7 +4,7 @@ import pytest
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.leases import Leases
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.settlement import Settlement
 
 TIMEOUT_S = 30.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.settlement import Settlement
 
 
 def test_calls_load_their_scripts_again(broker):

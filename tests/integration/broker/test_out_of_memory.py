@@ -10,7 +10,7 @@ import pytest
 from celery_redis_plus import clock
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.consumers.registry import Consumer
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord
 from celery_redis_plus.broker.exchanges.routing import Binding

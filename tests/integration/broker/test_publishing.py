@@ -57,7 +57,7 @@ def test_a_retry_of_what_never_arrived_stores_it(broker):
 
 
 def test_a_message_acked_before_its_retry_comes_does_not_come_back(broker, lose_reply):
-    from celery_redis_plus.broker.consumers.unacked import Settlement
+    from celery_redis_plus.broker.consumers.settlement import Settlement
 
     broker.declare("q")
     message, attempt = Outgoing(b"{}", b"x", 255), PublishAttempt()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_redis_plus.broker.arguments.retry_policy import RetryPolicy
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.scripts import compose
 
 CALL = """\

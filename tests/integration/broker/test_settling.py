@@ -6,7 +6,7 @@ import pytest
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers import acks
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.scripts import script
 from tests.integration.broker.conftest import DEAD_MAX
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.stored_message import LARGE_BODY
 from tests.integration.clock.conftest import sweeper_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.maintenance.process_services import SERVICE_OPTIONS
 from celery_redis_plus.options import Options
 from tests.support.inbox import declare, publish

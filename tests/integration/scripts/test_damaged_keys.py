@@ -38,7 +38,7 @@ def test_a_claim_sets_a_damaged_message_aside_and_takes_its_neighbours(redis_cli
 
 
 def test_heartbeats_and_settlements_of_its_neighbours_go_on(redis_client):
-    from celery_redis_plus.broker.consumers.unacked import Settlement
+    from celery_redis_plus.broker.consumers.settlement import Settlement
 
     broker = make_broker(redis_client)
     broker.declare("q")

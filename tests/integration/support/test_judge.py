@@ -8,7 +8,7 @@ import kombu
 import pytest
 
 from celery_redis_plus import scripts
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.transport.qos import QoS
 from tests.support.clock import composed_with
 from tests.support.inbox import Inbox, drain_all

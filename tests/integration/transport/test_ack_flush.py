@@ -12,7 +12,7 @@ import threading
 import kombu
 import pytest
 
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 from tests.support.inbox import declare, publish
 from tests.support.waiting import wait_until

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.settlement import Settlement
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.invariants import violations
 from tests.support.waiting import wait_until

@@ -8,7 +8,8 @@ import weakref
 import pytest
 
 from celery_redis_plus.broker.consumers import unacked as unacked_module
-from celery_redis_plus.broker.consumers.unacked import DeliveryState, Settlement, UnackedMessages
+from celery_redis_plus.broker.consumers.settlement import Settlement
+from celery_redis_plus.broker.consumers.unacked import DeliveryState, UnackedMessages
 from celery_redis_plus.stored_message import Claimed
 
 

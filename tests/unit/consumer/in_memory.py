@@ -15,7 +15,8 @@ from typing import Any
 import kombu
 
 from celery_redis_plus.broker.consumers.claims import MAX_QUEUES, Batch, RestrictedBatch, State
-from celery_redis_plus.broker.consumers.unacked import Settlement, UnackedMessages
+from celery_redis_plus.broker.consumers.settlement import Settlement
+from celery_redis_plus.broker.consumers.unacked import UnackedMessages
 from celery_redis_plus.connection.waker import Waker
 from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
 from celery_redis_plus.keys import Keys

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.settlement import Settlement
 
 
 def test_a_channel_delivers_as_much_as_its_prefetch_count(consuming):

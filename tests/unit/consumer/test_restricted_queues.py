@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_redis_plus.broker.consumers.claims import State
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.settlement import Settlement
 
 
 def test_a_queue_that_a_plain_claim_leaves_alone_is_claimed_by_its_rules(consuming):

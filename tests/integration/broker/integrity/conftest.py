@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from celery_redis_plus.broker.consumers.unacked import Settlement
+from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.integrity import Checker
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.stored_message import Outgoing

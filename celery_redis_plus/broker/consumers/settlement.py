@@ -1,0 +1,21 @@
+"""How a delivery ends: the settlements of AMQP, and those by which a consumer gives back what it does not work on."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Settlement(Enum):
+    """What a settlement does with a message."""
+
+    ACK = "ack"
+    #: Rejected without requeue: to the dead letters.
+    REJECT = "reject"
+    #: Sent back by a consumer that wants it to be delivered again: back in place.
+    REQUEUE = "requeue"
+    #: Sent back because the work on it failed: a failed delivery, back in place.
+    FAIL = "fail"
+    #: Given back by a consumer that had seen it, without a failure: close, cancel, shutdown.
+    RELEASE_SEEN = "release seen"
+    #: Given back out of a buffer: nobody saw it.
+    RELEASE_UNSEEN = "release unseen"
