@@ -20,6 +20,7 @@ from celery_redis_plus import configure_app
 from celery_redis_plus.maintenance.runner import TaskRunner
 from tests.chaos.canary import start_canary
 from tests.chaos.ledger import Pen
+from tests.chaos.load.queues import GRAVES
 from tests.support.judge.recorder import install
 
 BROKER_VARIABLE = "CRP_TEST_BROKER"
@@ -77,6 +78,17 @@ def rejected_first(self: Task, name: str, first: str, second: str) -> None:
         pen.write("reject", name)
         raise Reject("asked to", requeue=True)
     pen.write("end", name, redelivered=redelivered)
+
+
+@shared_task(name="chaos.poison", bind=True, acks_late=True)
+def poison(self: Task, name: str, again: bool) -> None:
+    """Be rejected, with a wish for a requeue where `again`; as a dead letter, note the end."""
+    pen.write("start", name, redelivered=bool(self.request.delivery_info.get("redelivered")))
+    if self.request.delivery_info.get("routing_key") == GRAVES:
+        pen.write("end", name)
+        return
+    pen.write("reject" if again else "bury", name)
+    raise Reject("asked to", requeue=again)
 
 
 def _wait_for(path: str) -> None:

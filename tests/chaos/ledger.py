@@ -13,7 +13,7 @@ from tests.support.judge import records
 from tests.support.judge.records import Record
 
 #: What an entry is in the record of a run.
-KINDS = {"start": records.START, "end": records.END, "reject": records.REQUEUED}
+KINDS = {"start": records.START, "end": records.END, "reject": records.REQUEUED, "bury": records.REJECTED}
 
 VARIABLE = "CRP_CHAOS_LEDGER"
 
@@ -48,7 +48,7 @@ class Entry:
     """One line.
 
     Attributes:
-        event: "start", "reject" or "end".
+        event: "start", "end", or, of a task that rejects its message, "reject" (and asks for a requeue) or "bury".
         worker: the session of the process, which is the process id of its worker's main process.
         time: wall clock, seconds since the epoch.
         tick: a clock that nobody sets, the same for all processes of the machine, in seconds.
@@ -71,7 +71,9 @@ class Ledger:
         self.directory.mkdir(exist_ok=True)
         self.entries: list[Entry] = []
         self._offsets: dict[Path, int] = {}
-        self._counts: dict[str, Counter[str]] = {"start": Counter(), "reject": Counter(), "end": Counter()}
+        #: First letter of a task -> how many such tasks have ended.
+        self._ended: Counter[str] = Counter()
+        self._counts: dict[str, Counter[str]] = {event: Counter() for event in KINDS}
 
     def read(self) -> list[Entry]:
         for path in self.directory.iterdir():
@@ -84,12 +86,18 @@ class Ledger:
                 event, task, pid, worker, at, tick, redelivered = line.split(" ")
                 entry = Entry(event, task, int(pid), int(worker), float(at), float(tick), redelivered == "1")
                 self.entries.append(entry)
+                if event == records.END and task not in self._counts[event]:
+                    self._ended[task[0]] += 1
                 self._counts[event][task] += 1
         return self.entries
 
     def counted(self, event: str) -> Counter[str]:
         """Task -> how often `event` was read so far. Reads nothing: of use to a thread beside the one that reads."""
         return self._counts[event]
+
+    def ended_of(self, letters: str) -> int:
+        """Return how many tasks whose names begin with one of `letters` have ended so far. Reads nothing, as `counted`."""
+        return sum(self._ended[letter] for letter in letters)
 
     def started(self) -> Counter[str]:
         """Task -> how often it was started."""

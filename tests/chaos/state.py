@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ RECORDS = tuple(
     b"meta: queues queue_ids database_id exchanges binding: always_swept fanout: "
     b"cursors: subscriber /0. consumers: consumer:".split()
 )
+#: Of a queue with rules for its consumers: their mark, and a wake-up that no consumer has taken; not one consumer's own.
+OF_RULES = re.compile(rb"(with_credit|wakeup):\{[^}]*\}")
 PLACES = ("queue", "delayed", "messages_index", "dead")
 
 
@@ -43,7 +46,8 @@ def empty(client: redis.Redis, queue: str) -> bool:
     """Whether the queue has no message in any place; the record of the run has it."""
     # What is confirmed later need not have been there.
     looked_at = time.monotonic()
-    is_empty = not any(places(client, queue).values())
+    # From the outbox dead letters go on to their exchange.
+    is_empty = not any(places(client, queue).values()) and not client.exists(f"dlx_outbox:{{{queue}}}")
     if is_empty:
         note(records.DRAINED, tick=looked_at, queue=queue)
     return is_empty
@@ -52,7 +56,7 @@ def empty(client: redis.Redis, queue: str) -> bool:
 def leftovers(client: redis.Redis) -> list[bytes]:
     """Return the keys that belong to no queue or exchange as such, and do not expire by themselves."""
     with client.pipeline(transaction=False) as pipeline:
-        keys = [key for key in client.scan_iter(count=1000) if not key.startswith(RECORDS)]
+        keys = [key for key in client.scan_iter(count=1000) if not key.startswith(RECORDS) and not OF_RULES.fullmatch(key)]
         for key in keys:
             pipeline.pttl(key)
         return sorted(key for key, ttl_ms in zip(keys, pipeline.execute(), strict=True) if ttl_ms == -1)

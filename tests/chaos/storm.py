@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tests.chaos.faults.kinds import KINDS
 from tests.chaos.faults.processes import living_in_group
+from tests.chaos.load.queues import PLAIN
 from tests.chaos.state import places
 from tests.support.judge import records
 from tests.support.judge.recorder import note
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 #: Seconds that children outlive their worker, at most: a running task.
 ORPHAN_S = 30.0
-QUEUE = "celery"
+QUEUE = PLAIN
 
 
 class Sender(Protocol):

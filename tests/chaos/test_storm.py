@@ -15,7 +15,8 @@ import pytest
 from tests.chaos.app import STALLS_VARIABLE
 from tests.chaos.crew import Crew
 from tests.chaos.faults.kinds import PARTITIONS, draw, kinds_of
-from tests.chaos.publishers import Publisher
+from tests.chaos.load.queues import ARGUMENTS, CONSUMED, look
+from tests.chaos.load.sources import Sources
 from tests.chaos.servers import set_clock, stormy_server
 from tests.chaos.state import check_invariants, empty, leftovers, places, remaining
 from tests.chaos.storm import QUEUE, Storm
@@ -40,8 +41,6 @@ SHORT_TASKS, FULL_TASKS = 1_500, 34_000
 REST_S, FULL_REST_S = 0.3, 1.2
 #: Seconds within which one more task ends, after the last fault.
 PATIENCE_S = 120
-#: Tasks that are published and have not ended, at most.
-BACKLOG = 300
 #: Repeats of tasks that had ended, for each kill of a worker (docs/design/0008-chaos.md).
 ENDED_REPEATS = {"solo": 0.1, "threads": 0.1, "prefork": 0.4, "gevent": 0.1, "eventlet": 0.1}
 #: In a short run a few are no proof of a rate.
@@ -92,6 +91,8 @@ def weather(storm, faults, rest_s, ledger):
     for fault in faults:
         storm.strike(fault)
         time.sleep(random.uniform(0, 2 * rest_s))
+        with storm.server.client(socket_timeout=0.2) as client:
+            look(client)
         ledger.read()
         judge(storm)
     storm.calm()
@@ -114,24 +115,15 @@ def stuck(seed, missing, client, storm, ledger):
 
 
 def drain(client, names, ledger, message):
-    """Wait until all tasks have ended and the queue is empty, as long as tasks end: with much load it takes its time."""
+    """Wait until all tasks have ended and the queues are empty, as long as tasks end: with much load it takes its time."""
 
     def left():
-        return len(names - set(ledger.ended())), 0 if empty(client, QUEUE) else sum(places(client, QUEUE).values())
+        messages = sum(0 if empty(client, queue) else sum(places(client, queue).values()) for queue in CONSUMED)
+        return len(names - set(ledger.ended())), messages
 
     now = left()
     while now != (0, 0):
         now = wait_until(lambda before=now: (after := left()) != before and after, PATIENCE_S, message, interval_s=0.1)
-
-
-def finish(publishers, ledger, *, at_once):
-    """Wait until all is published."""
-    for publisher in publishers:
-        if at_once:
-            publisher.stopping.set()
-        # They go by what was read.
-        wait_until(lambda publisher=publisher: ledger.read() and not publisher.is_alive(), 1800, interval_s=0.1)
-        publisher.finish()
 
 
 @pytest.mark.judged(acks=PREFETCH, strict=True)
@@ -142,18 +134,18 @@ def test_nothing_is_lost_whatever_fails(*, pool, storm_length, seed, tmp_path, l
     most = None if length.faults or length.seconds else (FULL_TASKS if length.full else SHORT_TASKS) // 2
     stalls = tmp_path / "stalls"
     stalls.mkdir()
-    config = {"task_acks_late": True, "task_reject_on_worker_lost": True, "broker_transport_options": OPTIONS}
+    config = {
+        "task_acks_late": True, "task_reject_on_worker_lost": True, "broker_transport_options": OPTIONS, "queues": ARGUMENTS,
+    }  # fmt: skip
 
     def worker(url, clock):
         env = {STALLS_VARIABLE: str(stalls), **(clock.environment if clock else {})}
         times = {"visibility_timeout": VISIBILITY_TIMEOUT_S, "concurrency": CONCURRENCY}
-        return chaos_worker(url, pool=pool, config=config, env=env, **times)
-
-    def behind():
-        return sum(publisher.sent for publisher in publishers) - len(ledger.counted("end"))
+        return chaos_worker(url, pool=pool, config=config, env=env, queues=CONSUMED, **times)
 
     def publisher_app(**options):
-        return chaos_app(proxies[0].url(), visibility_timeout=VISIBILITY_TIMEOUT_S, broker_transport_options=options)
+        times = {"visibility_timeout": VISIBILITY_TIMEOUT_S}
+        return chaos_app(proxies[0].url(), queues=ARGUMENTS, broker_transport_options=options, **times)
 
     with ExitStack() as stack:
         server_clock = set_clock(tmp_path / "server-clock", of_server=True)
@@ -165,35 +157,15 @@ def test_nothing_is_lost_whatever_fails(*, pool, storm_length, seed, tmp_path, l
         proxies = [stack.enter_context(Proxy(lambda: storm.server.port)) for _ in range(WORKERS + 1)]
         clocks = [set_clock(tmp_path / f"clock{number}") for number in range(WORKERS)]
         crew = Crew(worker, proxies[1:], clocks)
-        storm = Storm(
-            first_server, crew, proxies[0], VISIBILITY_TIMEOUT_S, seed, make_server, server_clock, stalls, behind=behind
-        )
+        storm = Storm(first_server, crew, proxies[0], VISIBILITY_TIMEOUT_S, seed, make_server, server_clock, stalls)
         crew.start()
-        plain, replicating = publisher_app(), publisher_app(wait_replicas=1)
-        publishers = [
-            Publisher(
-                plain,
-                name,
-                length=task_length,
-                most=most,
-                enough=lambda: storm.publishers_rest or behind() > BACKLOG + storm.written_off,
-                delayed=0.03,
-                replicating=lambda: replicating if storm.replicated else None,
-            )
-            for name in "ab"
-        ]
-        storm.senders += publishers
+        sources = Sources(storm, ledger, publisher_app, length=task_length, most=most)
+        storm.behind = sources.behind
+        sources.start()
         began = time.monotonic()
-        for publisher in publishers:
-            publisher.start()
         weather(storm, schedule(pool, length, chooser, storm.done), FULL_REST_S if length.full else REST_S, ledger)
-        finish(publishers, ledger, at_once=most is None)
-        names = {
-            one.name
-            for publisher in publishers
-            for one in publisher.confirmed
-            if storm.keeps(one.began_at, one.confirmed_at, replicated=one.replicated)
-        }
+        sources.finish(at_once=most is None, timeout_s=PATIENCE_S)
+        names = sources.names()
         with storm.server.client() as client:
             drain(client, names, ledger, lambda: stuck(seed, sorted(names - set(ledger.ended())), client, storm, ledger))
             took_s = time.monotonic() - began
@@ -206,7 +178,7 @@ def test_nothing_is_lost_whatever_fails(*, pool, storm_length, seed, tmp_path, l
     tally.add(pool, storm, repeats)
     figures(
         f"seed {seed}, {took_s:.0f} s, {sum(storm.done.values())} faults of {len(storm.done)} kinds, "
-        f"{len(names)} tasks published, {len(ledger.started())} executed, "
+        f"{len(names)} tasks published ({sources.features.sent} messages with features), {len(ledger.started())} executed, "
         f"lost {len(names - set(ledger.ended()))}, dead-lettered {dead}, "
         f"partitions {sum(storm.done[name] for name in PARTITIONS)}; {dict(sorted(storm.done.items()))}; "
         f"repeats {sum(verdicts.values())}: " + ", ".join(f"{verdict.value} {number}" for verdict, number in verdicts.items())

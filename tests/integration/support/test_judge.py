@@ -16,6 +16,7 @@ from tests.support.judge.judging import assert_kept, judge
 from tests.support.judge.promises import (
     at_least_once,
     broadcasts,
+    dead_letters,
     deduplication,
     delays,
     limits,
@@ -227,6 +228,65 @@ def test_a_retry_that_is_stored_again_is_doubled(run, server):
         publishing.join(5)
         run.inbox("q").drain(3)
         assert run.broken() == {deduplication.NAME}
+
+
+MORTAL = durable("q", delivery_limit=1, dead_letter_exchange="", dead_letter_routing_key="graves")
+
+
+def consume_mortal(run, settle):
+    """Publish a message, deliver it, settle it; then consume the dead letters."""
+    run.publish("m", arguments=MORTAL.queue_arguments)
+    inbox = run.inbox(MORTAL, "graves", ack=False)
+    inbox.drain(1)
+    settle(inbox.messages[0])
+    return inbox
+
+
+def test_a_rejection_that_forgets_its_message_is_no_dead_letter(run):
+    buries = "dead_letter(queue, record, tag, fields[2], ARGV[1], now)"
+    with changed("reject.lua", buries, "redis.call('UNLINK', queue.message .. tag)"):
+        inbox = consume_mortal(run, lambda message: message.reject())
+        inbox.rest()
+        for queue in ("q", "graves"):
+            run.look(queue)
+        assert run.broken() == {dead_letters.NAME}
+
+
+def test_a_requeue_that_knows_no_limit_fails_too_often(run):
+    knows = "local rules = redis.call('HMGET', queue.meta, unpack(FAILURE_RULES))"
+    with changed("requeue.lua", knows, "local rules = {}"):
+        inbox = consume_mortal(run, lambda message: message.requeue())
+        inbox.drain(2)
+        inbox.messages[1].requeue()
+        inbox.drain(3)
+        assert run.broken() == {dead_letters.NAME}
+
+
+@pytest.fixture
+def acks_that_reject(monkeypatch):
+    """A client that rejects what is acked; made before the recorder is."""
+    settle = QoS.settle
+
+    def reject(qos, tag, settlement):
+        settle(qos, tag, Settlement.REJECT if settlement is Settlement.ACK else settlement)
+
+    monkeypatch.setattr(QoS, "settle", reject)
+
+
+def test_an_ack_that_makes_a_dead_letter_has_no_reason(acks_that_reject, run):
+    consume_mortal(run, lambda message: message.ack()).drain(2)
+    assert run.broken() == {dead_letters.NAME}
+
+
+def test_a_broadcast_that_is_stored_twice_has_to_say_so(run):
+    remembers = "remember_number(KEYS[3], ARGV[5], ARGV[6] == '1', ARGV[7])"
+    appends = "redis.call('XADD', KEYS[1], '*', 'head', head, 'payload', ARGV[1])"
+    with changed("publish_fanout.lua", remembers, f"{remembers} {appends}"):
+        news = kombu.Exchange("news", "fanout", durable=True)
+        inbox = run.inbox(kombu.Queue("mine", news, durable=True))
+        run.connection().Producer(exchange=news).publish("once")
+        inbox.drain(2)
+        assert run.broken() == {broadcasts.NAME}
 
 
 def test_a_broadcast_that_is_not_stored_is_a_gap(run):

@@ -10,7 +10,20 @@ from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from tests.support.judge.records import CHILD_KILLED, DELIVERED, END, HEARD, KILLED, ON_ITS_WAY_S, PUBLISH, SILENT, START, STOPPED
+from tests.support.judge.records import (
+    CHILD_KILLED,
+    DELIVERED,
+    END,
+    HEARD,
+    KILLED,
+    ON_ITS_WAY_S,
+    PUBLISH,
+    REJECTED,
+    REQUEUED,
+    SILENT,
+    START,
+    STOPPED,
+)
 
 if TYPE_CHECKING:
     from tests.support.judge.records import History, Rollback
@@ -18,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Entry(Protocol):
-    """The start or the end of a run; `worker` is the main process."""
+    """The start or the end of a run (also by a rejection: `REQUEUED`, `REJECTED`); `worker` is the main process."""
 
     event: str
     task: str
@@ -54,6 +67,8 @@ class Verdict(Enum):
     CHILD_KILLED = "in a pool process that was killed"
     #: One of its two runs was in a pool process whose worker had been killed.
     ORPHAN = "in a pool process that outlived its worker"
+    #: The task itself rejected it, and it came again, or as a dead letter.
+    RETURNED = "rejected by its task"
     #: The server lost what it knew of the claim or the ack.
     ROLLED_BACK = "undone when the server lost data"
     #: Its worker was killed before the server, which had refused its ack, took writes again.
@@ -79,7 +94,10 @@ class Life:
 
 @dataclass(frozen=True)
 class Execution:
-    """One run of a task; `end` is None where it was not carried to its end, `delivered` is when its worker had got it."""
+    """One run of a task; `end` is None where it was not carried to its end, `delivered` is when its worker had got it.
+
+    `returned`: the task rejected its message, and ended with that.
+    """
 
     task: str
     worker: int
@@ -87,6 +105,7 @@ class Execution:
     start: float
     end: float | None
     delivered: float
+    returned: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,20 +126,22 @@ def executions(entries: Iterable[Entry], deliveries: Deliveries) -> dict[str, li
     open_starts: dict[tuple[str, int], Entry] = {}
     found: dict[str, list[Execution]] = {}
 
-    def add(start: Entry, end: float | None) -> None:
+    def add(start: Entry, end: float | None, *, returned: bool = False) -> None:
         before = [tick for tick in deliveries.get((start.task, start.worker), ()) if tick <= start.tick]
         delivered = max(before, default=start.tick)
-        found.setdefault(start.task, []).append(Execution(start.task, start.worker, start.pid, start.tick, end, delivered))
+        found.setdefault(start.task, []).append(
+            Execution(start.task, start.worker, start.pid, start.tick, end, delivered, returned)
+        )
 
     # The files are read one by one, each in its own order.
     for entry in sorted(entries, key=lambda entry: entry.tick):
         key = (entry.task, entry.pid)
-        if entry.event == "start":
+        if entry.event == START:
             if key in open_starts:
                 add(open_starts[key], None)
             open_starts[key] = entry
-        elif entry.event == "end" and key in open_starts:
-            add(open_starts.pop(key), entry.tick)
+        elif entry.event in {END, REQUEUED, REJECTED} and key in open_starts:
+            add(open_starts.pop(key), entry.tick, returned=entry.event != END)
     for start in open_starts.values():
         add(start, None)
     for runs in found.values():
@@ -166,7 +187,7 @@ class Judgement:
         life = self._lives.get(before.worker)
         if life is None:
             return Verdict.ILLEGAL
-        verdict = self._verdict_on_deaths(before, again, life)
+        verdict = self._verdict_on_returns_and_deaths(before, again, life)
         if verdict is not None:
             return verdict
         # Before the kill that may have followed: what the network held back was no longer the worker's to send.
@@ -180,8 +201,10 @@ class Judgement:
             return Verdict.PRESUMED_DEAD
         return Verdict.UNREAD_RESULT if _may_be_unread(before, life) else Verdict.ILLEGAL
 
-    def _verdict_on_deaths(self, before: Execution, again: Execution, life: Life) -> Verdict | None:
-        """Return the verdict where the run was lost with a server's data or a process; None where its end was told."""
+    def _verdict_on_returns_and_deaths(self, before: Execution, again: Execution, life: Life) -> Verdict | None:
+        """Return the verdict where the run asked for the next one, or was lost with a server's data or a process; else None."""
+        if before.returned and before.end is not None and before.end <= again.start:
+            return Verdict.RETURNED
         if any(_was_undone(before, again, rollback) for rollback in self._rollbacks):
             return Verdict.ROLLED_BACK
         child_killed_at = life.children_killed.get(before.pid)
@@ -259,8 +282,8 @@ def repeats_of(history: History, rules: Rules) -> list[Repeat]:
     publishes = Counter(record.name for record in history.of(PUBLISH))
     steps = [
         _Step(record.kind, record.name, record.detail.get("pid", record.process), record.process, record.tick)
-        for record in history.of(START, END)
-        if publishes[record.name] <= 1
+        for record in history.of(START, END, REQUEUED, REJECTED)
+        if record.name and publishes[record.name] <= 1
     ]
     deliveries: dict[tuple[str, int], list[float]] = {}
     for record in history.of(DELIVERED):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tests.support.judge.promises import (
     at_least_once,
     broadcasts,
+    dead_letters,
     deduplication,
     delays,
     limits,
@@ -32,6 +33,7 @@ PROMISES: tuple[ModuleType, ...] = (
     delays,
     deduplication,
     broadcasts,
+    dead_letters,
 )
 
 

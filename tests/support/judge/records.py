@@ -115,6 +115,7 @@ class History:
 
     def __init__(self, records: Iterable[Record]) -> None:
         self.records = sorted(records, key=lambda record: record.tick)
+        self._by_kinds: dict[tuple[str, ...], list[Record]] = {}
 
     @classmethod
     def read(cls, directory: Path, more: Iterable[Record] = ()) -> History:
@@ -129,7 +130,9 @@ class History:
 
     def of(self, *kinds: str) -> list[Record]:
         """Return the records of these kinds, in their order."""
-        return [record for record in self.records if record.kind in kinds]
+        if kinds not in self._by_kinds:
+            self._by_kinds[kinds] = [record for record in self.records if record.kind in kinds]
+        return self._by_kinds[kinds]
 
     @cached_property
     def by_name(self) -> dict[str, list[Record]]:

@@ -28,13 +28,11 @@ NAME = "broadcasts without gaps"
 def check(history: History, rules: Rules) -> Iterator[Violation]:
     """Yield a violation for each gap, each broadcast out of order, and each second one without a flag."""
     sent: dict[str, list[tuple[Record, Record]]] = {}
-    # What subscribers have of the time before is not known to the server any more.
-    since = max((rollback.at for rollback in history.rollbacks), default=0.0)
     for publish in history.of(PUBLISH):
-        if publish.tick <= since:
-            continue
         outcome = history.outcome(publish)
-        if publish.detail.get("exchange") and outcome is not None and outcome.kind == CONFIRMED:
+        if not publish.detail.get("exchange") or outcome is None or outcome.kind != CONFIRMED:
+            continue
+        if not any(rollback.undoes(publish.tick, outcome.tick, replicated=False) for rollback in history.rollbacks):
             sent.setdefault(publish.detail["exchange"], []).append((publish, outcome))
     for exchange, broadcasts in sent.items():
         received: dict[tuple[int, str], list[Record]] = {}
@@ -46,7 +44,9 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
                 received[record.process, record.queue].append(record)
         drained = [record for record in history.of(DRAINED) if record.queue == exchange]
         for (process, _), (begin, *deliveries) in received.items():
-            left = history.fates(process, KILLED, STOPPED, CANCELLED)[:1]
+            again = [record.tick for record in history.of(CONSUMING) if (record.process, record.queue) == (process, begin.queue)]
+            # After a cancel it may have come back.
+            left = history.fates(process, KILLED, STOPPED) or history.fates(process, CANCELLED, since=again[-1])
             end = left[0] if left else drained[-1] if drained else None
             yield from _gaps(broadcasts, begin, deliveries, end)
             yield from _order({publish.name: (publish, outcome) for publish, outcome in broadcasts}, deliveries)

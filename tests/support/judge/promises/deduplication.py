@@ -26,7 +26,11 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
         if publish.detail.get("dedup"):
             ids[publish.queue, publish.detail["dedup"]].append(publish)
     for name, made in publishes.items():
-        deliveries = {record.tag: record for record in history.by_name[name] if record.kind == DELIVERED}
+        queues = {publish.queue for publish in made}
+        # In another queue it is a dead letter.
+        deliveries = {
+            record.tag: record for record in history.by_name[name] if record.kind == DELIVERED and record.queue in queues
+        }
         again = any(history.rolled_back_between(publish.tick, _known_at(history, publish)) for publish in made)
         if len(deliveries) > len(made) and not again:
             text = f"{name!r} was published {len(made)} times, and is {len(deliveries)} messages"
@@ -37,10 +41,16 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
             came = next((record for record in history.by_name[publish.name] if record.kind == DELIVERED), None)
             if came is None:
                 continue
-            if standing is not None and _stands(history, standing, publish):
+            if standing is not None and _stands(history, standing, publish) and not _is_undone(history, standing, publish):
                 text = f"{standing.name!r} stood for the id {dedup!r} when {publish.name!r} was stored"
                 yield violation(NAME, text, standing, history.outcome(standing), publish, came)
             standing = publish
+
+
+def _is_undone(history: History, standing: Record, publish: Record) -> bool:
+    """Return whether the server may have lost the message, or what it knew of its id, before the end of another one's publish."""
+    began, after = standing.tick, _known_at(history, publish)
+    return any(rollback.undoes(began, after, replicated=False) and rollback.at >= began for rollback in history.rollbacks)
 
 
 def _known_at(history: History, publish: Record) -> float:

@@ -35,6 +35,9 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
         if found is None or delivery.claim != 1 or delivery.redelivered:
             continue
         publish, confirmed = found
+        if delivery.queue != publish.queue:
+            # A dead letter, in the order of the deaths.
+            continue
         line = (delivery.session, delivery.queue, delivery.detail.get("priority", 0))
         before = latest.get(line)
         if before is not None and confirmed.tick < before[0].tick:

@@ -14,6 +14,7 @@ from tests.support.judge.records import (
     HEARD,
     KILLED,
     LOST,
+    REJECTED,
     RELEASED,
     REQUEUED,
     SILENT,
@@ -36,26 +37,28 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
     for holdings in history.holdings.values():
         for before, again in pairwise(holdings):
             first, second = before.delivery, again.delivery
-            if history.rolled_back_between(first.tick, second.tick):
+            if history.rolled_back_between(first.tick, second.tick) or first.queue != second.queue:
+                # A dead letter begins anew in its other queue.
                 continue
             if first.claim and second.claim and second.claim <= first.claim:
                 text = f"{first.name!r} was delivered twice with claim {second.claim}"
                 yield violation(NAME, text, first, before.end, second)
                 continue
-            acked = _ack_between(history, first, second)
-            if acked is not None and not _excused(history, first, second, rules):
-                yield violation(NAME, f"{first.name!r} was delivered again after its ack", first, acked, second)
+            settled = _settled_between(history, first, second)
+            if settled is not None and not _excused(history, first, second, rules):
+                what = "ack" if settled.kind == ACKED else "rejection"
+                yield violation(NAME, f"{first.name!r} was delivered again after its {what}", first, settled, second)
     for repeat in repeats_of(history, rules):
         if repeat.verdict is Verdict.ILLEGAL and not _may_run_again(history, repeat, rules):
             yield violation(NAME, f"{repeat.before.task!r} was run again", *history.of_message(repeat.before.task))
 
 
-def _ack_between(history: History, first: Record, second: Record) -> Record | None:
+def _settled_between(history: History, first: Record, second: Record) -> Record | None:
     return next(
         (
             record
             for record in history.by_tag[first.tag]
-            if record.kind == ACKED and record.process == first.process and first.tick <= record.tick < second.tick
+            if record.kind in {ACKED, REJECTED} and record.process == first.process and first.tick <= record.tick < second.tick
         ),
         None,
     )

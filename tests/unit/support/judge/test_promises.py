@@ -8,6 +8,7 @@ from tests.support.judge.judging import assert_kept, judge
 from tests.support.judge.promises import (
     at_least_once,
     broadcasts,
+    dead_letters,
     deduplication,
     delays,
     limits,
@@ -149,6 +150,40 @@ KEPT = {
 }  # fmt: skip
 
 
+POISON = (
+    "declared",
+    {"queue": "q", "detail": {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "graves", "x-delivery-limit": 2}},
+)
+GRAVE = of("delivered", tag="t-dead", queue="graves", claim=1, process=B)
+GRAVES_DRAINED = ("drained", {"queue": "graves"})
+
+
+def by_task(kind, process=A):
+    """What a task wrote into the ledger: it knows no tag."""
+    return kind, {"name": "m", "process": process}
+
+
+def failed(claim, process=A):
+    """A delivery whose task asks for a requeue: the ledger says so by the name, the client by the tag."""
+    taken = of("delivered", claim=claim, process=process, redelivered=claim > 1)
+    return taken, of("start", process=process), by_task("requeued", process), of("requeued", process=process)
+
+
+KEPT["a rejected message comes as a dead letter"] = (
+    POISON, *PUBLISHED, DELIVERED, of("start"), by_task("rejected"), of("rejected"), GRAVE, of("start", process=B),
+    of("end", process=B), DRAINED, GRAVES_DRAINED,
+)  # fmt: skip
+KEPT["it fails as often as its limit says"] = (POISON, *PUBLISHED, *failed(1), *failed(2, B), GRAVE)
+KEPT["a requeue of a killed process did not arrive"] = (
+    POISON, *PUBLISHED, *failed(1), *failed(2, B), fate("killed", process=B), *failed(3), GRAVE,
+)  # fmt: skip
+KEPT["a dead letter by deaths alone"] = (POISON, *PUBLISHED, DELIVERED, fate("killed"), GRAVE)
+KEPT["the server lost a deduplication id"] = (
+    of("publish", detail={"dedup": "d"}), of("confirmed"), DELIVERED, rolled_back(1.0),
+    of("publish", name="n", detail={"dedup": "d"}), of("confirmed", name="n"), of("delivered", name="n", claim=1),
+)  # fmt: skip
+
+
 def news(number, kind="publish", **values):
     detail = {"exchange": "news"}
     return kind, {"name": str(number), "queue": "news", "detail": detail, **values}
@@ -166,7 +201,37 @@ KEPT["a broadcast comes again, and says so"] = (SUBSCRIBED, *SENT, got(0), got(0
 KEPT["a subscriber came later"] = (*SENT[:2], SUBSCRIBED, *SENT[2:], got(1), got(2), ALL_SEEN)
 KEPT["a subscriber was killed"] = (SUBSCRIBED, *SENT, got(0), fate("killed"), ALL_SEEN)
 
+KEPT["a subscriber came back, and got what came meanwhile"] = (
+    SUBSCRIBED, *SENT, got(0), fate("cancelled"), SUBSCRIBED, got(1), got(2), ALL_SEEN,
+)  # fmt: skip
+KEPT["the server lost a broadcast"] = (SUBSCRIBED, *SENT[:4], rolled_back(2.9), *SENT[4:], got(0), got(2), ALL_SEEN)
+
 BROKEN = {
+    "rejected, and no dead letter": (
+        dead_letters,
+        (POISON, *PUBLISHED, DELIVERED, of("start"), of("rejected"), DRAINED, GRAVES_DRAINED),
+    ),
+    "failed too often": (dead_letters, (POISON, *PUBLISHED, *failed(1), *failed(2, B), *failed(3), GRAVE)),
+    "a dead letter for no reason": (dead_letters, (POISON, *PUBLISHED, DELIVERED, GRAVE)),
+    "delivered after its rejection": (repeats, (DELIVERED, of("rejected"), AGAIN)),
+    "none of those with one id is left": (
+        at_least_once,
+        (
+            of("publish", detail={"dedup": "d"}),
+            of("confirmed"),
+            of("publish", name="n", detail={"dedup": "d"}),
+            of("confirmed", name="n"),
+            DRAINED,
+        ),
+    ),
+    "a gap of a subscriber that came back": (
+        broadcasts,
+        (SUBSCRIBED, *SENT, got(0), fate("cancelled"), SUBSCRIBED, got(1), ALL_SEEN),
+    ),
+    "a broadcast that the server cannot have lost": (
+        broadcasts,
+        (SUBSCRIBED, *SENT, *([("depth", {})] * 3), rolled_back(11.0), got(0), got(2), ALL_SEEN),
+    ),
     "never delivered": (at_least_once, (*PUBLISHED, DRAINED)),
     "delivered and not settled": (at_least_once, (*PUBLISHED, DELIVERED, fate("killed"), DRAINED)),
     "it was on a replica when its server was lost": (
@@ -185,6 +250,10 @@ BROKEN = {
     "a buffer has what another one got": (one_holder, (AGAIN, DELIVERED, of("acked", process=B))),
     "two holders, one of which has lost its connection": (one_holder, (DELIVERED, of("start"), fate("disconnected"), AGAIN)),
     "two runs at a time": (one_holder, (of("start"), of("start", process=B), of("end"), of("end", process=B))),
+    "a rejection while another one runs it": (
+        one_holder,
+        (of("start"), of("start", process=B), by_task("rejected"), of("end", process=B)),
+    ),
     "overtaken": (
         order,
         (*PUBLISHED, of("publish", name="n"), of("confirmed", name="n"), of("delivered", name="n", claim=1), DELIVERED),

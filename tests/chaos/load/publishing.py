@@ -1,0 +1,66 @@
+"""Publishes to the queues of the load, each message with what its queue is for, and broadcasts."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from celery_redis_plus.errors import QueueFull
+from tests.chaos.load.queues import BOUNDED, ONCE, PLAIN, POISON, SINGLE, THROTTLED
+from tests.chaos.load.subscribers import EXCHANGE
+from tests.chaos.publishers import RETRY, Confirmed, Publisher
+
+#: Messages with the same `x-deduplication-id`, one behind the other.
+COPIES = 3
+#: Parts of a second by which `x-delay` delays, at least and at most.
+DELAY_MS = (50, 2_000)
+
+
+class FeaturePublisher(Publisher):
+    """Sends one message after the other, with a feature each; `confirmed` has those that must come to their end as tasks."""
+
+    def _send(self) -> None:
+        name = f"{self._prefix}{self.sent}"
+        send = self._random.choice(
+            (self._single, self._bounded, self._throttled, self._once, self._poison, self._later, self._news)
+        )
+        began_at = time.monotonic()
+        if send(name):
+            self.confirmed.append(Confirmed(name, began_at, time.monotonic(), replicated=False))
+        self.sent += 1
+
+    def _single(self, name: str) -> bool:
+        return self._task(name, SINGLE)
+
+    def _bounded(self, name: str) -> bool:
+        try:
+            return self._task(name, BOUNDED)
+        except QueueFull:
+            return False
+
+    def _throttled(self, name: str) -> bool:
+        return self._task(name, THROTTLED)
+
+    def _once(self, name: str) -> bool:
+        """One of several with the same id: which of them runs is the judge's to say."""
+        scope = "until-acked" if self._random.random() < 0.5 else "ttl"
+        number = self.sent // (COPIES * 7)
+        self._task(name, ONCE, headers={"x-deduplication-id": f"{self._prefix}{scope}{number}", "x-deduplication-scope": scope})
+        return False
+
+    def _poison(self, name: str) -> bool:
+        """It fails until it is a dead letter, and ends as such."""
+        self._task(name, POISON, task="chaos.poison", arguments=[self._random.random() < 0.5])
+        return True
+
+    def _later(self, name: str) -> bool:
+        return self._task(name, PLAIN, headers={"x-delay": self._random.randint(*DELAY_MS)})
+
+    def _news(self, name: str) -> bool:
+        with self.app.producer_or_acquire() as producer:
+            producer.publish(name, exchange=EXCHANGE, declare=[EXCHANGE], retry=True, retry_policy=RETRY)
+        return False
+
+    def _task(self, name: str, queue: str, *, task: str = "chaos.run", arguments: Any = (0.0,), **options: Any) -> bool:
+        self.app.send_task(task, [name, *arguments], queue=queue, retry=True, retry_policy=RETRY, **options)
+        return True
