@@ -6,6 +6,7 @@ Source: `kombu/transport/redis.py` and `kombu/transport/virtual/base.py`, kombu 
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +16,8 @@ from celery_redis_plus.keys import KombuKeys, decode_name
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
 
+#: kombu's default `priority_steps`.
+DEFAULT_STEPS: Final = (0, 3, 6, 9)
 #: All steps that `priority_steps` may have without a word to us: Celery's tasks have priorities from 0 to 9.
 STEPS: Final = tuple(range(10))
 #: Exchanges of Celery whose queues end with their process: remote control, its replies, events.
@@ -61,9 +64,10 @@ class KombuBroker:
     """One installation. All methods raise as `CommandConnection.command` does."""
 
     def __init__(self, commands: CommandConnection, keys: KombuKeys, steps: Iterable[int] = ()) -> None:
-        """Read over `commands`; `steps` are those of `priority_steps`, beside 0 to 9."""
+        """Read over `commands`; `steps` are the installation's `priority_steps`. Messages of other steps to 9 are found, too."""
         self.commands = commands
         self.keys = keys
+        self._written_steps = sorted(steps) or DEFAULT_STEPS
         self.steps: Sequence[int] = sorted({*STEPS, *steps})
         self._bindings: list[Binding] = []
 
@@ -96,6 +100,10 @@ class KombuBroker:
             if isinstance(reply, Exception):
                 raise reply
         return {step: length for step, length in zip(self.steps, replies, strict=True) if length}
+
+    def step_of(self, priority: int) -> int:
+        """Return the step in whose list kombu puts a message."""
+        return self._written_steps[bisect(self._written_steps, priority) - 1]
 
     def waiting(self, queue: str, step: int, skip: int, count: int) -> list[bytes]:
         """Return up to `count` messages of a list in the order of their delivery, behind the first `skip` ones."""

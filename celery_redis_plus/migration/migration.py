@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.queues.overview import list_queues
 from celery_redis_plus.migration.conversion import Priorities, PriorityMapping
+from celery_redis_plus.migration.exporter import Exporter
 from celery_redis_plus.migration.importer import Importer
 from celery_redis_plus.migration.kombu_broker import KombuBroker, kombu_keys
 from celery_redis_plus.migration.status import MigrationStatus, read_status
@@ -67,6 +68,31 @@ class Migration:
     def importer(self) -> Importer:
         """Return what takes messages from kombu."""
         return Importer(self._commands, self._keys, self._queues, self._kombu, self._mapping)
+
+    def exporter(self) -> Exporter:
+        """Return what gives messages to kombu."""
+        return Exporter(self._commands, self._keys, self._kombu, self._mapping)
+
+    def own_queues(self, wanted: Sequence[str] = ()) -> list[str]:
+        """Return this transport's lasting queues, or those that are wanted. Raises as `list_queues` does."""
+        names = list(wanted) or list_queues(self._commands, self._keys)
+        known = ((name, self._queues.read(name)) for name in names)
+        return [name for name, one in known if one is not None and not one.arguments.transient]
+
+    def give(self, exporter: Exporter, wanted: Sequence[str], stopped: Callable[[], bool]) -> Iterator[int]:
+        """Give kombu what waits here, once; yield after each page how many messages were moved.
+
+        Args:
+            exporter: of `exporter`.
+            wanted: the queues; empty for all lasting ones.
+            stopped: ends it between two steps.
+
+        Raises:
+            OptionError, redis.exceptions.RedisError: as `Exporter.give`.
+        """
+        for name in self.own_queues(wanted):
+            yield from exporter.give(name, stopped)
+            exporter.note_left(name)
 
     def take(
         self, importer: Importer, wanted: Sequence[str], older_than_s: float | None, stopped: Callable[[], bool]

@@ -32,7 +32,7 @@ MOVED_HEAD = ("QUEUE", "READY", "DELAYED", "OF THEM UNACKED", "LEFT")
 @click.option("-Q", "--queue", "queues", multiple=True, metavar="QUEUE", help="This queue only; may be repeated.")
 @click.option("--status", is_flag=True, help="Show what is left where, and move nothing.")
 @click.option("--follow", is_flag=True, help="Go on taking what is published to kombu's lists, until Ctrl-C.")
-@click.option("--reverse", is_flag=True, help="The other way: give this broker's messages to kombu's lists.")
+@click.option("--reverse", is_flag=True, help="The other way: give what waits here to kombu's lists.")
 @click.option(
     "--take-unacked", is_flag=True, help="Also take what kombu's workers have. Only when all of them have ended."
 )  # fmt: skip
@@ -60,10 +60,11 @@ def command(target: Target, **given: Any) -> int:
         names = migration.queues(wanted.queues)
         if wanted.status or wanted.dry_run:
             return _print_status(migration.status(names), wanted)
-        target.declare(names)
-        migration.declare(wanted.declare)
+        if not wanted.reverse:
+            target.declare(names)
+            migration.declare(wanted.declare)
         with _stop_on_signals() as stopped:
-            report = _take(migration, wanted, stopped)
+            report = _run(migration, wanted, stopped)
             _print_report(report, as_json=wanted.as_json)
             if report.left:
                 return FAILED
@@ -91,9 +92,9 @@ class _Wanted:
             raise click.UsageError("--older-than is for unacked messages; allowed with --take-unacked")
         if self.follow and (self.status or self.dry_run):
             raise click.UsageError("--follow moves messages; allowed without --status and --dry-run")
-        if self.reverse and (self.follow or self.take_unacked):
+        if self.reverse and (self.take_unacked or self.declare):
             raise click.UsageError(
-                "--reverse gives this broker's messages to kombu; allowed without --follow and --take-unacked: stop this "
+                "--reverse gives this broker's messages to kombu; allowed without --take-unacked and --declare: stop this "
                 "broker's workers, and their messages return to the queues"
             )
 
@@ -114,19 +115,36 @@ def _stop_on_signals() -> Iterator[Callable[[], bool]]:
             signal.signal(signal.SIGTERM, before)
 
 
-def _take(migration: Migration, wanted: _Wanted, stopped: Callable[[], bool]) -> Report:
-    importer = migration.importer()
-    with Progress(migration.count_left(wanted.queues, unacked=wanted.take_unacked), "messages") as progress:
+def _run(migration: Migration, wanted: _Wanted, stopped: Callable[[], bool]) -> Report:
+    """Make passes, with --follow until `stopped` says so, else one."""
+    importer, exporter = migration.importer(), migration.exporter()
+    report = exporter.report if wanted.reverse else importer.report
+    with Progress(_expected(migration, wanted), "messages") as progress:
         while True:
             moved = 0
-            importer.report.forget_left()
-            for count in migration.take(importer, wanted.queues, wanted.unacked_age_s, stopped):
+            report.forget_left()
+            if wanted.reverse:
+                steps = migration.give(exporter, wanted.queues, stopped)
+            else:
+                steps = migration.take(importer, wanted.queues, wanted.unacked_age_s, stopped)
+            for count in steps:
                 progress.step(count)
                 moved += count
             if stopped() or not wanted.follow:
-                return importer.report
+                return report
             if not moved:
                 time.sleep(PAUSE_S)
+
+
+def _expected(migration: Migration, wanted: _Wanted) -> int:
+    """Return how many messages the first pass may move."""
+    return sum(_movable(one, wanted) for one in migration.status(migration.queues(wanted.queues)))
+
+
+def _movable(one: MigrationStatus, wanted: _Wanted) -> int:
+    if wanted.reverse:
+        return (one.here_ready or 0) + (one.here_delayed or 0)
+    return one.left if wanted.take_unacked else sum(one.waiting.values())
 
 
 def _print_report(report: Report, *, as_json: bool) -> None:
@@ -147,8 +165,7 @@ def _print_status(found: list[MigrationStatus], wanted: _Wanted) -> int:
         return DONE
     print_table(HEAD, map(_row, found))
     if wanted.dry_run:
-        count = sum(one.left if wanted.take_unacked else sum(one.waiting.values()) for one in found)
-        click.echo(f"{count:,} message(s) would be moved")
+        click.echo(f"{sum(_movable(one, wanted) for one in found):,} message(s) would be moved")
     return DONE
 
 

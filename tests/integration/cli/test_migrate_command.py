@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -219,7 +220,7 @@ def test_keys_under_a_prefix_and_with_names_of_their_own_are_found(cli, server, 
     [
         (["--older-than", "1h"], "allowed with --take-unacked"),
         (["--follow", "--dry-run"], "allowed without --status and --dry-run"),
-        (["--reverse", "--follow"], "allowed without --follow and --take-unacked"),
+        (["--reverse", "--take-unacked"], "allowed without --take-unacked and --declare"),
     ],
 )
 def test_options_that_exclude_one_another_are_named(cli, options, said):
@@ -257,3 +258,86 @@ def test_a_kill_in_the_middle_neither_loses_nor_doubles(cli, old, channel, recei
     assert cli("migrate").status == 0
 
     assert [message.decode() for message in received("shop", 600)] == list(range(600))
+
+
+def get_old(old, queue, count):
+    """Take messages as kombu's own transport delivers them."""
+    return [old.basic_get(queue, no_ack=True) for _ in range(count)]
+
+
+def test_back_go_all_priorities_in_their_order(cli, old, channel, redis_client, broker_url):
+    declare_old(old, "shop")
+    declare(channel, "shop")
+    low_first = ("--broker", f"{broker_url}?priority_order=low-first", "migrate", "--reverse", "--json")
+    for body, priority in (("a6", 6), ("a0", 0), ("a9", 9), ("b6", 6), ("b0", 0), ("a3", 3)):
+        publish(channel, "shop", body, priority=priority, headers={"trace": "t"}, correlation_id=body)
+    publish(channel, "shop", b"\x00\xff", priority=9, content_type="application/data", content_encoding="binary")
+
+    ended = cli(*low_first)
+
+    assert (ended.status, ended.json["ready"], ended.json["left"]) == (0, 7, 0)
+    messages = get_old(old, "shop", 7)
+    assert [message.decode() for message in messages[:-1]] == ["a0", "b0", "a3", "a6", "b6", "a9"]
+    assert messages[-1].body == b"\x00\xff"
+    assert (messages[0].headers["trace"], messages[0].properties["correlation_id"]) == ("t", "a0")
+    assert [message.properties["priority"] for message in messages] == [0, 0, 3, 6, 6, 9, 9]
+    assert cli("check").status == 0
+    assert cli("counters", "shop", "--json").json["moved"] == 7
+
+
+def test_back_go_delayed_tasks_with_their_time(cli, old, channel):
+    declare_old(old, "shop")
+    declare(channel, "shop")
+    eta = in_seconds(600)
+    publish(channel, "shop", "as it is", headers={**TASK, "eta": eta})
+    publish(channel, "shop", "rescheduled", headers={**TASK, "id": "another", "eta": eta})
+    publish(channel, "shop", "no task", headers={"x-delay": 600_000})
+    assert cli("messages", "reschedule", "another", "--in", "20m").status == 0
+
+    ended = cli("migrate", "--reverse", "--json")
+
+    assert (ended.status, ended.json["delayed"], ended.json["left"]) == (1, 2, 1)
+    assert "it is delayed and no Celery task" in ended.json["reasons"][0]
+    first, second = get_old(old, "shop", 2)
+    assert (first.decode(), first.headers["eta"]) == ("as it is", eta)
+    assert second.decode() == "rescheduled"
+    assert 590 < (datetime.fromisoformat(second.headers["eta"]) - datetime.fromisoformat(eta)).total_seconds() <= 601
+
+
+def test_there_and_back_a_message_is_the_same(cli, old, channel, redis_client):
+    declare_old(old, "shop")
+    declare(channel, "shop")
+    publish(
+        old, "shop", {"a": ["é", None, {}]}, headers={**TASK, "eta": in_seconds(600), "empty": [], "big": 2**60}, reply_to="r"
+    )
+    publish(old, "shop", "x" * 1_500_000, compression="zlib")
+    publish(old, "shop", "y" * 1_500_000)
+    before = redis_client.lrange("shop", 0, -1)
+
+    assert cli("migrate", "--json").json["moved"] == 3
+    assert cli("migrate", "--reverse", "--json").json["moved"] == 3
+
+    # The delayed one goes last.
+    after = [json.loads(text) for text in redis_client.lrange("shop", 0, -1)]
+    assert sorted(map(without_tag, after)) == sorted(map(without_tag, map(json.loads, before)))
+
+
+def without_tag(message):
+    del message["properties"]["delivery_tag"]
+    return json.dumps(message, sort_keys=True)
+
+
+def test_back_what_consumers_have_and_dead_letters_stay_and_are_named(cli, old, channel, connect):
+    declare_old(old, "shop")
+    inbox = Inbox(connect().channel(), "shop", ack=False, prefetch=2)
+    publish(channel, "shop", "dies", "held")
+    inbox.drain(2)
+    inbox.messages[0].reject()
+    inbox.consumer.qos(prefetch_count=1)
+    publish(channel, "shop", "waits")
+
+    ended = cli("migrate", "--reverse", "--json")
+
+    assert (ended.status, ended.json["ready"], ended.json["left"]) == (1, 1, 2)
+    assert "1 message(s) are unacked: stop the consumers" in ended.json["reasons"][0]
+    assert "1 dead letter(s) stay" in ended.json["reasons"][1]

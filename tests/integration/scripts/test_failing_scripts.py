@@ -68,6 +68,12 @@ def take_from_kombu(shop: Workshop, eta: str = "0") -> None:
     shop.run("take_from_kombu", keys, b"a message", b"", b"{}\nnew", 255, eta, "", "")
 
 
+def give_to_kombu(shop: Workshop, place: str) -> None:
+    tag = shop.tag(place)
+    due = b"%d" % int(shop.client.zscore(shop.q.delayed, tag)) if place == "delayed" else b""
+    shop.run("give_to_kombu", [*shop.q.state_keys, b"kombu"], "kombu", tag, due, b"a message")
+
+
 def after(ms: int) -> Callable[[Workshop], None]:
     return lambda shop: shop.clock.advance(ms)
 
@@ -188,6 +194,11 @@ SCENARIOS: dict[str, list[Scenario]] = {
     "purge": [Scenario(lambda shop: shop.queues.purge("q"), bodies("ready1", "ready2", "ready3", "mortal", "later1", "later2"))],
     "delete": [Scenario(lambda shop: (shop.queues.delete("q"), shop.declare("q")), EVERYTHING)],
     "take_from_kombu": [Scenario(take_from_kombu), Scenario(lambda shop: take_from_kombu(shop, eta="+1000"), arguments=LIMITED)],
+    "give_to_kombu": [
+        Scenario(lambda shop: give_to_kombu(shop, "ready"), bodies("ready1")),
+        Scenario(lambda shop: give_to_kombu(shop, "delayed"), bodies("later1")),
+        Scenario(lambda shop: give_to_kombu(shop, "ready"), bodies("ready1"), arguments=LIMITED),
+    ],
     "publish_dead": [
         Scenario(
             lambda shop: shop.run(

@@ -13,7 +13,16 @@ from tests.support.inbox import Inbox, publish
 LUA = resources.files("celery_redis_plus.lua")
 NAMES = sorted(path.name.removesuffix(".lua") for path in LUA.iterdir() if path.name.endswith(".lua"))
 #: These may be refused when the server's memory is full: they add.
-MAY_BE_REFUSED = {"publish", "publish_batch", "publish_dead", "publish_bounded", "track", "publish_fanout", "take_from_kombu"}
+MAY_BE_REFUSED = {
+    "publish",
+    "publish_batch",
+    "publish_dead",
+    "publish_bounded",
+    "track",
+    "publish_fanout",
+    "take_from_kombu",
+    "give_to_kombu",
+}
 READ_ONLY = {
     "count_consumers", "counters", "list_consumers", "list_messages", "list_overdue", "list_subscribers", "find_message",
     "queue_overview",
