@@ -123,8 +123,11 @@ def _target(descriptor: Path) -> str:
 
 
 def make_app(broker: str, **config: Any) -> Celery:
-    """Return an app on `broker`; close it with `app.close()`. `queues`: name -> arguments of the queues that it knows."""
-    queues = config.pop("queues", None)
+    """Return an app on `broker`; close it with `app.close()`.
+
+    `queues`: name -> arguments of the queues that it knows. `configured`: arguments of `configure_app`.
+    """
+    queues, configured = config.pop("queues", None), config.pop("configured", {})
     if queues is not None:
         config["task_queues"] = [Queue(name, durable=True, queue_arguments=arguments) for name, arguments in queues.items()]
     app = Celery("chaos", broker=broker, set_as_current=False)
@@ -135,7 +138,7 @@ def make_app(broker: str, **config: Any) -> Celery:
         worker_cancel_long_running_tasks_on_connection_loss=False,
         **config,
     )
-    return configure_app(app)
+    return configure_app(app, **configured)
 
 
 def _lose_the_resolver(until: str) -> None:

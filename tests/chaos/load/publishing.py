@@ -19,6 +19,9 @@ DELAY_MS = (50, 2_000)
 class FeaturePublisher(Publisher):
     """Sends one message after the other, with a feature each; `confirmed` has those that must come to their end as tasks."""
 
+    #: For how long the server knows an `x-deduplication-id`.
+    dedup_ttl_ms = 600_000
+
     def _send(self) -> None:
         name = f"{self._prefix}{self.sent}"
         send = self._random.choice(
@@ -45,7 +48,8 @@ class FeaturePublisher(Publisher):
         """One of several with the same id: which of them runs is the judge's to say."""
         scope = "until-acked" if self._random.random() < 0.5 else "ttl"
         number = self.sent // (COPIES * 7)
-        self._task(name, ONCE, headers={"x-deduplication-id": f"{self._prefix}{scope}{number}", "x-deduplication-scope": scope})
+        named = {"x-deduplication-id": f"{self._prefix}{scope}{number}", "x-deduplication-scope": scope}
+        self._task(name, ONCE, headers={**named, "x-deduplication-ttl": self.dedup_ttl_ms})
         return False
 
     def _poison(self, name: str) -> bool:
