@@ -182,8 +182,9 @@ def chaos_worker(tmp_path: Path, ledger: Ledger) -> Iterator[Callable[..., Worke
                 **(config or {}),
             }
             options.setdefault("options", ("--without-mingle", "--without-gossip"))
+            options.setdefault("forked", False)
             env = {CONFIG_VARIABLE: repr(settings), **options.pop("env", {})}
-            worker = Worker("tests.chaos.app", tmp_path, broker=url, env=env, forked=False, **options)
+            worker = Worker("tests.chaos.app", tmp_path, broker=url, env=env, **options)
             stack.callback(worker.kill)
             return worker
 

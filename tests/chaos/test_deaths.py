@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import time
 
@@ -17,6 +18,8 @@ HELD = 20
 SINGLE = {"x-single-active-consumer": True}
 POOLS = ["solo", "prefork", "threads", "gevent"]
 GRACE_S, VISIBILITY_TIMEOUT_S = Options().connection_lost_grace, Options().visibility_timeout
+#: Workers that are killed within some seconds.
+SIDE_BY_SIDE = 5
 #: Seconds beyond the grace.
 MARGIN_S = 2.0
 #: Seconds for one round, at most: where both watchers die, it takes longer than the promise, and the figures say so.
@@ -32,11 +35,11 @@ def rounds(request):
 
 @pytest.fixture
 def worker(own_server, chaos_worker):
-    """Prepare a worker that takes 20 messages at once: `worker("prefork", "queue")`."""
+    """Prepare a worker that takes 20 messages at once: `worker("prefork", "queue")`. It knows the arguments of `queues`."""
 
-    def make(pool, queue, **arguments):
+    def make(pool, queue, queues):
         concurrency = 1 if pool == "solo" else 2
-        config = {"task_acks_late": True, "worker_prefetch_multiplier": HELD // concurrency, "queues": {queue: arguments}}
+        config = {"task_acks_late": True, "worker_prefetch_multiplier": HELD // concurrency, "queues": queues}
         return chaos_worker(
             own_server.url(),
             visibility_timeout=VISIBILITY_TIMEOUT_S,
@@ -44,23 +47,63 @@ def worker(own_server, chaos_worker):
             concurrency=concurrency,
             queues=[queue],
             config=config,
+            forked=True,
         )
 
     return make
 
 
 @pytest.fixture
-def run(own_server, ledger, chaos_app):
+def run(own_server, ledger, chaos_app, worker):
     """What the rounds share."""
-    app = chaos_app(own_server.url(), visibility_timeout=VISIBILITY_TIMEOUT_S, queues={"single": SINGLE})
     with own_server.client() as client:
-        yield Run(app, client, ledger)
+        yield Run(
+            lambda **config: chaos_app(own_server.url(), visibility_timeout=VISIBILITY_TIMEOUT_S, **config),
+            client,
+            ledger,
+            worker,
+        )
 
 
 class Run:
-    def __init__(self, app, client, ledger):
-        self.app, self.client, self.ledger = app, client, ledger
+    """Kills workers side by side, each with a queue of its own, which another worker consumes as well."""
+
+    def __init__(self, make_app, client, ledger, worker):
+        self._make_app, self.client, self.ledger, self.worker = make_app, client, ledger, worker
         self._sent = 0
+
+    def kill_all(self, pool, kills, arguments):
+        """Kill so many workers; return for each the seconds until another one had begun all of its messages."""
+        queues = {f"q{number}": arguments for number in range(kills)}
+        self.app = self._make_app(queues=queues)
+        # It reports and watches: not both watchers die at a time.
+        heir = self.worker("threads", "other", {**queues, "other": {}}).start()
+        taken, left = [], list(queues)
+        while left:
+            now, left = left[:SIDE_BY_SIDE], left[SIDE_BY_SIDE:]
+            taken += self._kill_round(pool, now, queues, heir)
+        assert heir.stop() == 0
+        return taken
+
+    def _kill_round(self, pool, now, queues, heir):
+        destination = [f"{heir.name}@{socket.gethostname()}"]
+        # Before the workers start: with solo and gevent they take nothing more while they are busy.
+        names = {queue: self.publish(queue) for queue in now}
+        victims = {queue: self.worker(pool, queue, queues).start(wait=False) for queue in now}
+        for queue, victim in victims.items():
+            victim.wait_until_ready(120)
+            self.wait_until_held(queue)
+            assert self.app.control.add_consumer(queue, destination=destination, reply=True, timeout=20)
+        killed = {}
+        for queue, victim in victims.items():
+            killed[queue] = (victim.pid, time.monotonic())
+            victim.kill()
+            # At another moment between two looks of the watcher.
+            time.sleep(random.uniform(0, 0.7))
+        taken = [self._begun_at(names[queue], pid) - killed_at for queue, (pid, killed_at) in killed.items()]
+        for queue in now:
+            self.app.control.cancel_consumer(queue, destination=destination, reply=True, timeout=20)
+        return taken
 
     def publish(self, queue):
         """Publish messages that the worker of a queue will keep; return their names."""
@@ -77,21 +120,19 @@ class Run:
         wait_until(lambda: any(mention in record for record in self.client.hvals(PROCESSES)), 30, "a report")
         wait_until(lambda: self.client.hlen(PROCESSES) >= 3, 30, "two processes that report")
 
-    def kill(self, victim, names):
-        """Kill a worker; return the seconds until all of `names` have been begun by another one."""
-        pid, killed_at = victim.pid, time.monotonic()
-        victim.kill()
+    def _begun_at(self, names, dead):
+        """Return when the last of `names` had been begun by another process than `dead`."""
         begun = {}
 
         def all_run():
             begun.clear()
             for entry in self.ledger.read():
-                if entry.event == "end" and entry.task in names and entry.worker != pid:
+                if entry.event == "end" and entry.task in names and entry.worker != dead:
                     begun.setdefault(entry.task, entry.tick)
             return len(begun) == len(names)
 
-        wait_until(all_run, PATIENCE_S, lambda: f"{len(begun)} of {len(names)} run elsewhere", interval_s=0.02)
-        return max(begun.values()) - killed_at
+        wait_until(all_run, PATIENCE_S, lambda: f"{len(begun)} of {len(names)} run elsewhere", interval_s=0.05)
+        return max(begun.values())
 
 
 def check(taken, figures, what):
@@ -106,32 +147,10 @@ def check(taken, figures, what):
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_what_a_killed_worker_had_runs_elsewhere(pool, rounds, worker, run, figures):
-    heir = worker("threads", "other").start()
-    destination = [f"{heir.name}@{socket.gethostname()}"]
-    taken = []
-    for number in range(rounds):
-        queue = f"q{number}"
-        # Before the worker starts: with solo and gevent it takes nothing more while it is busy.
-        names = run.publish(queue)
-        victim = worker(pool, queue).start(timeout_s=60)
-        run.wait_until_held(queue)
-        assert run.app.control.add_consumer(queue, destination=destination, reply=True, timeout=10)
-        taken.append(run.kill(victim, names))
-        run.app.control.cancel_consumer(queue, destination=destination, reply=True, timeout=10)
-    assert heir.stop() == 0
-    check(taken, figures, pool)
+def test_what_a_killed_worker_had_runs_elsewhere(pool, rounds, run, figures):
+    check(run.kill_all(pool, rounds, {}), figures, pool)
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_killed_single_active_consumer_is_replaced(pool, rounds, worker, run, figures):
-    active = worker(pool, "single", **SINGLE).start()
-    taken = []
-    for _ in range(rounds):
-        standby = worker(pool, "single", **SINGLE).start()
-        names = run.publish("single")
-        run.wait_until_held("single")
-        taken.append(run.kill(active, names))
-        active = standby
-    assert active.stop() == 0
-    check(taken, figures, f"single active consumer, {pool}")
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_killed_single_active_consumer_is_replaced(pool, rounds, run, figures):
+    check(run.kill_all(pool, rounds, SINGLE), figures, f"single active consumer, {pool}")
