@@ -31,6 +31,8 @@ VISIBILITY_TIMEOUT_S = 5
 WORKERS = 3
 CONCURRENCY = 2
 PREFETCH = CONCURRENCY * 4
+#: Where messages without a recipient are kept.
+UNDELIVERED = b"{celery_redis_plus.undelivered}"
 POOLS = ["solo", "threads", "prefork"]
 GREENLETS = [pytest.param(pool, marks=pytest.mark.long_storm) for pool in ("gevent", "eventlet")]
 OPTIONS = {"visibility_timeout": VISIBILITY_TIMEOUT_S, "socket_timeout": 2, "socket_connect_timeout": 2}
@@ -171,7 +173,8 @@ def test_nothing_is_lost_whatever_fails(*, pool, storm_length, seed, tmp_path, l
             took_s = time.monotonic() - began
             assert crew.stop() == [0] * WORKERS
             check_invariants(client)
-            left = leftovers(client)
+            # A publish or broadcast finds no recipient where the server has just lost them.
+            left = [key for key in leftovers(client) if not (storm.rollbacks and UNDELIVERED in key)]
             dead = places(client, QUEUE)["dead"]
     repeats = repeats_of(History.read(Path(os.environ[recorder.VARIABLE]), ledger.records()), Rules(acks=PREFETCH, strict=True))
     verdicts = count(repeats)
