@@ -108,11 +108,13 @@ ROLES = (
     ),
     Role(
         "monitor",
-        "Looks: `celery-redis-plus check`, `consumers`, `counters`, `dead-letters list`, and the functions that read.",
+        "Looks: `celery-redis-plus doctor`, `check`, `queues`, `consumers`, `counters`, `dead-letters list`, and the functions "
+        "that read.",
         (*_CHECKING, *_reading()),
         (
             *("exists", "get", "hexists", "hget", "hgetall", "hkeys", "hmget", "scan", "smembers", "time", "xrange", "xrevrange"),
-            *("zcard", "zrange", "zrank", "zscan", "zscore"),
+            # The last one is of kombu's own lists, for `doctor`.
+            *("zcard", "zrange", "zrank", "zscan", "zscore", "llen"),
         ),
         # `check --repair` has the same scripts as `check`, and an include writes in other scripts.
         without=("hdel", "hincrby", "hset", "persist", "pexpire", "unlink", "xtrim", "zadd", "zrem"),

@@ -12,6 +12,22 @@ from typing import TYPE_CHECKING
 from celery_redis_plus import errors, events, options
 from celery_redis_plus.access_rules import ROLES
 from celery_redis_plus.broker.integrity import RULES
+from celery_redis_plus.cli.diagnosis.checks import CHECKS
+from celery_redis_plus.cli.diagnosis.queue_checks import (
+    BACKLOG_S,
+    FORGOTTEN_PAUSE_S,
+    NAMED,
+    NEARLY_EVICTED,
+    SILENT_PART,
+    UNCONSUMED_S,
+)
+from celery_redis_plus.cli.diagnosis.response_checks import (
+    CLOCK_ADVICE_S,
+    CLOCK_DANGER_S,
+    LATENCY_ADVICE_MS,
+    LATENCY_DANGER_MS,
+)
+from celery_redis_plus.cli.diagnosis.server_checks import CLIENTS_ADVICE, CLIENTS_DANGER, MEMORY_ADVICE, MEMORY_DANGER
 from celery_redis_plus.cli.metric_descriptions import GAUGES, LABELS, PREFIX, QUEUE_COUNTERS
 from celery_redis_plus.integration.ack_policies import ENDINGS, POLICIES
 from celery_redis_plus.key_descriptions import DESCRIPTIONS, SECTIONS
@@ -320,6 +336,62 @@ Examples of alerts:
 """  # noqa: E501 - a row of a table is one line
 
 
+DOCTOR_INTRO = """# Doctor
+
+`celery-redis-plus doctor` examines the server and the queues, and tells what is wrong or soon will be. It changes nothing. No
+call takes the server more than a few milliseconds.
+
+```bash
+celery-redis-plus --app shop doctor
+celery-redis-plus doctor --role worker --json
+celery-redis-plus doctor --check consumers --check pauses
+```
+
+| level | meaning |
+|---|---|
+| `ok` | nothing to do |
+| `advice` | it works, and something should be changed |
+| `danger` | messages are lost, doubled or stuck, now or with the next fault |
+| `unknown` | the user may not ask, or the server does not tell |
+
+The exit status is 1 if there is danger, else 0. `--json` prints one object a finding: `check`, `level`, `text`, `advice`, and
+`values` with the figures. `--role` names a role of [the access rules](access.md): the user must have its rights. Without it the
+check `rights` tells which roles the user can play.
+
+Providers often refuse `CONFIG`, and the role `monitor` has no right to it. Then the settings of persistence are unknown, and the
+other checks are made.
+
+## The checks
+
+"""
+
+
+def doctor_page() -> str:
+    """Return the page of the checks of `doctor`."""
+    rows = (table_row(f"`{name}`", inspect.getdoc(check) or "") for name, check in CHECKS.items())
+    return DOCTOR_INTRO + table_head("check", "looks at") + "".join(rows) + DOCTOR_LIMITS
+
+
+#: Behind the table, from the code.
+DOCTOR_LIMITS = f"""
+## Limits
+
+| finding | advice from | danger from |
+|---|---|---|
+| part of the memory in use | {MEMORY_ADVICE:.0%} | {MEMORY_DANGER:.0%} |
+| part of the connections in use | {CLIENTS_ADVICE:.0%} | {CLIENTS_DANGER:.0%} |
+| answer to a PING, p99 | {LATENCY_ADVICE_MS:.0f} ms | {LATENCY_DANGER_MS:.0f} ms |
+| difference of the clocks | {CLOCK_ADVICE_S:.0f} s | {CLOCK_DANGER_S:.0f} s |
+| messages without a consumer | at once | {UNCONSUMED_S} s |
+| messages wait for live consumers | {BACKLOG_S} s | - |
+| silence of a consumer | {SILENT_PART:.0%} of `consumer_heartbeat_timeout` | the same, if it holds messages |
+| a pause without an end | at once | {FORGOTTEN_PAUSE_S // 60} min |
+| dead letters | 1 | {NEARLY_EVICTED:.0%} of `dead_letter_max` |
+
+Of each kind the first {NAMED} are named.
+"""
+
+
 def metrics_page() -> str:
     """Return the page of the exporter and its metrics."""
     gauges = (
@@ -361,6 +433,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "check.md": check_page,
     "data.md": data_page,
     "counters.md": counters_page,
+    "doctor.md": doctor_page,
     "metrics.md": metrics_page,
     "spark-options.md": spark_options_page,
     "ack-policies.md": ack_policies_page,

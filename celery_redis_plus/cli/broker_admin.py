@@ -21,6 +21,8 @@ from celery_redis_plus.broker.queues.message_search import MessageSearch
 from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.broker.queues.overview import QueueOverview, list_queues, read_overview, read_overviews
 from celery_redis_plus.broker.queues.queues import Queues
+from celery_redis_plus.cli.diagnosis.checks import examine
+from celery_redis_plus.cli.diagnosis.examined_broker import ExaminedBroker
 from celery_redis_plus.connection.address import Address, url_options
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
@@ -31,6 +33,7 @@ from celery_redis_plus.options import Options
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from celery_redis_plus.cli.diagnosis.finding import Finding
     from celery_redis_plus.migration.conversion import Priorities
     from celery_redis_plus.migration.migration import Migration
 
@@ -298,3 +301,12 @@ class BrokerAdmin:
         """Return what holds the broker against its invariants, and with `repair` mends it; see `Checker`."""
         low_first = self._options.priority_order == "low-first"
         return Checker(self._commands, self._keys, self._queues, repair=repair, batch=batch, low_first=low_first)
+
+    def examine(self, checks: Sequence[str] = (), roles: Sequence[str] = ()) -> Iterator[Finding]:
+        """Yield what is wrong with server and queues, or soon will be; see `diagnosis.checks.examine`.
+
+        Args:
+            checks: names of checks; all without any.
+            roles: roles of docs/access.md that the user must be able to play.
+        """
+        yield from examine(ExaminedBroker(self._commands, self._keys, self._options, roles), checks)

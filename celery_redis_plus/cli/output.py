@@ -15,6 +15,7 @@ import click
 #: Seconds between two lines of progress, on a terminal (which shows the last one only) and in a log.
 TERMINAL_EVERY_S, LOG_EVERY_S = 0.1, 10.0
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+_SIZES = (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000), ("B", 1))
 
 
 def print_json(value: Any) -> None:
@@ -102,6 +103,13 @@ def span(seconds: float | None) -> str | None:
     name, unit = next(((name, unit) for name, unit in _UNITS if seconds >= unit), _UNITS[-1])
     amount = seconds / unit
     return f"{amount:.0f} {name}" if unit <= 60 or amount >= 10 else f"{amount:.1f} {name}"
+
+
+def size(count: float) -> str:
+    """Return a number of bytes for people, in its largest unit: `3 B`, `12 MB`, `2.5 GB`."""
+    name, unit = next(((name, unit) for name, unit in _SIZES if count >= unit), _SIZES[-1])
+    amount = count / unit
+    return f"{amount:.0f} {name}" if unit == 1 or amount >= 10 else f"{amount:.1f} {name}"
 
 
 class Progress:

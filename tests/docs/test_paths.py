@@ -23,6 +23,7 @@ NO_TRANSITION = frozenset(
             "tombstone_queues",
             "check_messages",
             "check_queue",
+            "check_rights",
             "commit_events",
             "increment_counters",
             "count_consumers",

@@ -1,0 +1,182 @@
+"""The checks of the queues: what waits without a consumer, behind a silent one, behind a pause, and what has died."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import NoPermissionError, ResponseError
+
+from celery_redis_plus.broker.consumers.pauses import Pausing
+from celery_redis_plus.broker.consumers.registry import Consumers
+from celery_redis_plus.broker.dead_letters.store import DeadLetters
+from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
+from celery_redis_plus.broker.queues.listing import list_messages
+from celery_redis_plus.cli.diagnosis.finding import ADVICE, DANGER, OK, Finding
+from celery_redis_plus.cli.output import span, visible
+from celery_redis_plus.connection.server_time import server_ms
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.registry import ConsumerRecord
+    from celery_redis_plus.broker.queues.overview import QueueOverview
+    from celery_redis_plus.cli.diagnosis.examined_broker import ExaminedBroker
+
+#: Queues, or consumers, that one check names.
+NAMED = 20
+#: For so long messages may wait without a consumer, and behind live ones, in seconds.
+UNCONSUMED_S, BACKLOG_S = 60, 300
+#: A pause without an end that is older is taken for a forgotten one, in seconds.
+FORGOTTEN_PAUSE_S = 3_600
+#: A consumer sends a heartbeat every third of `consumer_heartbeat_timeout`: after this part of it, one is missing.
+SILENT_PART = 0.6
+#: Messages that are looked at to name the most frequent task.
+SAMPLE = 100
+#: The part of `dead_letter_max` from which on dead letters are about to be deleted.
+NEARLY_EVICTED = 0.9
+
+
+def unconverted(broker: ExaminedBroker) -> Iterator[Finding]:
+    """Messages that a process without this package has published to our queues: kombu's own lists, which nobody reads."""
+    found = {}
+    for one in broker.overviews:
+        lists = broker.keys.kombu_lists(one.queue)
+        lengths = broker.commands.pipeline([("LLEN", key) for key in lists])
+        refused = next((reply for reply in lengths if isinstance(reply, NoPermissionError)), None)
+        if refused is not None:
+            raise refused
+        # A key of another type is none of kombu's.
+        found[one.queue] = sum(reply for reply in lengths if not isinstance(reply, ResponseError))
+    advice = "Give each process the scheme redisplus://, or call configure_app; then run `celery migrate`."
+    yield from _named(
+        Finding(
+            "unconverted", DANGER, f"{count:,} message(s) for queue {queue!r} are in kombu's own lists", advice, _of(queue, count)
+        )
+        for queue, count in sorted(found.items(), key=lambda item: -item[1])
+        if count
+    )
+    if not any(found.values()):
+        yield Finding("unconverted", OK, "no messages of kombu's own Redis transport")
+
+
+def consumers(broker: ExaminedBroker) -> Iterator[Finding]:
+    """Lasting queues with messages and without a live consumer."""
+    lonely = [
+        one for one in broker.overviews
+        if not one.consumers and (one.ready or one.delayed) and one.queue in broker.lasting and one.queue != UNDELIVERED
+    ]  # fmt: skip
+    yield from _named(map(_unconsumed, sorted(lonely, key=lambda one: -one.ready)))
+    if not lonely:
+        yield Finding("consumers", OK, "each queue with messages has a consumer")
+
+
+def _unconsumed(one: QueueOverview) -> Finding:
+    waiting = f"{one.ready:,} ready and {one.delayed:,} delayed message(s)"
+    since = f", for {span(one.oldest_s)}" if one.oldest_s is not None else ""
+    level = DANGER if (one.oldest_s or 0) >= UNCONSUMED_S else ADVICE
+    return Finding(
+        "consumers", level, f"queue {one.queue!r} has {waiting}{since}, and no consumer", f"Start a worker with -Q {one.queue}.",
+        {"queue": one.queue, "ready": one.ready, "delayed": one.delayed, "oldest_s": one.oldest_s},
+    )  # fmt: skip
+
+
+def silent(broker: ExaminedBroker) -> Iterator[Finding]:
+    """Consumers that are listed as live, and miss their heartbeats: frozen, or cut off."""
+    now = datetime.fromtimestamp(server_ms(broker.commands) / 1000, UTC)
+    limit_s = SILENT_PART * broker.options.consumer_heartbeat_timeout
+    registry = Consumers(broker.commands, broker.keys, timeout_s=broker.options.consumer_heartbeat_timeout)
+    records = (record for one in broker.overviews if one.consumers for record in registry.list(one.queue))
+    found = [(now - record.last_heard, record) for record in records]
+    missed = sorted((age.total_seconds(), record) for age, record in found if age.total_seconds() > limit_s)
+    yield from _named(_silent(age, record) for age, record in reversed(missed))
+    if not missed:
+        yield Finding("silent", OK, f"{len(found):,} consumer(s), none has missed a heartbeat")
+
+
+def _silent(age_s: float, record: ConsumerRecord) -> Finding:
+    where = f"{record.host}, process {record.pid}"
+    text = f"a consumer of queue {record.queue!r} on {where}, is silent for {span(age_s)} and holds {record.held:,} message(s)"
+    advice = "Look at that process: if it is frozen, end it. Its messages go to other workers within connection_lost_grace."
+    values = {"queue": record.queue, "host": record.host, "pid": record.pid, "held": record.held, "silent_s": round(age_s, 1)}
+    return Finding("silent", DANGER if record.held else ADVICE, text, advice, values)
+
+
+def backlog(broker: ExaminedBroker) -> Iterator[Finding]:
+    """Queues whose messages wait for long although they have consumers, with the most frequent task among the next."""
+    long = [one for one in broker.overviews if one.consumers and one.paused is None and (one.oldest_s or 0) >= BACKLOG_S]
+    yield from _named(_backlog(broker, one) for one in sorted(long, key=lambda one: -(one.oldest_s or 0)))
+    if not long:
+        yield Finding("backlog", OK, f"no message waits for {span(BACKLOG_S)} at a live consumer")
+
+
+def _backlog(broker: ExaminedBroker, one: QueueOverview) -> Finding:
+    messages = list_messages(broker.commands, broker.keys, one.queue, "ready")
+    task = _most_frequent(message.task for message in islice(messages, SAMPLE))
+    text = f"messages of queue {one.queue!r} wait for {span(one.oldest_s)}: {one.ready:,} ready, {one.consumers} consumer(s)"
+    advice = "Start more workers, or move what is not urgent: `messages move --queue QUEUE --task TASK --to OTHER`."
+    values = {"queue": one.queue, "ready": one.ready, "oldest_s": one.oldest_s, "consumers": one.consumers}
+    return Finding("backlog", ADVICE, text + task, advice, values)
+
+
+def pauses(broker: ExaminedBroker) -> Iterator[Finding]:
+    """Paused queues; one without an end, which is older than an hour, is taken for forgotten."""
+    paused = [one for one in broker.overviews if one.paused is not None]
+    yield from _named(_pause(broker, one) for one in sorted(paused, key=lambda one: -one.ready))
+    if not paused:
+        yield Finding("pauses", OK, "no queue is paused")
+
+
+def _pause(broker: ExaminedBroker, one: QueueOverview) -> Finding:
+    pause = Pausing(broker.commands, broker.keys).paused(one.queue)
+    since_s = None if pause is None else max(0.0, server_ms(broker.commands) / 1000 - pause.since.timestamp())
+    end = f"until {one.paused_until:%Y-%m-%d %H:%M:%S} UTC" if one.paused_until else "without an end"
+    text = f"queue {one.queue!r} is paused for {span(since_s)}, {end}: {one.paused!r}; {one.ready:,} ready message(s) wait"
+    forgotten = one.paused_until is None and (since_s or 0) >= FORGOTTEN_PAUSE_S
+    values = {"queue": one.queue, "reason": one.paused, "since_s": since_s, "until": one.paused_until, "ready": one.ready}
+    return Finding("pauses", DANGER if forgotten else ADVICE, text, f"If it is over: `resume {one.queue}`.", values)
+
+
+def dead_letters(broker: ExaminedBroker) -> Iterator[Finding]:
+    """Dead letters, with the most frequent task among the youngest, and whether the oldest are about to be deleted."""
+    dead = [one for one in broker.overviews if one.dead]
+    yield from _named(_dead_letters(broker, one) for one in sorted(dead, key=lambda one: -one.dead))
+    if not dead:
+        yield Finding("dead-letters", OK, "no dead letters")
+
+
+def _dead_letters(broker: ExaminedBroker, one: QueueOverview) -> Finding:
+    letters = DeadLetters(broker.commands, broker.keys).page(one.queue, max(0, one.dead - SAMPLE), SAMPLE)
+    task = _most_frequent((letter.headers.get("task") for letter in letters), "youngest")
+    kept = broker.options.dead_letter_max
+    text, level = f"{one.dead:,} dead letter(s) in queue {one.queue!r}", ADVICE
+    if one.queue == UNDELIVERED:
+        text = f"{one.dead:,} message(s) reached no queue"
+    if one.dead >= NEARLY_EVICTED * kept:
+        text, level = f"{text}, of {kept:,} that are kept: the oldest are deleted", DANGER
+    advice = f"See `dead-letters list {one.queue}`; then replay or delete them."
+    return Finding("dead-letters", level, text + task, advice, {"queue": one.queue, "dead": one.dead, "dead_letter_max": kept})
+
+
+def _most_frequent(tasks: Iterable[str | None], which: str = "next") -> str:
+    counts = Counter(task for task in tasks if task)
+    if not counts:
+        return ""
+    ((task, count),) = counts.most_common(1)
+    return f"; of the {which} {counts.total()}, {count} are of task {visible(task)}"
+
+
+def _named(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield the first findings, and say how many there are besides."""
+    found = iter(findings)
+    last = None
+    for last in islice(found, NAMED):
+        yield last
+    more = sum(1 for _ in found)
+    if more and last is not None:
+        yield Finding(last.check, last.level, f"and {more:,} more of this kind", "", {"more": more})
+
+
+def _of(queue: str, count: int) -> dict[str, Any]:
+    return {"queue": queue, "messages": count}

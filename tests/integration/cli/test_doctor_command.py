@@ -1,0 +1,263 @@
+"""`celery-redis-plus doctor` on real servers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.cli.diagnosis import response_checks
+from celery_redis_plus.cli.diagnosis.checks import CHECKS
+from celery_redis_plus.cli.diagnosis.rights import WORDS
+from celery_redis_plus.cli.main import main
+from celery_redis_plus.errors import InvalidArgument
+from tests.support.access import RoleServer
+from tests.support.inbox import Inbox, declare, publish
+from tests.support.servers import new_server
+
+QUEUE_CHECKS = ("unconverted", "consumers", "silent", "backlog", "pauses", "dead-letters")
+
+
+def found(url, *checks, roles=()):
+    """Return the findings by the names of their checks."""
+    with BrokerAdmin(url) as admin:
+        by_check = {}
+        for finding in admin.examine(checks, roles):
+            by_check.setdefault(finding.check, []).append(finding)
+    return by_check
+
+
+def only(url, check, **options):
+    """Return the one finding of a check."""
+    ((finding,),) = found(url, check, **options).values()
+    return finding
+
+
+@pytest.fixture(scope="module")
+def durable():
+    """A server at which nothing is wrong."""
+    with new_server({"appendonly": "yes", "maxmemory": "1gb", "maxmemory-policy": "noeviction"}) as server:
+        yield server
+
+
+@pytest.fixture
+def secured(durable):
+    return RoleServer(durable, "worker")
+
+
+def test_a_broker_without_faults_is_ok_in_every_respect(durable, capsys):
+    assert main(["doctor", "--broker", durable.url()]) == 0
+    *lines, summary = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines if not line.startswith(" ")] == list(CHECKS)
+    assert summary.startswith(f"{len(CHECKS)} finding(s): ")
+    assert "danger" not in summary
+
+
+def test_danger_is_the_exit_status(durable, capsys):
+    with durable.client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        assert main(["doctor", "--broker", durable.url(), "--json"]) == 1
+        dangers = [line for line in capsys.readouterr().out.splitlines() if '"level": "danger"' in line]
+        assert len(dangers) == 1
+        assert '"check": "eviction"' in dangers[0]
+        assert '"policy": "allkeys-lru"' in dangers[0]
+    finally:
+        with durable.client() as client:
+            client.config_set("maxmemory-policy", "noeviction")
+
+
+def test_a_replica_that_keeps_up_is_seen(durable, start_server):
+    replica = start_server({"replicaof": f"127.0.0.1 {durable.port}"})
+    deadline = time.monotonic() + 30
+    url = durable.url() + "?wait_replicas=1"
+    while (finding := only(url, "replication")).values["online"] < 1:
+        assert time.monotonic() < deadline, finding
+        time.sleep(0.05)
+    assert finding.level == "ok"
+    assert finding.text.startswith("1 of 1 replicas in sync")
+    replica.kill()
+
+
+@pytest.mark.parametrize("role", ["worker", "publisher", "monitor"])
+def test_a_user_with_the_documented_rule_can_play_its_role(secured, role):
+    secured.grant()
+    finding = only(secured.url(role=role), "rights", roles=[role])
+    assert (finding.level, finding.text) == ("ok", f"user '{role}' has the rights of a {role}")
+
+
+def test_missing_rights_are_named(secured):
+    secured.grant("", "-xadd", "-client|list")
+    finding = only(secured.url(), "rights", roles=["worker"])
+    assert (finding.level, finding.text) == ("danger", "user 'worker' lacks 2 right(s) of a worker: +client|list +xadd")
+    finding = only(secured.url(), "rights")
+    assert finding.level == "advice"
+    assert finding.text.startswith("user 'worker' has the rights of monitor, and lacks 1 right(s) of a publisher: +xadd")
+    secured.grant("", "-evalsha")
+    finding = only(secured.url(), "rights")
+    assert (finding.level, "evalsha" in finding.text) == ("danger", True)
+
+
+def test_each_command_of_a_role_is_asked_for_with_all_arguments_that_the_server_demands(durable):
+    """A server ends on a question with too few."""
+    with durable.client() as client:
+        connection = client.connection_pool.get_connection()
+        connection.send_command("COMMAND", "INFO", *WORDS)
+        replies = connection.read_response()
+        client.connection_pool.release(connection)
+    for words, reply in zip(WORDS.values(), replies, strict=True):
+        if reply is not None:
+            arity = reply[1]
+            assert len(words) == arity if arity > 0 else len(words) >= -arity, words
+
+
+def test_a_user_of_other_keys_has_no_rights_here(secured):
+    secured.grant("shop:")
+    assert only(secured.url(), "rights").level == "danger"
+    with BrokerAdmin(secured.url(), {"global_keyprefix": "shop:"}) as admin:
+        (finding,) = admin.examine(["rights"], ["worker"])
+    assert finding.level == "ok"
+
+
+def test_a_monitor_is_told_all_but_what_it_may_not_ask(secured):
+    secured.grant()
+    levels = {check: {one.level for one in findings} for check, findings in found(secured.url(role="monitor")).items()}
+    assert set(levels) == set(CHECKS)
+    assert not [check for check, seen in levels.items() if seen & {"danger", "unknown"}]
+
+
+def test_without_the_right_to_ask_info_the_other_checks_go_on(secured, capsys):
+    secured.grant("", "-info")
+    assert main(["doctor", "--broker", secured.url()]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    levels = {line.split()[1]: line.split()[0] for line in lines if not line.startswith(" ")}
+    asked = ("server", "persistence", "eviction", "memory", "clients", "replication", "scripts")
+    assert {levels[check] for check in asked} == {"unknown"}
+    assert {levels[check] for check in (*QUEUE_CHECKS, "latency", "clock")} == {"ok"}
+
+
+def test_a_clock_that_differs_is_told_with_its_direction(durable, monkeypatch):
+    def shifted(seconds):
+        monkeypatch.setattr(response_checks, "time", SimpleNamespace(time=lambda: time.time() + seconds))
+        return only(durable.url(), "clock")
+
+    assert shifted(0).level == "ok"
+    finding = shifted(-5)
+    assert (finding.level, finding.text) == ("advice", "the server's clock is 5.0 s ahead of this host's")
+    assert shifted(100).level == "danger"
+
+
+def test_a_slow_answer_is_a_finding(durable, monkeypatch):
+    ticks = iter(range(0, 10_000, 1))
+    monkeypatch.setattr(response_checks, "time", SimpleNamespace(monotonic=lambda: 0.0, perf_counter=lambda: next(ticks) * 0.3))
+    finding = only(durable.url(), "latency")
+    assert (finding.level, finding.values["p99_ms"]) == ("danger", 300.0)
+
+
+def test_messages_without_a_consumer_are_found(broker_url, channel, redis_client):
+    declare(channel, "q", "idle")
+    publish(channel, "q", "x")
+    finding = only(broker_url, "consumers")
+    assert (finding.level, finding.values["queue"], finding.values["ready"]) == ("advice", "q", 1)
+    age(redis_client, channel, "q", 120_000)
+    finding = only(broker_url, "consumers")
+    assert finding.level == "danger"
+    assert finding.text == "queue 'q' has 1 ready and 0 delayed message(s), for 2 min, and no consumer"
+
+
+def age(client, channel, queue, ms):
+    """Let the messages of `queue` be ready since a time that lies `ms` before."""
+    ready = channel.session.keys.queue(queue).ready
+    for tag in client.zrange(ready, 0, -1):
+        client.zincrby(ready, -ms, tag)
+
+
+def test_of_many_queues_only_some_are_named(broker_url, channel):
+    names = [f"q{number}" for number in range(25)]
+    declare(channel, *names)
+    for name in names:
+        publish(channel, name, "x")
+    findings = found(broker_url, "consumers")["consumers"]
+    assert len(findings) == 21
+    assert findings[-1].text == "and 5 more of this kind"
+
+
+def test_a_silent_consumer_is_named_with_what_it_holds(broker_url, channel, connect, redis_client):
+    inbox = Inbox(connect().channel(), "q", ack=False, prefetch=2)
+    publish(channel, "q", "a", "b")
+    inbox.drain(2)
+    assert only(broker_url, "silent").level == "ok"
+    of = channel.session.keys.queue("q")
+    (name,) = redis_client.zrange(of.consumers, 0, -1)
+    record = of.consumer + name
+    redis_client.hset(record, "heard", int(redis_client.hget(record, "heard")) - 50_000)
+    finding = only(broker_url, "silent")
+    assert (finding.level, finding.values["held"]) == ("danger", 2)
+    assert "is silent for" in finding.text
+
+
+def test_a_backlog_names_its_most_frequent_task(broker_url, channel, connect, redis_client):
+    Inbox(connect().channel(), "q", ack=False, prefetch=1)
+    for number in range(10):
+        publish(channel, "q", number, headers={"task": "flood" if number % 3 else "other"})
+    assert only(broker_url, "backlog").level == "ok"
+    age(redis_client, channel, "q", 600_000)
+    finding = only(broker_url, "backlog")
+    assert finding.level == "advice"
+    assert finding.text.startswith("messages of queue 'q' wait for 10 min: ")
+    assert "are of task flood" in finding.text
+
+
+def test_a_pause_that_nobody_remembers_is_a_danger(broker_url, channel, redis_client, cli):
+    declare(channel, "q")
+    publish(channel, "q", "x")
+    cli("pause", "q", "--reason", "the database moves")
+    finding = only(broker_url, "pauses")
+    assert (finding.level, finding.values["reason"], finding.values["ready"]) == ("advice", "the database moves", 1)
+    meta = channel.session.keys.queue("q").meta
+    redis_client.hset(meta, "paused_at", int(redis_client.hget(meta, "paused_at")) - 7_200_000)
+    finding = only(broker_url, "pauses")
+    assert finding.level == "danger"
+    assert finding.text == "queue 'q' is paused for 2.0 h, without an end: 'the database moves'; 1 ready message(s) wait"
+    cli("pause", "q", "--reason", "again", "--for", "1h")
+    assert only(broker_url, "pauses").level == "advice"
+
+
+def test_dead_letters_are_counted_and_their_task_is_named(broker_url, channel, connect):
+    inbox = Inbox(connect().channel(), "q", ack=False)
+    for number in range(3):
+        publish(channel, "q", number, headers={"task": "poison" if number else "other"})
+    inbox.drain(3)
+    for message in inbox.messages:
+        message.reject()
+    finding = only(broker_url, "dead-letters")
+    assert (finding.level, finding.text) == ("advice", "3 dead letter(s) in queue 'q'; of the youngest 3, 2 are of task poison")
+    finding = only(broker_url + "?dead_letter_max=3", "dead-letters")
+    assert finding.level == "danger"
+    assert "of 3 that are kept: the oldest are deleted" in finding.text
+
+
+def test_messages_of_kombu_s_own_transport_are_found(broker_url, channel, redis_client):
+    declare(channel, "q")
+    redis_client.lpush("q", "{}", "{}")
+    redis_client.set("q\x06\x163", "no list")
+    finding = only(broker_url, "unconverted")
+    assert (finding.level, finding.text) == ("danger", "2 message(s) for queue 'q' are in kombu's own lists")
+
+
+def test_a_check_that_is_none_is_refused(broker_url, cli):
+    with BrokerAdmin(broker_url) as admin, pytest.raises(InvalidArgument, match="there is no check 'nothing'; allowed: server, "):
+        list(admin.examine(["nothing"]))
+    printed = cli("doctor", "--check", "nothing")
+    assert printed.status == 1
+    assert "there is no check 'nothing'" in printed.err
+
+
+def test_a_server_that_is_away_is_one_line_and_status_3():
+    command = [sys.executable, "-m", "celery_redis_plus", "doctor", "--broker", "redis://127.0.0.1:1/0"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (3, "", 1)
