@@ -208,6 +208,13 @@ OF_A_QUEUE = (
         "`x-deduplication-ttl`.",
     ),
     KeyDescription(
+        _Q.migrated,
+        "zset",
+        "Messages that `migrate --from` has stored: kombu's delivery tag -> when, ms since the epoch.",
+        "An hour after the migration's end; a week where it was killed.",
+        plain_writers="`migrate --from`, at its end",
+    ),
+    KeyDescription(
         _Q.events, "stream", "Lifecycle events; [the columns](events.md#columns).", "Until trimmed; it outlives the queue."
     ),
     KeyDescription(

@@ -77,7 +77,7 @@ _TYPES = {
     "hash": "message meta consumer events_meta events_readers exchanges binding track fanout subscriber processes",
     "zset": "queue delayed messages_index expiry dlx_outbox dead trash consumers with_credit waiting_publishers queues tracks "
     "wakeup schedule_wakeup client_wakeup sweep_wakeup expired_wakeup watchers watch_wakeup "
-    "subscribers cursors dead_subscribers expired expired_names expired_bytes",
+    "subscribers cursors dead_subscribers expired expired_names expired_bytes migrated",
     "set": "always_swept event_logs",
     "stream": "events track_events",
     "string": "producer task_index event_index dedup queue_ids database_id",
@@ -130,6 +130,8 @@ class QueueKeys:
     task_index: bytes
     #: A prefix: the message that stands for an `x-deduplication-id` is at this and the id.
     dedup: bytes
+    #: Delivery tags of messages that a migration from another server has stored.
+    migrated: bytes
     #: A prefix: a message's hash is this and its tag.
     message: bytes
     #: A prefix: a producer's record is this and the producer's id.
@@ -228,6 +230,10 @@ class KombuKeys:
         """The zset of the same messages: delivery tag -> when it was delivered, in unix seconds of that worker."""
         return encode_name(self.prefix + self.unacked_index_key)
 
+    def moving(self, queue: str) -> bytes:
+        """Return our list of a queue's messages on their way to another server."""
+        return encode_name(f"{self.prefix}celery_redis_plus.moving:{queue}")
+
     def binding(self, exchange: str) -> bytes:
         """Return the set of an exchange's bindings: routing key, pattern and queue, with `sep` between them."""
         return encode_name(f"{self.prefix}_kombu.binding.{exchange}")
@@ -324,6 +330,7 @@ class Keys:
             event_index=self._key(f"event_index:{{{tag}}}:"),
             task_index=self._key(f"task_index:{{{tag}}}:"),
             dedup=self._key(f"dedup:{{{tag}}}:"),
+            migrated=self._key(f"migrated:{{{tag}}}"),
             message=message,
             producer=self._key(f"producer:{{{tag}}}:"),
             publish=(meta, ready, delayed, message, wakeup, schedule_wakeup, expiry),

@@ -288,13 +288,24 @@ class BrokerAdmin:
         if not self._queues.exists(queue):
             raise QueueNotFound(f"there is no queue {queue!r}")
 
-    def migration(self, kombu_options: Mapping[str, Any], priorities: Priorities | None = None) -> Migration:
-        """Return the migration between kombu's own Redis transport in this database and this broker; see `Migration`."""
-        from celery_redis_plus.migration.migration import Migration
+    def migration(
+        self, kombu_options: Mapping[str, Any], priorities: Priorities | None = None, *, source: str | None = None,
+        source_prefix: str | None = None,
+    ) -> Migration:  # fmt: skip
+        """Return the migration between kombu's own Redis transport and this broker, a context manager; see `Migration`.
+
+        kombu's data is in this database, or at the URL `source`.
+
+        Raises:
+            InvalidAddress, OptionError: the URL cannot be used.
+        """
+        from celery_redis_plus.migration.migration import Migration, source_connection
 
         options = self._options
+        elsewhere = None if source is None else source_connection(source, options.socket_timeout)
         return Migration(
-            self._commands, self._keys, self._queues, options, kombu_options=kombu_options, priorities=priorities
+            self._commands, self._keys, self._queues, options, kombu_options=kombu_options, priorities=priorities,
+            source=elsewhere, source_prefix=source_prefix,
         )  # fmt: skip
 
     def checker(self, *, repair: bool = False, batch: int = CHECKED_A_CALL) -> Checker:

@@ -5,9 +5,10 @@ Source: `kombu/transport/redis.py` and `kombu/transport/virtual/base.py`, kombu 
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -101,6 +102,10 @@ class KombuBroker:
                 raise reply
         return {step: length for step, length in zip(self.steps, replies, strict=True) if length}
 
+    def moving(self, queue: str) -> int:
+        """Return how many of the queue's messages are on their way to another server."""
+        return int(self.commands.command("LLEN", self.keys.moving(queue)))
+
     def step_of(self, priority: int) -> int:
         """Return the step in whose list kombu puts a message."""
         return self._written_steps[bisect(self._written_steps, priority) - 1]
@@ -114,17 +119,32 @@ class KombuBroker:
         """Return how many messages workers have."""
         return int(self.commands.command("HLEN", self.keys.unacked))
 
-    def unacked(self, skip: int, until_s: float, count: int = PAGE) -> list[KombuUnacked]:
-        """Return up to `count` unacked messages that were delivered until then, the first first, behind `skip` ones."""
-        index = self.keys.unacked_index
-        found = self.commands.command("ZRANGE", index, "-inf", until_s, "BYSCORE", "LIMIT", skip, count, "WITHSCORES")
-        tags = found[::2]
-        texts = self.commands.command("HMGET", self.keys.unacked, *tags) if tags else []
-        return [
-            # One without a text was settled meanwhile.
-            KombuUnacked(tag, float(since), text or b"")
-            for tag, since, text in zip(tags, found[1::2], texts, strict=True)
-        ]
+    def unacked(self, until_s: float) -> Iterator[list[KombuUnacked]]:
+        """Yield the messages that were delivered until then and are unacked, the first first, a page at a time.
+
+        Which ones is read at the beginning; those that are settled meanwhile are left out.
+        """
+        found = self.commands.command("ZRANGEBYSCORE", self.keys.unacked_index, "-inf", until_s, "WITHSCORES")
+        entries = list(zip(found[::2], found[1::2], strict=True))
+        at, count = 0, 1
+        while at < len(entries):
+            page = entries[at : at + count]
+            texts = self.commands.command("HMGET", self.keys.unacked, *[tag for tag, _ in page])
+            yield [
+                KombuUnacked(tag, float(since), text)
+                for (tag, since), text in zip(page, texts, strict=True)
+                if text is not None
+            ]  # fmt: skip
+            at += count
+            count = next_count(count, [text or b"" for text in texts])
+
+    def queue_of_unacked(self, one: KombuUnacked) -> str | None:
+        """Return the queue that an unacked message came from, as `queue_of` does."""
+        try:
+            _, exchange, routing_key = json.loads(one.text)
+        except (ValueError, TypeError):
+            return None
+        return self.queue_of(exchange or "", routing_key or "")
 
     def queue_of(self, exchange: str, routing_key: str) -> str | None:
         """Return the queue that an unacked message came from; None where no binding tells. kombu does not note it.
@@ -137,3 +157,9 @@ class KombuBroker:
         if not found:
             return None
         return routing_key if routing_key in found else found[0]
+
+
+def next_count(count: int, page: Sequence[bytes]) -> int:
+    """Return how many messages the next command reads: more of small ones, fewer of large ones."""
+    size = max(1, sum(map(len, page)) // len(page))
+    return max(1, min(PAGE, count * 4, PAGE_BYTES // size))

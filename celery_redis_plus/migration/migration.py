@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.queues.overview import list_queues
+from celery_redis_plus.connection.address import Address, url_options
+from celery_redis_plus.connection.command_connection import CommandConnection
+from celery_redis_plus.connection.connector import Connector
+from celery_redis_plus.connection.server_check import ServerCheck
 from celery_redis_plus.migration.conversion import Priorities, PriorityMapping
 from celery_redis_plus.migration.exporter import Exporter
-from celery_redis_plus.migration.importer import Importer
+from celery_redis_plus.migration.importer import Importer, Taking
 from celery_redis_plus.migration.kombu_broker import KombuBroker, kombu_keys
+from celery_redis_plus.migration.remote_importer import RemoteImporter
 from celery_redis_plus.migration.status import MigrationStatus, read_status
+from celery_redis_plus.migration.target import Target
+from celery_redis_plus.options import Options
 
 if TYPE_CHECKING:
+    from redis.connection import AbstractConnection
+
     from celery_redis_plus.broker.queues.queues import Queues
-    from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
-    from celery_redis_plus.options import Options
 
 
 class Migration:
@@ -30,20 +38,32 @@ class Migration:
         options: this transport's options.
         kombu_options: the app's `broker_transport_options`, of which kombu's `sep`, `priority_steps` and keys are read.
         priorities: what becomes of priorities where the two orders differ.
+        source: a connection to kombu's database, where that is another one; closed with the migration.
+        source_prefix: kombu's `global_keyprefix`, where that is another one.
     """
 
     def __init__(
         self, commands: CommandConnection, keys: Keys, queues: Queues, options: Options, *,
-        kombu_options: Mapping[str, Any], priorities: Priorities | None,
+        kombu_options: Mapping[str, Any], priorities: Priorities | None = None, source: CommandConnection | None = None,
+        source_prefix: str | None = None,
     ) -> None:  # fmt: skip
         self._commands = commands
         self._keys = keys
         self._queues = queues
+        self._source = source
         steps = kombu_options.get("priority_steps") or ()
+        prefix = options.global_keyprefix if source_prefix is None else source_prefix
         self._kombu = KombuBroker(
-            commands, kombu_keys(options.global_keyprefix, kombu_options), steps if isinstance(steps, list | tuple) else ()
+            source or commands, kombu_keys(prefix, kombu_options), steps if isinstance(steps, list | tuple) else ()
         )
         self._mapping = PriorityMapping(low_first=options.priority_order == "low-first", choice=priorities)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._source is not None:
+            self._source.close()
 
     def queues(self, wanted: Sequence[str] = ()) -> list[str]:
         """Return the queues of both transports, or those that are wanted. Raises as `list_queues` does."""
@@ -65,9 +85,10 @@ class Migration:
             if not self._queues.exists(name):
                 self._queues.declare(name, QueueArguments(durable=True))
 
-    def importer(self) -> Importer:
+    def importer(self) -> Taking:
         """Return what takes messages from kombu."""
-        return Importer(self._commands, self._keys, self._queues, self._kombu, self._mapping)
+        target = Target(self._commands, self._keys, self._queues, self._mapping)
+        return Importer(target, self._kombu) if self._source is None else RemoteImporter(target, self._kombu)
 
     def exporter(self) -> Exporter:
         """Return what gives messages to kombu."""
@@ -95,7 +116,7 @@ class Migration:
             exporter.note_left(name)
 
     def take(
-        self, importer: Importer, wanted: Sequence[str], older_than_s: float | None, stopped: Callable[[], bool]
+        self, importer: Taking, wanted: Sequence[str], older_than_s: float | None, stopped: Callable[[], bool]
     ) -> Iterator[int]:
         """Take what kombu has, once; yield after each page how many messages were moved.
 
@@ -106,7 +127,7 @@ class Migration:
             stopped: ends it between two steps.
 
         Raises:
-            OptionError, redis.exceptions.RedisError: as `Importer.take_waiting`.
+            OptionError, redis.exceptions.RedisError: as `Taking.take_waiting`.
         """
         names = self.queues(wanted)
         if older_than_s is not None:
@@ -114,3 +135,20 @@ class Migration:
             yield from importer.take_unacked(older_than_s, lambda queue: not wanted or queue in wanted, stopped)
         for name in names:
             yield from importer.take_waiting(name, stopped)
+
+
+class AnyServer(ServerCheck):
+    """Lets every server pass: kombu's data may be on one that is too old for this transport."""
+
+    def run(self, connection: AbstractConnection, address: Address) -> None:
+        """Check nothing."""
+
+
+def source_connection(url: str, timeout_s: float | None) -> CommandConnection:
+    """Return a connection to kombu's database; it opens when it is first used.
+
+    Raises:
+        InvalidAddress, OptionError: the URL cannot be used.
+    """
+    connector = Connector(Address.from_url(url), Options.from_mapping(url_options(url)), check=AnyServer())
+    return CommandConnection(connector, "migration", timeout=timeout_s)

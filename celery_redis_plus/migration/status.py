@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from celery_redis_plus.broker.arguments.eta import eta_to_ms
 from celery_redis_plus.broker.queues.overview import read_overviews
 from celery_redis_plus.connection.server_time import server_ms
-from celery_redis_plus.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
@@ -28,6 +27,8 @@ class MigrationStatus:
     queue: str
     #: kombu's: step of the priority -> messages in its list.
     waiting: dict[int, int] = field(default_factory=dict)
+    #: Messages that a migration to another server has taken from kombu, and that are still there.
+    moving: int = 0
     #: kombu's: messages that workers have, or had when they died; how many of them are tasks with a later eta.
     unacked: int = 0
     scheduled: int = 0
@@ -42,7 +43,7 @@ class MigrationStatus:
     @property
     def left(self) -> int:
         """Messages that kombu has."""
-        return sum(self.waiting.values()) + self.unacked
+        return sum(self.waiting.values()) + self.moving + self.unacked
 
     def note_unacked(self, age_s: float, due_in_s: float | None) -> None:
         """Count a message that a worker has; `due_in_s` is set for a task with a later eta."""
@@ -59,7 +60,7 @@ def read_status(commands: CommandConnection, keys: Keys, kombu: KombuBroker, nam
     Raises:
         redis.exceptions.RedisError: as `error_translation.translate` names it.
     """
-    found = {name: MigrationStatus(name, kombu.lengths(name)) for name in names}
+    found = {name: MigrationStatus(name, kombu.lengths(name), kombu.moving(name)) for name in names}
     now_s = server_ms(commands) / 1000
     for queue, since_s, eta_ms in _unacked(kombu):
         one = found.setdefault(queue, MigrationStatus(queue))
@@ -73,22 +74,15 @@ def read_status(commands: CommandConnection, keys: Keys, kombu: KombuBroker, nam
 
 def _unacked(kombu: KombuBroker) -> Iterator[tuple[str, float, int | None]]:
     """Yield queue, time of delivery and eta of each message that kombu's workers have."""
-    skip = 0
-    while page := kombu.unacked(skip, float("inf")):
-        skip += len(page)
+    for page in kombu.unacked(float("inf")):
         for one in page:
-            if one.text:
-                yield _routed(kombu, one.text, one.since_s)
+            yield kombu.queue_of_unacked(one) or UNKNOWN, one.since_s, _eta_ms(one.text)
 
 
-def _routed(kombu: KombuBroker, text: bytes, since_s: float) -> tuple[str, float, int | None]:
+def _eta_ms(text: bytes) -> int | None:
     try:
-        message, exchange, routing_key = json.loads(text)
-        eta = message["headers"].get("eta")
-        queue = kombu.queue_of(exchange or "", routing_key or "") or UNKNOWN
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return UNKNOWN, since_s, None
-    try:
-        return queue, since_s, eta_to_ms(eta, naive_is_utc=True) if eta else None
-    except InvalidArgument:
-        return queue, since_s, None
+        eta = json.loads(text)[0]["headers"].get("eta")
+        return eta_to_ms(eta, naive_is_utc=True) if eta else None
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+        # Also InvalidEta.
+        return None

@@ -29,6 +29,10 @@ MOVED_HEAD = ("QUEUE", "READY", "DELAYED", "OF THEM UNACKED", "LEFT")
 
 @click.command(short_help="Take over the messages of kombu's Redis transport, or give them back.")
 @with_target
+@click.option("--from", "source", metavar="URL", help="Where kombu's data is, if not in the broker's database.")
+@click.option(
+    "--from-prefix", "source_prefix", metavar="TEXT", help="kombu's global_keyprefix, if not the broker's; with --from."
+)
 @click.option("-Q", "--queue", "queues", multiple=True, metavar="QUEUE", help="This queue only; may be repeated.")
 @click.option("--status", is_flag=True, help="Show what is left where, and move nothing.")
 @click.option("--follow", is_flag=True, help="Go on taking what is published to kombu's lists, until Ctrl-C.")
@@ -47,7 +51,7 @@ MOVED_HEAD = ("QUEUE", "READY", "DELAYED", "OF THEM UNACKED", "LEFT")
 @dry_run_option
 @json_option
 def command(target: Target, **given: Any) -> int:
-    """Move the messages of an installation of kombu's own Redis transport, in the same database, into this broker's queues.
+    """Move the messages of an installation of kombu's own Redis transport into this broker's queues.
 
     Waiting tasks of all priorities, and tasks with an eta, which become delayed messages. Each message is moved in one atomic
     step, so the command may be ended at any moment, and the same line again does the rest. Tasks that kombu's workers have stay
@@ -55,8 +59,12 @@ def command(target: Target, **given: Any) -> int:
     """
     wanted = _Wanted(**given)
     wanted.check()
-    with target.admin() as admin:
-        migration = admin.migration(target.kombu_options(), wanted.priorities)
+    with (
+        target.admin() as admin,
+        admin.migration(
+            target.kombu_options(), wanted.priorities, source=wanted.source, source_prefix=wanted.source_prefix
+        ) as migration,
+    ):
         names = migration.queues(wanted.queues)
         if wanted.status or wanted.dry_run:
             return _print_status(migration.status(names), wanted)
@@ -75,6 +83,8 @@ def command(target: Target, **given: Any) -> int:
 class _Wanted:
     """The options of the command."""
 
+    source: str | None
+    source_prefix: str | None
     queues: tuple[str, ...]
     status: bool
     follow: bool
@@ -92,6 +102,10 @@ class _Wanted:
             raise click.UsageError("--older-than is for unacked messages; allowed with --take-unacked")
         if self.follow and (self.status or self.dry_run):
             raise click.UsageError("--follow moves messages; allowed without --status and --dry-run")
+        if self.source_prefix is not None and self.source is None:
+            raise click.UsageError("--from-prefix is for another database, or the same by its URL; allowed with --from")
+        if self.reverse and self.source is not None:
+            raise click.UsageError("--reverse works within one database; allowed without --from")
         if self.reverse and (self.take_unacked or self.declare):
             raise click.UsageError(
                 "--reverse gives this broker's messages to kombu; allowed without --take-unacked and --declare: stop this "
@@ -144,7 +158,7 @@ def _expected(migration: Migration, wanted: _Wanted) -> int:
 def _movable(one: MigrationStatus, wanted: _Wanted) -> int:
     if wanted.reverse:
         return (one.here_ready or 0) + (one.here_delayed or 0)
-    return one.left if wanted.take_unacked else sum(one.waiting.values())
+    return one.left if wanted.take_unacked else one.left - one.unacked
 
 
 def _print_report(report: Report, *, as_json: bool) -> None:
@@ -171,7 +185,7 @@ def _print_status(found: list[MigrationStatus], wanted: _Wanted) -> int:
 
 def _row(one: MigrationStatus) -> list[Any]:
     return [
-        one.queue, sum(one.waiting.values()), one.unacked, one.scheduled, span(one.last_due_s), one.here_ready, one.here_delayed,
+        one.queue, one.left - one.unacked, one.unacked, one.scheduled, span(one.last_due_s), one.here_ready, one.here_delayed,
         one.here_unacked,
     ]  # fmt: skip
 

@@ -68,6 +68,10 @@ def take_from_kombu(shop: Workshop, eta: str = "0") -> None:
     shop.run("take_from_kombu", keys, b"a message", b"", b"{}\nnew", 255, eta, "", "")
 
 
+def store_migrated(shop: Workshop) -> None:
+    shop.run("store_migrated", [*shop.q.publish, shop.q.migrated], 60_000, "its delivery tag", b"{}\nnew", 255, 0, "", "")
+
+
 def give_to_kombu(shop: Workshop, place: str) -> None:
     tag = shop.tag(place)
     due = b"%d" % int(shop.client.zscore(shop.q.delayed, tag)) if place == "delayed" else b""
@@ -194,6 +198,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
     "purge": [Scenario(lambda shop: shop.queues.purge("q"), bodies("ready1", "ready2", "ready3", "mortal", "later1", "later2"))],
     "delete": [Scenario(lambda shop: (shop.queues.delete("q"), shop.declare("q")), EVERYTHING)],
     "take_from_kombu": [Scenario(take_from_kombu), Scenario(lambda shop: take_from_kombu(shop, eta="+1000"), arguments=LIMITED)],
+    "store_migrated": [Scenario(store_migrated)],
     "give_to_kombu": [
         Scenario(lambda shop: give_to_kombu(shop, "ready"), bodies("ready1")),
         Scenario(lambda shop: give_to_kombu(shop, "delayed"), bodies("later1")),

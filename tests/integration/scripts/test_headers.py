@@ -22,6 +22,7 @@ MAY_BE_REFUSED = {
     "publish_fanout",
     "take_from_kombu",
     "give_to_kombu",
+    "store_migrated",
 }
 READ_ONLY = {
     "count_consumers", "counters", "list_consumers", "list_messages", "list_overdue", "list_subscribers", "find_message",

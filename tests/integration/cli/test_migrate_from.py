@@ -1,0 +1,147 @@
+"""`celery-redis-plus migrate --from`: kombu's data is in another database, or on another server."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import kombu
+import pytest
+
+from celery_redis_plus.connection.command_connection import CommandConnection
+from tests.support.inbox import Inbox, declare, publish
+
+
+@pytest.fixture
+def old(server, broker_url):
+    """A channel of kombu's own Redis transport in another database, with the bound queue `shop`."""
+    with kombu.Connection(server.url(1, scheme="redis")) as connection:
+        kombu.Queue("shop", kombu.Exchange("shop"), routing_key="shop")(connection.default_channel).declare()
+        yield connection.default_channel
+
+
+@pytest.fixture
+def migrate(cli, server):
+    return lambda *options: cli("migrate", "--from", server.url(1, scheme="redis"), "--json", *options)
+
+
+@pytest.fixture
+def old_client(server):
+    with server.client(1) as client:
+        yield client
+
+
+def fill(old):
+    """Publish one message of each kind; one of them is unacked."""
+    later = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    publish(old, "shop", "held")
+    old.basic_get("shop")
+    publish(old, "shop", "a9", "b9", priority=9)
+    publish(old, "shop", "a0", "b0")
+    publish(old, "shop", "later", headers={"task": "shop.pay", "id": "1", "eta": later})
+
+
+def bodies(channel, count):
+    inbox = Inbox(channel, "shop")
+    inbox.drain(count)
+    return [message.decode() for message in inbox.messages]
+
+
+def test_messages_come_from_another_database_in_their_order(migrate, old, old_client, channel, redis_client):
+    declare(channel, "shop")
+    fill(old)
+    (status,) = [one for one in migrate("--status").lines if one["queue"] == "shop"]
+    assert (status["waiting"], status["unacked"], status["here_ready"]) == ({"0": 3, "9": 2}, 1, 0)
+
+    moved = migrate("--take-unacked", "--priorities", "invert").json
+
+    assert (moved["ready"], moved["delayed"], moved["unacked"], moved["left"]) == (5, 1, 1, 0)
+    assert bodies(channel, 5) == ["held", "a0", "b0", "a9", "b9"]
+    assert [key for key in old_client.scan_iter() if b"binding" not in key] == []
+    assert 0 < redis_client.pttl("migrated:{shop}") <= 3_600_000
+
+
+def test_unacked_messages_stay_and_a_queue_without_a_record_here_is_left(migrate, old, old_client, channel):
+    fill(old)
+    assert migrate("--priorities", "keep").json["left"] == 5
+    declare(channel, "shop")
+    assert migrate("--priorities", "keep").json["moved"] == 5
+    assert old_client.hlen("unacked") == 1
+
+
+class KilledError(Exception):
+    pass
+
+
+class Killing:
+    """Ends the process, as far as its commands tell, before or after the `at`-th of them."""
+
+    def __init__(self, monkeypatch, when):
+        self.when, self.at, self.calls = when, 0, 0
+        for method in ("call", "command", "pipeline"):
+            self._watch(monkeypatch, method)
+
+    def _watch(self, monkeypatch, method):
+        original = getattr(CommandConnection, method)
+
+        def call(connection, *arguments, **options):
+            self.calls += 1
+            dies = self.calls == self.at
+            if dies and self.when == "before":
+                raise KilledError
+            result = original(connection, *arguments, **options)
+            if dies:
+                raise KilledError
+            return result
+
+        monkeypatch.setattr(CommandConnection, method, call)
+
+    def is_killed(self, act, at):
+        self.at, self.calls = at, 0
+        try:
+            act()
+        except KilledError:
+            return True
+        finally:
+            self.at = 0
+        return False
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_at_any_command_neither_loses_nor_doubles(migrate, old, old_client, redis_client, connect, monkeypatch, when):  # noqa: PLR0917
+    killing = Killing(monkeypatch, when)
+    at, killed = 0, True
+    while killed:
+        at += 1
+        redis_client.flushdb()
+        old_client.flushdb()
+        kombu.Queue("shop", kombu.Exchange("shop"), routing_key="shop")(old).declare()
+        declare(connect().channel(), "shop")
+        fill(old)
+        killed = killing.is_killed(lambda: migrate("--take-unacked", "--priorities", "invert"), at)
+        assert migrate("--take-unacked", "--priorities", "invert").status == 0
+        found = [redis_client.hget(key, "payload").partition(b"\n")[2] for key in redis_client.keys("message:*")]
+        assert sorted(map(task_of, found)) == ["a0", "a9", "b0", "b9", "held", "later"], f"killed {when} call {at}"
+    assert at > 15
+
+
+def task_of(body):
+    return body.decode().strip('"')
+
+
+def test_options_of_the_source_are_checked(cli, server):
+    printed = cli("migrate", "--from-prefix", "shop:")
+    assert (printed.status, "allowed with --from" in printed.err) == (2, True)
+    printed = cli("migrate", "--reverse", "--from", server.url(1))
+    assert (printed.status, "allowed without --from" in printed.err) == (2, True)
+    printed = cli("migrate", "--from", "amqp://localhost")
+    assert printed.status == 1
+    assert "amqp" in printed.err
+
+
+def test_the_source_has_a_prefix_of_its_own(migrate, server, channel):
+    with kombu.Connection(server.url(1, scheme="redis"), transport_options={"global_keyprefix": "old:"}) as connection:
+        kombu.Queue("shop", kombu.Exchange("shop"), routing_key="shop")(connection.default_channel).declare()
+        publish(connection.default_channel, "shop", "a")
+    declare(channel, "shop")
+
+    assert migrate("--from-prefix", "old:").json["ready"] == 1
