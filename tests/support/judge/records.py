@@ -216,10 +216,13 @@ class History:
         found: dict[str, list[Holding]] = {}
         for tag, records in self.by_tag.items():
             deliveries = [record for record in records if record.kind == DELIVERED]
-            # A worker that is thawed finds in its buffer what others got meanwhile.
-            for delivery in sorted(deliveries, key=lambda one: one.claim):
+            # A worker that is thawed finds in its buffer what others got meanwhile. A server that lost data counts claims anew.
+            for delivery in sorted(deliveries, key=lambda one: (self._rollbacks_before(one.tick), one.claim)):
                 found.setdefault(tag, []).append(Holding(delivery, self._end_of(delivery, records)))
         return found
+
+    def _rollbacks_before(self, tick: float) -> int:
+        return sum(record.tick <= tick for record in self.of(ROLLED_BACK))
 
     def _end_of(self, delivery: Record, records: list[Record]) -> Record | None:
         mine = [

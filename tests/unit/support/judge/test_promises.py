@@ -125,6 +125,11 @@ KEPT = {
         DELIVERED, of("start"), rolled_back(0.5), of("delivered", claim=1, process=B), of("start", process=B),
         of("end", process=B), of("end"),
     ),
+    "the server lost two claims, and counts them anew": (
+        DELIVERED, of("requeued"), of("delivered", claim=2), of("requeued"), rolled_back(0.5),
+        of("delivered", claim=1, process=B), of("requeued", process=B), of("delivered", claim=2, process=B),
+        of("acked", process=B),
+    ),
     "a claim was lost whose reply was on its way": (
         rolled_back(0.5), of("delivered", claim=1, tick=1.2), of("start", tick=9.0),
         of("delivered", claim=1, process=B, tick=9.1), of("start", process=B, tick=9.2), of("end", process=B, tick=9.3),
