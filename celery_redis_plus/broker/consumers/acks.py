@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError, ResponseError
@@ -89,7 +89,8 @@ class Acknowledger:
         A settlement that the connection loses, or cannot take within `LOCK_WAIT_S`, is deferred: the maintenance thread sends it
         over a connection of its own.
         """
-        self._send([[unacked]], settlement)
+        with self._wire() as is_free:
+            self._send([[unacked]], settlement, is_free=is_free)
 
     def begin(self, unacked: UnackedMessage) -> None:
         """Tell the server that the work on a message begins, where a delivery of it failed before. Never raises.
@@ -112,17 +113,16 @@ class Acknowledger:
 
     def _tell(self, told: Script, keys: Sequence[bytes], *arguments: Argument) -> None:
         """Send a script that nothing depends on, unless the connection is gone, or not free in time."""
-        if not self._commands.lock.acquire(timeout=LOCK_WAIT_S):
-            logger.debug("%s of message %s is not sent: the connection is busy", told.name, arguments[0])
-            return
-        try:
-            if self._commands.connected:
-                self._commands.send_nowait(told, keys, *arguments)
-        except (RedisError, OSError) as error:
-            # The session's owner meets it with its next call.
-            logger.debug("%s of message %s is not sent: %s", told.name, arguments[0], error)
-        finally:
-            self._commands.lock.release()
+        with self._wire() as is_free:
+            if not is_free:
+                logger.debug("%s of message %s is not sent: the connection is busy", told.name, arguments[0])
+                return
+            try:
+                if self._commands.connected:
+                    self._commands.send_nowait(told, keys, *arguments)
+            except (RedisError, OSError) as error:
+                # The session's owner meets it with its next call.
+                logger.debug("%s of message %s is not sent: %s", told.name, arguments[0], error)
 
     def batch_ack(self, unacked: UnackedMessage) -> None:
         """Keep an ack for `flush` or `flush_due`: one script call for several. May be called from any thread."""
@@ -153,7 +153,9 @@ class Acknowledger:
         """Send the gathered acks, with `buffered` in the wire's next write. Never raises, as `post`."""
         if not self._batched:
             return
-        self._send_acks(self._take_batched(), buffered=buffered)
+        # Before they are taken: a thread that closes the connection meanwhile waits for them, since it sees none any more.
+        with self._wire() as is_free:
+            self._send_acks(self._take_batched(), is_free=is_free, buffered=buffered)
 
     def take_for_claim(self, queues: Sequence[str]) -> list[UnackedMessage]:
         """Take the batched acks that a claim of `queues` carries, for `settle_claimed`; send the others with its write.
@@ -169,7 +171,8 @@ class Acknowledger:
         ]
         if len(carried) < len(taken):
             going = set(carried)
-            self._send_acks([unacked for unacked in taken if unacked not in going], buffered=True)
+            with self._wire() as is_free:
+                self._send_acks([unacked for unacked in taken if unacked not in going], is_free=is_free, buffered=True)
         return carried
 
     def settle_claimed(self, acks: Iterable[UnackedMessage], again: Sequence[str] | None) -> None:
@@ -191,30 +194,35 @@ class Acknowledger:
                 taken.append(self._batched.popleft())
         return taken
 
-    def _send_acks(self, acks: Iterable[UnackedMessage], *, buffered: bool) -> None:
+    def _send_acks(self, acks: Iterable[UnackedMessage], *, is_free: bool, buffered: bool) -> None:
         queues: dict[str, list[UnackedMessage]] = {}
         for unacked in acks:
             queues.setdefault(unacked.queue, []).append(unacked)
         batches = [
             messages[at : at + SETTLED_A_CALL] for messages in queues.values() for at in range(0, len(messages), SETTLED_A_CALL)
         ]
-        self._send(batches, Settlement.ACK, buffered=buffered)
+        self._send(batches, Settlement.ACK, is_free=is_free, buffered=buffered)
 
-    def _send(self, batches: Iterable[list[UnackedMessage]], settlement: Settlement, *, buffered: bool = False) -> None:
-        """Post a call for each batch, of messages of one queue; defer what the connection does not take."""
-        commands = self._commands
-        if not commands.lock.acquire(timeout=LOCK_WAIT_S):
-            self._defer(batches, settlement)
-            return
+    @contextmanager
+    def _wire(self) -> Iterator[bool]:
+        """Hold the connection's lock; yields whether it was free within `LOCK_WAIT_S`."""
+        is_free = self._commands.lock.acquire(timeout=LOCK_WAIT_S)
         try:
-            for messages in batches:
-                # Asked under the lock: a settlement never opens a lost connection anew, because nobody would read its reply.
-                if commands.connected:
-                    self._post(messages, settlement, buffered=buffered)
-                else:
-                    self._defer([messages], settlement)
+            yield is_free
         finally:
-            commands.lock.release()
+            if is_free:
+                self._commands.lock.release()
+
+    def _send(
+        self, batches: Iterable[list[UnackedMessage]], settlement: Settlement, *, is_free: bool, buffered: bool = False
+    ) -> None:  # fmt: skip
+        """Post a call for each batch, of messages of one queue, inside `_wire`; defer what the connection does not take."""
+        for messages in batches:
+            # Asked under the lock: a settlement never opens a lost connection anew, because nobody would read its reply.
+            if is_free and self._commands.connected:
+                self._post(messages, settlement, buffered=buffered)
+            else:
+                self._defer([messages], settlement)
 
     def _defer(self, batches: Iterable[Iterable[UnackedMessage]], settlement: Settlement) -> None:
         for messages in batches:

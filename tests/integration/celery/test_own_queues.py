@@ -67,7 +67,7 @@ def test_a_worker_and_a_monitor_warn_of_nothing_that_celery_declares(
         result = app.send_task("c.add", [1, 1])
         if "result_backend" in config:
             assert result.get(timeout=10) == 2
-        wait_until(lambda: " heartbeat: " in log.read_text(), 20, log.read_text)
+        wait_until(lambda: " heartbeat: " in log.read_text(), 60, log.read_text)
         assert app.control.inspect(timeout=5, limit=1).active()
     finally:
         monitor.terminate()

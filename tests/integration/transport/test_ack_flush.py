@@ -8,13 +8,14 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import kombu
 import pytest
 
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
-from tests.support.inbox import declare, publish
+from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
 
@@ -115,6 +116,35 @@ def test_an_ack_that_meets_a_lost_connection_leaves_over_another_one(worked):
     inbox.connection.close()
     wait_until(lambda: publisher.queue_sizes("q").unacked == 0, 10)
     assert publisher.queue_sizes("q").ready == 3
+
+
+def test_a_close_waits_for_acks_that_another_thread_is_about_to_send(connect, loop, monkeypatch):
+    """As the maintenance thread does, which sends the acks that a loop leaves behind."""
+    connection, publisher = connect(), connect().channel()
+    inbox = Inbox(connection.channel(), "q", prefetch=3, ack=False)
+    publish(publisher, "q", *range(3))
+    loop(connection).run(lambda: len(inbox.messages) == 3)
+    acknowledger, taken = inbox.channel.session.acknowledger, threading.Event()
+    acknowledger.flush_scheduled = True
+    for message in inbox.messages:
+        message.ack()
+    take = acknowledger._take_batched
+
+    def take_slowly():
+        acks = take()
+        taken.set()
+        # It loses the processor here, and the close goes on meanwhile if nothing holds it.
+        time.sleep(0.2)
+        return acks
+
+    monkeypatch.setattr(acknowledger, "_take_batched", take_slowly)
+    sender = threading.Thread(target=acknowledger.flush)
+    sender.start()
+    assert taken.wait(10)
+    connection.close()
+    sizes = publisher.queue_sizes("q")
+    sender.join()
+    assert (sizes.ready, sizes.unacked) == (0, 0)
 
 
 def test_an_ack_leaves_when_its_turn_ends_by_an_exception(worked):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from decimal import Decimal
 from uuid import UUID
 
@@ -97,39 +95,19 @@ def test_sizes_round_the_limit_of_the_scripts(channel, redis_client, size):
     assert redis_client.keys("message:*") == []
 
 
-def test_a_large_body_goes_beside_the_scripts_and_the_server_stays_responsive(channel, redis_client, server):
+def test_a_large_body_goes_beside_the_scripts_which_stay_short(channel, redis_client):
     body = b"\n\x00\xff" + bytes(64_000_000)
     redis_client.config_set("slowlog-log-slower-than", 100_000)
     redis_client.slowlog_reset()
-    latencies: list[float] = []
-    done = threading.Event()
-
-    def ping() -> None:
-        with server.client() as other:
-            while not done.is_set():
-                start = time.perf_counter()
-                other.ping()
-                latencies.append(time.perf_counter() - start)
-                done.wait(0.005)
-
-    pinging = threading.Thread(target=ping)
-    pinging.start()
-    try:
-        publish(channel, "q", body, serializer="raw", content_type="application/data", content_encoding="binary")
-        (key,) = redis_client.keys("message:*")
-        assert redis_client.hstrlen(key, "body") == len(body)
-        assert redis_client.hstrlen(key, "payload") < 1000
-        assert redis_client.pttl(key) == -1
-        inbox = Inbox(channel, "q")
-        inbox.drain(1)
-    finally:
-        done.set()
-        pinging.join()
+    publish(channel, "q", body, serializer="raw", content_type="application/data", content_encoding="binary")
+    (key,) = redis_client.keys("message:*")
+    assert redis_client.hstrlen(key, "body") == len(body)
+    assert redis_client.hstrlen(key, "payload") < 1000
+    assert redis_client.pttl(key) == -1
+    inbox = Inbox(channel, "q")
+    inbox.drain(1)
     assert bytes(inbox.messages[0].body) == body
     assert not [entry for entry in redis_client.slowlog_get() if b"EVALSHA" in entry["command"]]
-    assert len(latencies) > 1
-    # Far more than it takes (about 50 ms), far less than through Lua on a slow machine.
-    assert max(latencies) < 2
 
 
 def test_a_large_body_to_two_queues_is_two_messages(channel):
