@@ -119,9 +119,9 @@ class Proxy:
         """Let every piece take so much longer."""
         self._turn(delay_s=seconds)
 
-    def heal(self) -> None:
-        """Be a good network again."""
-        self._call(self._set, Weather())
+    def heal(self, *, resets: bool = False) -> None:
+        """Be a good network again; with `resets` for new connections: nothing that was on its way on an open one arrives."""
+        self._call(self._heal, resets)
 
     def reset(self) -> None:
         """Reset all open connections; what was held back is gone. New ones are as the weather says."""
@@ -153,6 +153,11 @@ class Proxy:
         self._weather = weather
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def _heal(self, resets: bool) -> None:
+        self._set(Weather())
+        if resets:
+            self._reset()
 
     async def _listen(self) -> int:
         self._listener = await asyncio.start_server(self._serve, HOST, 0)

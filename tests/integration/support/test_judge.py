@@ -223,8 +223,7 @@ def test_a_retry_that_is_stored_again_is_doubled(run, server):
         publishing = threading.Thread(target=lambda: run.publish("m", connection=connection, retry=True))
         publishing.start()
         wait_until(lambda: run.client.zcard("queue:{q}") == 2)
-        proxy.heal()
-        proxy.reset()
+        proxy.heal(resets=True)
         publishing.join(5)
         run.inbox("q").drain(3)
         assert run.broken() == {deduplication.NAME}

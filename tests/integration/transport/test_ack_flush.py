@@ -128,7 +128,7 @@ def test_a_close_waits_for_acks_that_another_thread_is_about_to_send(connect, lo
     acknowledger.flush_scheduled = True
     for message in inbox.messages:
         message.ack()
-    take = acknowledger._take_batched
+    take = acknowledger._take_batched  # noqa: SLF001 - the moment at which another thread has them
 
     def take_slowly():
         acks = take()
