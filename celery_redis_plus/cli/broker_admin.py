@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
+from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,6 +16,7 @@ from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter, DeadL
 from celery_redis_plus.broker.dead_letters.store import NO_TARGET, DeadLetter, DeadLetters, check_targets, no_target
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.exchanges.bindings import Bindings
+from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber, SubscriberRegistry
 from celery_redis_plus.broker.integrity import CHECKED_A_CALL, Checker
 from celery_redis_plus.broker.queues.counters import Counters, read_counters
 from celery_redis_plus.broker.queues.listing import ListedMessage, State, list_messages, read_stored, waiting_tags
@@ -112,7 +115,7 @@ class BrokerAdmin:
         Raises:
             QueueNotFound: there is no queue of a name that is no pattern.
         """
-        found = [name for name in self.queues() if not patterns or any(fnmatchcase(name, one) for one in patterns)]
+        found = [name for name in self.queues() if _is_named(name, patterns)]
         for name in patterns:
             if name not in found and not set(name) & set("*?["):
                 self.check_queue(name)
@@ -148,6 +151,15 @@ class BrokerAdmin:
         """
         self.check_queue(queue)
         yield from list_messages(self._commands, self._keys, queue, state, task)
+
+    def scheduled(self, *patterns: str, task: str | None = None) -> Iterator[ListedMessage]:
+        """Yield the delayed messages of the queues that `patterns` name, as `overview` takes them, the next due first.
+
+        A queue's next page is read when it is needed. Raises as `overview` does.
+        """
+        queues = [one.queue for one in self.overview(*patterns) if one.delayed]
+        listings = [list_messages(self._commands, self._keys, queue, "delayed", task) for queue in queues]
+        yield from heapq.merge(*listings, key=attrgetter("time_ms"))
 
     def waiting_tags(self, queue: str, task: str) -> Iterator[tuple[int, list[str]]]:
         """Yield the ids of the waiting messages of a task, see `broker.queues.listing.waiting_tags`.
@@ -186,6 +198,18 @@ class BrokerAdmin:
     def all_consumers(self) -> list[ConsumerRecord]:
         """Return the live consumers of all queues, by queue. Raises as `list_queues` does."""
         return [record for queue in self.queues() for record in self._consumers.list(queue)]
+
+    def subscribers(self, *patterns: str) -> dict[str, list[Subscriber]]:
+        """Return the subscribers of each fanout exchange whose name one of the patterns matches; of all without any.
+
+        The one that lags most comes first. Raises as `list_queues` does.
+        """
+        registry = SubscriberRegistry(
+            self._commands, timeout_s=self._options.subscriber_timeout, max_age_s=self._options.stream_max_age
+        )
+        prefix = self._options.stream_prefix(self._commands.connector.address.db)
+        names = [name for name in sorted(self._bindings.names_of_type("fanout")) if _is_named(name, patterns)]
+        return {name: registry.subscribers(self._keys.fanout(name, prefix)) for name in names}
 
     def counters(self, queue: str) -> Counters:
         """Return what has happened in `queue` since it was declared, and what is in it.
@@ -321,3 +345,7 @@ class BrokerAdmin:
             roles: roles of docs/access.md that the user must be able to play.
         """
         yield from examine(ExaminedBroker(self._commands, self._keys, self._options, roles), checks)
+
+
+def _is_named(name: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatchcase(name, one) for one in patterns)

@@ -8,9 +8,12 @@ import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import click
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.queues.listing import ListedMessage
 
 #: Seconds between two lines of progress, on a terminal (which shows the last one only) and in a log.
 TERMINAL_EVERY_S, LOG_EVERY_S = 0.1, 10.0
@@ -103,6 +106,26 @@ def span(seconds: float | None) -> str | None:
     name, unit = next(((name, unit) for name, unit in _UNITS if seconds >= unit), _UNITS[-1])
     amount = seconds / unit
     return f"{amount:.0f} {name}" if unit <= 60 or amount >= 10 else f"{amount:.1f} {name}"
+
+
+def listed(one: ListedMessage) -> dict[str, Any]:
+    """Return a message of a listing as JSON has it; its time is called by its state."""
+    name = {"ready": "since", "delayed": "due", "unacked": "lease_ends"}[one.state]
+    return {
+        "id": one.tag,
+        "queue": one.queue,
+        "state": one.state,
+        name: time_of(one.time_ms),
+        "priority": one.priority,
+        "deliveries": one.deliveries,
+        "failures": one.failures,
+        "bytes": one.size,
+        "task": one.task,
+        "task_id": one.task_id,
+        "holder": one.holder,
+        "headers": one.headers,
+        "properties": one.properties,
+    }
 
 
 def size(count: float) -> str:

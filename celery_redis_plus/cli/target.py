@@ -52,12 +52,15 @@ class Target:
             declare_queues(self.app, queues)
 
     def event_log(self) -> EventLog:
-        """Return its lifecycle events, a context manager. Raises as `EventLog` does, and UsageError with an app."""
+        """Return its lifecycle events, a context manager. Raises as `EventLog` and `BrokerAdmin.of_app` do."""
         from celery_redis_plus.event_log.stream import EventLog
 
-        if self.app is not None:
-            raise click.UsageError(f"--app: events are read over a URL of their own; allowed here: --broker, or ${URL_VARIABLE}")
-        return EventLog(self.url, self.prefix)
+        if self.app is None:
+            return EventLog(self.url, self.prefix)
+        from celery_redis_plus.integration.app_broker import connected
+
+        with connected(self.app) as session:
+            return EventLog.at(session.address, session.options)
 
 
 def with_target(command: Callable[..., int]) -> Callable[..., int]:

@@ -44,9 +44,19 @@ class EventLog:
     """
 
     def __init__(self, url: str, prefix: str = "", *, timeout_s: float = 60.0) -> None:
-        self.address = Address.from_url(url)
-        self.keys = Keys(prefix)
-        self._connector = Connector(self.address, Options())
+        self._use(Address.from_url(url), Options(global_keyprefix=prefix), timeout_s)
+
+    @classmethod
+    def at(cls, address: Address, options: Options, *, timeout_s: float = 60.0) -> Self:
+        """Return the events of an application that connects to `address` with `options`."""
+        log = cls.__new__(cls)
+        log._use(address, options, timeout_s)  # noqa: SLF001 - of this class
+        return log
+
+    def _use(self, address: Address, options: Options, timeout_s: float) -> None:
+        self.address = address
+        self.keys = Keys(options.global_keyprefix)
+        self._connector = Connector(address, options)
         self._timeout_s = timeout_s
         self._held: Connection | None = None
 

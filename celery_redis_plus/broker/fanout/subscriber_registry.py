@@ -24,6 +24,8 @@ BOUND_S = 60.0
 SECOND_CHANCE_S = 30.0
 #: Seconds for which a death is remembered, so that every process hears of it.
 DEATH_KEPT_S = 600.0
+#: States in which the deadline is the last heartbeat and the timeout.
+HEARD_STATES = ("bound", "live")
 #: Subscribers in one call.
 SUBSCRIBERS_A_CALL = 100
 
@@ -36,8 +38,9 @@ class Subscriber:
         id: its name in the registry. queue: whose broadcasts. durable: it keeps its cursor while nobody reads for it.
         state: `bound` (nobody reads yet), `live`, `suspect` (overdue once) or `left` (a durable one without a reader).
         cursor: id of the last entry that it has processed. lag: broadcasts that it has not processed.
-        since_ms: when it subscribed; deadline_ms: when it is overdue, None for a durable one; now_ms: when the registry was
-        read; all in ms since the epoch, on the server's clock. host: where its reader runs, as `host:pid`.
+        since_ms: when it subscribed; deadline_ms: when it is overdue, None for a durable one; heard_ms: its last heartbeat, None
+        where it is suspect or nobody reads for it; now_ms: when the registry was read; all in ms since the epoch, on the
+        server's clock. host: where its reader runs, as `host:pid`.
     """
 
     id: str
@@ -48,6 +51,7 @@ class Subscriber:
     lag: int
     since_ms: int
     deadline_ms: int | None
+    heard_ms: int | None
     now_ms: int
     host: str
 
@@ -156,14 +160,15 @@ class SubscriberRegistry:
         found = []
         for at in range(0, len(flat), 3):
             name, deadline, record = flat[at : at + 3]
-            cursor, number, since, _, state, label = decode_name(record).split(" ", 5)
+            cursor, number, since, timeout, state, label = decode_name(record).split(" ", 5)
             identity = decode_name(name)
             kind, _, queue = identity.partition(".")
+            heard = int(deadline) - int(timeout) if deadline and state in HEARD_STATES else None
             found.append(
                 Subscriber(
                     id=identity, queue=queue, durable=kind == DURABLE, state=state, cursor=cursor,
                     lag=max(int(count) - int(number), 0), since_ms=int(since),
-                    deadline_ms=int(deadline) if deadline else None, now_ms=int(now), host=label,
+                    deadline_ms=int(deadline) if deadline else None, heard_ms=heard, now_ms=int(now), host=label,
                 )
             )  # fmt: skip
         return sorted(found, key=lambda one: -one.lag)

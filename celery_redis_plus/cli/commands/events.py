@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from celery_redis_plus.cli.asking import json_option
+from celery_redis_plus.cli.asking import MAX_LIMIT, json_option, task_option
 from celery_redis_plus.cli.exit_status import DONE
-from celery_redis_plus.cli.output import print_json, print_table, visible
+from celery_redis_plus.cli.output import print_json, print_table, time_of, visible
 from celery_redis_plus.cli.target import Target, with_target
+from celery_redis_plus.events import TRANSITIONS
 
+if TYPE_CHECKING:
+    from celery_redis_plus.event_log.tail import TailedEvent
+
+#: Seconds between two looks for new events.
+TAIL_INTERVAL_S = 0.5
 F = TypeVar("F", bound=Callable[..., Any])
 queues_option: Callable[[F], F] = click.option(
     "--queues", default="*", help="Names or patterns, separated by commas (default: all)."
 )
 
 
-@click.group(short_help="Export lifecycle events, list and drop their readers.")
+@click.group(short_help="Follow or export lifecycle events, list and drop their readers.")
 def command() -> None:
-    """Export the lifecycle events that the server has, move finished messages into files, or see and drop the readers for which
-    it keeps events. The first two need the extra "parquet".
+    """Follow lifecycle events, export those that the server has, move finished messages into files, or see and drop the readers
+    for which it keeps events. 'export' and 'archive' need the extra "parquet".
     """
 
 
@@ -90,6 +99,64 @@ def readers(target: Target, *, queues: str, stale_after: float, as_json: bool) -
         rows.append([one.name, one.queue, one.behind, one.lost, f"{timedelta(seconds=round(one.idle_s))} ago", hint])
     print_table(("READER", "QUEUE", "BEHIND", "LOST", "LAST COMMIT", "HINT"), rows)
     return DONE
+
+
+@command.command()
+@with_target
+@queues_option
+@task_option
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(sorted(TRANSITIONS)), help="Only this event; may be repeated.")
+@click.option(
+    "--last", type=click.IntRange(0, MAX_LIMIT), default=10, show_default=True, metavar="N", help="Of each queue, before now."
+)
+@click.option("--follow/--no-follow", default=True, show_default=True, help="Wait for further events until Ctrl-C.")
+@json_option
+def tail(
+    target: Target, *, queues: str, task: str | None, kinds: tuple[str, ...], last: int, follow: bool, as_json: bool
+) -> int:  # fmt: skip
+    """Print the last events, and each new one as it happens, until Ctrl-C. The task of a message is known if the server still has
+    the event of its publishing, among the 10,000 before.
+
+    --json prints one object an event, one a line.
+    """
+    from celery_redis_plus.event_log.tail import Tail
+
+    with target.event_log() as log:
+        tailing = Tail(log, queues, task=task, kinds=kinds, last=last)
+        try:
+            while True:
+                found = tailing.read()
+                for one in found:
+                    _print_event(one, as_json=as_json)
+                sys.stdout.flush()
+                if not found:
+                    if not follow:
+                        break
+                    time.sleep(TAIL_INTERVAL_S)
+        except KeyboardInterrupt:
+            return DONE
+    return DONE
+
+
+def _print_event(one: TailedEvent, *, as_json: bool) -> None:
+    event = one.event
+    at = time_of(event.ts // 1000)
+    if as_json:
+        known = {name: value for name, value in asdict(event).items() if value is not None}
+        print_json({**known, "ts": at, "queue": one.queue, "task": one.task, "task_id": one.task_id})
+        return
+    details = (
+        event.reason,
+        event.error,
+        event.worker,
+        event.target and f"to {event.target}",
+        event.delay and f"{event.delay} ms",
+    )
+    more = ", ".join(detail for detail in details if detail)
+    line = (
+        f"{at:%H:%M:%S.%f}"[:-3] + f"  {event.event:13}  {one.queue}  {event.id}  {one.task or '-'}  {one.task_id or '-'}  {more}"
+    )
+    click.echo(visible(line.rstrip()))
 
 
 @command.command("drop-reader")

@@ -26,11 +26,10 @@ from celery_redis_plus.cli.asking import (
     yes_option,
 )
 from celery_redis_plus.cli.exit_status import DONE, FAILED
-from celery_redis_plus.cli.output import moment, print_fields, print_json, print_table, time_of
+from celery_redis_plus.cli.output import listed, moment, print_fields, print_json, print_table, time_of
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.queues.listing import ListedMessage
     from celery_redis_plus.broker.queues.messages import MessageInfo
     from celery_redis_plus.cli.broker_admin import BrokerAdmin
 
@@ -104,7 +103,7 @@ def list_(target: Target, *, queue: str, state: Any, task: str | None, limit: in
         total = getattr(admin.overview_of(queue), state)
     if as_json:
         for one in found:
-            print_json(_listed(one))
+            print_json(listed(one))
         return DONE
     rows = [
         [
@@ -320,25 +319,6 @@ def _unknown(ids: list[str], queue: str | None) -> int:
     for id_ in ids:
         complain(f"message {id_} is {where}, or a consumer has it")
     return FAILED
-
-
-def _listed(one: ListedMessage) -> dict[str, Any]:
-    name = {"ready": "since", "delayed": "due", "unacked": "lease_ends"}[one.state]
-    return {
-        "id": one.tag,
-        "queue": one.queue,
-        "state": one.state,
-        name: time_of(one.time_ms),
-        "priority": one.priority,
-        "deliveries": one.deliveries,
-        "failures": one.failures,
-        "bytes": one.size,
-        "task": one.task,
-        "task_id": one.task_id,
-        "holder": one.holder,
-        "headers": one.headers,
-        "properties": one.properties,
-    }
 
 
 def _described(found: MessageInfo) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from celery_redis_plus.cli.main import main
-from tests.support.inbox import declare
+from tests.support.inbox import declare, publish
 
 APP = """
 from celery import Celery
@@ -42,6 +42,14 @@ def test_an_app_gives_its_broker_and_its_prefix(shop_app, capsys, line):
     assert queues_in(capsys.readouterr().out) == ["orders"]
 
 
+def test_events_are_read_over_the_app_s_connection(shop_app, connect, capsys):
+    channel = connect(global_keyprefix="shop:", event_log=True).channel()
+    declare(channel, "logged")
+    publish(channel, "logged", "x")
+    assert main(["-A", shop_app, "events", "tail", "--no-follow", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["event"] == "published"
+
+
 def test_it_is_a_command_of_celery(shop_app, tmp_path):
     command = [sys.executable, "-m", "celery", "-A", shop_app, "redisplus"]
     done = subprocess.run([*command, "queues", "--json"], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
@@ -67,7 +75,7 @@ def test_the_environment_gives_the_url(broker_url, connect, monkeypatch, capsys)
         (["queues", "-A", "shop_app_of_test", "-b", "redis://h"], 2, "--app shop_app_of_test and --broker name two brokers"),
         (["queues", "-A", "no_such_module"], 2, "--app no_such_module: ModuleNotFoundError"),
         (["queues", "-A", "shop_app_of_test:other"], 1, "allowed: one of celery-redis-plus"),
-        (["events", "readers", "-A", "shop_app_of_test"], 2, "allowed here: --broker, or $CELERY_BROKER_URL"),
+        (["events", "readers", "-A", "shop_app_of_test"], 1, "no queue under prefix 'shop:' at"),
         (["queues", "-b", "redis://127.0.0.1:1/0"], 3, "Connection refused"),
     ],
 )

@@ -152,3 +152,19 @@ def test_a_duration_beyond_a_hundred_years_is_refused(value, capsys):
     error = capsys.readouterr().err
     assert f"'--older-than': '{value:.100}' is not allowed; allowed: a number with s, m, h or d" in error
     assert "up to 36525d" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("que", "queues"), ("dead-letters rep", "replay"), ("doctor --ro", "--role"), ("doctor --role p", "publisher")],
+)
+def test_the_shell_completes_commands_and_options(words, offered, monkeypatch, capsys):
+    line = f"celery-redis-plus {words}"
+    for name, value in (
+        ("_CELERY_REDIS_PLUS_COMPLETE", "bash_complete"),
+        ("COMP_WORDS", line),
+        ("COMP_CWORD", str(len(line.split()) - 1)),
+    ):
+        monkeypatch.setenv(name, value)
+    main.main([])
+    assert f"plain,{offered}" in capsys.readouterr().out.split()

@@ -1,0 +1,62 @@
+"""`celery-redis-plus scheduled`: what is due when, over all queues."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import islice, takewhile
+
+import click
+
+from celery_redis_plus.cli.asking import DURATION, json_option, limit_option, task_option
+from celery_redis_plus.cli.exit_status import DONE
+from celery_redis_plus.cli.output import listed, moment, print_json, print_table, span
+from celery_redis_plus.cli.target import Target, with_target
+
+HEAD = ("DUE (UTC)", "IN", "QUEUE", "PRIORITY", "TASK OR ROUTING KEY", "TASK ID", "ID")
+
+
+@click.command(short_help="List delayed messages of all queues, the next due first.")
+@with_target
+@click.argument("queues", nargs=-1, metavar="[QUEUE]...")
+@task_option
+@click.option("--within", "within_s", type=DURATION, metavar="TIME", help="Only those due within this time, such as 15m, 2h.")
+@limit_option
+@json_option
+def command(
+    target: Target, *, queues: tuple[str, ...], task: str | None, within_s: float | None, limit: int, as_json: bool
+) -> int:  # fmt: skip
+    """List the delayed messages of queues, the next due first: tasks with a countdown or an eta, retries, messages with
+    'x-delay'. QUEUE is a name or a pattern such as 'shop.*'; all queues without one.
+
+    IN is by this host's clock. --json prints one object a line, with headers and properties.
+    """
+    now_ms = datetime.now(UTC).timestamp() * 1000
+    with target.admin() as admin:
+        due = admin.scheduled(*queues, task=task)
+        if within_s is not None:
+            last_ms = now_ms + within_s * 1000
+            due = takewhile(lambda one: one.time_ms <= last_ms, due)
+        found = list(islice(due, limit))
+        total = sum(one.delayed for one in admin.overview(*queues))
+    if as_json:
+        for one in found:
+            print_json(listed(one))
+        return DONE
+    rows = [
+        [
+            moment(one.time_ms),
+            span(max(0.0, one.time_ms - now_ms) / 1000),
+            one.queue,
+            one.priority,
+            one.task or one.routing_key,
+            one.task_id,
+            one.tag,
+        ]
+        for one in found
+    ]
+    print_table(HEAD, rows)
+    click.echo(f"{len(found):,} of {total:,} delayed messages")
+    return DONE
+
+
+COMMAND = command
