@@ -275,11 +275,18 @@ class Options:
         unit="Sentinels",
     )
     credential_provider: Any = kinds.option(  # noqa: RUF009 - immutable as all others; Any hides it
-        kinds.instance("object or str", "a redis.CredentialProvider, or the dotted path of such a class"),
+        kinds.instance("object or str", "a redis.CredentialProvider, a callable that makes one, or the path of either"),
         None,
         "The source of user name and password, instead of the URL.",
         none="the URL",
         secret=True,
+    )
+    credential_max_age: float | None = kinds.option(
+        _SECONDS,
+        None,
+        "The time after which each connection logs in again with what `credential_provider` gives then.",
+        unit="s",
+        none="only when a streaming provider has new credentials",
     )
     ssl: bool | Mapping[str, Any] | None = kinds.option(
         kinds.one_of(kinds.flag(), kinds.instance("dict", "a mapping of redis-py's ssl_* arguments", Mapping)),

@@ -75,7 +75,9 @@ class BlockingConnection(PersistentConnection):
             except BaseException as error:
                 self._fail_and_raise(error)
 
-    def _awaits_reply(self) -> bool:
+    @property
+    def has_pending(self) -> bool:
+        """Whether a command waits."""
         return self._waiting
 
     def _opened(self) -> None:

@@ -13,37 +13,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import AuthenticationError, NoScriptError, ResponseError
 
+from celery_redis_plus.connection.pending_reply import Done, PendingReply
 from celery_redis_plus.connection.persistent_connection import Argument, PersistentConnection
 from celery_redis_plus.connection.protocol import pack_call, pack_command, send
 from celery_redis_plus.errors import ReadOnlyReplica, ServerUnavailable
 
 if TYPE_CHECKING:
+    from redis.connection import Connection
+
     from celery_redis_plus.scripts import Script
 
 logger = logging.getLogger(__name__)
 
 #: How often a script is sent to a server that loses its scripts.
 SCRIPT_SENDS = 8
-
-#: Called with (reply, None) or (None, error).
-Done = Callable[[Any, Exception | None], None]
-
-
-class _PendingReply:
-    """A reply that the server has yet to send, for a script sent without waiting."""
-
-    __slots__ = ("done", "packed", "script")
-
-    def __init__(self, script: Script | None, packed: bytes, done: Done | None) -> None:
-        self.script = script
-        self.packed = packed
-        self.done = done
-
-    def resolve(self, reply: Any, error: Exception | None) -> None:
-        if self.done is not None:
-            self.done(reply, error)
 
 
 class CommandConnection(PersistentConnection):
@@ -60,7 +45,7 @@ class CommandConnection(PersistentConnection):
         #: Whether a call is under way. Whatever is called then runs in a signal handler that has interrupted it, since others
         #: wait for the lock: it must neither write into that call's command nor read that call's reply.
         self._busy = False
-        self._pending: deque[_PendingReply] = deque()
+        self._pending: deque[PendingReply] = deque()
         #: Packed commands that wait for the next write.
         self._outbox: list[bytes] = []
         self._loaded: set[bytes] = set()
@@ -74,9 +59,6 @@ class CommandConnection(PersistentConnection):
         self._loaded.clear()
         self.producer = secrets.token_hex(6).encode()
         self.sequence = 0
-
-    def _awaits_reply(self) -> bool:
-        return bool(self._pending)
 
     def _drain(self) -> None:
         try:
@@ -196,11 +178,11 @@ class CommandConnection(PersistentConnection):
 
     def send_packed_nowait(self, script: Script, packed: bytes, *, done: Done | None = None, buffered: bool = False) -> None:
         """Send a script whose call is packed already. As `send_nowait`."""
-        self._post(_PendingReply(script, packed, done), buffered=buffered)
+        self._post(PendingReply(script, packed, done), buffered=buffered)
 
     def command_nowait(self, *arguments: Argument, done: Done, buffered: bool = False) -> None:
         """Send one plain command without waiting; `done` gets its reply before the next call returns. As `send_nowait`."""
-        self._post(_PendingReply(None, pack_command(arguments), done), buffered=buffered)
+        self._post(PendingReply(None, pack_command(arguments), done), buffered=buffered)
 
     def flush(self) -> None:
         """Send what was buffered. Raises as `call` does."""
@@ -249,7 +231,7 @@ class CommandConnection(PersistentConnection):
             except BaseException as error:
                 self._fail_and_raise(error)
 
-    def _post(self, pending: _PendingReply, *, buffered: bool) -> None:
+    def _post(self, pending: PendingReply, *, buffered: bool) -> None:
         """Send what `pending` waits for, and leave its reply to a later read."""
         self._check_process()
         with self.lock:
@@ -322,6 +304,17 @@ class CommandConnection(PersistentConnection):
         self.outcome_unknown = False
         return reply
 
+    def _log_in_again(self, connection: Connection) -> None:  # noqa: ARG002 - of the next write
+        """Send AUTH with the next write; a refusal is logged when it is read."""
+        packed = self._packed_login()
+        if packed:
+            self._outbox.append(packed)
+            self._pending.append(PendingReply(None, b"", self._login_answered, is_login=True))
+
+    def _login_answered(self, _: Any, error: Exception | None) -> None:
+        if isinstance(error, AuthenticationError | ResponseError):
+            self._note_refused_login(error)
+
     def _with_source(self, script: Script, packed: bytes) -> bytes:
         """Return the call of a script with its source before it.
 
@@ -329,7 +322,7 @@ class CommandConnection(PersistentConnection):
         """
         self._loaded.add(script.sha)
         self._source_error = None
-        self._pending.append(_PendingReply(None, b"", self._source_answered))
+        self._pending.append(PendingReply(None, b"", self._source_answered))
         return pack_command(("SCRIPT", "LOAD", script.source)) + packed
 
     def _source_answered(self, _: Any, error: Exception | None) -> None:
@@ -366,12 +359,16 @@ class CommandConnection(PersistentConnection):
                 failure = self._source_error
             if failure is None:
                 if pending.script is not None:
+                    # First: it may have an AUTH to send, which goes before them.
+                    connection = self._open()
                     packed = self._with_source(pending.script, pending.packed)
                     self._pending.append(pending)
-                    send(self._open(), self._behind_outbox(packed))
+                    send(connection, self._behind_outbox(packed))
                 self._busy = within
                 return
-        except ResponseError as error:
+        except (AuthenticationError, ResponseError) as error:
+            if isinstance(error, AuthenticationError) and not self._pending[0].is_login:
+                raise
             pending = self._pending.popleft()
             failure = self._translated(error, pending.packed)
         else:

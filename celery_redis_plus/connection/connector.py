@@ -17,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.retry import Retry
 
-from celery_redis_plus.connection.credentials import resolve_credential_provider
+from celery_redis_plus.connection.credentials import Credentials, credentials_of, resolve_credential_provider
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.connection.master_finder import MasterFinder, finder_for
 from celery_redis_plus.connection.sentinel_address import SENTINEL_OPTIONS
@@ -62,6 +62,7 @@ class Connector:
         options: the transport options they are made with.
         connections_opened: how many were opened in this process, closed ones included.
         finder: asks the Sentinels; None without Sentinels.
+        credentials: those of the option `credential_provider`; None without a provider.
     """
 
     def __init__(self, address: Address, options: Options, *, check: ServerCheck = PROCESS_CHECK) -> None:
@@ -71,6 +72,8 @@ class Connector:
         self._check = check
         self._pid = os.getpid()
         self._lock = lock_of(self)
+        provider = self.address.credential_provider
+        self.credentials: Credentials | None = None if provider is None else credentials_of(provider)
         self.finder: MasterFinder | None = None
         if self.address.sentinels is not None:
             key = (self.address.display(), self.address.sentinels, options)
@@ -226,12 +229,12 @@ class Connector:
             connection.disconnect()
 
     def _new(self, address: Address, purpose: str, patience: float | None) -> Connection:
-        options = self.options
+        options, provider = self.options, address.credential_provider
         arguments: dict[str, Any] = {
             "db": address.db,
             "username": address.username,
             "password": address.password,
-            "credential_provider": address.credential_provider,
+            "credential_provider": None if provider is None else credentials_of(provider),
             "client_name": options.client_name or f"celery-redis-plus:{purpose}",
             "protocol": 2,
             "decode_responses": False,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from math import inf
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from redis.exceptions import AuthenticationError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import ResponseError
 
 from celery_redis_plus import clock
 from celery_redis_plus.connection import forks
@@ -19,14 +21,19 @@ from celery_redis_plus.connection.protocol import pack_command, replies_of, send
 from celery_redis_plus.connection.refused_keys import RefusedKeys
 from celery_redis_plus.connection.unpatched import identity
 from celery_redis_plus.error_translation import translate
-from celery_redis_plus.errors import ReadOnlyReplica, ServerUnreachable
+from celery_redis_plus.errors import AuthenticationFailed, ReadOnlyReplica, ServerUnreachable
 
 if TYPE_CHECKING:
     from redis.connection import Connection
 
     from celery_redis_plus.connection.connector import Connector
+    from celery_redis_plus.connection.credentials import Login
     from celery_redis_plus.connection.master_finder import MasterFinder
 
+logger = logging.getLogger(__name__)
+
+#: Seconds after which a connection tries to log in again that was refused, where there are no newer credentials before.
+LOGIN_RETRY_S = 10.0
 #: Seconds of idle time after which a connection is checked before it is used again.
 IDLE_CHECK_S = 2.0
 
@@ -81,6 +88,10 @@ class PersistentConnection:
         self.opened_at = 0.0
         #: Where that one leads to, `(host, port)`; Sentinels name another server after a failover.
         self.peer: tuple[str, int] = ("", 0)
+        #: With which credentials it has logged in, or tried to; None without a provider.
+        self._login: Login | None = None
+        #: When to try again after a refusal, on `clock`, in seconds.
+        self._login_retry_at = inf
 
     @property
     def connected(self) -> bool:
@@ -91,6 +102,11 @@ class PersistentConnection:
     def connection(self) -> Connection | None:
         """The redis-py connection; Celery bounds its socket when the peer went silent."""
         return self._connection
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether a reply is outstanding, so that something readable is no end of file."""
+        return False
 
     def fileno(self) -> int:
         """Return the socket's file descriptor.
@@ -126,6 +142,21 @@ class PersistentConnection:
             self.abort(error)
             raise error
 
+    @property
+    def login_due(self) -> bool:
+        """Whether it is open, and has to log in again: with newer credentials than before."""
+        login, credentials = self._login, self.connector.credentials
+        if login is None or credentials is None or not self.connected:
+            return False
+        outdated = credentials.is_outdated(login, self.connector.options.credential_max_age)
+        return outdated or clock.now_s() >= self._login_retry_at
+
+    def renew_login(self) -> None:
+        """Log in again if that is due, on a connection on which nothing waits. Raises as `connect` does."""
+        if self.login_due:
+            with self.lock:
+                self._open()
+
     def exclusive(self) -> AbstractContextManager[Any]:
         """Return this process's lock, for calls that belong together: a parent's may have been held at the fork."""
         if self._pid != this_process.pid:
@@ -157,12 +188,14 @@ class PersistentConnection:
     def _open(self) -> Connection:
         now = clock.now_s()
         idle_s = now - self._used
-        if self._connection is not None and idle_s > IDLE_CHECK_S and not self._awaits_reply():
+        if self._connection is not None and idle_s > IDLE_CHECK_S and not self.has_pending:
             self._drop_if_dead(self._connection, idle_s)
         self._used = now
         if self.connector.finder is not None:
             self._leave_old_master(self.connector.finder)
         if self._connection is None:
+            credentials = self.connector.credentials
+            self._login, self._login_retry_at = None if credentials is None else credentials.login(), inf
             self._connection = self.connector.open(self.purpose, timeout=self.timeout)
             self._read, self._arrived = replies_of(self._connection)
             self._identity = identity(self.fileno())
@@ -174,6 +207,8 @@ class PersistentConnection:
             if self._learns_id:
                 self._learn_id(self._connection)
             self._opened()
+        elif self._login is not None and self.login_due:
+            self._log_in_again(self._connection)
         return self._connection
 
     def _leave_old_master(self, finder: MasterFinder) -> None:
@@ -195,6 +230,35 @@ class PersistentConnection:
             if not isinstance(error, Exception):
                 raise
             raise self._translated(error) from error
+
+    def _log_in_again(self, connection: Connection) -> None:
+        """Send AUTH and read the reply. A refusal is logged: the server decides how long the old credentials are good for."""
+        packed = self._packed_login()
+        if packed:
+            try:
+                send(connection, packed)
+                self._read()
+            except (AuthenticationError, ResponseError) as error:
+                self._note_refused_login(error)
+            except BaseException as error:  # noqa: BLE001 - it is raised
+                self._fail_and_raise(error)
+
+    def _packed_login(self) -> bytes:
+        """Return an AUTH with the newest credentials; empty where there are none."""
+        credentials = self.connector.credentials
+        if credentials is None:
+            return b""
+        self._login, self._login_retry_at = credentials.login(), inf
+        try:
+            return pack_command((b"AUTH", *credentials.get_credentials()))
+        except AuthenticationFailed as error:
+            self._note_refused_login(error)
+            return b""
+
+    def _note_refused_login(self, error: Exception) -> None:
+        """Log that the newest credentials are of no use, and try again soon."""
+        self._login_retry_at = clock.now_s() + LOGIN_RETRY_S
+        logger.warning("%s: logging in again failed: %s", self.purpose, self._translated(error))
 
     def _drop_if_dead(self, connection: Connection, idle_s: float) -> None:
         """Notice that an idle connection is gone before a command is written to it: then its outcome is never unknown.
@@ -276,10 +340,6 @@ class PersistentConnection:
         raise translated from error
 
     # -- for subclasses -----------------------------------------------------------------------------------------------
-
-    def _awaits_reply(self) -> bool:
-        """Return whether a reply is outstanding, so that something readable is no end of file."""
-        return False
 
     def _opened(self) -> None:
         """Start the state that belongs to one physical connection."""

@@ -214,6 +214,8 @@ class BrokerConnection:
         self.commands.connect()
         if self.connector.finder is not None:
             self.connector.finder.wake_on_move(self.waker)
+        if self.connector.credentials is not None:
+            self.connector.credentials.wake_on_renewal(self.waker)
         try:
             self.commands.command("PING")
         except NoPermissionError as error:

@@ -112,6 +112,7 @@ class DeliveryLoop:
             for server in servers:
                 if server.connection.broken:
                     server.connection.check()
+                server.renew_logins()
             if self._drain_one():
                 return True
             found = [server.connection.reader.apply_changes() for server in servers]

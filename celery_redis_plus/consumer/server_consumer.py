@@ -192,6 +192,23 @@ class ServerConsumer:
         reader.take()
         return True
 
+    def renew_logins(self) -> None:
+        """Have the connections log in again that have older credentials than the newest; a call that waits is ended for it."""
+        connection = self.connection
+        if connection.connector.credentials is None:
+            return
+        if connection.wakeup_connection.login_due:
+            if connection.waiter.waiting:
+                connection.waiter.wake()
+                self.take_wakeups(wait=True)
+            connection.wakeup_connection.renew_login()
+        if connection.stream_connection.login_due:
+            # The next read opens it anew.
+            connection.reader.interrupt()
+            connection.stream_connection.renew_login()
+        connection.commands.renew_login()
+        connection.commands.flush()
+
     def recheck_in_s(self) -> float:
         """Return the seconds until a channel has to look at a queue by itself; infinity where none has to."""
         at = min((at for consumers in self.consumers for at in consumers.recheck_at.values()), default=math.inf)
@@ -231,6 +248,7 @@ class ServerConsumer:
         """Begin a turn of the event loop. Raises ServerUnreachable where the connection is broken."""
         connection = self.connection
         connection.check()
+        self.renew_logins()
         # Before the turn: what another thread settles from now on wakes the loop again.
         connection.waker.clear()
         connection.reader.apply_changes()

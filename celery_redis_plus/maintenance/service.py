@@ -102,6 +102,8 @@ class MaintenanceService:
         self._waker = Waker()
         self.unacked_messages.on_work = self._waker.wake
         self.watched.on_change = self._waker.wake
+        if connector.credentials is not None:
+            connector.credentials.wake_on_renewal(self._waker)
         commands = CommandConnection(connector, "maintenance", timeout=options.socket_timeout, learns_id=True)
         self._commands = commands
         self._wakeup_connection = BlockingConnection(connector, "timers", timeout=options.socket_timeout, learns_id=True)
@@ -350,7 +352,7 @@ class MaintenanceService:
             wakeups = (*wakeups, self._lost_processes.wakeup)
         if self._expired_task_revocation.on_expired is not None:
             wakeups = (*wakeups, self._keys.expired[-1])
-        if wakeups != self._timers.waiting:
+        if wakeups != self._timers.waiting or self._wakeup_connection.login_due:
             if self._timers.waiting:
                 self._on_wakeup(self._timers.cancel_wait())
             if wakeups:

@@ -57,7 +57,21 @@ def test_the_example_with_tls_publishes(tmp_path):
     certificates = make_certificates(tmp_path)
     with new_server() as server, tls_in_front_of(server.port, certificates) as port:
         names = {"valkey.example:6379": f"localhost:{port}", "/etc/ssl/valkey-ca.pem": str(certificates / "ca.pem")}
-        run(with_text("redispluss://"), names, tmp_path)
+        run(with_text("ssl_ca_certs="), names, tmp_path)
+        assert waiting(server.client()) == 1
+
+
+def test_the_example_with_a_credential_provider_publishes(tmp_path):
+    token = tmp_path / "token"
+    token.write_text("t0ken")
+    with new_server() as server:
+        with server.client() as client:
+            client.execute_command("ACL", "SETUSER", "shop-worker", "on", ">t0ken", "~*", "&*", "+@all")
+        names = {
+            "redispluss://valkey.example:6379": f"redisplus://localhost:{server.port}",
+            "/run/secrets/valkey-token": str(token),
+        }
+        run(with_text("credential_provider"), names, tmp_path)
         assert waiting(server.client()) == 1
 
 
@@ -80,4 +94,5 @@ def test_sentinels_may_speak_tls_and_the_master_not(sentinels, tmp_path):
 
 def test_every_example_of_the_page_is_run():
     run_elsewhere = [block for block in BLOCKS if "localhost:6379/0" in block.code]
-    assert len(run_elsewhere) + len(with_text("unix://") + with_text("redispluss://") + with_text("sentinel1.")) == len(BLOCKS)
+    run_here = [block for text in ("unix://", "redispluss://", "sentinel1.") for block in with_text(text)]
+    assert len(run_elsewhere) + len(run_here) == len(BLOCKS)

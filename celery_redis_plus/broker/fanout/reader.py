@@ -192,7 +192,7 @@ class FanoutReader:
         subscription.patterns.add(pattern)
         subscriptions.append(subscription)
         self.ready.append(subscription)
-        self._interrupt()
+        self.interrupt()
 
     def unsubscribe(self, queue: str) -> None:
         """Stop reading for `queue`; what was read and not delivered stays unread."""
@@ -200,15 +200,15 @@ class FanoutReader:
             left = [subscription for subscription in subscriptions if subscription.position.queue != queue]
             if len(left) == len(subscriptions):
                 continue
-            self._interrupt()
+            self.interrupt()
             if left:
                 self._by_stream[stream] = left
             else:
                 del self._by_stream[stream]
         self.ready = deque(subscription for subscription in self.ready if subscription.position.queue != queue)
 
-    def _interrupt(self) -> None:
-        """End a blocked read whose streams have changed. XREAD takes nothing away, so the connection may just go."""
+    def interrupt(self) -> None:
+        """End a blocked read, perhaps since its streams have changed. XREAD takes nothing away, so the connection may go."""
         if self._waiting:
             self._waiting = False
             self._commands.close()
@@ -249,7 +249,7 @@ class FanoutReader:
             for stream, subscriptions in self._by_stream.items()
             for subscription in subscriptions
         ):
-            self._interrupt()
+            self.interrupt()
         return not self._waiting and bool(self._wanting())
 
     def start_wait(self) -> None:
@@ -338,7 +338,7 @@ class FanoutReader:
                 subscription.buffered_bytes = 0
                 subscription.fetched = rewind_to
                 position.seek(rewind_to)
-                self._interrupt()
+                self.interrupt()
         return found
 
     @property

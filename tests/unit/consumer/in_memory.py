@@ -171,6 +171,7 @@ class InMemoryConnection:
         self.waker, ringer = Waker(), Waker()
         self.claim_commands = InMemoryClaims()
         self.commands = _Commands(self.claim_commands)
+        self.connector = SimpleNamespace(credentials=None)
         self.waiter = InMemoryWaiter(ringer)
         self.wakeup_connection = SimpleNamespace(fileno=ringer.fileno, generation=1)
         self.stream_connection = None

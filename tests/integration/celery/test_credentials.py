@@ -1,0 +1,59 @@
+"""A worker and a publisher whose credentials are good for two periods of one second."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.rotation import FILE_VARIABLE, FileProvider, Rotation
+from tests.support.servers import new_server
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from celery_redis_plus.testing.server import EmbeddedServer
+
+#: Seconds of the test, and between two rotations: `CRP_TEST_ROTATION=60,5` is the long form.
+DURATION_S, PERIOD_S = map(float, os.environ.get("CRP_TEST_ROTATION", "5,1").split(","))
+
+
+@pytest.fixture
+def own_server():
+    with new_server() as server:
+        yield server
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo"])
+def test_no_task_fails_while_the_credentials_are_rotated(
+    pool, own_server: EmbeddedServer, celery_app, celery_worker, notes, tmp_path
+):
+    client = own_server.client()
+    rotation = Rotation(client, tmp_path / "credentials")
+    provider = FileProvider(rotation.path)
+    url = own_server.url()
+    app = celery_app("configured", url, broker_transport_options={"credential_provider": provider})
+    options = {"credential_provider": "tests.support.rotation:FileProvider"}
+    worker = celery_worker(
+        "configured", url, pool=pool, quiet=False, config={"broker_transport_options": options},
+        env={FILE_VARIABLE: str(rotation.path)},
+    )  # fmt: skip
+    sent = 0
+    ends_at = time.monotonic() + DURATION_S
+    while time.monotonic() < ends_at:
+        rotation.rotate()
+        rotated_at = time.monotonic()
+        while time.monotonic() < min(rotated_at + PERIOD_S, ends_at):
+            app.send_task("c.note", [pool, str(sent)])
+            sent += 1
+            time.sleep(0.02)
+    ran = notes.wait_for(pool, sent, 20, worker.tail)
+    wait_until(lambda: rotation.users() == {rotation.user}, 10, worker.tail)
+    provider.stop()
+    client.close()
+
+    assert ran == dict.fromkeys(map(str, range(sent)), 1)
+    log = worker.log()
+    assert "lost" not in log, worker.tail(400)
+    assert "again failed" not in log, worker.tail(400)
