@@ -84,6 +84,11 @@ class Inbox:
             pass
         return self.bodies
 
+    def exactly(self, count: int) -> list[Any]:
+        """Take `count` deliveries, however long the machine takes for them, and what follows; return the bodies of all."""
+        self.drain(count)
+        return self.rest()
+
     def _pump_after_a_round_trip(self) -> bool:
         """Take a delivery that a busy machine has held up: what the server said before its next reply is here by then."""
         self.channel.session.commands.command("PING")

@@ -65,7 +65,7 @@ def test_a_consumer_that_cancels_itself_gets_nothing_more(channel):
     inbox.consumer.on_message = lambda message: (inbox._take(message), inbox.cancel())  # noqa: SLF001 - ours
     send(channel, 1, 2, 3)
     inbox.pump(5)
-    assert inbox.rest() == [1]
+    assert inbox.exactly(1) == [1]
 
 
 def test_a_connection_that_is_closed_by_its_consumer_delivers_nothing_more(connect):

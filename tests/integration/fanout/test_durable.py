@@ -46,7 +46,7 @@ def test_what_it_had_not_settled_when_it_left_comes_again(connect):
         send(publisher, 1, 2)
         inbox.drain(2)
         inbox.messages[0].ack()
-    assert Inbox(connect().channel(), durable()).rest() == [2]
+    assert Inbox(connect().channel(), durable()).exactly(1) == [2]
 
 
 def _read_two_and_hang(url, told):
@@ -91,7 +91,7 @@ def test_two_processes_that_read_for_one_get_everything_each_and_its_place_moves
     assert second.drain(10) == list(range(10))
     two.release()
     send(publisher, "later")
-    assert Inbox(connect().channel(), durable()).rest() == ["later"]
+    assert Inbox(connect().channel(), durable()).exactly(1) == ["later"]
 
 
 def test_it_ends_with_its_binding_or_its_queue(connect, redis_client):

@@ -14,9 +14,9 @@ from tests.support.waiting import wait_until
 def test_no_more_than_the_prefetch_is_delivered_and_not_settled(channel):
     inbox = Inbox(channel, news(), prefetch=3, ack=False)
     send(channel, *range(10))
-    assert inbox.rest() == [0, 1, 2]
+    assert inbox.exactly(3) == [0, 1, 2]
     inbox.messages[1].ack()
-    assert inbox.rest() == [0, 1, 2, 3]
+    assert inbox.exactly(4) == [0, 1, 2, 3]
     for message in inbox.messages:
         if not message.acknowledged:
             message.ack()

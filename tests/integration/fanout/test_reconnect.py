@@ -50,7 +50,7 @@ def test_a_late_ack_over_the_broken_connection_settles(connect, redis_client):
     inbox.messages[1].ack()
     connection.ensure_connection(max_retries=3)
     again = Inbox(connection.channel(), news())
-    assert again.rest() == [1]
+    assert again.exactly(1) == [1]
 
 
 def test_the_registry_keeps_the_cursor_before_what_is_not_settled(connect):

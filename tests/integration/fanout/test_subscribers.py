@@ -153,16 +153,16 @@ def test_subscribing_twice_is_one_subscription_and_the_last_of_bind_and_unbind_w
     inbox.consumer.consume()
     assert len(channel.fanout_subscribers("news")) == 1
     send(channel, 1)
-    assert inbox.rest() == [1]
+    assert inbox.exactly(1) == [1]
     for _ in range(3):
         channel.queue_unbind("q", "news", "")
         channel.queue_bind("q", "news", "")
     send(channel, 2)
-    assert inbox.rest() == [1, 2]
+    assert inbox.exactly(2) == [1, 2]
     channel.queue_bind("q", "news", "")
     channel.queue_unbind("q", "news", "")
     send(channel, 3)
-    assert inbox.rest() == [1, 2]
+    assert inbox.exactly(2) == [1, 2]
     assert channel.fanout_subscribers("news") == []
 
 

@@ -77,8 +77,8 @@ def test_lookups_take_a_fixed_number_of_commands_in_each_state(app, life_worker,
         return redis_client.info("stats")["total_commands_processed"] - before
 
     def commands(name, state):
-        # A worker's sweep and reports may be among the commands.
-        return min(once(name, state) for _ in range(3))
+        # A worker's sweep and reports may be among the commands, on a busy machine again and again.
+        return min(once(name, state) for _ in range(10))
 
     def state_of(name):
         return getattr(crp.message(app, name, queue="celery"), "state", None)
@@ -93,7 +93,7 @@ def test_lookups_take_a_fixed_number_of_commands_in_each_state(app, life_worker,
     }
     publish(300, "many")
     app.send_task("life.end", ["wait", str(flag)], task_id="runs")
-    wait_until(lambda: state_of("runs") == "PROCESSING", 60, worker.tail)
+    wait_until(lambda: state_of("runs") == "PROCESSING", 100, worker.tail)
     for number in range(300):
         app.send_task("life.end", ["success"], task_id=f"ready {number}")
     for kind, state in (("delayed", "DELAYED"), ("gone", "COMPLETED"), ("dead", "DEAD")):
