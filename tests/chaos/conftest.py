@@ -34,6 +34,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos-full", action="store_true", help="run the chaos tests with their full counts")
     parser.addoption("--seed", type=int, metavar="N", help="repeat the storm's faults and choices of the run with this seed")
     parser.addoption("--faults", type=int, default=0, metavar="N", help="run only the storm, with so many faults in each pool")
+    parser.addoption(
+        "--tasks", type=int, metavar="N", help="publish so many plain tasks in a storm by counts; 0: until its last fault"
+    )
     parser.addoption("--rounds", type=int, default=25, metavar="N", help="kill so many workers in each test of deaths")
     parser.addoption("--scale", type=float, default=1.0, metavar="X", help="part of the full counts of false alarms")
     parser.addoption("--seconds", type=float, default=0, metavar="N", help="run only the storm, for about so long")
@@ -110,13 +113,15 @@ class StormLength:
     faults: int
     seconds: float
     full: bool
+    #: Plain tasks; None: as many as the form says.
+    tasks: int | None = None
 
 
 @pytest.fixture
 def storm_length(request: pytest.FixtureRequest) -> StormLength:
     """How long the storm shall last."""
     option = request.config.getoption
-    return StormLength(option("--faults"), option("--seconds"), option("--chaos-full"))
+    return StormLength(option("--faults"), option("--seconds"), option("--chaos-full"), option("--tasks"))
 
 
 @pytest.fixture

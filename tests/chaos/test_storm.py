@@ -1,7 +1,8 @@
 """The long run: workers, server and network fail at random while tasks run; nothing is lost, and every repeat has its reason.
 
 `tox -e chaos -- --faults 200` lets so many faults strike each pool, `--seconds 600` spends so long on the storm, and
-`--chaos-full` has counts for each kind. The table at the end is that of docs/design/0008-chaos.md.
+`--chaos-full` has counts for each kind, and many tasks; with `--tasks 0` they are published until the last fault only. The table
+at the end is that of docs/design/0008-chaos.md.
 """
 
 import os
@@ -133,7 +134,8 @@ def drain(client, names, ledger, message):
 def test_nothing_is_lost_whatever_fails(*, pool, storm_length, seed, tmp_path, ledger, chaos_app, chaos_worker, figures, tally):
     chooser = random.Random(seed)
     length = storm_length
-    most = None if length.faults or length.seconds else (FULL_TASKS if length.full else SHORT_TASKS) // 2
+    tasks = (FULL_TASKS if length.full else SHORT_TASKS) if length.tasks is None else length.tasks
+    most = None if length.faults or length.seconds or not tasks else tasks // 2
     stalls = tmp_path / "stalls"
     stalls.mkdir()
     config = {
