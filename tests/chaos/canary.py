@@ -6,10 +6,11 @@ Python (no import, no logging, no library): a pool process that is forked meanwh
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
+import importlib
+import sys
 from contextlib import suppress
+from types import ModuleType
+from typing import Any
 from urllib.parse import urlsplit
 
 from tests.support.judge import records
@@ -22,11 +23,22 @@ LOOK_S, ANSWER_S = 0.25, 1.0
 def start_canary(url: str, hole_s: float) -> None:
     """Note a silence of this process where the server has not answered it for `hole_s`."""
     port = urlsplit(url).port
-    threading.Thread(target=_live, args=(port, hole_s), name="canary", daemon=True).start()
+    _plain("_thread").start_new_thread(_live, (_plain("socket"), _plain("time"), port, hole_s))
 
 
-def _live(port: int, hole_s: float) -> None:
-    connection: socket.socket | None = None
+def _plain(name: str) -> ModuleType:
+    """Return a module of the standard library as it is without gevent and eventlet: a greenlet would wait for others."""
+    if "eventlet" in sys.modules:
+        return sys.modules["eventlet"].patcher.original(name)  # type: ignore[no-any-return]
+    module = ModuleType(name)
+    module.__dict__.update(importlib.import_module(name).__dict__)
+    if "gevent" in sys.modules:
+        module.__dict__.update(sys.modules["gevent.monkey"].saved.get(name, {}))
+    return module
+
+
+def _live(socket: Any, time: Any, port: int, hole_s: float) -> None:
+    connection = None
     heard_at = time.monotonic()
     while True:
         try:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tests.support.judge import records
-from tests.support.judge.executions import Life
+from tests.support.judge.lives import Life
 from tests.support.judge.recorder import note
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.testing.server import EmbeddedServer
     from tests.chaos.crew import Crew
     from tests.chaos.servers import SetClock
-    from tests.support.judge.executions import Life
+    from tests.support.judge.lives import Life
     from tests.support.proxy import Proxy
 
 #: Seconds that children outlive their worker, at most: a running task.

@@ -20,6 +20,7 @@ CAUSES = {
     Verdict.LAST_ACKS_BEFORE_SILENCE: {"freeze_worker", "cut_off", "stall_maintenance"},
     Verdict.PRESUMED_DEAD: {"freeze_worker", "cut_off", "stall_maintenance"},
     Verdict.REFUSED_ACK: {"kill_worker", "kill_main"},
+    Verdict.CUT_OFF: {"kill_worker", "kill_main", "freeze_worker", "cut_off", "stall_maintenance"},
     Verdict.UNREAD_RESULT: {"stop_worker"},
     Verdict.CHILD_KILLED: {"kill_child"},
     Verdict.ORPHAN: {"kill_main"},
@@ -29,7 +30,9 @@ UNKNOWN = "none of them"
 #: Column -> the verdicts that it counts.
 COLUMNS = {
     "repeats: running": (Verdict.RUNNING, Verdict.CHILD_KILLED, Verdict.ORPHAN),
-    "had ended": (Verdict.LAST_ACKS, Verdict.REFUSED_ACK, Verdict.LAST_ACKS_BEFORE_SILENCE, Verdict.UNREAD_RESULT),
+    "had ended": (
+        *(Verdict.LAST_ACKS, Verdict.REFUSED_ACK, Verdict.LAST_ACKS_BEFORE_SILENCE, Verdict.CUT_OFF, Verdict.UNREAD_RESULT),
+    ),
     "presumed dead": (Verdict.PRESUMED_DEAD,),
     "data lost": (Verdict.ROLLED_BACK,),
     "illegal": (Verdict.ILLEGAL,),

@@ -68,8 +68,9 @@ def pause_clients(storm: Storm) -> bool:
         pause_s = storm.chooser.uniform(0.1, storm.visibility_timeout_s / 4)
         everything = storm.chooser.random() < 0.5
         storm.note(f"CLIENT PAUSE {pause_s:.1f} s {'ALL' if everything else 'WRITE'}")
-        client.client_pause(int(pause_s * 1000), all=everything)
-        time.sleep(pause_s)
+        with storm.refusing():
+            client.client_pause(int(pause_s * 1000), all=everything)
+            time.sleep(pause_s)
     return True
 
 
@@ -77,9 +78,10 @@ def freeze_server(storm: Storm) -> bool:
     """SIGSTOP, for less than the visibility timeout."""
     with storm.server_lock:
         storm.note("freeze the server")
-        storm.server.freeze()
-        storm.pause(0.1, storm.visibility_timeout_s / 2)
-        storm.server.thaw()
+        with storm.refusing():
+            storm.server.freeze()
+            storm.pause(0.1, storm.visibility_timeout_s / 2)
+            storm.server.thaw()
         storm.note("thaw the server")
     return True
 

@@ -5,25 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from tests.support.judge.records import (
-    CHILD_KILLED,
-    DELIVERED,
-    END,
-    HEARD,
-    KILLED,
-    ON_ITS_WAY_S,
-    PUBLISH,
-    REJECTED,
-    REQUEUED,
-    SILENT,
-    START,
-    STOPPED,
-)
+from tests.support.judge.lives import Life, lives_of
+from tests.support.judge.records import DELIVERED, END, PUBLISH, REJECTED, REQUEUED, START
 
 if TYPE_CHECKING:
     from tests.support.judge.records import History, Rollback
@@ -44,6 +32,8 @@ class Entry(Protocol):
 SLACK_S = 0.05
 #: Seconds for which a result may lie in the pipe of a child.
 UNREAD_S = 1.0
+#: Seconds for which an ack may be on its way on a machine with much load: it is deferred where its connection is busy.
+UNSENT_S = 2.0
 #: Seconds until a worker has sent the acks again that were refused: Celery tries to reconnect every 2 s.
 ACKED_AGAIN_S = 5.0
 #: Seconds for which a worker goes on with what it held before it was silent.
@@ -73,23 +63,10 @@ class Verdict(Enum):
     ROLLED_BACK = "undone when the server lost data"
     #: Its worker was killed before the server, which had refused its ack, took writes again.
     REFUSED_ACK = "ended while the server refused writes, before the kill"
+    #: Its worker had no connection, and was killed or fell silent before it could send the ack.
+    CUT_OFF = "ended without a connection, before the kill"
     #: None of these.
     ILLEGAL = "illegal"
-
-
-@dataclass
-class Life:
-    """One worker process, from start to end. Times are ticks (see `records.Record`)."""
-
-    name: str
-    worker: int
-    killed_at: float | None = None
-    #: When it was asked to stop warmly.
-    stopped_at: float | None = None
-    #: From when to when it gave no sign of life for longer than the visibility timeout.
-    silent: list[tuple[float, float]] = field(default_factory=list)
-    #: Pool process -> when it was killed.
-    children_killed: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -184,12 +161,16 @@ class Judgement:
         ]
 
     def _verdict(self, before: Execution, again: Execution) -> Verdict:
+        if before.returned and before.end is not None and before.end <= again.start:
+            return Verdict.RETURNED
         life = self._lives.get(before.worker)
         if life is None:
             return Verdict.ILLEGAL
-        verdict = self._verdict_on_returns_and_deaths(before, again, life)
-        if verdict is not None:
-            return verdict
+        return self._verdict_on_deaths(before, again, life) or self._verdict_on_silence(before, again, life)
+
+    def _verdict_on_silence(self, before: Execution, again: Execution, life: Life) -> Verdict:
+        if _was_unable(before, life, life.cut_off):
+            return Verdict.CUT_OFF
         # Before the kill that may have followed: what the network held back was no longer the worker's to send.
         if any(self._is_among_the_last(before, since) for since, _ in life.silent):
             return Verdict.LAST_ACKS_BEFORE_SILENCE
@@ -201,10 +182,8 @@ class Judgement:
             return Verdict.PRESUMED_DEAD
         return Verdict.UNREAD_RESULT if _may_be_unread(before, life) else Verdict.ILLEGAL
 
-    def _verdict_on_returns_and_deaths(self, before: Execution, again: Execution, life: Life) -> Verdict | None:
-        """Return the verdict where the run asked for the next one, or was lost with a server's data or a process; else None."""
-        if before.returned and before.end is not None and before.end <= again.start:
-            return Verdict.RETURNED
+    def _verdict_on_deaths(self, before: Execution, again: Execution, life: Life) -> Verdict | None:
+        """Return the verdict where the run was lost with a server's data or a process; None where its end was told."""
         if any(_was_undone(before, again, rollback) for rollback in self._rollbacks):
             return Verdict.ROLLED_BACK
         child_killed_at = life.children_killed.get(before.pid)
@@ -212,7 +191,7 @@ class Judgement:
             return Verdict.CHILD_KILLED
         if life.killed_at is not None and before.end is None:
             return Verdict.RUNNING
-        if any(_was_refused(before, life, since, until) for since, until in self._refusals):
+        if _was_unable(before, life, self._refusals):
             return Verdict.REFUSED_ACK
         orphaned = _is_orphan(before, life) or _is_orphan(again, self._lives.get(again.worker))
         return Verdict.ORPHAN if orphaned else None
@@ -240,11 +219,18 @@ def _was_undone(before: Execution, again: Execution, rollback: Rollback) -> bool
     return rollback.undoes(before.delivered, end, replicated=False) and again.start >= rollback.since
 
 
-def _was_refused(run: Execution, life: Life, since: float, until: float) -> bool:
-    """Return whether the ack may have been refused, and not been sent again when the worker was killed."""
-    if life.killed_at is None or run.end is None:
+def _was_unable(run: Execution, life: Life, spells: Iterable[tuple[float, float]]) -> bool:
+    """Return whether the ack may not have arrived before one of the spells in which none did, nor been sent again in time.
+
+    In time: before the process was killed or fell silent.
+    """
+    if run.end is None:
         return False
-    return since - ON_ITS_WAY_S <= run.end <= life.killed_at and since <= life.killed_at <= until + ACKED_AGAIN_S
+    for since, until in spells:
+        gone_at = life.gone_at(since)
+        if gone_at is not None and since - UNSENT_S <= run.end <= gone_at <= until + ACKED_AGAIN_S:
+            return True
+    return False
 
 
 def _is_orphan(run: Execution, life: Life | None) -> bool:
@@ -290,26 +276,3 @@ def repeats_of(history: History, rules: Rules) -> list[Repeat]:
         deliveries.setdefault((record.name, record.process), []).append(record.tick)
     lost = {"rollbacks": history.rollbacks, "refusals": history.refusals}
     return Judgement(lives_of(history), acks=rules.acks, deliveries=deliveries, **lost).repeats(steps)
-
-
-def lives_of(history: History) -> list[Life]:
-    """Return the life of each process that ran a task."""
-    lives = {process: Life(str(process), process) for process in {record.process for record in history.of(START)}}
-    since: dict[int, float] = {}
-    for record in history.of(KILLED, STOPPED, SILENT, HEARD, CHILD_KILLED):
-        life = lives.get(record.process)
-        if life is None:
-            continue
-        if record.kind == KILLED:
-            life.killed_at = record.tick
-        elif record.kind == STOPPED:
-            life.stopped_at = record.tick
-        elif record.kind == CHILD_KILLED:
-            life.children_killed[record.detail["pid"]] = record.tick
-        elif record.kind == SILENT:
-            since.setdefault(record.process, record.tick)
-        else:
-            life.silent.append((since.pop(record.process, record.tick), record.tick))
-    for process, tick in since.items():
-        lives[process].silent.append((tick, float("inf")))
-    return list(lives.values())

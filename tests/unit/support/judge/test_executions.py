@@ -36,5 +36,18 @@ def test_what_others_began_while_a_worker_was_silent_is_not_the_doing_of_its_kil
     assert verdict(Life("w", 1, killed_at=20.0, silent=[(10.0, 17.0)]), 17.01, again) is expected
 
 
+@pytest.mark.parametrize(
+    ("end", "reconnected", "expected"),
+    [
+        (9.5, float("inf"), Verdict.CUT_OFF),
+        (9.5, 16.0, Verdict.CUT_OFF),
+        (9.5, 12.0, Verdict.LAST_ACKS),
+        (7.5, float("inf"), Verdict.LAST_ACKS),
+    ],
+)
+def test_a_worker_that_died_without_a_connection_had_no_chance_to_send_its_acks(end, reconnected, expected):
+    assert verdict(Life("w", 1, killed_at=20.0, cut_off=[(10.0, reconnected)]), end) is expected
+
+
 def test_a_repeat_without_a_reason_is_illegal():
     assert verdict(Life("w", 1), 9.99) is Verdict.ILLEGAL
