@@ -28,7 +28,7 @@ from celery_redis_plus.cli.diagnosis.response_checks import (
     LATENCY_DANGER_MS,
 )
 from celery_redis_plus.cli.diagnosis.server_checks import CLIENTS_ADVICE, CLIENTS_DANGER, MEMORY_ADVICE, MEMORY_DANGER
-from celery_redis_plus.cli.metric_descriptions import GAUGES, LABELS, PREFIX, QUEUE_COUNTERS
+from celery_redis_plus.cli.metric_descriptions import GAUGES, HISTOGRAMS, LABELS, PREFIX, QUEUE_COUNTERS
 from celery_redis_plus.integration.ack_policies import ENDINGS, POLICIES
 from celery_redis_plus.key_descriptions import DESCRIPTIONS, SECTIONS
 from celery_redis_plus.record_fields import COUNTERS, FANOUT_COUNTERS, NOW, PROCESS_COUNTERS
@@ -308,7 +308,7 @@ celery-redis-plus --app shop exporter
 celery-redis-plus --broker redis://localhost:6379/0 exporter --host 0.0.0.0 --port 9808 'shop.*'
 ```
 
-One process for a broker is enough. At each scrape it makes two round trips a queue, and none blocks the server. The page `/metrics`
+One process for a broker is enough. At each scrape it makes two round trips a queue and one a fanout exchange; none blocks the server. The page `/metrics`
 needs no login, so the command listens on `127.0.0.1` unless `--host` names another address. [The command
 line](command-line.md#connection) has the connection options.
 
@@ -333,6 +333,43 @@ Examples of alerts:
 | messages wait, and there is no consumer | `celery_redis_plus_queue_messages{state="ready"} > 0 and on(queue) celery_redis_plus_queue_consumers == 0` |
 | a forgotten pause | `celery_redis_plus_queue_paused == 1` for a day |
 | the broker is away | `celery_redis_plus_up == 0` |
+| dead letters were deleted because there are too many | `increase(celery_redis_plus_queue_dead_evicted_total[1h]) > 0` |
+| the server has evicted messages | `increase(celery_redis_plus_queue_vanished_total[1h]) > 0` |
+
+## Latencies
+
+`exporter --latencies` makes two histograms of the [event logs](lifecycle.md), from the start of the exporter on: how long messages wait
+until a consumer has them, and how long work on them takes. A queue without an event log has none. With `event_log_sample` they have
+the sampled messages only. A scrape reads up to 50,000 events a queue, 500 in a call.
+
+## Grafana
+
+[grafana-dashboard.json](grafana-dashboard.json) is a dashboard with queue lengths, ages, rates, consumers, dead letters, latencies and
+broadcasts. Import it in Grafana under *Dashboards, New, Import*, and choose the Prometheus data source.
+
+## Kubernetes
+
+[KEDA](https://keda.sh/docs/latest/scalers/prometheus/) scales workers by a query. Count delayed and unacked messages too: then the last
+worker stays until its work is done, and delayed tasks find one. Tasks are due to the second only while a worker runs.
+
+```yaml
+apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
+metadata:
+  name: shop-worker
+spec:
+  scaleTargetRef:
+    name: shop-worker
+  minReplicaCount: 0
+  maxReplicaCount: 20
+  triggers:
+    - type: prometheus
+      metadata:
+        serverAddress: http://prometheus.monitoring:9090
+        query: sum(celery_redis_plus_queue_messages{queue="celery",state=~"ready|delayed|unacked"})
+        threshold: "50"
+        activationThreshold: "0"
+```
 """  # noqa: E501 - a row of a table is one line
 
 
@@ -401,8 +438,9 @@ def metrics_page() -> str:
     counters = (
         table_row(f"`{PREFIX}{name}_total`", "counter", "`queue`", meaning) for name, (_, meaning) in QUEUE_COUNTERS.items()
     )
+    histograms = (table_row(f"`{PREFIX}{name}`", "histogram", "`queue`", meaning) for name, meaning in HISTOGRAMS.items())
     head = table_head("metric", "type", "labels", "meaning")
-    return f"{METRICS_INTRO}\n## The metrics\n\n{head}{''.join(gauges)}{''.join(counters)}"
+    return f"{METRICS_INTRO}\n## The metrics\n\n{head}{''.join((*gauges, *counters, *histograms))}"
 
 
 def table_head(*cells: str) -> str:

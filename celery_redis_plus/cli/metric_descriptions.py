@@ -16,18 +16,32 @@ GAUGES: Final = {
     "queue_oldest_ready_seconds": "Time since the oldest ready message became ready; 0 if no message is ready.",
     "queue_consumers": "Live consumers of the queue.",
     "queue_paused": "1 while the queue is paused, else 0.",
+    "fanout_subscribers": "Subscribers of the fanout exchange, durable ones without a reader included.",
+    "fanout_max_lag_messages": "Broadcasts that the slowest subscriber of the exchange has not processed.",
 }
 
 #: The labels of those that have other ones than `queue`.
-LABELS: Final = {"up": (), "scrape_seconds": (), "queue_messages": ("queue", "state")}
+LABELS: Final = {
+    "up": (),
+    "scrape_seconds": (),
+    "queue_messages": ("queue", "state"),
+    "fanout_subscribers": ("exchange",),
+    "fanout_max_lag_messages": ("exchange",),
+}
 
 _COUNTED = (
     "published", "delivered", "acked", "nacked", "dead_lettered", "expired", "throttled", "blocked", "rejected", "purged",
-    "cancelled", "moved", "unrevoked",
+    "cancelled", "moved", "unrevoked", "replayed", "dead_evicted", "discarded", "vanished",
 )  # fmt: skip
 
 #: Counters by their name without `PREFIX` and the suffix `_total`: attribute of `Counters`, meaning.
 QUEUE_COUNTERS: Final = {
     **{f"queue_{name}": (name, {**COUNTERS, **NOW}[name]) for name in _COUNTED},
     "queue_throttled_seconds": ("throttled_s", "Total delay of the publishes that were slowed down."),
+}
+
+#: Histograms by their name without `PREFIX`, of queues with an event log, with `exporter --latencies`.
+HISTOGRAMS: Final = {
+    "queue_wait_seconds": "Time from the moment at which a message is ready until a consumer takes it.",
+    "queue_work_seconds": "Time from there until it is acked, rejected or put back; not of acks before the work.",
 }

@@ -17,9 +17,11 @@ from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.errors import CeleryRedisPlusError, QueueNotFound
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber
     from celery_redis_plus.broker.queues.counters import Counters
     from celery_redis_plus.broker.queues.overview import QueueOverview
     from celery_redis_plus.cli.broker_admin import BrokerAdmin
+    from celery_redis_plus.cli.latency_metrics import LatencyHistograms
 
 logger = logging.getLogger(__name__)
 
@@ -35,18 +37,22 @@ class Seen:
 
 
 class BrokerCollector(Collector):
-    """Reads the queues of a broker whenever Prometheus asks: two round trips a queue.
+    """Reads the queues of a broker whenever Prometheus asks: two round trips a queue, one a fanout exchange.
 
     A broker that cannot be asked gives `celery_redis_plus_up 0` and no other metric; the next scrape tries again.
 
     Args:
         connect: opens the connection, which stays open; called again where it failed.
         queues: names or patterns of the queues; empty for all.
+        latencies: makes histograms of the event logs; None for none.
     """
 
-    def __init__(self, connect: Callable[[], BrokerAdmin], queues: Sequence[str] = ()) -> None:
+    def __init__(
+        self, connect: Callable[[], BrokerAdmin], queues: Sequence[str] = (), latencies: LatencyHistograms | None = None
+    ) -> None:
         self._connect = connect
         self._queues = queues
+        self._latencies = latencies
         # The HTTP server has a thread for each scrape.
         self._lock = lock_of(self)
         self._admin: BrokerAdmin | None = None
@@ -57,6 +63,8 @@ class BrokerCollector(Collector):
         admin, self._admin = self._admin, None
         if admin is not None:
             admin.close()
+        if self._latencies is not None:
+            self._latencies.close()
 
     def describe(self) -> list[Metric]:
         """Return nothing: the broker is not asked before the first scrape."""
@@ -67,17 +75,25 @@ class BrokerCollector(Collector):
         begun = time.monotonic()
         with self._lock:
             seen = self._read()
+            families = [] if seen is None else list(self._families(*seen))
         yield GaugeMetricFamily(f"{PREFIX}up", GAUGES["up"], 0 if seen is None else 1)
         yield GaugeMetricFamily(f"{PREFIX}scrape_seconds", GAUGES["scrape_seconds"], time.monotonic() - begun)
-        if seen is not None:
-            yield from _gauges(seen)
-            yield from _counters(seen)
+        yield from families
 
-    def _read(self) -> list[Seen] | None:
+    def _families(self, seen: list[Seen], subscribers: dict[str, list[Subscriber]]) -> Iterator[Metric]:
+        yield from _gauges(seen)
+        yield from _fanout_gauges(subscribers)
+        yield from _counters(seen)
+        if self._latencies is not None:
+            yield from self._latencies.families()
+
+    def _read(self) -> tuple[list[Seen], dict[str, list[Subscriber]]] | None:
         try:
             if self._admin is None:
                 self._admin = self._connect()
-            seen = list(_seen(self._admin, self._queues))
+            seen = list(_seen(self._admin, self._queues)), self._admin.subscribers()
+            if self._latencies is not None:
+                self._latencies.read()
         except (CeleryRedisPlusError, RedisError, OSError) as error:
             self.close()
             if not self._failed:
@@ -113,6 +129,19 @@ def _gauges(seen: list[Seen]) -> Iterator[Metric]:
         consumers.add_metric([overview.queue], overview.consumers)
         paused.add_metric([overview.queue], 0 if overview.paused is None else 1)
     yield from (messages, oldest, consumers, paused)
+
+
+def _fanout_gauges(subscribers: dict[str, list[Subscriber]]) -> Iterator[Metric]:
+    count, lag = (
+        GaugeMetricFamily(PREFIX + name, GAUGES[name], labels=["exchange"])
+        for name in ("fanout_subscribers", "fanout_max_lag_messages")
+    )
+    for exchange, found in subscribers.items():
+        # A reader of a durable subscriber stands beside it.
+        queues = {one.queue for one in found}
+        count.add_metric([exchange], len(queues))
+        lag.add_metric([exchange], max((one.lag for one in found), default=0))
+    yield from (count, lag)
 
 
 def _counters(seen: list[Seen]) -> Iterator[Metric]:

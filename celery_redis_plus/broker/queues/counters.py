@@ -33,6 +33,8 @@ class Counters:
         purged: messages that an operator removed. cancelled: those that were cancelled for good.
         moved: messages that were moved into another queue before anybody had them.
         discarded: messages that a transient queue had no place to keep as dead letters.
+        replayed: dead letters that were put back. dead_evicted: those that went for good because there were too many, or too old.
+        vanished: messages whose hash was missing: evicted by the server, or deleted by hand.
         unrevoked: expired tasks whose results never become REVOKED: none revoked them within a day, or too many were waiting.
         ready, delayed, unacked: how many messages are in it now.
     """
@@ -51,6 +53,9 @@ class Counters:
     cancelled: int
     moved: int
     discarded: int
+    replayed: int
+    dead_evicted: int
+    vanished: int
     unrevoked: int
     ready: int
     delayed: int
@@ -91,6 +96,9 @@ def read_counters(commands: CommandConnection, keys: Keys, queue: str) -> Counte
         cancelled=count("cancelled"),
         moved=count("moved"),
         discarded=count("discarded"),
+        replayed=count("replayed"),
+        dead_evicted=count("dead_evicted"),
+        vanished=count("vanished"),
         unrevoked=count("unrevoked"),
         ready=ready,
         delayed=delayed,

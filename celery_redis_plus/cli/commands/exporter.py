@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 
 import click
@@ -16,7 +17,8 @@ from celery_redis_plus.errors import InvalidArgument
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Where to listen; '0.0.0.0' for all.")
 @click.option("--port", type=click.IntRange(0, 65535), default=9808, show_default=True, help="0 takes a free one.")
-def command(target: Target, *, queues: tuple[str, ...], host: str, port: int) -> int:
+@click.option("--latencies", is_flag=True, help="Histograms of wait and work, of queues with an event log.")
+def command(target: Target, *, queues: tuple[str, ...], host: str, port: int, latencies: bool) -> int:
     """Serve metrics of the queues to Prometheus, at /metrics, until Ctrl-C. QUEUE is a name or a pattern such as 'shop.*'; all
     queues without one. docs/metrics.md lists the metrics. Needs the extra "metrics".
 
@@ -26,10 +28,12 @@ def command(target: Target, *, queues: tuple[str, ...], host: str, port: int) ->
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError as error:
         raise InvalidArgument("prometheus_client is missing: pip install 'celery-redis-plus[metrics]'") from error
+    from celery_redis_plus.cli.latency_metrics import LatencyHistograms
     from celery_redis_plus.cli.metrics import BrokerCollector
 
     registry = CollectorRegistry()
-    collector = BrokerCollector(target.admin, queues)
+    histograms = LatencyHistograms(target.event_log, json.dumps(queues or ["*"])) if latencies else None
+    collector = BrokerCollector(target.admin, queues, histograms)
     registry.register(collector)
     server, thread = start_http_server(port, host, registry)
     click.echo(f"metrics on http://{host}:{server.server_port}/metrics", err=True)

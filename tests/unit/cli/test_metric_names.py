@@ -1,0 +1,115 @@
+"""Names, help texts and documentation of the metrics, by the rules of `promtool check metrics`; the dashboard's queries."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from celery_redis_plus.cli.latency_metrics import LatencyHistograms
+from celery_redis_plus.cli.metric_descriptions import GAUGES, HISTOGRAMS, LABELS, PREFIX, QUEUE_COUNTERS
+from tests.docs.blocks import ROOT
+
+DASHBOARD = ROOT / "docs/grafana-dashboard.json"
+HELP = {**GAUGES, **HISTOGRAMS, **{name: text for name, (_, text) in QUEUE_COUNTERS.items()}}
+#: What a scrape may have.
+SAMPLES = {
+    *GAUGES,
+    *(f"{name}_total" for name in QUEUE_COUNTERS),
+    *(f"{name}_{part}" for name in HISTOGRAMS for part in ("bucket", "count", "sum")),
+}
+#: Units that Prometheus wants as base units, and words for types.
+NOT_IN_NAMES = {
+    "milliseconds",
+    "ms",
+    "us",
+    "minutes",
+    "hours",
+    "kilobytes",
+    "gauge",
+    "counter",
+    "histogram",
+    "bucket",
+    "count",
+    "sum",
+}
+
+
+def named(text):
+    """Return the metrics that a text names, without the prefix."""
+    return set(re.findall(rf"\b{PREFIX}(\w+)", text))
+
+
+class Everything(Collector):
+    """Every metric, once."""
+
+    def collect(self):
+        for name, text in GAUGES.items():
+            labels = LABELS.get(name, ("queue",))
+            family = GaugeMetricFamily(PREFIX + name, text, labels=labels)
+            family.add_metric(["x"] * len(labels), 1)
+            yield family
+        for name, (_, text) in QUEUE_COUNTERS.items():
+            family = CounterMetricFamily(PREFIX + name, text, labels=["queue"])
+            family.add_metric(["x"], 1)
+            yield family
+        latencies = LatencyHistograms(lambda: None)
+        for name in HISTOGRAMS:
+            latencies.observe(name, "x", 1_000_000)
+        yield from latencies.families()
+
+
+@pytest.mark.parametrize("name", HELP)
+def test_a_name_follows_the_rules(name):
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", name)
+    assert not set(name.split("_")) & NOT_IN_NAMES
+    assert not name.endswith("_total")
+    assert HELP[name].endswith(".")
+
+
+def test_the_exposition_is_read_by_the_strict_parser():
+    registry = CollectorRegistry()
+    registry.register(Everything())
+    families = {family.name: family for family in text_string_to_metric_families(generate_latest(registry).decode())}
+    assert {name.removeprefix(PREFIX) for name in families} == set(HELP)
+    assert all(family.documentation == HELP[name.removeprefix(PREFIX)] for name, family in families.items())
+    samples = {sample.name.removeprefix(PREFIX) for family in families.values() for sample in family.samples}
+    assert samples == SAMPLES
+
+
+def test_every_metric_is_on_its_page_and_the_page_names_no_other():
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    assert named(page) == SAMPLES - {f"{name}_{part}" for name in HISTOGRAMS for part in ("bucket", "count", "sum")} | set(
+        HISTOGRAMS
+    )
+
+
+def test_the_dashboard_asks_for_metrics_and_labels_that_exist():
+    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    queries = [variable["query"]["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
+    assert len(expressions) > 15
+    for text in (*expressions, *queries):
+        assert named(text), text
+        assert named(text) <= SAMPLES, text
+        assert set(re.findall(r"[{,](\w+)=", text)) <= {"queue", "state", "exchange"}
+        assert text.count("(") == text.count(")"), text
+
+
+def test_the_panels_of_the_dashboard_do_not_overlap():
+    dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in dashboard["panels"])
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
