@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from redis.exceptions import NoPermissionError, ResponseError
 
 from celery_redis_plus import clock
+from celery_redis_plus.maintenance.time_slices import Slice
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
@@ -23,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two checks; a new queue is checked when its consumer starts.
 CONVERSION_CHECK_S = 300.0
-#: Queues in one check: five short commands each.
+#: Queues in one check, which is one command for all of them. Four more for each that has messages there.
 QUEUES_A_CHECK = 32
 
 
@@ -55,14 +57,26 @@ class UnconvertedProcesses:
         lasting = [queue.name for queue in self._watched.all() if queue.ttl_ms is None]
         due = [name for name in lasting if name not in self._checked and name not in self._warned]
         try:
-            for name in due[:QUEUES_A_CHECK]:
-                self._check_queue(name)
-                self._checked.add(name)
+            self._checked.update(self._check(due[:QUEUES_A_CHECK]))
         except NoPermissionError as error:
             logger.debug("kombu's keys cannot be looked at: %s", error)
             self._check_at = math.inf
         # What is left is due with the next round.
-        self._version = version if len(due) <= QUEUES_A_CHECK else -1
+        self._version = version if self._checked.issuperset(due) else -1
+
+    def _check(self, queues: list[str]) -> Iterator[str]:
+        """Look at queues, and yield those that were looked at: those with messages for one slice only, since heartbeats wait."""
+        lists = [key for name in queues for key in self._keys.kombu_lists(name)]
+        # An empty list has no key.
+        if not lists or not self._commands.command("EXISTS", *lists):
+            yield from queues
+            return
+        slice_ = Slice()
+        for name in queues:
+            self._check_queue(name)
+            yield name
+            if slice_.over:
+                return
 
     def _check_queue(self, queue: str) -> None:
         lists = self._keys.kombu_lists(queue)

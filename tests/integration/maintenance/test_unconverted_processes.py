@@ -5,7 +5,10 @@ import logging
 import kombu
 import pytest
 
+from celery_redis_plus import clock
+from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance import unconverted_processes
+from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from tests.support.inbox import Inbox
 from tests.support.waiting import wait_until
 
@@ -73,6 +76,51 @@ def test_every_queue_is_looked_at_however_many_there_are(consume, forgotten, cap
     consume(*(f"q{number}" for number in range(7)))
     wait_until(lambda: warnings(caplog))
 
+    assert len(warnings(caplog)) == 1
+
+
+class CountingCommands:
+    """A connection on which each command takes a while: another one's clock goes on."""
+
+    def __init__(self, session, monkeypatch):
+        self._commands, self._now = session.commands, clock.now_s()
+        self.sent = []
+        monkeypatch.setattr(unconverted_processes.clock, "now_s", lambda: self._now)
+
+    def command(self, *arguments):
+        self.sent.append(arguments[0])
+        self._now += 0.04
+        return self._commands.command(*arguments)
+
+
+@pytest.fixture
+def slow_check(channel, monkeypatch):
+    """The check of a process that consumes 20 queues, of a server that takes 40 ms for each command."""
+    watched = ConsumedQueues()
+    for number in range(20):
+        watched.add(f"q{number}", "session", None)
+    commands = CountingCommands(channel.session, monkeypatch)
+    return commands, unconverted_processes.UnconvertedProcesses(commands, Keys(), watched)
+
+
+def test_all_queues_are_looked_at_in_one_command(slow_check):
+    commands, check = slow_check
+    check.run()
+    assert commands.sent == ["EXISTS"]
+    assert check.next_run_at > 0
+
+
+def test_queues_with_messages_are_looked_at_for_a_slice_at_a_time(slow_check, forgotten, caplog):
+    commands, check = slow_check
+    forgotten("q19")
+    runs = 0
+    while check.next_run_at == 0:
+        before = len(commands.sent)
+        check.run()
+        # A slice, and the queue with which it ends: heartbeats wait for no more.
+        assert len(commands.sent) - before <= 1 + 2 * 4 + 1
+        runs += 1
+    assert runs > 5
     assert len(warnings(caplog)) == 1
 
 
