@@ -15,7 +15,7 @@ from celery_redis_plus.cli.main import main
 from tests.docs.blocks import ROOT, blocks
 
 #: Commands that are there wherever somebody reads the page.
-GIVEN = {"cd", "eval", "export", "git"}
+GIVEN = {"cd", "curl", "eval", "export", "git", "kill"}
 
 
 def commands():
