@@ -87,7 +87,7 @@ class UnconvertedProcesses:
         logger.warning(
             "queue %r: %d message(s) lie in %s, where kombu's own Redis transport keeps them and nobody reads them (bindings of "
             "kombu: %d). Some process publishes without celery-redis-plus: give its broker URL the scheme redisplus://, or call "
-            "configure_app. Messages from before the conversion are moved by `celery migrate`",
+            "configure_app. `celery-redis-plus migrate` moves the messages: docs/migration.md",
             queue,
             sum(lengths.values()),
             ", ".join(f"list {key.decode(errors='backslashreplace')!r}" for key in lengths),
