@@ -152,6 +152,14 @@ class WrongKeyType(CeleryRedisPlusError, redis_errors.ResponseError):
     remedy = "use another database number, or set the transport option global_keyprefix"
 
 
+class OtherDataFormat(CeleryRedisPlusError, redis_errors.ResponseError):
+    """The data in this database was written by a version of this package with another data format. The message names both
+    versions of the format. Use the same version of the package in all processes of a broker, or upgrade as the changelog says.
+    """
+
+    remedy = "use a version of celery-redis-plus that knows this format, in all processes of the broker"
+
+
 class ClusterRedirected(CeleryRedisPlusError, redis_errors.ResponseError):
     """The server is a node of a Redis Cluster, which stores only some of the keys. Point `broker_url` at a server that
     does not run in cluster mode.

@@ -302,7 +302,11 @@ OF_THE_DATABASE = (
         _KEYS.exchanges, "hash", "Exchange -> its record (JSON: type, arguments).", "Until the last exchange is deleted."
     ),
     KeyDescription(
-        _KEYS.database_id, "string", "A random id of the database: a flushed database gets another.", FOREVER, of_empty_queue=True
+        _KEYS.database_id,
+        "string",
+        "The version of the data format, and behind a dot a random id of the database: a flushed one gets another.",
+        FOREVER,
+        of_empty_queue=True,
     ),
     KeyDescription(
         _KEYS.always_swept,

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-#: Version of the data layout, stored in every queue's record.
+#: Version of the data layout, stored in every queue's record, and in `database_id`: each process checks it first.
 FORMAT_VERSION = 1
 
 RESERVED_FIRST_CHARACTERS = {"}": "%7D", "%": "%25"}

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from celery_redis_plus.broker.exchanges.known_queues import MAX_KNOWN_QUEUES, KnownQueues
 from celery_redis_plus.broker.exchanges.routing import encode_binding
 from celery_redis_plus.connection.forks import lock_of
+from celery_redis_plus.errors import OtherDataFormat
+from celery_redis_plus.keys import FORMAT_VERSION
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -26,6 +28,17 @@ if TYPE_CHECKING:
 
 #: Sessions that owned queues and are over: so many are remembered.
 MAX_GONE = 1000
+
+
+def _check_format(database_id: bytes) -> None:
+    """Raise OtherDataFormat where the database's mark names another format than ours. One that names none is of format 1."""
+    number, dot, _ = database_id.partition(b".")
+    found = int(number) if dot and number.isdigit() else 1
+    if found != FORMAT_VERSION:
+        raise OtherDataFormat(
+            f"the data in this database has format version {found}, and this version of celery-redis-plus knows format version "
+            f"{FORMAT_VERSION}. What to do: {OtherDataFormat.remedy}"
+        )
 
 
 class DeclaredTopology:
@@ -64,9 +77,13 @@ class DeclaredTopology:
     def check_flush(self, commands: CommandConnection, keys: Keys) -> None:
         """Look at the database's mark: where it is another one than before, the database was flushed.
 
-        Raises as `CommandConnection.call`.
+        Raises:
+            OtherDataFormat: a version of this package with another data format has written it.
+            redis.exceptions.RedisError: as `CommandConnection.call`.
         """
-        database_id = bytes(commands.call(script("database_id"), [keys.database_id], secrets.token_hex(8)))
+        own = f"{FORMAT_VERSION}.{secrets.token_hex(8)}"
+        database_id = bytes(commands.call(script("database_id"), [keys.database_id], own))
+        _check_format(database_id)
         with self._lock:
             if self._database_id not in {b"", database_id}:
                 self.flushes += 1
