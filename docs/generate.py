@@ -303,7 +303,7 @@ METRICS_INTRO = """# Metrics
 `celery-redis-plus exporter` serves metrics of the queues to [Prometheus](https://prometheus.io/). It needs the extra `metrics`:
 
 ```bash
-pip install 'celery-redis-plus[metrics]'
+pip install ".[metrics]"
 celery-redis-plus --app shop exporter
 celery-redis-plus --broker redis://localhost:6379/0 exporter --host 0.0.0.0 --port 9808 'shop.*'
 ```

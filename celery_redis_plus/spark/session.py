@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.errors import SparkUnavailable
+from celery_redis_plus.installation import install_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,7 +48,7 @@ def check_installed() -> None:
     """
     for module in ("pyspark", "pyarrow", "pandas", "numpy", "matplotlib"):
         if find_spec(module) is None:
-            raise SparkUnavailable(f"{module} is not installed: pip install 'celery-redis-plus[spark]'")
+            raise SparkUnavailable(f"{module} is not installed: {install_command('spark')}")
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None or not Path(java).exists():

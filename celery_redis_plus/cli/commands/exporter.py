@@ -10,6 +10,7 @@ import click
 from celery_redis_plus.cli.exit_status import DONE
 from celery_redis_plus.cli.target import Target, with_target
 from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.installation import install_command
 
 
 @click.command(short_help="Serve metrics of the queues to Prometheus.")
@@ -27,7 +28,7 @@ def command(target: Target, *, queues: tuple[str, ...], host: str, port: int, la
     try:
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError as error:
-        raise InvalidArgument("prometheus_client is missing: pip install 'celery-redis-plus[metrics]'") from error
+        raise InvalidArgument(f"prometheus_client is missing: {install_command('metrics')}") from error
     from celery_redis_plus.cli.latency_metrics import LatencyHistograms
     from celery_redis_plus.cli.metrics import BrokerCollector
 

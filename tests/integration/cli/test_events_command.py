@@ -88,4 +88,4 @@ def test_a_spark_job_says_in_one_line_what_is_missing(monkeypatch, capsys, tmp_p
 
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1
-    assert ("Java is missing: install" if find_spec("pyspark") else "pip install 'celery-redis-plus[spark]'") in said
+    assert ("Java is missing: install" if find_spec("pyspark") else "pip install 'matplotlib>=3.9'") in said

@@ -106,7 +106,7 @@ def test_without_prometheus_client_the_extra_is_named(cli, monkeypatch):
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     printed = cli("exporter")
     assert printed.status == 1
-    assert "pip install 'celery-redis-plus[metrics]'" in printed.err
+    assert "pip install 'prometheus-client>=0.20'" in printed.err
 
 
 @pytest.mark.parametrize("port", ["70000", "http"])
