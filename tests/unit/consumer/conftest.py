@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from kombu.asynchronous import Hub, set_event_loop
 
+from tests.support.hubs import current_hub
 from tests.unit.consumer.in_memory import Consuming
+
+if TYPE_CHECKING:
+    from kombu.asynchronous import Hub
 
 
 @pytest.fixture
@@ -19,10 +23,7 @@ def consuming() -> Callable[..., Consuming]:
 @pytest.fixture
 def hub() -> Iterator[Hub]:
     """An event loop."""
-    loop = Hub()
-    set_event_loop(loop)
-    # Bounds the sleep of a loop that nothing wakes.
-    loop.call_repeatedly(0.01, lambda: None)
-    yield loop
-    loop.close()
-    set_event_loop(None)
+    with current_hub() as loop:
+        # Bounds the sleep of a loop that nothing wakes.
+        loop.call_repeatedly(0.01, lambda: None)
+        yield loop
