@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 FILE_VARIABLE = "CRP_TEST_CREDENTIALS"
 #: Seconds between two looks at it.
 LOOK_S = 0.02
+#: Seconds without a command after which a connection counts as idle.
+IDLE_S = 2
 
 
 class Rotation:
@@ -49,8 +51,16 @@ class Rotation:
         self._client.execute_command("ACL", "DELUSER", f"user{self.number - 2}")
 
     def users(self) -> set[str]:
-        """Return as whom the connections of other processes, and of this package in this one, are logged in."""
-        return {one["user"] for one in self._client.client_list() if one["name"].startswith("celery-redis-plus")}
+        """Return as whom this package's connections are logged in.
+
+        Without those for commands that are idle: they log in with their next command, or open anew where the server closed them.
+        """
+        return {
+            one["user"]
+            for one in self._client.client_list()
+            if one["name"].startswith("celery-redis-plus")
+            and not (one["name"].endswith(":commands") and int(one["idle"]) >= IDLE_S)
+        }
 
 
 class FileProvider(StreamingCredentialProvider):
