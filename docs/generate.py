@@ -370,6 +370,12 @@ spec:
         threshold: "50"
         activationThreshold: "0"
 ```
+
+## Traces
+
+[OpenTelemetry's instrumentation of Celery](https://opentelemetry-python-contrib.readthedocs.io/en/latest/instrumentation/celery/celery.html)
+works as it is. The publisher's span is the parent of the task's span: the context is in the message's headers. They stay with a message
+that is delayed, put back, moved, dead or replayed.
 """  # noqa: E501 - a row of a table is one line
 
 
