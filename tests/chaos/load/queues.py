@@ -21,7 +21,8 @@ DELIVERY_LIMIT = 3
 ARGUMENTS: dict[str, dict[str, Any]] = {
     SINGLE: {"x-single-active-consumer": True},
     BOUNDED: {"x-max-pending": 25, "x-max-unacked": 4, "x-overflow": "reject-publish"},
-    THROTTLED: {"x-max-length": 300, "x-overflow": "block", "x-throttle": 0.3},
+    # Not `x-max-length`: what returns to a queue may pass that.
+    THROTTLED: {"x-max-pending": 300, "x-overflow": "block", "x-throttle": 0.3},
     ONCE: {},
     POISON: {
         "x-delivery-limit": DELIVERY_LIMIT,

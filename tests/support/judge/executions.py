@@ -197,9 +197,14 @@ class Judgement:
         return Verdict.ORPHAN if orphaned else None
 
     def _is_among_the_last(self, run: Execution, at: float) -> bool:
-        """Return whether not more than so many acks' worth of tasks ended between this one and `at`, in its worker."""
+        """Return whether not more than so many acks' worth of tasks ended between this one and `at`, in its worker.
+
+        Or whether it ended so late that its ack may have been on its way: how often that happens, a test has to bound.
+        """
         if run.end is None or run.end > at + SLACK_S:
             return False
+        if self._acks and run.end >= at - UNSENT_S:
+            return True
         ends = self._ends[run.worker]
         return bisect_right(ends, at + SLACK_S) - bisect_left(ends, run.end) <= self._acks
 

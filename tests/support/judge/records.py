@@ -32,6 +32,8 @@ DECLARED, CONSUMING, CANCELLED, DEPTH, DRAINED, LEFT = "declared", "consuming", 
 
 #: Seconds between what a process notes and what the server does.
 ON_ITS_WAY_S = 1.0
+#: Seconds between what two threads of a process do, and note.
+NOTED_S = 0.05
 #: Seconds until a server goes by the new time: libfaketime reads it once a second.
 STEP_NOTICED_S = 3.0
 
@@ -241,7 +243,7 @@ class History:
             for record in self.by_name.get(delivery.name, ())
             if record.kind in {START, END} and record.process == delivery.process and record.tick >= delivery.tick
         ]
-        for fate in self.fates(delivery.process, DISCONNECTED, since=delivery.tick):
+        for fate in self.fates(delivery.process, DISCONNECTED, since=delivery.tick - NOTED_S):
             under_way = [record.kind for record in work if record.tick < fate.tick][-1:] == [START]
             if fate.session in {"", delivery.session} and not under_way:
                 ends.append(fate)

@@ -75,6 +75,7 @@ KEPT = {
     ),
     "it was asked for again": (DELIVERED, of("start"), of("requeued"), AGAIN, of("start", process=B), of("end", process=B)),
     "its session broke before the work began": (DELIVERED, fate("disconnected"), AGAIN),
+    "its session broke at the moment of the delivery": (fate("disconnected", tick=1.99), DELIVERED, AGAIN),
     "its consumer got one more when it was about to be killed": (fate("killed"), DELIVERED, of("acked"), AGAIN),
     "its consumer has ended": (DELIVERED, fate("gone"), AGAIN),
     "it is retried, which is a publish of its own": (
