@@ -47,7 +47,7 @@ class Importer:
 
     def take_waiting(self, queue: str, stopped: Callable[[], bool] = lambda: False) -> Iterator[int]:
         """See `Taking`."""
-        for step in self._kombu.steps:
+        for step in self._kombu.lengths(queue):
             source = (self._kombu.keys.list_of(queue, step), self._kombu.keys.unacked_index)
             skip, count = 0, 1
             while not stopped():

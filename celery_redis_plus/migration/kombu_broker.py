@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from celery_redis_plus import clock
 from celery_redis_plus.keys import KombuKeys, decode_name
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ TRANSIENT_EXCHANGES: Final = frozenset(("celery.pidbox", "reply.celery.pidbox", 
 PAGE, PAGE_BYTES = 100, 4_000_000
 #: COUNT of one SCAN.
 KEYS_A_SCAN = 1000
+#: Seconds between two looks at the bindings: each goes through all keys of the database.
+REFRESH_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,14 @@ class KombuBroker:
         self._written_steps = sorted(steps) or DEFAULT_STEPS
         self.steps: Sequence[int] = sorted({*STEPS, *steps})
         self._bindings: list[Binding] = []
+        self._refresh_at = 0.0
 
     def refresh(self) -> None:
-        """Read the bindings anew."""
+        """Read the bindings anew, if that is not just done."""
+        now = clock.now_s()
+        if now < self._refresh_at:
+            return
+        self._refresh_at = now + REFRESH_S
         keys: set[bytes] = set()
         cursor = b"0"
         while True:

@@ -44,7 +44,7 @@ class RemoteImporter:
         moved = self._transfer(queue)
         if moved:
             yield moved
-        for step in self._kombu.steps:
+        for step in self._kombu.lengths(queue):
             waiting = self._kombu.keys.list_of(queue, step)
             count = 1
             while not stopped():

@@ -341,3 +341,19 @@ def test_back_what_consumers_have_and_dead_letters_stay_and_are_named(cli, old, 
     assert (ended.status, ended.json["ready"], ended.json["left"]) == (1, 1, 2)
     assert "1 message(s) are unacked: stop the consumers" in ended.json["reasons"][0]
     assert "1 dead letter(s) stay" in ended.json["reasons"][1]
+
+
+def test_follow_asks_little_of_a_server_without_work(old, channel, broker_url, redis_client):
+    declare_old(old, *(f"shop{number}" for number in range(5)))
+    command = [sys.executable, "-m", "celery_redis_plus", "migrate", "--follow", "--broker", broker_url]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+
+        def calls(name):
+            return redis_client.info("commandstats").get(f"cmdstat_{name}", {"calls": 0})["calls"]
+
+        redis_client.config_resetstat()
+        wait_until(lambda: calls("llen") > 500)
+        process.terminate()
+    # The bindings are not looked for in each pass, and lists without messages are not read.
+    assert calls("scan") < 6
+    assert calls("lrange") == 0
