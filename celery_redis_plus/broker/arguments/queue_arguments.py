@@ -165,8 +165,15 @@ class QueueArguments:
 
     @property
     def always_swept(self) -> bool:
-        """Whether messages leave the queue without a consumer, so that somebody has to sweep it all the same."""
-        return "x-message-ttl" in self.arguments or "x-dead-letter-exchange" in self.arguments
+        """Whether messages leave the queue without a consumer, so that somebody has to sweep it all the same.
+
+        They do not where the unused queue goes before its messages expire, as the control queues of Celery's workers do: each
+        process would sweep those of all others.
+        """
+        if "x-dead-letter-exchange" in self.arguments:
+            return True
+        message_ttl_ms, expires_ms = self._whole("x-message-ttl"), self._whole("x-expires")
+        return message_ttl_ms is not None and (expires_ms is None or message_ttl_ms < expires_ms)
 
     @property
     def retry_policy(self) -> RetryPolicy | None:

@@ -217,3 +217,17 @@ def test_inequivalent_flag_is_told_before_arguments(flag):
 )
 def test_equivalent_arguments(received, current):
     assert parse("q", arguments=received).difference(parse("q", arguments=current), "q") is None
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"x-message-ttl": 1_000}, True),
+        ({"x-message-ttl": 1_000, "x-expires": 1_001}, True),
+        ({"x-message-ttl": 1_000, "x-expires": 1_000}, False),
+        ({"x-expires": 1_000}, False),
+        ({"x-message-ttl": 1_000, "x-expires": 1_000, "x-dead-letter-exchange": "x"}, True),
+    ],
+)
+def test_a_queue_that_goes_before_its_messages_expire_needs_no_sweep_without_a_consumer(given, expected):
+    assert QueueArguments(durable=True, arguments=given).always_swept is expected
