@@ -148,6 +148,21 @@ class Fetcher:
             self._claim_at = 0.0
         return bool(self._claim_at) or self.pending is not None
 
+    def recheck(self) -> None:
+        """Give the channels reasons to claim after a wait without a wake-up: messages, or a queue with rules.
+
+        One plain command asks for all queues: an idle worker does nothing more often.
+
+        Raises:
+            redis.exceptions.RedisError: as `claim` does.
+        """
+        restricted = self._restricted_queues.names
+        plain = {queue for consumers in self._consumers for queue in consumers.consumed if queue not in restricted}
+        ready = [self._connection.keys.queue(queue).ready for queue in plain]
+        some = not ready or bool(self._connection.commands.command("EXISTS", *ready))
+        for consumers in self._consumers:
+            consumers.add_candidates(list(consumers.consumed) if some else restricted)
+
     # -- one claim -------------------------------------------------------------------------------------------------------
 
     def _claim_for(self, consumers: QueueConsumers, credit: int) -> bool:

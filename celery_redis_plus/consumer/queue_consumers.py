@@ -235,10 +235,6 @@ class QueueConsumers:
                     # Another consumer shall look.
                     self._connection.waiter.notify(self.wakeups[queue])
 
-    def recheck_all(self) -> None:
-        """Ask every queue with the next claims."""
-        self.candidates.update(dict.fromkeys(self.consumed))
-
     def release_buffered(self, queue: str | None = None) -> None:
         """Release what is claimed from a queue, or from all of them, and not delivered: in place, unseen."""
         unacked_messages = self._connection.service.unacked_messages

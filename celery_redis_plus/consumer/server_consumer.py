@@ -156,22 +156,21 @@ class ServerConsumer:
         return tuple(wakeups)
 
     def take_wakeups(self, *, wait: bool = False) -> None:
-        """Read an ended wait: a queue with a wake-up is a candidate; after a timeout every queue is."""
+        """Read an ended wait: a queue with a wake-up is a candidate; after a timeout every queue that may have messages is."""
         waiter = self.connection.waiter
         if not waiter.waiting or not (wait or waiter.arrived()):
             return
         wakeup = waiter.take()
+        if wakeup is None:
+            self.fetcher.recheck()
+            return
         used, delayed = False, self.fetcher.delay_s() > 0
         for consumers in self.consumers:
-            if wakeup is None:
-                consumers.recheck_all()
-                used = True
-                continue
             queues = [queue for queue in consumers.consumed if consumers.wakeups[queue] == wakeup]
             if queues:
                 consumers.add_candidates(queues)
                 used = used or (not delayed and consumers.available(self.fetcher.batch) > 0)
-        if not used and wakeup is not None:
+        if not used:
             # Woken for nothing: cancelled, or out of credit. The next in line shall look.
             waiter.notify(wakeup)
 

@@ -240,7 +240,12 @@ class _Commands:
 
     def command_nowait(self, *arguments: Any, done: Any, **_: Any) -> None:
         self.asked.append(arguments[1:])
-        done(sum(bool(self._claims.ready[key.decode().partition("{")[2].partition("}")[0]]) for key in arguments[1:]), None)
+        done(self.command(*arguments), None)
+
+    def command(self, name: str, *keys: bytes) -> int:
+        """Reply to EXISTS."""
+        assert name == "EXISTS"
+        return sum(bool(self._claims.ready[key.decode().partition("{")[2].partition("}")[0]]) for key in keys)
 
 
 class Consuming:

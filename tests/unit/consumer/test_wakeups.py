@@ -55,6 +55,17 @@ def test_the_end_of_the_wait_is_a_reason_to_look_at_every_queue(consuming):
     assert sorted(world.drain()) == ["a", "b"]
 
 
+def test_an_idle_worker_claims_nothing_at_the_end_of_its_wait(consuming):
+    world = consuming()
+    world.channel("q", prefetch=1)
+    world.channel("r", prefetch=1)
+    world.drain()
+    world.broker.made.clear()
+    world.connection.waiter.comes(None)
+    assert world.drain() == []
+    assert world.broker.made == []
+
+
 def test_a_new_consumer_is_waited_for_as_well(consuming):
     world = consuming()
     channel = world.channel("q", prefetch=1)
