@@ -1,14 +1,17 @@
 """``python -m benchmarks.idle_workers``: what many idle workers cost the server.
 
 Three real Celery workers are started. The first two do what few workers do for all: sweep, and watch for lost processes. The
-third one is recorded with MONITOR, from its first command until it has been idle for a while. Then its commands are sent again,
-at its pace, by as many simulated workers as wanted, each under ids of its own, over as many connections.
+third one is recorded with MONITOR, from its first command until it has been idle for a while, beside entries on the server as of
+so many more workers: how often it does something may depend on their number. Then its commands are sent again, at its pace, by
+as many simulated workers as wanted, each under ids and a node name of its own, over as many connections. Connections that send
+nothing are measured as well: their cost is the server's own.
 """
 
 from __future__ import annotations
 
 import argparse
 import heapq
+import json
 import random
 import re
 import selectors
@@ -23,8 +26,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from redis import Redis
+
 from benchmarks.bench import Bench
-from benchmarks.contenders import KOMBU_REDIS, OURS, Contender, discover, register_transports
+from benchmarks.contenders import KOMBU_REDIS, OURS, TASK_QUEUE, Contender, discover, register_transports
 from benchmarks.meters import Server
 from benchmarks.worker import running_worker
 from celery_redis_plus.connection.protocol import pack_command
@@ -34,11 +39,15 @@ from celery_redis_plus.testing.server import EmbeddedServer
 LEADERS = 2
 #: Seconds that a worker is given to finish what it does once after its start.
 STARTED_S = 10.0
-#: Seconds for which the worker is watched after that, and of the measurement.
-WATCHED_S = 45.0
-MEASURED_S = 30.0
-#: Seconds within which the simulated workers start.
+#: Seconds within which the simulated workers start, and of the measurement.
 SPREAD_S = 20.0
+MEASURED_S = 30.0
+#: Seconds for which the idle worker is watched.
+WATCHED_S = SPREAD_S + MEASURED_S + 10.0
+#: Seconds for which entries of workers count that do not exist.
+PRETENDED_S = 60.0
+#: Seconds for which connections are watched that send nothing.
+QUIET_S = 10.0
 #: Ids of processes, sessions and connections; hashes of scripts are longer.
 _ID = re.compile(rb"(?<![0-9a-f])[0-9a-f]{12}(?![0-9a-f])")
 _LINE = re.compile(rb"\+?(\d+\.\d+) \[\d+ ([^\]]+)\] (.*)")
@@ -81,19 +90,38 @@ def _unescape(match: re.Match[bytes]) -> bytes:
     return bytes([int(what[1:], 16)]) if len(what) == 3 else _ESCAPED.get(what, what)
 
 
-def watch(contender: Contender, address: str) -> tuple[list[Step], float]:
-    """Return the commands of one worker, and how many seconds after its first one it came to rest."""
+def pretend(client: Redis, workers: int) -> None:
+    """Enter `workers` that do not exist into the lists by which ours tells how many there are, for a minute."""
+    until = (time.time() + PRETENDED_S) * 1000
+    client.zadd(f"consumers:{{{TASK_QUEUE}}}", {f"pretended{number}": until for number in range(workers)})
+    # Of another run of the server: watchers do not judge them.
+    record = json.dumps({"run": "", "ids": [], "grace_s": 5, "sessions": [], "queues": [], "host": "", "pid": 0})
+    client.hset("processes:{presence}", mapping={f"pretended{number}": record for number in range(workers)})
+
+
+def watch(contender: Contender, address: str, workers: int) -> tuple[list[Step], float]:
+    """Return the commands of one worker among so many, and how many seconds after its first one it came to rest."""
     with tempfile.TemporaryDirectory() as directory, socket.create_connection(address.split(":")) as monitor:
         monitor.sendall(b"MONITOR\r\n")
         heard = bytearray()
         listener = threading.Thread(target=_listen, args=(monitor, heard), daemon=True)
         listener.start()
-        with ExitStack() as running:
+        with ExitStack() as running, Redis.from_url(f"redis://{address}") as client:
+            client.ping()
+            pretending = threading.Event()
+
+            def keep_pretending() -> None:
+                while not pretending.wait(PRETENDED_S / 4):
+                    pretend(client, workers - LEADERS - 1)
+
+            if contender.name == OURS and workers > LEADERS + 1:
+                threading.Thread(target=keep_pretending, daemon=True).start()
+                running.callback(pretending.set)
             for number in range(LEADERS + 1):
                 others = addresses(bytes(heard))
                 bench = Bench(contender, False, address, Path(directory) / str(number))
                 bench.directory.mkdir()
-                worker = running.enter_context(running_worker(bench, "prefork", 2))
+                worker = running.enter_context(running_worker(bench, "prefork", 2, node=f"n{number:012x}@bench"))
                 worker.wait_ready()
                 worker.settle()
                 time.sleep(STARTED_S)
@@ -150,6 +178,18 @@ def simulate(address: str, steps: Sequence[Step], rest_at: float, workers: int) 
     return share, commands
 
 
+def connected(address: str, connections: int) -> float:
+    """Return the server's share of a core with so many connections that send nothing."""
+    host, _, port = address.rpartition(":")
+    server = Server(address)
+    idle_share = server.idle_share(2.0)
+    with ExitStack() as opened:
+        for _ in range(connections):
+            opened.enter_context(socket.create_connection((host, int(port))))
+        time.sleep(1)
+        return server.idle_share(QUIET_S) - idle_share
+
+
 def _drain(selector: selectors.BaseSelector, seconds: float) -> None:
     """Read replies and forget them."""
     for key, _ in selector.select(seconds):
@@ -174,13 +214,15 @@ def measured(sizes: Sequence[int]) -> Iterator[tuple[str, int, float, float, flo
         with EmbeddedServer() as server:
             address = f"127.0.0.1:{server.port}"
             contender = next(one for one in discover(address)[0] if one.name == name)
-            steps, rest_at = watch(contender, address)
-            sent = sum(step.at > rest_at for step in steps) / (steps[-1].at - rest_at)
             for size in sizes:
+                steps, rest_at = watch(contender, address, size)
+                sent = sum(step.at > rest_at for step in steps) / (steps[-1].at - rest_at)
                 with server.client() as client:
                     client.flushall()
                 share, executed = simulate(address, steps, rest_at, size)
                 yield name, size, sent, executed, share
+                connections = (1 + max(step.connection for step in steps)) * size
+                yield f"{name}: {connections:,} connections that send nothing", size, 0.0, 0.0, connected(address, connections)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -86,11 +86,12 @@ class Worker:
 
 
 @contextmanager
-def running_worker(bench: Bench, pool: str, concurrency: int = 1, **conf: Any) -> Iterator[Worker]:
-    """A worker of this contender's app; killed at the end unless it was stopped."""
+def running_worker(bench: Bench, pool: str, concurrency: int = 1, *, node: str = "", **conf: Any) -> Iterator[Worker]:
+    """A worker of this contender's app, with the name `node` or Celery's default; killed at the end unless it was stopped."""
     command = [sys.executable, "-m", "celery", "-A", "benchmarks.app", "worker", "--loglevel", "WARNING"]
     command += ["--pool", pool, "--concurrency", str(concurrency)]
     command += ["--without-mingle", "--without-gossip", "--without-heartbeat"]
+    command += ["--hostname", node] if node else []
     environment = {**os.environ, **bench.app_environment(**conf), "PYTHONPATH": _python_path()}
     log = bench.directory / "worker.log"
     with log.open("wb") as output:
