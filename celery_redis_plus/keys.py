@@ -161,6 +161,10 @@ class QueueKeys:
         """Return one of the sets that `trash` lists."""
         return self.trash + b":" + number
 
+    def places(self) -> tuple[bytes, ...]:
+        """Return the keys of which one at least exists while the queue has messages, or something to clear away."""
+        return (self.ready, self.delayed, self.index, self.dlx_outbox, self.dead, self.trash)
+
     def structure(self) -> tuple[bytes, ...]:
         """Return the keys that hold the queue itself, without the messages' hashes."""
         return (

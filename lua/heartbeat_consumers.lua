@@ -6,7 +6,7 @@
 -- ARGV  1 for how long a consumer counts as alive without being heard of (ms), then per queue: consumer, state
 -- Returns per queue: known (0 = it is not on the list any more and has to join again), ms until the next consumer of a queue
 -- with rules counts as dead if it is not heard of, or one was probed (-1 = nobody has to look), why the queue is paused ('' = it
--- is not), until when (ms since the epoch, 0 = for good).
+-- is not), until when (ms since the epoch, 0 = for good), how many consumers the queue has.
 -- @include now
 -- @include consumers
 local now = now_ms()
@@ -37,6 +37,8 @@ for i = 0, #KEYS / CONSUMER_KEYS - 1 do
   if left and (record[1] or left <= ANSWER_MS) then next_death = math.max(0, left) end
   local until_ms = tonumber(record[3] or 0)
   local paused = record[2] and (until_ms == 0 or until_ms > now)
-  for _, value in ipairs({ known, next_death, paused and record[2] or '', text(until_ms) }) do reply[#reply + 1] = value end
+  for _, value in ipairs({ known, next_death, paused and record[2] or '', text(until_ms), redis.call('ZCARD', keys.consumers) }) do
+    reply[#reply + 1] = value
+  end
 end
 return reply

@@ -3,14 +3,14 @@
 -- KEYS  1 processes (hash)  2 watchers (zset)  3 watch_wakeup (prefix of a zset)
 -- ARGV  1 process  2 its record ('' = as stored)  3 watchers at most (0 = this process does not watch)  4 a watcher's lease (ms)
 --       5 version of the records that the process knows, then processes without a connection: they are no watchers any more
--- Returns { state, version, process, record, ... }. States: watching; alone (there is no other process); standby (there are
+-- Returns { state, version, how many processes there are, process, record, ... }. States: watching; alone (there is no other process); standby (there are
 -- watchers enough); unknown (its record is gone: it has to send it). A watcher gets the records where it knows another version.
 -- @include processes
 local now = now_ms()
 local me, record, most, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 if record == '' then
   local stored = redis.call('HGET', KEYS[1], me)
-  if not stored or is_lost(stored) then return { 'unknown', '' } end
+  if not stored or is_lost(stored) then return { 'unknown', '', 0 } end
 else
   local new = redis.call('HSET', KEYS[1], me, record)
   count_change(KEYS[1])
@@ -24,6 +24,8 @@ end
 -- The record of the last process, where that was killed, does not stay for ever.
 redis.call('PEXPIRE', KEYS[1], 86400000)
 local version = redis.call('HGET', KEYS[1], 'version') or ''
+-- The hash has the field `version` besides.
+local processes = redis.call('HLEN', KEYS[1]) - 1
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', text(now))
 for i = 6, #ARGV do
   if redis.call('ZREM', KEYS[2], ARGV[i]) == 1 then wake_standbys(KEYS[1], KEYS[2], KEYS[3]) end
@@ -32,13 +34,12 @@ end
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '(' .. text(now + lease), '+inf')
 if most == 0 then
   redis.call('ZREM', KEYS[2], me)
-  return { 'standby', version }
+  return { 'standby', version, processes }
 end
-if not redis.call('ZSCORE', KEYS[2], me) and redis.call('ZCARD', KEYS[2]) >= most then return { 'standby', version } end
+if not redis.call('ZSCORE', KEYS[2], me) and redis.call('ZCARD', KEYS[2]) >= most then return { 'standby', version, processes } end
 redis.call('ZADD', KEYS[2], text(now + lease), me)
 redis.call('PEXPIRE', KEYS[2], lease)
--- The hash has the field `version` besides.
-local reply = { redis.call('HLEN', KEYS[1]) == 2 and 'alone' or 'watching', version }
+local reply = { processes == 1 and 'alone' or 'watching', version, processes }
 if version ~= ARGV[5] then
   local fields = redis.call('HGETALL', KEYS[1])
   for i = 1, #fields, 2 do

@@ -10,8 +10,8 @@
 --       7 longest ordinary gap (ms)
 --       8 delivery limit of queues without their own (-1 = none)  9 how many dead letters a queue keeps at most
 --       10 for how long (ms)  [11 visibility timeout (ms): after a step of the clock back no claim lasts longer]
--- Returns per queue: ms until the next pass (0 = at once, more is due), was it swept (0 = another has the lease), promoted,
--- recovered, how many of these died at the delivery limit, expired, how many messages were discarded for want of a store, waiting for the dead-letter exchange, old dead letters removed,
+-- Returns per queue: ms until the next pass (0 = at once, more is due), was it swept (0 = another has the lease, 2 = it is empty and
+-- has no events), promoted, recovered, how many of these died at the delivery limit, expired, how many messages were discarded for want of a store, waiting for the dead-letter exchange, old dead letters removed,
 -- events that a registered reader has not read and that the hard bound took, events that were not written for want of memory,
 -- messages that claims have set aside since the last pass because their key holds no hash, expired tasks that were given up since
 -- then because no worker revoked them, why the pass failed ('' = it did not; the other queues are swept all the same), id of the
@@ -217,7 +217,7 @@ local function sweep(queue)
   if redis.call('EXISTS', queue.ready, queue.delayed, queue.index, queue.dlx_outbox, queue.dead, queue.trash) == 0 then
     redis.call('DEL', queue.expiry)
     local overrun, skipped = trim_events(queue.meta)
-    return answer(interval, 0, 0, 0, 0, 0, 0, 0, 0, overrun, skipped, 0, growth_of(queue, 'unrevoked'), '')
+    return answer(interval, log_of(queue.meta) and 1 or 2, 0, 0, 0, 0, 0, 0, 0, overrun, skipped, 0, growth_of(queue, 'unrevoked'), '')
   end
   local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace', 'id', 'wakeup', 'newest')
   local swept = tonumber(record[3] or 0)

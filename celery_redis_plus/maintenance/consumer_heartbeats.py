@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import UnackedMessages
     from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
     from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
+    from celery_redis_plus.maintenance.shared_work import SharedWork
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ class ConsumerHeartbeats:
         watched: ConsumedQueues,
         unacked_messages: UnackedMessages,
         knowledge: DeclaredTopology,
+        shared: SharedWork,
         *,
         timeout_s: float,
     ) -> None:
@@ -48,12 +50,14 @@ class ConsumerHeartbeats:
             watched: the queues that this process consumes.
             unacked_messages: tells which messages of a broken session are still to be released.
             knowledge: tells which queues have a single active consumer.
+            shared: is told how many consumers each queue has.
             timeout_s: one counts as dead after so many seconds of silence.
         """
         self._consumers = consumers
         self._watched = watched
         self._unacked_messages = unacked_messages
         self._knowledge = knowledge
+        self._shared = shared
         self._interval_s = timeout_s / 3
         self._next_run_at = 0.0
         #: Wakeups by which the server asks the consumers for a sign of life.
@@ -108,14 +112,17 @@ class ConsumerHeartbeats:
         return now >= self._waits_until.setdefault((queue, consumer), now + self._interval_s)
 
     def _beat(self, consumers: list[Consumer]) -> None:
+        counts = {}
         for at in range(0, len(consumers), CONSUMERS_A_CALL):
             for sign in self._consumers.beat(consumers[at : at + CONSUMERS_A_CALL]):
+                counts[sign.consumer.queue] = sign.consumers
                 if not sign.known:
                     self._join_again(sign.consumer)
                 if sign.next_expiry_s is not None:
                     # What the dead one had alone passes on in time.
                     self._next_run_at = min(self._next_run_at, clock.now_s() + sign.next_expiry_s + EXPIRY_MARGIN_S)
                 self._note_pause(sign)
+        self._shared.consumers = counts
         self.probes = tuple(self._consumers.probe_of(consumer) for consumer in consumers)
 
     def _join_again(self, consumer: Consumer) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.exchanges.bindings import Bindings
     from celery_redis_plus.broker.queues.queues import Queues
     from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
+    from celery_redis_plus.maintenance.shared_work import SharedWork
 
 #: Seconds between two checks for vanished queues; spread, so that a hundred workers do not check together.
 VANISHED_CHECK_S = 30.0
@@ -24,11 +25,23 @@ RELIST_S = 60.0
 class Janitor:
     """The maintenance task that keeps the list of queues true."""
 
-    def __init__(self, queues: Queues, bindings: Bindings, watched: ConsumedQueues) -> None:
-        """Look after the queues in `watched`."""
+    def __init__(
+        self,
+        queues: Queues,
+        bindings: Bindings,
+        watched: ConsumedQueues,
+        shared: SharedWork,
+        *,
+        on_gone: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Look after the queues in `watched`; all processes of `shared` look for vanished ones.
+
+        `on_gone` is called when a transient queue that is used here is gone: perhaps the database was flushed.
+        """
         self._queues = queues
         self._bindings = bindings
         self._watched = watched
+        self._shared = shared
         self._list_at = 0.0
         self._touch_at: dict[str, float] = {}
         #: Up to where the messages of a long queue were touched, where a slice ended in its middle.
@@ -37,6 +50,7 @@ class Janitor:
         self._vanished: deque[str] = deque()
         #: Called with exchange and queue when a vanished queue's binding has gone with it.
         self.on_unbound: Callable[[str, str], None] = lambda *_: None
+        self._on_gone = on_gone
         self._clear_at = clock.now_s() + random.uniform(1, VANISHED_CHECK_S)  # noqa: S311 - spreads load, guards nothing
 
     @property
@@ -63,14 +77,15 @@ class Janitor:
         if slice_.over:
             return
         if now >= self._clear_at and not self._vanished:
-            self._clear_at = now + random.uniform(0.8, 1.2) * VANISHED_CHECK_S  # noqa: S311 - spreads load, guards nothing
+            self._clear_at = now + random.uniform(0.8, 1.2) * self._shared.interval_s(VANISHED_CHECK_S)  # noqa: S311 - spreads load, guards nothing
             self._clear()
         while self._vanished and not slice_.over:
             self._free_page()
 
     def _list(self, now: float) -> None:
         self._list_at = now + RELIST_S
-        transient = {queue.name for queue in self._watched.all() if queue.ttl_ms is not None}
+        transient = {queue.name: queue.ttl_ms / 2000 for queue in self._watched.all() if queue.ttl_ms is not None}
+        self._shared.touched_s = transient
         self._touch_at = {name: self._touch_at.get(name, 0.0) for name in transient}
 
     def _touch(self, queue: str, now: float, slice_: Slice) -> None:
@@ -79,12 +94,17 @@ class Janitor:
             self._touch_at.pop(queue, None)
             return
         page = self._touched.pop(queue, 0)
+        if not page and self._queues.touch_unpublished(queue, ttl_ms):
+            self._touch_at[queue] = now + ttl_ms / 2000
+            return
         while (page := self._queues.touch_page(queue, page)) > 0:
             if slice_.over:
                 # It stays due, and goes on from there.
                 self._touched[queue] = page
                 return
         self._touch_at[queue] = now + ttl_ms / 2000
+        if page < 0:
+            self._on_gone()
 
     def clear(self) -> None:
         """Remove what is left of transient queues that were not used in time: all of it, however long that takes."""

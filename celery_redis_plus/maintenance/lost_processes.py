@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
     from celery_redis_plus.maintenance.presence import Presence
+    from celery_redis_plus.maintenance.shared_work import SharedWork
 
 logger = logging.getLogger(__name__)
 
@@ -80,15 +81,17 @@ class LostProcesses:
         processes: Processes,
         presence: Presence,
         watched: ConsumedQueues,
+        shared: SharedWork,
         *,
         name: str,
         visibility_timeout_s: float,
     ) -> None:
-        """Report `presence` as the process `name`, and anew when `watched` changes."""
+        """Report `presence` as the process `name`, and anew when `watched` changes; tell `shared` how many there are."""
         self._commands = commands
         self._processes = processes
         self._presence = presence
         self._watched = watched
+        self._shared = shared
         self._name = name
         #: The key by which others wake this process.
         self.wakeup = processes.wakeup_of(name)
@@ -198,7 +201,7 @@ class LostProcesses:
             report = self._processes.report(self._name, text, watches=self._may_watch, version=self._version)
         if text:
             self._stored = record
-        self._version = report.version
+        self._version, self._shared.processes = report.version, report.processes
         if report.state != "standby" and report.records is not None:
             self._records = report.records
         elif report.state == "standby":
@@ -207,7 +210,7 @@ class LostProcesses:
         if report.state != "watching":
             self._absences.clear()
         self._watches = report.state == "watching"
-        self._report_at = clock.now_s() + (LEASE_S / 3 if self._watches else REPORT_S)
+        self._report_at = clock.now_s() + (LEASE_S / 2 if self._watches else self._shared.interval_s(REPORT_S))
 
     def _withdraw(self) -> None:
         """Remove the record: this process has nothing that somebody else could miss."""

@@ -55,6 +55,7 @@ from celery_redis_plus.maintenance.presence import Presence
 from celery_redis_plus.maintenance.process_end import ProcessEnd
 from celery_redis_plus.maintenance.reconnect_recovery import ReconnectRecovery
 from celery_redis_plus.maintenance.runner import TaskRunner
+from celery_redis_plus.maintenance.shared_work import SharedWork
 from celery_redis_plus.maintenance.subscriber_heartbeats import SubscriberHeartbeats
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.maintenance.topology_recovery import TopologyRecovery
@@ -119,32 +120,7 @@ class MaintenanceService:
             self.unacked_messages,
             visibility_timeout_s=options.visibility_timeout,
         )
-        self._queues = queues = Queues(
-            commands, keys, transient_ttl_s=options.transient_queue_ttl, owner_timeout_s=options.consumer_heartbeat_timeout,
-            event_log=EventLogSettings.of(options), knowledge=self.knowledge,
-        )  # fmt: skip
-        bindings = Bindings(commands, keys, self.knowledge)
-        forwarder = DeadLetterForwarder(DeadLetters(commands, keys), queues, bindings)
-        limits = SweepLimits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
-        self._sweeper = Sweeper(commands, keys, name=self.name, limits=limits, forward=forwarder.add, note_id=self._note_id)
-        self._janitor = Janitor(queues, bindings, self.watched)
-        self._unconsumed_queues = UnconsumedQueues(queues)
-        self._expired_task_revocation = ExpiredTaskRevocation(ExpiredTasks(commands, keys))
-        self._topology_recovery = TopologyRecovery(queues, bindings, self.watched, self.knowledge)
-        timeout_s = options.consumer_heartbeat_timeout
-        consumers = Consumers(commands, keys, timeout_s=timeout_s)
-        self.consumer_heartbeats = ConsumerHeartbeats(
-            consumers, self.watched, self.unacked_messages, self.knowledge, timeout_s=timeout_s
-        )
-        self._subscriber_heartbeats = SubscriberHeartbeats(
-            SubscriberRegistry(commands, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age),
-            self.positions,
-            bindings,
-            lambda exchange: keys.fanout(exchange, options.stream_prefix(connector.address.db)),
-        )
-        #: What this process waits for; its thread runs while there is something.
-        self.deliveries = AckTimeouts(connector, keys, options)
-        self._janitor.on_unbound = self._subscriber_heartbeats.forget
+        shared = SharedWork()
         #: Which connections this process has.
         self.presence = Presence(
             (commands, self._wakeup_connection),
@@ -158,9 +134,43 @@ class MaintenanceService:
             Processes(commands, keys, delivery_limit=options.delivery_limit, dead_letter_max=options.dead_letter_max),
             self.presence,
             self.watched,
+            shared,
             name=self.name,
             visibility_timeout_s=options.visibility_timeout,
         )
+        self._queues = queues = Queues(
+            commands, keys, transient_ttl_s=options.transient_queue_ttl, owner_timeout_s=options.consumer_heartbeat_timeout,
+            event_log=EventLogSettings.of(options), knowledge=self.knowledge,
+        )  # fmt: skip
+        bindings = Bindings(commands, keys, self.knowledge)
+        forwarder = DeadLetterForwarder(DeadLetters(commands, keys), queues, bindings)
+        limits = SweepLimits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
+        self._sweeper = Sweeper(
+            commands, keys, shared, name=self.name, limits=limits, forward=forwarder.add, note_id=self._note_id
+        )  # fmt: skip
+        self._topology_recovery = TopologyRecovery(
+            queues, bindings, self.watched, self.knowledge, on_flush=self._lost_processes.run_soon
+        )
+        self._janitor = Janitor(queues, bindings, self.watched, shared, on_gone=self._topology_recovery.run_soon)
+        self._unconsumed_queues = UnconsumedQueues(queues, shared)
+        self._expired_task_revocation = ExpiredTaskRevocation(ExpiredTasks(commands, keys))
+        self.consumer_heartbeats = ConsumerHeartbeats(
+            Consumers(commands, keys, timeout_s=options.consumer_heartbeat_timeout),
+            self.watched,
+            self.unacked_messages,
+            self.knowledge,
+            shared,
+            timeout_s=options.consumer_heartbeat_timeout,
+        )
+        self._subscriber_heartbeats = SubscriberHeartbeats(
+            SubscriberRegistry(commands, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age),
+            self.positions,
+            bindings,
+            lambda exchange: keys.fanout(exchange, options.stream_prefix(connector.address.db)),
+        )
+        #: What this process waits for; its thread runs while there is something.
+        self.deliveries = AckTimeouts(connector, keys, options)
+        self._janitor.on_unbound = self._subscriber_heartbeats.forget
         #: Hears of acks that wait for others.
         self.ack_flush = AckFlush(self._waker.wake)
         #: Hears of sessions that nobody closed.
@@ -180,7 +190,7 @@ class MaintenanceService:
                 self._topology_recovery,
                 self._janitor,
                 self._subscriber_heartbeats,
-                AbandonedDeliveries(OverdueDeliveries(commands, keys, options)),
+                AbandonedDeliveries(OverdueDeliveries(commands, keys, options), shared),
                 UnconvertedProcesses(commands, keys, self.watched),
             ),
             first=(MasterCheck(commands), self._lease_heartbeats, self.consumer_heartbeats, self.ack_flush),

@@ -17,12 +17,14 @@ from redis.exceptions import ResponseError
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.failures import log_deaths, read_deaths
 from celery_redis_plus.maintenance.lease_heartbeats import interval_s
+from celery_redis_plus.maintenance.resting_queues import RestingQueues
 from celery_redis_plus.maintenance.time_slices import Slice
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
+    from celery_redis_plus.maintenance.shared_work import SharedWork
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +61,7 @@ class Sweeper:
         self,
         commands: CommandConnection,
         keys: Keys,
+        shared: SharedWork,
         *,
         name: str,
         limits: SweepLimits,
@@ -68,7 +71,7 @@ class Sweeper:
         """Sweep over `commands` under `name`, which leases are held by.
 
         `forward` is called with a queue that has messages for its dead-letter exchange, `note_id` with a queue and the id that
-        its record has now.
+        its record has now. `shared` tells how many consumers sweep a queue.
         """
         self._commands = commands
         self._keys = keys
@@ -87,6 +90,9 @@ class Sweeper:
         self._grace_s = GRACE_INTERVALS * interval_s(visibility_timeout_s)
         # The last heartbeat may be as old when the outage begins: what is left of the timeout is for the way back.
         self._longest_gap_s = max(visibility_timeout_s / 3, self._lease_s * 1.5)
+        self._resting = RestingQueues(
+            commands, keys, shared, interval_s=self._interval_s, visibility_timeout_s=visibility_timeout_s
+        )
         self._next_run_at: dict[str, float] = {}
         self._take_over: set[str] = set()
         #: Queues that cannot be swept, and why, as it was logged.
@@ -102,6 +108,7 @@ class Sweeper:
         wanted = set(queues)
         for gone in self._next_run_at.keys() - wanted:
             del self._next_run_at[gone]
+            self._resting.forget([gone])
         for new in wanted - self._next_run_at.keys():
             self._next_run_at[new] = 0.0
 
@@ -109,6 +116,7 @@ class Sweeper:
         """Run next at once: for one queue because its timer rang, for all after the connection was away."""
         if queue is None:
             self._next_run_at = dict.fromkeys(self._next_run_at, 0.0)
+            self._resting.forget(self._next_run_at)
         elif queue in self._next_run_at:
             self._next_run_at[queue] = 0.0
             self._take_over.add(queue)
@@ -126,8 +134,17 @@ class Sweeper:
                     # The rest stays due.
                     return
                 part = queues[at : at + QUEUES_A_SWEEP]
-                self._sweep(part, take_over=take_over)
+                awake = part if take_over else self._resting.awake(part)
+                if awake:
+                    self._sweep(awake, take_over=take_over)
+                for queue in part:
+                    self._rest(queue)
                 self._take_over.difference_update(part)
+
+    def _rest(self, queue: str) -> None:
+        wait_s = self._resting.wait_s(queue)
+        if wait_s is not None:
+            self._next_run_at[queue] = clock.now_s() + wait_s
 
     def _sweep(self, queues: list[str], *, take_over: bool) -> None:
         keys: list[bytes] = []
@@ -146,6 +163,7 @@ class Sweeper:
                 self._note_id(queue, swept.id)
             if queue in self._next_run_at:
                 self._next_run_at[queue] = now + swept.wait_ms / 1000
+            self._resting.note(queue, swept.id, empty=swept.state == EMPTY)
             _report(queue, swept)
             if swept.died:
                 log_deaths(queue, swept.died, [death for death in deaths if death.meta == self._keys.queue(queue).meta])
@@ -175,7 +193,8 @@ class Swept:
     """What one pass did in one queue, as the script returns it."""
 
     wait_ms: int
-    mine: int
+    #: 0: another process has the lease; 1: it was swept; `EMPTY`: there was nothing to sweep.
+    state: int
     promoted: int
     recovered: int
     died: int
@@ -192,6 +211,8 @@ class Swept:
     id: bytes
 
 
+#: `Swept.state` of an empty queue without events.
+EMPTY = 2
 #: Values that the sweep returns for a queue.
 SWEEP_VALUES = len(fields(Swept))
 

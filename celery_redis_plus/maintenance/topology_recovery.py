@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two checks for a flush; spread, so that a hundred workers do not check together.
-FLUSH_CHECK_S = 5.0
+#: Seconds between two checks for a flush; spread, so that a hundred workers do not check together. A transient queue that is
+#: gone tells of a flush before.
+FLUSH_CHECK_S = 10.0
 #: Each of so many looks asks for every queue and exchange by itself, one of which may have been evicted: as many commands.
-CLOSELY = 4
+CLOSELY = 2
 #: Seconds until a missing record is checked once more: a deletion removes the record first, and the queue's name from the list
 #: of queues a moment later.
 MISSING_RECHECK_S = 0.3
@@ -30,13 +32,25 @@ MISSING_RECHECK_S = 0.3
 class TopologyRecovery:
     """The maintenance task that keeps consumed queues, and the bindings that this process made, on the server."""
 
-    def __init__(self, queues: Queues, bindings: Bindings, watched: ConsumedQueues, knowledge: DeclaredTopology) -> None:
-        """Look after the queues in `watched` and those of bindings that were made here, by what is in `knowledge`."""
+    def __init__(
+        self,
+        queues: Queues,
+        bindings: Bindings,
+        watched: ConsumedQueues,
+        knowledge: DeclaredTopology,
+        *,
+        on_flush: Callable[[], None],
+    ) -> None:
+        """Look after the queues in `watched` and those of bindings that were made here, by what is in `knowledge`.
+
+        `on_flush` is called when the database was found flushed.
+        """
         self._queues = queues
         self._bindings = bindings
         self._watched = watched
         self._knowledge = knowledge
         self._flushes = knowledge.flushes
+        self._on_flush = on_flush
         self._check_at = 0.0
         #: When to ask for every queue and exchange, on `clock`, in seconds.
         self._closely_at = 0.0
@@ -63,6 +77,8 @@ class TopologyRecovery:
         # In this order: a flush after the look at the mark is noticed the next time.
         self._bindings.check_flush()
         flushes = self._knowledge.flushes
+        if flushes != self._flushes:
+            self._on_flush()
         if flushes == self._flushes and not self._suspects and now < self._closely_at:
             return
         # A binding alone would lead nowhere.

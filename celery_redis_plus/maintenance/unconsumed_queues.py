@@ -12,6 +12,7 @@ from celery_redis_plus import clock
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.queues import Queues
+    from celery_redis_plus.maintenance.shared_work import SharedWork
 
 #: Seconds between two checks; spread, so that a hundred workers do not check together. A new queue sends a wakeup besides.
 UNCONSUMED_CHECK_S = 20.0
@@ -20,9 +21,10 @@ UNCONSUMED_CHECK_S = 20.0
 class UnconsumedQueues:
     """The maintenance task that knows the tended queues."""
 
-    def __init__(self, queues: Queues) -> None:
-        """Look through `queues`."""
+    def __init__(self, queues: Queues, shared: SharedWork) -> None:
+        """Look through `queues`, as all processes of `shared` do."""
         self._queues = queues
+        self._shared = shared
         self._check_at = 0.0
         #: The tended queues.
         self.queues: list[str] = []
@@ -38,7 +40,7 @@ class UnconsumedQueues:
 
     def run(self) -> None:
         """Read the list, and remove queues that are gone. Raises as `CommandConnection.call` does."""
-        self._check_at = clock.now_s() + random.uniform(0.8, 1.2) * UNCONSUMED_CHECK_S  # noqa: S311 - spreads load, guards nothing
+        self._check_at = clock.now_s() + random.uniform(0.8, 1.2) * self._shared.interval_s(UNCONSUMED_CHECK_S)  # noqa: S311 - spreads load
         found = self._queues.always_swept()
         gone = set(self._queues.without_record(found))
         if gone:

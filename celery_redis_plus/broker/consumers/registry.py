@@ -31,6 +31,8 @@ CONSUMER_ID_SEPARATOR = "."
 #: Seconds between two tries of a consumer in whose way there are others that may be dead, and how long it tries in all: a
 #: probed consumer has `ANSWER_MS` of lua/include/consumers.lua.
 PROBING_S, PROBED_WITHIN_S = 0.1, 5.0
+#: Values that the heartbeat script returns for a consumer.
+SIGN_VALUES = 5
 #: What the join script answers -> what that means.
 REFUSALS = {
     b"exclusive": "has an exclusive consumer",
@@ -71,6 +73,8 @@ class Sign:
     paused: str | None
     #: Until when, in seconds since the epoch; 0: until it is resumed.
     paused_until: float
+    #: How many consumers the queue has, of all processes.
+    consumers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +152,10 @@ class Consumers:
                 next_expiry_s=None if next_expiry < 0 else next_expiry / 1000,
                 paused=reason.decode("utf-8", "replace") or None,
                 paused_until=int(until) / 1000,
+                consumers=count,
             )
-            for consumer, known, next_expiry, reason, until in zip(
-                consumers, reply[::4], reply[1::4], reply[2::4], reply[3::4], strict=True
+            for consumer, known, next_expiry, reason, until, count in zip(
+                consumers, *(reply[at::SIGN_VALUES] for at in range(SIGN_VALUES)), strict=True
             )
         ]
 

@@ -81,6 +81,8 @@ class DeclaredTopology:
             OtherDataFormat: a version of this package with another data format has written it.
             redis.exceptions.RedisError: as `CommandConnection.call`.
         """
+        if self._database_id and commands.command("GET", keys.database_id) == self._database_id:
+            return
         own = f"{FORMAT_VERSION}.{secrets.token_hex(8)}"
         database_id = bytes(commands.call(script("database_id"), [keys.database_id], own))
         _check_format(database_id)

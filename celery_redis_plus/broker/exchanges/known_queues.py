@@ -4,7 +4,7 @@ A queue that is deleted and declared again has another id, and so has one whose 
 first declaration (`lua/declare.lua`). Within one id the arguments never change. Who notices an old entry:
 
 * the publishing scripts, for messages that were prepared by the arguments (`Outgoing.queue_id`): they store nothing then;
-* the sweep, which tells the id of each queue that this process consumes, every four seconds;
+* the sweep, which tells the id of each queue that this process consumes every four seconds, as the looks at empty queues do;
 * `delete.lua`, for the end of an auto-delete queue.
 
 All else is decided by the scripts, by the record itself.

@@ -327,6 +327,16 @@ class Queues:
             pass
         return page == 0
 
+    def touch_unpublished(self, name: str, ttl_ms: int) -> bool:
+        """Keep a transient queue alive that lives for `ttl_ms` and that nothing was ever published to; return whether it was one.
+
+        Two plain commands in one write: such are the control queues of Celery's workers, whose broadcasts come by a stream.
+        """
+        meta = self._keys.queue(name).meta
+        # GT: a lasting queue of this name, or one that lives longer, keeps what it has.
+        kept, published = self._commands.pipeline([("PEXPIRE", meta, ttl_ms, "GT"), ("HGET", meta, "published")])
+        return kept == 1 and published is None
+
     def touch_page(self, name: str, page: int) -> int:
         """Do a part of `touch`, from 0 on; return where the next one begins, 0 at the end, -1 where the queue is gone."""
         keys = self._keys.queue(name)

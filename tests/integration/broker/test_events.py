@@ -8,6 +8,7 @@ from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.events import entry_id, sampled
+from celery_redis_plus.maintenance.shared_work import SharedWork
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.stored_message import Outgoing
 from tests.support.events import event_violations, events_of, paths_of
@@ -37,7 +38,7 @@ def names(broker, queue="q"):
 
 def sweep(broker, *queues, visibility_timeout_s=30.0, forward=lambda queue: None):
     limits = SweepLimits(visibility_timeout_s, 3, 5, 1000.0)
-    sweeper = Sweeper(broker.commands, broker.keys, name="s", limits=limits, forward=forward)
+    sweeper = Sweeper(broker.commands, broker.keys, SharedWork(), name="s", limits=limits, forward=forward)
     sweeper.watch(queues)
     for queue in queues:
         sweeper.run_soon(queue)

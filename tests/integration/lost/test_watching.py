@@ -18,6 +18,7 @@ from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.lost_processes import LOOK_S, STALE_S, TAKE_OVER_S, LostProcesses
 from celery_redis_plus.maintenance.presence import Presence
+from celery_redis_plus.maintenance.shared_work import SharedWork
 from celery_redis_plus.options import Options
 
 KEYS = Keys()
@@ -48,7 +49,9 @@ class Process:
         self.watched.add("q", f"session of {name}.1", None)
         presence = Presence((self.commands, self.timers), self.watched, UnackedMessages(), grace_s=GRACE_S, heartbeat_s=5)
         self.registry = Processes(self.commands, KEYS, delivery_limit=5, dead_letter_max=10)
-        self.task = LostProcesses(self.commands, self.registry, presence, self.watched, name=name, visibility_timeout_s=300)
+        self.task = LostProcesses(
+            self.commands, self.registry, presence, self.watched, SharedWork(), name=name, visibility_timeout_s=300
+        )
 
     def close(self):
         self.commands.close()

@@ -12,6 +12,7 @@ from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.janitor import Janitor
+from celery_redis_plus.maintenance.shared_work import SharedWork
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
@@ -22,9 +23,8 @@ LASTING = {b"queues", b"queue_ids", b"exchanges", b"database_id", b"meta:{celery
 
 def janitor(channel):
     session = channel.session
-    return Janitor(
-        Queues(session.commands, session.keys, transient_ttl_s=300), Bindings(session.commands, session.keys), ConsumedQueues()
-    )
+    queues = Queues(session.commands, session.keys, transient_ttl_s=300)
+    return Janitor(queues, Bindings(session.commands, session.keys), ConsumedQueues(), SharedWork())
 
 
 def left_over(redis_client):
@@ -152,7 +152,7 @@ def test_an_auto_delete_queue_whose_consumer_died_goes_after_the_option_transien
 
 def test_what_a_transient_queue_leaves_behind_expires_or_is_cleared(connection, channel, redis_client):
     """Claims and requeues make keys, too."""
-    queue = expiring(ms=400)
+    queue = expiring(ms=1000)
     queue(channel).declare()
     publish(channel, "q", 1, 2, 3)
     channel.basic_get("q").requeue()
@@ -189,6 +189,25 @@ def test_a_queue_that_comes_back_while_a_janitor_clears_keeps_its_messages_and_b
         return unbind_queues(names)
 
     monkeypatch.setattr(bindings, "unbind_queues", come_back)
-    Janitor(queues, bindings, ConsumedQueues()).clear()
+    Janitor(queues, bindings, ConsumedQueues(), SharedWork()).clear()
     kombu.Producer(connect().channel(), exchange, routing_key="k").publish("kept, too")
     assert [owner.basic_get("q", no_ack=True).payload for _ in range(2)] == ["kept", "kept, too"]
+
+
+def test_a_transient_queue_without_messages_is_kept_by_plain_commands(channel, redis_client):
+    queues = Queues(channel.session.commands, channel.session.keys, transient_ttl_s=300)
+    expiring(ms=5_000)(channel).declare()
+    redis_client.pexpire("meta:{q}", 1_000)
+    assert queues.touch_unpublished("q", 5_000)
+    assert redis_client.pttl("meta:{q}") > 4_000
+    publish(channel, "q", "a")
+    assert not queues.touch_unpublished("q", 5_000)
+
+
+def test_a_lasting_queue_gets_no_end_from_a_process_that_knew_a_transient_one(channel, redis_client):
+    queues = Queues(channel.session.commands, channel.session.keys, transient_ttl_s=300)
+    declare(channel, "q")
+    assert not queues.touch_unpublished("q", 5_000)
+    assert not queues.touch_unpublished("gone", 5_000)
+    assert redis_client.pttl("meta:{q}") == -1
+    assert not redis_client.exists("meta:{gone}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from redis.exceptions import RedisError, ResponseError
 
+from celery_redis_plus.maintenance.shared_work import SharedWork
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.scripts import script
 from tests.integration.broker.conftest import make_broker
@@ -12,7 +13,7 @@ from tests.integration.broker.conftest import make_broker
 
 def sweep(broker, *queues):
     limits = SweepLimits(30, None, 5, 1000.0)
-    sweeper = Sweeper(broker.commands, broker.keys, name="s", limits=limits, forward=lambda _: None)
+    sweeper = Sweeper(broker.commands, broker.keys, SharedWork(), name="s", limits=limits, forward=lambda _: None)
     sweeper.watch(queues)
     sweeper.run()
 

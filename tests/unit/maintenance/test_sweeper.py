@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import astuple, fields
+from dataclasses import astuple, fields, replace
 
 import pytest
 
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.maintenance.sweeper import QUEUES_A_SWEEP, TOGETHER_S, Sweeper, SweepLimits, Swept
+from celery_redis_plus.maintenance.resting_queues import ENOUGH_CONSUMERS, OFTEN_S, RESTING_SWEEP_S
+from celery_redis_plus.maintenance.shared_work import SharedWork
+from celery_redis_plus.maintenance.sweeper import EMPTY, QUEUES_A_SWEEP, TOGETHER_S, Sweeper, SweepLimits, Swept
 from celery_redis_plus.maintenance.time_slices import SLICE_S
 
 LIMITS = SweepLimits(visibility_timeout_s=300, delivery_limit=None, dead_letter_max=10, dead_letter_ttl_s=60)
@@ -27,10 +29,17 @@ class Commands:
         self.sweeps = []
         #: Queue -> what its sweep did, by the names of `Swept`.
         self.replies = {}
+        #: The plain looks at queues that were empty.
+        self.looks = []
+        #: Queues with messages, as a look finds them.
+        self.filled = set()
+        #: Queue -> the id of its record, as a look finds it.
+        self.ids = {}
         #: Seconds that one takes.
         self.takes_s = 0.0
         self.refused_keys = self
         self._by_meta = {keys.queue(queue).meta: queue for queue in ALL}
+        self._by_ready = {keys.queue(queue).ready: queue for queue in ALL}
         self._clock = clock
 
     def call(self, _script, keys, _name, _lease, _interval, _limit, take_over, *_others):
@@ -38,6 +47,11 @@ class Commands:
         self.sweeps.append((sorted(queues), bool(take_over)))
         self._clock.advance(self.takes_s)
         return [column for queue in queues for column in astuple(Swept(**NOTHING | self.replies.get(queue, {})))]
+
+    def pipeline(self, commands):
+        (_, *places), *ids = commands
+        self.looks.append([self._by_ready[key] for key in places if key in self._by_ready])
+        return [len(self.filled.intersection(self.looks[-1])), *(self.ids.get(self._by_meta[key], b"") for _, key, _ in ids)]
 
     def describe(self, _error, _command):
         return ""
@@ -59,9 +73,20 @@ def ids():
 
 
 @pytest.fixture
-def sweeper(commands, forwarded, ids):
+def shared():
+    return SharedWork()
+
+
+@pytest.fixture
+def sweeper(commands, forwarded, ids, shared):
     return Sweeper(
-        commands, Keys(), name="s", limits=LIMITS, forward=forwarded.append, note_id=lambda queue, _id: ids.append(queue)
+        commands,
+        Keys(),
+        shared,
+        name="s",
+        limits=LIMITS,
+        forward=forwarded.append,
+        note_id=lambda queue, _id: ids.append(queue),
     )
 
 
@@ -202,3 +227,81 @@ def test_a_queue_that_cannot_be_swept_is_logged_once_and_tried_again(sweeper, co
         "queue 'q000' cannot be swept (WRONGTYPE); trying again every 4 s",
         "queue 'q000' is swept again",
     ]
+
+
+@pytest.fixture
+def resting(commands, sweeper):
+    """A queue that was found empty."""
+    commands.replies["q000"] = {"state": EMPTY}
+    sweeper.watch(["q000"])
+    sweeper.run()
+    commands.sweeps.clear()
+    return "q000"
+
+
+def run_for(sweeper, clock, seconds):
+    """Run the sweeper whenever it is due."""
+    until = clock() + seconds
+    while sweeper.next_run_at <= until:
+        clock.advance(max(0.0, sweeper.next_run_at - clock()))
+        sweeper.run()
+
+
+def test_an_empty_queue_is_looked_at_by_a_plain_command(resting, sweeper, commands, clock):
+    run_for(sweeper, clock, RESTING_SWEEP_S - 1)
+    assert (len(commands.looks), commands.sweeps) == ((RESTING_SWEEP_S - 1) // WAIT_S, [])
+
+
+def test_an_empty_queue_is_swept_now_and_then(resting, sweeper, commands, clock):
+    run_for(sweeper, clock, 3 * RESTING_SWEEP_S)
+    assert commands.sweeps == [([resting], False)] * 3
+
+
+def test_a_queue_that_is_not_empty_any_more_is_swept(resting, sweeper, commands, clock):
+    commands.filled.add(resting)
+    run_for(sweeper, clock, WAIT_S)
+    assert commands.sweeps == [([resting], False)]
+
+
+def test_an_empty_queue_that_was_declared_again_is_swept(resting, sweeper, commands, clock):
+    commands.ids[resting] = b"another"
+    run_for(sweeper, clock, WAIT_S)
+    assert commands.sweeps == [([resting], False)]
+
+
+def test_a_schedule_wakeup_of_an_empty_queue_is_heeded(resting, sweeper, commands):
+    sweeper.run_soon(resting)
+    sweeper.run()
+    assert (commands.looks, commands.sweeps) == ([], [([resting], True)])
+
+
+def test_an_empty_queue_is_swept_at_once_after_an_outage(resting, sweeper, commands):
+    sweeper.run_soon()
+    sweeper.run()
+    assert (commands.looks, commands.sweeps) == ([], [([resting], False)])
+
+
+def test_an_only_consumer_does_not_look_at_its_control_queue_in_between(resting, sweeper, commands, clock, shared):
+    shared.consumers[resting], shared.touched_s[resting] = 1, OFTEN_S
+    run_for(sweeper, clock, WAIT_S)
+    run_for(sweeper, clock, 3 * RESTING_SWEEP_S)
+    assert len(commands.looks) <= 1
+    assert len(commands.sweeps) >= 2
+
+
+def test_many_consumers_look_together_as_often_as_enough_of_them(resting, sweeper, commands, clock, shared):
+    shared.consumers[resting] = 2 * ENOUGH_CONSUMERS
+    run_for(sweeper, clock, 200 * RESTING_SWEEP_S)
+    asked = len(commands.looks) + len(commands.sweeps)
+    assert 0.4 < asked * WAIT_S / (200 * RESTING_SWEEP_S) < 0.8
+
+
+def test_a_short_visibility_timeout_leaves_no_rest(commands, clock):
+    limits = replace(LIMITS, visibility_timeout_s=3)
+    shared = SharedWork()
+    shared.consumers["q000"] = 1
+    sweeper = Sweeper(commands, Keys(), shared, name="s", limits=limits, forward=lambda _: None)
+    commands.replies["q000"] = {"state": EMPTY}
+    sweeper.watch(["q000"])
+    sweeper.run()
+    assert sweeper.next_run_at - clock() <= 0.5
