@@ -14,8 +14,8 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.full_only, pytest.mark.judged(acks=0)]
 #: Seconds until all have reported, and seconds of the measurement: several reports of each process.
 SETTLED_S, MEASURED_S = 12, 60
-#: What the two watchers send together, and each further process, in commands a second at most; 0013 has the reasons.
-WATCHERS_COST, OTHERS_COST = 3.2, 0.11
+#: What the two watchers send together, and each further process, in commands a second at most; 0013 says why it is not less.
+WATCHERS_COST, OTHERS_COST = 2.9, 0.11
 PROCESSES = "processes:{presence}"
 #: Not of idle processes: the test's own, and what a script calls.
 CALLS = ("evalsha", "eval", "client|list", "info", "ping", "get", "bzmpop", "client|id", "client|setname", "hello", "script|load")

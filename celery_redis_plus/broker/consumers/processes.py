@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Processes that watch the others at the same time: with one alone, its own death would be noticed late.
 WATCHERS = 2
-#: Seconds for which a watcher has its place; it renews it in a third of that.
+#: Seconds for which a watcher has its place; it renews it after half of that.
 LEASE_S = 6.0
 #: Client ids in one CLIENT LIST.
 IDS = 500
@@ -90,6 +90,8 @@ class Report:
     #: `watching`, `alone`, `standby`, `unknown`: see `lua/report_process.lua`.
     state: str
     version: str
+    #: How many processes there are.
+    processes: int
     #: All records by process, `LOST` before those that are put back; None where they are as before.
     records: dict[str, str] | None
 
@@ -129,7 +131,7 @@ class Processes:
         The processes `absent` have no connection, and lose their places as watchers.
         """
         places = WATCHERS if watches else 0
-        state, new_version, *fields = self._commands.call(
+        state, new_version, count, *fields = self._commands.call(
             script("report_process"), self._keys.processes, process, record, places, int(LEASE_S * 1000), version, *absent
         )
         records: Mapping[bytes, bytes] = dict(zip(fields[::2], fields[1::2], strict=True))
@@ -137,6 +139,7 @@ class Processes:
         return Report(
             state.decode(),
             new_version.decode(),
+            count,
             {name.decode(): text.decode("utf-8", "replace") for name, text in records.items()} if changed else None,
         )
 
