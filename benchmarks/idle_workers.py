@@ -37,8 +37,8 @@ from celery_redis_plus.testing.server import EmbeddedServer
 
 #: Workers that do what few do for all (`WATCHERS` in broker/consumers/processes.py).
 LEADERS = 2
-#: Seconds that a worker is given to finish what it does once after its start.
-STARTED_S = 10.0
+#: Seconds that a worker is given to finish what it does once after its start; the recorded one does some things within 30 s.
+STARTED_S, RECORDED_STARTED_S = 10.0, 35.0
 #: Seconds within which the simulated workers start, and of the measurement.
 SPREAD_S = 20.0
 MEASURED_S = 30.0
@@ -124,7 +124,7 @@ def watch(contender: Contender, address: str, workers: int) -> tuple[list[Step],
                 worker = running.enter_context(running_worker(bench, "prefork", 2, node=f"n{number:012x}@bench"))
                 worker.wait_ready()
                 worker.settle()
-                time.sleep(STARTED_S)
+                time.sleep(STARTED_S if number < LEADERS else RECORDED_STARTED_S)
             rest = len(read_monitor(bytes(heard), others))
             time.sleep(WATCHED_S)
             steps = read_monitor(bytes(heard), others)
