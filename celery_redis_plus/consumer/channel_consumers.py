@@ -6,6 +6,8 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from redis.exceptions import RedisError
+
 from celery_redis_plus.broker.consumers.active_tasks import inactive
 from celery_redis_plus.broker.consumers.registry import NOT_INTERESTED, Consumer
 from celery_redis_plus.consumer.fanout_consumer import DecodeBroadcast, FanoutConsumer
@@ -95,24 +97,36 @@ class ChannelConsumers:
         connection.watch_queue(queue, consumer)
 
     def _end(self, queue: str) -> None:
-        """End the consumer of a queue."""
-        connection = self._connection
-        connection.reader.unsubscribe(queue)
-        self.queues.stop(queue)
-        if connection.broken:
-            return
+        """End the consumer of a queue. Raises as `CommandConnection.call` does; it has ended here then, too."""
+        self._connection.reader.unsubscribe(queue)
+        try:
+            self.queues.stop(queue)
+        finally:
+            if not self._connection.broken:
+                self._deregister(queue)
+
+    def _deregister(self, queue: str) -> None:
+        """Take a consumer off its queue's list. Raises as `_end`; maintenance does it then, or `abandon`."""
+        connection, service = self._connection, self._connection.service
         consumer = self.queues.consumers[queue]
         # In this order: maintenance lists it again if it is watched and not on the list.
-        connection.service.watched.remove(queue, consumer.id)
-        connection.consumers.leave(queue, consumer.id)
+        service.watched.remove(queue, consumer.id)
+        try:
+            connection.consumers.leave(queue, consumer.id)
+        except RedisError:
+            if not connection.broken:
+                del self.queues.consumers[queue]
+                service.consumer_heartbeats.deregister(queue, consumer.id)
+                service.wake()
+            raise
         del self.queues.consumers[queue]
 
     def cancel(self, tag: str) -> None:
         """End a consumer. What it has claimed and is not delivered goes back in place at once.
 
-        On a connection that breaks here, as on one that is broken, the consumer ends too: what it leaves is maintenance's.
+        On a connection that breaks here, as on one that is broken, the consumer ends too: what it leaves is maintenance's. So it
+        is where the server refuses a part of it; the refusal is raised.
         """
-        queue = self._queue_of.get(tag)
         try:
             self._cancel(tag)
         except ServerUnreachable:
@@ -120,22 +134,22 @@ class ChannelConsumers:
             # runs the handler in its hub, where nothing may wait for a reply.
             if not self._connection.broken:
                 raise
-            if queue in self.queues.consumed:
-                self._end(queue)
 
     def _cancel(self, tag: str) -> None:
-        """End a consumer. Raises as `CommandConnection.call` does."""
+        """End a consumer. Raises as `_end` does."""
         queue = self._queue_of.pop(tag, None)
         if queue is None or queue in self._queue_of.values():
             return
-        if not self._connection.broken:
-            # Its messages go back with the others.
-            self._server.fetcher.finish_pending()
-        if queue not in self.queues.consumed:
-            # The reply told that the queue belongs to another connection.
-            return
-        self._end(queue)
-        if not self._connection.broken and not self._server.consumes(queue):
+        try:
+            if not self._connection.broken:
+                # Its messages go back with the others.
+                self._server.fetcher.finish_pending()
+        finally:
+            # The reply may have told that the queue belongs to another connection.
+            ends = queue in self.queues.consumed
+            if ends:
+                self._end(queue)
+        if ends and not self._connection.broken and not self._server.consumes(queue):
             self._leave_queue(queue)
 
     def get(self, queue: str) -> tuple[Payload, UnackedMessage] | None:

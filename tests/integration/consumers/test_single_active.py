@@ -10,6 +10,7 @@ import pytest
 from kombu.exceptions import ChannelError
 
 from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.errors import ServerUnavailable
 from celery_redis_plus.maintenance.process_services import set_keeper
 from celery_redis_plus.maintenance.reconnect_recovery import ReconnectRecovery
 from tests.integration.consumers.test_priorities import together
@@ -34,6 +35,21 @@ def test_one_gets_everything_and_the_next_takes_over_when_it_cancels(connect, br
     first.cancel()
     publish(publisher, "q", 10, 11)
     assert second.drain(2, timeout_s=3) == [10, 11]
+
+
+def test_the_next_takes_over_when_the_server_refuses_the_end_of_the_first(connect, redis_client):
+    first, second = (Inbox(connect(polling_interval=600).channel(), single()) for _ in range(2))
+    publisher = connect().channel()
+    together(first, second, quiet_s=0.1)
+    redis_client.config_set("min-replicas-to-write", 1)
+    try:
+        with pytest.raises(ServerUnavailable):
+            first.cancel()
+    finally:
+        redis_client.config_set("min-replicas-to-write", 0)
+    publish(publisher, "q", 1)
+    assert second.drain(1, timeout_s=20) == [1]
+    first.cancel()
 
 
 def test_standbys_are_not_woken(connect, redis_client):
