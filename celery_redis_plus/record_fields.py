@@ -116,6 +116,7 @@ QUEUE_FIELDS = {
     "rebase_cursor": "After a step of the clock back: cursor of the walk through `delayed`, `swept`, time of that pass.",
     "next": "Latest time of the next sweep, ms since the epoch.",
     "grace": "Until when nothing is recovered, after an outage of the server; ms since the epoch.",
+    "timeouts": "Shortest and longest visibility timeout of those that hold messages, ms, each with when it was heard last.",
     "damaged_logged": "`damaged` at its last line in the log.",
     "unrevoked_logged": "`unrevoked` at its last line in the log.",
     **COUNTERS,

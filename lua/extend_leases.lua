@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
--- Moves the deadlines of held messages on.
--- KEYS  per queue: messages_index (zset), message (prefix of a hash, read)
+-- Moves the deadlines of held messages on, and notes the visibility timeout for whoever sweeps their queues.
+-- KEYS  per queue: messages_index (zset), message (prefix of a hash, read), meta (hash)
 -- ARGV  1 visibility timeout (ms), then per queue: how many pairs follow, and the pairs: tag, claim number
 -- Returns the tags that this process no longer holds: another claim came, or they are settled.
 -- @include now
--- @include text
--- @include message
-local deadline = text(now_ms() + ARGV[1])
+-- @include timeouts
+local now, timeout = now_ms(), tonumber(ARGV[1])
+local deadline = text(now + timeout)
 local lost = {}
 local at = 2
-for q = 1, #KEYS, 2 do
+for q = 1, #KEYS, 3 do
   local index = {}
   local count = tonumber(ARGV[at])
   for i = at + 1, at + 2 * count, 2 do
@@ -22,7 +22,10 @@ for q = 1, #KEYS, 2 do
       lost[#lost + 1] = tag
     end
   end
-  if #index > 0 then redis.call('ZADD', KEYS[q], 'XX', unpack(index)) end
+  if #index > 0 then
+    redis.call('ZADD', KEYS[q], 'XX', unpack(index))
+    note_timeout(KEYS[q + 2], timeout, now)
+  end
   at = at + 1 + 2 * count
 end
 return lost

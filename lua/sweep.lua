@@ -7,7 +7,8 @@
 -- ARGV  1 sweeper  2 lease (ms)  3 interval to the next pass at the latest (ms)  4 entries a queue at most
 --       5 take over (0/1): sweep even where another sweeper holds the lease  6 grace (ms): a gap since the last pass longer
 --       than ARGV 7, or one in which the server was started, is an outage, and recovery waits this long after it
---       7 longest ordinary gap (ms)
+--       7 longest ordinary gap (ms); 2, 3, 6 and 7 follow from the sweeper's visibility timeout, and give way to what others need
+--       that hold messages of the queue (include/timeouts.lua)
 --       8 delivery limit of queues without their own (-1 = none)  9 how many dead letters a queue keeps at most
 --       10 for how long (ms)  [11 visibility timeout (ms): after a step of the clock back no claim lasts longer]
 -- Returns per queue: ms until the next pass (0 = at once, more is due), was it swept (0 = another has the lease, 2 = it is empty and
@@ -27,6 +28,7 @@
 -- @include trim_events
 -- @include expired_tasks
 -- @include rebase
+-- @include timeouts
 
 local now = now_ms()
 local lease, interval, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -36,11 +38,25 @@ local grace, longest_gap = tonumber(ARGV[6]), tonumber(ARGV[7])
 -- A restart takes longer than this (ms): passes that follow sooner do not ask.
 local SHORTEST_OUTAGE = 10
 
--- Tells whether holders may have been unable to send a heartbeat since the last pass: nobody swept for long, the clock went back, or
--- the server was started meanwhile. Several short outages in a row leave them as little time as a long one.
-local function was_away(swept)
+-- Longest interval between two heartbeats of a holder (ms), and their share of its visibility timeout: maintenance/lease_heartbeats.py.
+local HEARTBEAT_MS, HEARTBEATS = 5000, 6
+
+-- How a queue is swept whose messages are held with these visibility timeouts, as maintenance/sweeper.py has it for one: interval,
+-- lease, longest ordinary gap, grace. The one with the shortest timeout is the first whose claims an unnoticed gap ends; that with
+-- the longest is the last to send its heartbeat after it.
+local function pace_of(shortest, longest)
+  if not shortest then return interval, lease, longest_gap, grace end
+  local margin = lease - interval
+  local pause = math.min(interval, math.floor(shortest / HEARTBEATS))
+  local gap = math.min(longest_gap, math.max(shortest / 3, (pause + margin) * 1.5))
+  return pause, pause + margin, gap, math.max(grace, math.floor(2 * math.min(HEARTBEAT_MS, longest / HEARTBEATS)))
+end
+
+-- Tells whether holders may have been unable to send a heartbeat since the last pass: nobody swept for `longest` ms, the clock went
+-- back, or the server was started meanwhile. Several short outages in a row leave them as little time as a long one.
+local function was_away(swept, longest)
   local gap = now - swept
-  if gap > longest_gap or gap < 0 then return true end
+  if gap > longest or gap < 0 then return true end
   if gap < SHORTEST_OUTAGE then return false end
   local up = up_for_ms()
   return up and up <= gap
@@ -219,20 +235,24 @@ local function sweep(queue)
     local overrun, skipped = trim_events(queue.meta)
     return answer(interval, log_of(queue.meta) and 1 or 2, 0, 0, 0, 0, 0, 0, 0, overrun, skipped, 0, growth_of(queue, 'unrevoked'), '')
   end
-  local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace', 'id', 'wakeup', 'newest')
+  local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace', 'id', 'wakeup', 'newest', 'timeouts')
   local swept = tonumber(record[3] or 0)
   if not take_over and record[1] and record[1] ~= ARGV[1] and tonumber(record[2] or 0) > now and swept <= now then
     return answer(record[2] - now + 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '')
   end
+  local shortest, _, longest = timeouts_of(record[8])
+  local interval, lease, longest_gap, grace = pace_of(shortest, longest)
+  local visibility = tonumber(ARGV[11])
+  if visibility and shortest then visibility = math.min(visibility, shortest) end
   local grace_until = tonumber(record[4] or 0)
   -- Until all is re-based, the next pass shall see that the clock went back.
   local pass = now
   if swept > now then
     grace_until = now + grace
-    if not rebase(queue, now, swept, tonumber(ARGV[11]), limit) then pass = swept end
+    if not rebase(queue, now, swept, visibility, limit) then pass = swept end
   end
   -- Living workers get the time to send a heartbeat first. Of a queue that was never swept the time before is unknown.
-  if redis.call('EXISTS', queue.index) == 1 and (swept == 0 or was_away(swept)) then
+  if redis.call('EXISTS', queue.index) == 1 and (swept == 0 or was_away(swept, longest_gap)) then
     grace_until = now + grace
   end
   local rules = redis.call('HMGET', queue.meta, unpack(FAILURE_RULES))

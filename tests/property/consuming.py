@@ -184,7 +184,8 @@ class Consuming(World):
         keys: list[bytes] = []
         arguments: list[Any] = [VISIBILITY_MS]
         for queue, pairs in by_queue.items():
-            keys += (self.keys.queue(queue).index, self.keys.queue(queue).message)
+            of = self.keys.queue(queue)
+            keys += (of.index, of.message, of.meta)
             arguments += (len(pairs), *itertools.chain(*pairs))
         lost = {tag.decode() for tag in self.commands.call(script("extend_leases"), keys, *arguments)}
         held = set(chosen) & set(current)

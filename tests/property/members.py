@@ -135,7 +135,8 @@ class Process:
             if member.held:
                 keys = self.keys.queue(member.consumer.queue)
                 pairs = [text for claimed in member.held for text in (claimed.tag, claimed.claim)]
-                self.commands.call(script("extend_leases"), [keys.index, keys.message], VISIBILITY_MS, len(member.held), *pairs)
+                places = [keys.index, keys.message, keys.meta]
+                self.commands.call(script("extend_leases"), places, VISIBILITY_MS, len(member.held), *pairs)
 
     def claim(self, member: Member, now: int) -> list[Claimed]:
         """`RestrictedQueues.claim`, of one queue; the messages are delivered at once."""

@@ -98,7 +98,7 @@ class Leases:
         asked: dict[str, tuple[UnackedMessage, int]] = {}
         for queue, messages in batch.items():
             of = self._keys.queue(queue)
-            keys += (of.index, of.message)
+            keys += (of.index, of.message, of.meta)
             arguments.append(len(messages))
             for unacked in messages:
                 asked[unacked.tag] = (unacked, unacked.claim)

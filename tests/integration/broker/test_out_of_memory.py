@@ -49,10 +49,8 @@ def test_everything_else_works(full):
     messages = full.claim("q", credit=10)
     assert len(messages) == 10
     keys = full.keys.queue("q")
-    assert (
-        full.commands.call(script("extend_leases"), [keys.index, keys.message], 30_000, 1, messages[0].tag, messages[0].claim)
-        == []
-    )
+    places = [keys.index, keys.message, keys.meta]
+    assert full.commands.call(script("extend_leases"), places, 30_000, 1, messages[0].tag, messages[0].claim) == []
     full.settle(Settlement.ACK, *messages[:4])
     full.settle(Settlement.REQUEUE, *messages[4:6])
     full.settle(Settlement.REJECT, *messages[6:8])

@@ -37,9 +37,9 @@ def broker(clock: SteppingClock, redis_client: redis.Redis) -> Iterator[Broker]:
     broker.commands.close()
 
 
-def sweeper_of(broker: Broker, name: str) -> Sweeper:
+def sweeper_of(broker: Broker, name: str, visibility_s: float = VISIBILITY_S) -> Sweeper:
     """Return a sweeper of the queue `q`, a process of that name."""
-    limits = SweepLimits(VISIBILITY_S, None, 5, 1000.0)
+    limits = SweepLimits(visibility_s, None, 5, 1000.0)
     sweeper = Sweeper(broker.commands, broker.keys, SharedWork(), name=name, limits=limits, forward=lambda _: None)
     sweeper.watch(["q"])
     return sweeper

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.integration.clock.conftest import sweeper_of
 from tests.support.inbox import Inbox, publish
 from tests.support.waiting import wait_until
 
@@ -42,3 +43,39 @@ def test_a_step_before_the_first_sweep_of_a_message_is_noticed(clock, connect, r
     clock.step(HOUR_S)
     wait_until(lambda: swept_after_the_grace(redis_client, clock), timeout_s=10)
     assert holds(redis_client) == (0, 1)
+
+
+def extended(client):
+    """Return a function that tells whether the lease of the one message has been extended meanwhile."""
+    ((_, first),) = client.zrange("messages_index:{q}", 0, -1, withscores=True)
+    return lambda: client.zrange("messages_index:{q}", 0, -1, withscores=True)[0][1] > first
+
+
+@pytest.mark.parametrize(
+    ("holder_s", "sweeper_s", "step_s"),
+    [
+        pytest.param(3, 300, 20, id="the step is no outage by the sweeper's own timeout"),
+        pytest.param(60, 3, HOUR_S, id="the grace by the sweeper's own timeout ends before the next heartbeat"),
+    ],
+)
+def test_a_sweeper_goes_by_the_timeouts_of_those_that_hold_the_messages(
+    *, clock, broker, connect, redis_client, holder_s, sweeper_s, step_s
+):
+    inbox = Inbox(connect(visibility_timeout=holder_s).channel(), "q", ack=False)
+    publish(inbox.channel, "q", 1)
+    inbox.drain(1)
+    wait_until(extended(redis_client), timeout_s=20)
+    sweeper = sweeper_of(broker, "other", sweeper_s)
+
+    def sweep():
+        sweeper.run_soon("q")
+        sweeper.run()
+
+    sweep()
+    moved = extended(redis_client)
+    clock.step(step_s)
+    wait_until(lambda: sweep() or holds(redis_client) != (0, 1) or moved(), timeout_s=20)
+    assert holds(redis_client) == (0, 1)
+    (message,) = inbox.messages
+    message.ack()
+    wait_until(lambda: holds(redis_client) == (0, 0))

@@ -48,7 +48,7 @@ def test_heartbeats_and_settlements_of_its_neighbours_go_on(redis_client):
     tag = damage(redis_client, "messages_index:{q}", 1)
     of = broker.keys.queue("q")
     pairs = [value for message in messages for value in (message.tag, message.claim)]
-    assert broker.commands.call(script("extend_leases"), [of.index, of.message], 30_000, 3, *pairs) == [tag]
+    assert broker.commands.call(script("extend_leases"), [of.index, of.message, of.meta], 30_000, 3, *pairs) == [tag]
     broker.settle(Settlement.REJECT, *messages)
     assert redis_client.zcard("dead:{q}") == 2
     broker.commands.close()

@@ -123,7 +123,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
     "extend_leases": [
         Scenario(
             lambda shop: shop.run(
-                "extend_leases", [shop.q.index, shop.q.message], 30_000, 1, shop.held[0].tag, shop.held[0].claim
+                "extend_leases", [shop.q.index, shop.q.message, shop.q.meta], 30_000, 1, shop.held[0].tag, shop.held[0].claim
             )
         )
     ],
