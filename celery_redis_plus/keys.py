@@ -294,7 +294,10 @@ class Keys:
         return encode_name(self.prefix + text)
 
     def kombu_lists(self, queue: str) -> list[bytes]:
-        """Return a queue's lists in kombu's own Redis transport, by its default `priority_steps` and `sep` (kombu 5.6, 5.7)."""
+        """Return a queue's lists in kombu's own Redis transport, by its default `priority_steps` and `sep` (kombu 5.6, 5.7).
+
+        For a look by every worker, which must be cheap. `KombuBroker` finds messages of all steps.
+        """
         return [self.kombu.list_of(queue, step) for step in (0, 3, 6, 9)]
 
     def kombu_binding(self, exchange: str) -> bytes:

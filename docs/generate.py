@@ -394,15 +394,19 @@ celery-redis-plus doctor --check consumers --check pauses
 |---|---|
 | `ok` | nothing to do |
 | `advice` | it works, and something should be changed |
-| `danger` | messages are lost, doubled or stuck, now or with the next fault |
+| `danger` | messages are lost, doubled, stuck or refused, now or with the next fault |
 | `unknown` | the user may not ask, or the server does not tell |
+
+How much a crash of the server's machine or a failover may lose is a choice. `doctor` grades it: up to the last second is `ok`
+(`appendfsync everysec`, replicas), the last half minute is `advice` (`appendfsync no`), more is `danger` (only snapshots, or
+nothing on disk).
 
 The exit status is 1 if there is danger, else 0. `--json` prints one object a finding: `check`, `level`, `text`, `advice`, and
 `values` with the figures. `--role` names a role of [the access rules](access.md): the user must have its rights. Without it the
 check `rights` tells which roles the user can play.
 
-Providers often refuse `CONFIG`, and the role `monitor` has no right to it. Then the settings of persistence are unknown, and the
-other checks are made.
+Providers often refuse `CONFIG`, and the role `monitor` has no right to it. Then the settings of persistence are unknown,
+and how many replicas `min-replicas-to-write` wants. The other checks are made.
 
 ## The checks
 

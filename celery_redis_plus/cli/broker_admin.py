@@ -337,14 +337,18 @@ class BrokerAdmin:
         low_first = self._options.priority_order == "low-first"
         return Checker(self._commands, self._keys, self._queues, repair=repair, batch=batch, low_first=low_first)
 
-    def examine(self, checks: Sequence[str] = (), roles: Sequence[str] = ()) -> Iterator[Finding]:
+    def examine(
+        self, checks: Sequence[str] = (), roles: Sequence[str] = (), *, kombu_options: Mapping[str, Any] | None = None
+    ) -> Iterator[Finding]:
         """Yield what is wrong with server and queues, or soon will be; see `diagnosis.checks.examine`.
 
         Args:
             checks: names of checks; all without any.
             roles: roles of docs/access.md that the user must be able to play.
+            kombu_options: the app's `broker_transport_options`, of which kombu's `sep` and `priority_steps` are read.
         """
-        yield from examine(ExaminedBroker(self._commands, self._keys, self._options, roles), checks)
+        broker = ExaminedBroker(self._commands, self._keys, self._options, roles, kombu_options=kombu_options)
+        yield from examine(broker, checks)
 
 
 def _is_named(name: str, patterns: Sequence[str]) -> bool:

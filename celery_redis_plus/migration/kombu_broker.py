@@ -10,7 +10,7 @@ import re
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from celery_redis_plus import clock
 from celery_redis_plus.keys import KombuKeys, decode_name
@@ -58,12 +58,6 @@ class KombuUnacked:
     text: bytes
 
 
-def kombu_keys(prefix: str, options: Mapping[str, Any]) -> KombuKeys:
-    """Return the keys of an installation with these transport options."""
-    names = ("sep", "unacked_key", "unacked_index_key")
-    return KombuKeys(prefix, **{name: str(options[name]) for name in names if options.get(name)})
-
-
 class KombuBroker:
     """One installation. All methods raise as `CommandConnection.command` does."""
 
@@ -75,6 +69,14 @@ class KombuBroker:
         self.steps: Sequence[int] = sorted({*STEPS, *steps})
         self._bindings: list[Binding] = []
         self._refresh_at = 0.0
+
+    @classmethod
+    def of_options(cls, commands: CommandConnection, prefix: str, options: Mapping[str, Any]) -> Self:
+        """Return the installation with this `global_keyprefix` and these transport options."""
+        names = ("sep", "unacked_key", "unacked_index_key")
+        keys = KombuKeys(prefix, **{name: str(options[name]) for name in names if options.get(name)})
+        steps = options.get("priority_steps")
+        return cls(commands, keys, steps if isinstance(steps, list | tuple) else ())
 
     def refresh(self) -> None:
         """Read the bindings anew, if that is not just done."""

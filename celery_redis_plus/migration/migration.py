@@ -15,7 +15,7 @@ from celery_redis_plus.connection.server_check import ServerCheck
 from celery_redis_plus.migration.conversion import Priorities, PriorityMapping
 from celery_redis_plus.migration.exporter import Exporter
 from celery_redis_plus.migration.importer import Importer, Taking
-from celery_redis_plus.migration.kombu_broker import KombuBroker, kombu_keys
+from celery_redis_plus.migration.kombu_broker import KombuBroker
 from celery_redis_plus.migration.remote_importer import RemoteImporter
 from celery_redis_plus.migration.status import MigrationStatus, read_status
 from celery_redis_plus.migration.target import Target
@@ -51,11 +51,8 @@ class Migration:
         self._keys = keys
         self._queues = queues
         self._source = source
-        steps = kombu_options.get("priority_steps") or ()
         prefix = options.global_keyprefix if source_prefix is None else source_prefix
-        self._kombu = KombuBroker(
-            source or commands, kombu_keys(prefix, kombu_options), steps if isinstance(steps, list | tuple) else ()
-        )
+        self._kombu = KombuBroker.of_options(source or commands, prefix, kombu_options)
         self._mapping = PriorityMapping(low_first=options.priority_order == "low-first", choice=priorities)
 
     def __enter__(self) -> Self:

@@ -35,7 +35,7 @@ def command(target: Target, *, checks: tuple[str, ...], roles: tuple[str, ...], 
     """
     levels: Counter[str] = Counter()
     with target.admin() as admin:
-        for finding in admin.examine(checks, roles):
+        for finding in admin.examine(checks, roles, kombu_options=target.kombu_options()):
             levels[finding.level] += 1
             _show(finding, as_json=as_json)
     if not as_json:

@@ -3,34 +3,43 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
 from celery_redis_plus.broker.queues.overview import QueueOverview, list_queues, read_overviews
 from celery_redis_plus.connection.server_check import parse_info
 from celery_redis_plus.keys import decode_name
+from celery_redis_plus.migration.kombu_broker import KombuBroker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
     from celery_redis_plus.options import Options
 
 #: The settings that the checks read.
-SETTINGS = ("save", "appendfsync")
+SETTINGS = ("save", "appendfsync", "min-replicas-to-write")
 
 
 class ExaminedBroker:
     """One broker, as it is now. What is read is kept, so that all checks see the same."""
 
-    def __init__(self, commands: CommandConnection, keys: Keys, options: Options, roles: Sequence[str] = ()) -> None:
-        """Look over `commands`. `roles` are the roles that the user must be able to play; without any, it may be any of them."""
+    def __init__(
+        self, commands: CommandConnection, keys: Keys, options: Options, roles: Sequence[str] = (), *,
+        kombu_options: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Look over `commands`.
+
+        `roles` are the roles that the user must be able to play; without any, it may be any of them. `kombu_options` are the
+        app's `broker_transport_options`, of which kombu's `sep` and `priority_steps` are read.
+        """
         self.commands = commands
         self.keys = keys
         self.options = options
         self.roles = tuple(roles)
+        self._kombu_options = kombu_options or {}
 
     @cached_property
     def info(self) -> dict[str, str]:
@@ -55,6 +64,11 @@ class ExaminedBroker:
             pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
             found.update({key.decode(): value.decode() for key, value in pairs})
         return found
+
+    @cached_property
+    def kombu(self) -> KombuBroker:
+        """What kombu's own Redis transport keeps in this database."""
+        return KombuBroker.of_options(self.commands, self.keys.prefix, self._kombu_options)
 
     @cached_property
     def overviews(self) -> list[QueueOverview]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-#: Nothing to do; better do something; messages are lost, doubled or stuck, now or with the next fault; it could not be looked at.
+#: Nothing to do; better do something; messages are lost, doubled, stuck or refused, now or with the next fault; it could not be
+#: looked at. Where a crash loses only the last second it is `ok`, where the last half minute, `advice`.
 OK: Final = "ok"
 ADVICE: Final = "advice"
 DANGER: Final = "danger"

@@ -39,26 +39,30 @@ NEARLY_EVICTED = 0.9
 
 
 def unconverted(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Messages that a process without this package has published to our queues: kombu's own lists, which nobody reads."""
-    found = {}
-    for one in broker.overviews:
-        lists = broker.keys.kombu_lists(one.queue)
-        lengths = broker.commands.pipeline([("LLEN", key) for key in lists])
-        refused = next((reply for reply in lengths if isinstance(reply, NoPermissionError)), None)
-        if refused is not None:
-            raise refused
-        # A key of another type is none of kombu's.
-        found[one.queue] = sum(reply for reply in lengths if not isinstance(reply, ResponseError))
-    advice = "Give each process the scheme redisplus://, or call configure_app; then run `celery migrate`."
-    yield from _named(
-        Finding(
-            "unconverted", DANGER, f"{count:,} message(s) for queue {queue!r} are in kombu's own lists", advice, _of(queue, count)
-        )
-        for queue, count in sorted(found.items(), key=lambda item: -item[1])
-        if count
-    )
-    if not any(found.values()):
-        yield Finding("unconverted", OK, "no messages of kombu's own Redis transport")
+    """Messages for our queues that nobody reads: in kombu's own lists, of any priority, or left there by a killed migration."""
+    found = [one for overview in broker.overviews for one in _unconverted(broker, overview.queue)]
+    yield from _named(sorted(found, key=lambda one: -one.values["messages"]))
+    if not found:
+        yield Finding("unconverted", OK, "no messages of kombu's own Redis transport for these queues")
+
+
+def _unconverted(broker: ExaminedBroker, queue: str) -> Iterator[Finding]:
+    keys = broker.kombu.keys
+    lists = [*(keys.list_of(queue, step) for step in broker.kombu.steps), keys.moving(queue)]
+    lengths = broker.commands.pipeline([("LLEN", key) for key in lists])
+    refused = next((reply for reply in lengths if isinstance(reply, NoPermissionError)), None)
+    if refused is not None:
+        raise refused
+    # A key of another type is none of kombu's.
+    *waiting, moving = (0 if isinstance(reply, ResponseError) else reply for reply in lengths)
+    if any(waiting):
+        text = f"{sum(waiting):,} message(s) for queue {queue!r} are in kombu's own lists"
+        advice = "Give each process the scheme redisplus://, or call configure_app; then run `celery-redis-plus migrate`."
+        yield Finding("unconverted", DANGER, text, advice, _of(queue, sum(waiting)))
+    if moving:
+        text = f"{moving:,} message(s) for queue {queue!r} are where an interrupted `migrate --from` has left them"
+        advice = "Run the same `celery-redis-plus migrate --from` again: it goes on with them."
+        yield Finding("unconverted", DANGER, text, advice, _of(queue, moving))
 
 
 def consumers(broker: ExaminedBroker) -> Iterator[Finding]:

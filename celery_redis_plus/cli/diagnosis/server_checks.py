@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.cli.diagnosis.finding import ADVICE, DANGER, OK, Finding
+from celery_redis_plus.cli.diagnosis.finding import ADVICE, DANGER, OK, UNKNOWN, Finding
 from celery_redis_plus.cli.output import size, span
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ CLIENTS_ADVICE, CLIENTS_DANGER = 0.75, 0.9
 REPLICA_LAG_ADVICE = 10_000_000
 #: Scripts on the server. This package brings about 70; a program that puts values into the text of its scripts makes thousands.
 SCRIPTS_ADVICE = 1_000
-#: How much may be written after the last snapshot, where there are only snapshots: seconds.
-OLD_SNAPSHOT_S = 3_600
 
 
 def server(broker: ExaminedBroker) -> Iterator[Finding]:
@@ -62,9 +60,8 @@ def _without_aof(broker: ExaminedBroker, values: dict[str, Any]) -> Finding:
         return Finding("persistence", DANGER, text, "Set appendonly to yes.", values)
     age = max(0, broker.number("server_time_usec") // 1_000_000 - broker.number("rdb_last_save_time"))
     values = {**values, "last_snapshot_s": age, "changes_since": broker.number("rdb_changes_since_last_save")}
-    text = f"only snapshots, the last one {span(age)} ago: a crash loses the {values['changes_since']:,} changes since"
-    level = DANGER if age > OLD_SNAPSHOT_S and values["changes_since"] else ADVICE
-    return Finding("persistence", level, text, "Set appendonly to yes, and appendfsync to everysec.", values)
+    text = f"only snapshots, the last one {span(age)} ago: a crash loses all changes since, {values['changes_since']:,} now"
+    return Finding("persistence", DANGER, text, "Set appendonly to yes, and appendfsync to everysec.", values)
 
 
 def eviction(broker: ExaminedBroker) -> Iterator[Finding]:
@@ -119,12 +116,18 @@ def clients(broker: ExaminedBroker) -> Iterator[Finding]:
 
 
 def replication(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Whether there are as many replicas as the option `wait_replicas` wants, and whether they keep up."""
+    """Whether there are as many replicas as the server and the option `wait_replicas` want, and whether they keep up."""
+    wanting = _too_few_good_replicas(broker)
+    if wanting is not None:
+        yield wanting
+        if wanting.level == DANGER:
+            return
     wanted, offset = broker.options.wait_replicas, broker.number("master_repl_offset")
     replicas = [dict(pair.split("=", 1) for pair in text.split(",")) for name, text in broker.info.items() if _is_replica(name)]
     online = [one for one in replicas if one.get("state") == "online"]
     behind = max((offset - int(one.get("offset", offset)) for one in online), default=0)
-    values = {"replicas": len(replicas), "online": len(online), "behind_bytes": behind, "wait_replicas": wanted}
+    counted = {"replicas": len(replicas), "online": len(online), "behind_bytes": behind, "wait_replicas": wanted}
+    values = {**counted, **_good_replicas(broker)}
     text = f"{len(online)} of {len(replicas)} replicas in sync" if replicas else "no replicas"
     if len(online) < wanted:
         text += f", and wait_replicas is {wanted}: no publish is confirmed"
@@ -137,6 +140,35 @@ def replication(broker: ExaminedBroker) -> Iterator[Finding]:
         yield Finding("replication", OK, f"{text}; a failover may lose messages of the last moment", advice, values)
     else:
         yield Finding("replication", OK, text, "", values)
+
+
+def _good_replicas(broker: ExaminedBroker) -> dict[str, int | None]:
+    """Return how many good replicas the server has and demands for a write; None where it does not tell, {} if it demands none.
+
+    A good one has answered within `min-replicas-max-lag`. INFO has the field only where both settings are above 0 (`server.c` of
+    Redis 7.0 and Valkey 9). `min-slaves-to-write` is the same setting.
+    """
+    if "min_slaves_good_slaves" not in broker.info:
+        return {}
+    demanded = broker.settings.get("min-replicas-to-write")
+    return {
+        "good_replicas": broker.number("min_slaves_good_slaves"),
+        "min_replicas_to_write": None if demanded is None else int(demanded),
+    }
+
+
+def _too_few_good_replicas(broker: ExaminedBroker) -> Finding | None:
+    values = _good_replicas(broker)
+    good, demanded = values.get("good_replicas"), values.get("min_replicas_to_write")
+    # Without any good one it does not matter how many are demanded.
+    if good is None or (demanded is not None and good >= demanded):
+        return None
+    if demanded is None and good:
+        text = f"min-replicas-to-write is set, CONFIG is refused: {good} good replica(s) may be too few"
+        return Finding("replication", UNKNOWN, text, "Ask with a user that may, see docs/access.md.", values)
+    setting = f"min-replicas-to-write is {'set' if demanded is None else demanded}"
+    text = f"the server refuses publishes: {setting}, with {good} good replica(s)"
+    return Finding("replication", DANGER, text, "Mend the replicas, or lower min-replicas-to-write.", values)
 
 
 def _is_replica(name: str) -> bool:

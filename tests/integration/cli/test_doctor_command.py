@@ -7,6 +7,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import kombu
 import pytest
 
 from celery_redis_plus.cli.broker_admin import BrokerAdmin
@@ -14,7 +15,7 @@ from celery_redis_plus.cli.diagnosis import response_checks
 from celery_redis_plus.cli.diagnosis.checks import CHECKS
 from celery_redis_plus.cli.diagnosis.rights import WORDS
 from celery_redis_plus.cli.main import main
-from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.errors import InvalidArgument, ServerUnavailable
 from tests.support.access import RoleServer
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.servers import new_server
@@ -81,6 +82,17 @@ def test_a_replica_that_keeps_up_is_seen(durable, start_server):
     assert finding.level == "ok"
     assert finding.text.startswith("1 of 1 replicas in sync")
     replica.kill()
+
+
+@pytest.mark.parametrize("name", ["min-replicas-to-write", "min-slaves-to-write"])
+def test_a_server_that_wants_more_replicas_than_it_has_is_a_danger(start_server, name):
+    server = start_server({name: "1"})
+    with pytest.raises(ServerUnavailable, match="NOREPLICAS"):
+        kombu.Connection(server.url()).channel().queue_declare("q")
+    finding = only(server.url(), "replication")
+    assert finding.level == "danger"
+    assert finding.text == "the server refuses publishes: min-replicas-to-write is 1, with 0 good replica(s)"
+    assert finding.values["min_replicas_to_write"] == 1
 
 
 @pytest.mark.parametrize("role", ["worker", "publisher", "monitor"])
@@ -247,6 +259,25 @@ def test_messages_of_kombu_s_own_transport_are_found(broker_url, channel, redis_
     redis_client.set("q\x06\x163", "no list")
     finding = only(broker_url, "unconverted")
     assert (finding.level, finding.text) == ("danger", "2 message(s) for queue 'q' are in kombu's own lists")
+
+
+@pytest.mark.parametrize("key", [*(f"q\x06\x16{step}" for step in range(1, 10)), "celery_redis_plus.moving:q"])
+def test_messages_of_every_priority_and_of_a_killed_migration_are_found(broker_url, channel, redis_client, key):
+    declare(channel, "q")
+    redis_client.lpush(key, "{}")
+    finding = only(broker_url, "unconverted")
+    assert (finding.level, finding.values) == ("danger", {"queue": "q", "messages": 1})
+    assert "migrate" in finding.advice
+    assert ("--from" in finding.advice) == ("moving" in key)
+
+
+def test_messages_in_the_steps_and_the_separator_of_the_app_are_found(broker_url, channel, redis_client):
+    declare(channel, "q")
+    redis_client.lpush("q|20", "{}", "{}")
+    assert only(broker_url, "unconverted").level == "ok"
+    with BrokerAdmin(broker_url) as admin:
+        (finding,) = admin.examine(["unconverted"], kombu_options={"priority_steps": [0, 20], "sep": "|"})
+    assert (finding.level, finding.values["messages"]) == ("danger", 2)
 
 
 def test_a_check_that_is_none_is_refused(broker_url, cli):

@@ -54,10 +54,9 @@ def test_nothing_is_wrong_with_a_healthy_server(check):
         (
             "persistence",
             {"aof_enabled": "0"},
-            "advice",
-            "only snapshots, the last one 1 min ago: a crash loses the 5 changes since",
+            "danger",
+            "only snapshots, the last one 1 min ago: a crash loses all changes since, 5 now",
         ),
-        ("persistence", {"aof_enabled": "0", "rdb_last_save_time": "-9000"}, "danger", "only snapshots, the last one 2.8 h ago"),
         ("persistence", {"aof_last_write_status": "err"}, "danger", "could not write to its disk: aof_last_write_status"),
         ("eviction", {"maxmemory_policy": "allkeys-lru"}, "danger", "the server deletes waiting messages"),
         ("eviction", {"maxmemory_policy": "volatile-ttl"}, "danger", "may delete replies and forget publishes"),
@@ -102,6 +101,27 @@ def test_fewer_replicas_than_publishes_wait_for_are_a_danger():
     assert (finding.level, finding.text) == ("danger", "no replicas, and wait_replicas is 1: no publish is confirmed")
     (finding,) = findings("replication", {"slave0": "ip=a,port=1,state=online,offset=70000000,lag=1"}, wait_replicas=1)
     assert finding.level == "ok"
+
+
+REPLICA = {"slave0": "ip=a,port=1,state=online,offset=70000000,lag=1"}
+
+
+@pytest.mark.parametrize(
+    ("good", "minimum", "level", "text"),
+    [
+        ("0", "1", "danger", "the server refuses publishes: min-replicas-to-write is 1, with 0 good replica(s)"),
+        ("1", "2", "danger", "the server refuses publishes: min-replicas-to-write is 2, with 1 good replica(s)"),
+        ("1", "1", "ok", "1 of 1 replicas in sync"),
+        # Where CONFIG is refused, INFO tells that there is a minimum, not which.
+        ("0", None, "danger", "the server refuses publishes: min-replicas-to-write is set, with 0 good replica(s)"),
+        ("1", None, "unknown", "min-replicas-to-write is set, CONFIG is refused: 1 good replica(s) may be too few"),
+    ],
+)
+def test_a_server_that_refuses_publishes_for_want_of_replicas_is_a_danger(good, minimum, level, text):
+    settings = {} if minimum is None else {"min-replicas-to-write": minimum}
+    finding = findings("replication", {**REPLICA, "min_slaves_good_slaves": good}, settings)[0]
+    assert (finding.level, finding.text.startswith(text)) == (level, True), finding
+    assert finding.values["good_replicas"] == int(good)
 
 
 def test_every_command_of_the_roles_can_be_asked_for():
