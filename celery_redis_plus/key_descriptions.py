@@ -210,7 +210,7 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.migrated,
         "zset",
-        "Messages that `migrate --from` has stored: kombu's delivery tag -> when, ms since the epoch.",
+        "Messages that `migrate --from` has stored: id at kombu's server -> when, ms since the epoch.",
         "An hour after the migration's end; a week where it was killed.",
         plain_writers="`migrate --from`, at its end",
     ),

@@ -2,7 +2,7 @@
 -- Puts messages into one queue that come from kombu's own Redis transport on another server, each once, however often it is called.
 -- KEYS  1 meta (hash)  2 queue (zset)  3 delayed (zset)  4 message (prefix of a hash)  5 wakeup (zset)  6 schedule_wakeup (zset)
 --       7 expiry (zset)  8 migrated (zset)  [9 message of a staged body (hash)]
--- ARGV  1 for how long delivery tags are kept at most (ms), then for each message: 2 its delivery tag  3 payload  4 rank
+-- ARGV  1 for how long ids are kept at most (ms), then for each message: 2 its id at kombu's server  3 payload  4 rank
 --       5 eta (ms since the epoch, 0 = now)  6 expiry, as for publish  7 its description in the queue's events
 -- Returns for each message 1, or 0 where it is stored already; 'NOQUEUE' where the queue has no record, and nothing has changed.
 -- No allow-oom: a full server refuses it before it writes anything.

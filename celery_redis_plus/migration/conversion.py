@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, Literal
 
 from celery_redis_plus.broker.arguments.eta import eta_to_ms, time_of_ms
@@ -14,14 +13,16 @@ from celery_redis_plus.broker.arguments.priority import RANKS, check_priority
 from celery_redis_plus.errors import InvalidArgument, OptionError
 from celery_redis_plus.event_log.metadata import describe
 from celery_redis_plus.stored_message import Outgoing
-from celery_redis_plus.transport.kombu_message import dump
+from celery_redis_plus.transport.kombu_message import dump, load
 
 #: What becomes of priorities where the two transports deliver them in opposite orders.
 Priorities = Literal["keep", "invert"]
 #: The highest priority that Celery's documentation names for Redis; `invert` is this minus the priority.
 HIGHEST: Final = 9
 #: Properties that belong to one delivery.
-_OF_A_DELIVERY = frozenset(("delivery_tag", "body_encoding", "eta"))
+_OF_A_DELIVERY: Final = frozenset(("delivery_tag", "body_encoding", "eta"))
+#: What reading a message raises that no kombu has written.
+_OF_ODD_MESSAGES: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 class UnreadableError(ValueError):
@@ -62,7 +63,6 @@ class Converted:
     """A message of kombu's as this transport stores it."""
 
     outgoing: Outgoing
-    delivery_tag: str
     #: Whether it becomes deliverable later.
     delayed: bool
 
@@ -75,35 +75,57 @@ def from_kombu(text: bytes, mapping: PriorityMapping, max_priority: int | None, 
         OptionError: as `PriorityMapping.convert`.
     """
     try:
-        message = json.loads(text)
-        headers, properties = message["headers"] or {}, message["properties"]
-        body = _decoded(message["body"], properties.get("body_encoding"))
-        tag = str(properties["delivery_tag"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnreadableError(f"it is no message of kombu's ({type(error).__name__}: {error})") from error
-    try:
-        given = check_priority(properties.get("priority"))
-        eta_ms = eta_to_ms(headers["eta"], naive_is_utc=True) if headers.get("eta") else 0
-        life = lifetime(properties.get("expiration"), headers.get("expires") if "task" in headers else None)
+        return _from_kombu(text, mapping, max_priority, now_ms)
+    except (UnreadableError, OptionError):
+        raise
     except InvalidArgument as error:
         raise UnreadableError(str(error)) from error
+    except _OF_ODD_MESSAGES as error:
+        raise UnreadableError(f"it is no message of kombu's ({type(error).__name__}: {error!s:.200})") from error
+
+
+def _from_kombu(text: bytes, mapping: PriorityMapping, max_priority: int | None, now_ms: int) -> Converted:
+    message = json.loads(text)
+    headers, properties = _mapping_of(message, "headers"), _mapping_of(message, "properties")
+    body = _decoded(message["body"], properties.get("body_encoding"))
+    given = check_priority(properties.get("priority"))
+    eta_ms = eta_to_ms(headers["eta"], naive_is_utc=True) if headers.get("eta") else 0
+    life = lifetime(properties.get("expiration"), headers.get("expires") if "task" in headers else None)
     priority = check_priority(mapping.convert(given), max_priority)
     kept = {name: value for name, value in properties.items() if name not in _OF_A_DELIVERY}
-    envelope = {
-        "content-type": message.get("content-type"),
-        "content-encoding": message.get("content-encoding"),
-        "headers": headers,
-        "properties": {**kept, "priority": priority},
-    }
+    kept["delivery_info"] = _mapping_of(properties, "delivery_info")
+    envelope = dump(
+        {
+            "content-type": message.get("content-type"),
+            "content-encoding": message.get("content-encoding"),
+            "headers": headers,
+            "properties": {**kept, "priority": priority},
+        }
+    )
+    # As a consumer reads it: kombu refuses values of types that it does not know.
+    load(envelope)
+    # Made now: what cannot be described is found here, and not between two messages that are stored.
+    description = describe(headers, kept, eta_ms=eta_ms, body_size=len(body))
+    description.encode()
     outgoing = Outgoing(
-        envelope=dump(envelope),
+        envelope=envelope,
         body=body,
         rank=RANKS["low-first" if mapping.low_first else "high-first"][priority],
         eta=eta_ms,
         life=life,
-        describe=partial(describe, headers, kept, eta_ms=eta_ms, body_size=len(body)),
+        describe=lambda: description,
     )
-    return Converted(outgoing, tag, eta_ms > now_ms)
+    return Converted(outgoing, eta_ms > now_ms)
+
+
+def _mapping_of(owner: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a part of a message; empty where it is missing or null, as kombu's `Message` has it."""
+    value = owner.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise UnreadableError(f"it is no message of kombu's ({name} is of type {type(value).__name__})")
+    return value
 
 
 def to_kombu(envelope: bytes, body: bytes, tag: str, due_ms: int | None, mapping: PriorityMapping) -> tuple[bytes, int]:
@@ -122,9 +144,9 @@ def to_kombu(envelope: bytes, body: bytes, tag: str, due_ms: int | None, mapping
     """
     try:
         message = json.loads(envelope)
-        headers, properties = message["headers"] or {}, message["properties"]
+        headers, properties = _mapping_of(message, "headers"), _mapping_of(message, "properties")
         given = check_priority(properties.get("priority"))
-    except (ValueError, KeyError, TypeError) as error:
+    except _OF_ODD_MESSAGES as error:
         raise UnreadableError(f"its headers cannot be read ({type(error).__name__}: {error})") from error
     priority = mapping.convert(given)
     if due_ms is not None:

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.migration.kombu_broker import next_count
+from celery_redis_plus.migration.report import UNKNOWN
 from celery_redis_plus.migration.target import NO_QUEUE, Target
 
 if TYPE_CHECKING:
     from celery_redis_plus.migration.kombu_broker import KombuBroker, KombuUnacked
     from celery_redis_plus.migration.report import Report
+
+#: Why unacked messages stay.
+SEVERAL_QUEUES: Final = (
+    "unacked messages stay whose routing key is bound to several queues ({}): kombu does not note from which one each came. What "
+    "to do: let an old worker run until the visibility timeout has returned them, and take them then"
+)
+NO_BINDING: Final = (
+    "unacked messages stay whose queue is unknown: nothing is bound to their exchange with their routing key. What to do: "
+    "declare the queue with an old process, and run the command again"
+)
 
 
 class Taking(Protocol):
@@ -54,7 +65,7 @@ class Importer:
                 page = self._kombu.waiting(queue, step, skip, count)
                 if not page:
                     break
-                moved, unreadable = self._take(queue, [(text, b"", text) for text in page], source)
+                moved, unreadable = self._take(queue, [(text, b"", text) for text in page], source, skip)
                 if moved is None:
                     self.report.of(queue).leave(sum(self._kombu.lengths(queue).values()), NO_QUEUE)
                     return
@@ -70,7 +81,7 @@ class Importer:
         self, older_than_s: float, only: Callable[[str], bool], stopped: Callable[[], bool] = lambda: False
     ) -> Iterator[int]:
         """See `Taking`."""
-        for queue, those in unacked_pages(self._kombu, older_than_s, only, stopped):
+        for queue, those in unacked_pages(self._kombu, self.report, older_than_s, only, stopped):
             texts = [(one.text, one.delivery_tag, message_in(one.text)) for one in those]
             moved, _ = self._take(queue, texts, (self._kombu.keys.unacked, self._kombu.keys.unacked_index))
             if moved is None:
@@ -79,10 +90,12 @@ class Importer:
             yield moved or 0
 
     def _take(
-        self, queue: str, texts: Sequence[tuple[bytes, bytes, bytes]], source: tuple[bytes, ...]
+        self, queue: str, texts: Sequence[tuple[bytes, bytes, bytes]], source: tuple[bytes, bytes],
+        skip: int = 0,  # noqa: ARG002 - the script searches far enough
     ) -> tuple[int | None, int]:  # fmt: skip
         """Move messages: as they stand there, their delivery tag in the hash, and the message itself.
 
+        `source` is kombu's list or hash, and its index of unacked messages; `skip` messages before them in the list stay.
         Returns how many were moved, None where this broker has no such queue; and how many cannot be converted.
         """
         found = self._target.convert(queue, texts)
@@ -93,18 +106,27 @@ class Importer:
 
 
 def unacked_pages(
-    kombu: KombuBroker, older_than_s: float, only: Callable[[str], bool], stopped: Callable[[], bool]
+    kombu: KombuBroker, report: Report, older_than_s: float, only: Callable[[str], bool], stopped: Callable[[], bool]
 ) -> Iterator[tuple[str, list[KombuUnacked]]]:
-    """Yield the unacked messages of each queue that `only` selects, a page at a time."""
+    """Yield the unacked messages of each queue that `only` selects, a page at a time.
+
+    Those that belong to no queue, or to several, are noted in `report` and left out.
+    """
     until_s = server_ms(kombu.commands) / 1000 - older_than_s
     for page in kombu.unacked(until_s):
         if stopped():
             return
         by_queue: dict[str, list[KombuUnacked]] = {}
         for one in page:
-            queue = kombu.queue_of_unacked(one)
-            if queue is not None and only(queue):
-                by_queue.setdefault(queue, []).append(one)
+            queues = kombu.queues_of_unacked(one) or [UNKNOWN]
+            if not any(map(only, queues)):
+                continue
+            if len(queues) > 1:
+                report.of(queues[0]).leave(1, SEVERAL_QUEUES.format(", ".join(map(repr, queues))))
+            elif queues == [UNKNOWN]:
+                report.of(UNKNOWN).leave(1, NO_BINDING)
+            else:
+                by_queue.setdefault(queues[0], []).append(one)
         yield from by_queue.items()
 
 
@@ -112,5 +134,5 @@ def message_in(text: bytes) -> bytes:
     """Return the message of an entry of the hash of unacked ones, as kombu's list has it."""
     try:
         return json.dumps(json.loads(text)[0]).encode()
-    except (ValueError, TypeError, IndexError, KeyError):
+    except (ValueError, TypeError, LookupError, RecursionError):
         return b""

@@ -125,6 +125,11 @@ class KombuBroker:
         found: list[bytes] = self.commands.command("LRANGE", self.keys.list_of(queue, step), -skip - count, -skip - 1)
         return found[::-1]
 
+    def moving_page(self, queue: str, skip: int, count: int) -> list[bytes]:
+        """Return up to `count` of those messages, the first moved one first, behind the first `skip` ones."""
+        found: list[bytes] = self.commands.command("LRANGE", self.keys.moving(queue), -skip - count, -skip - 1)
+        return found[::-1]
+
     def unacked_count(self) -> int:
         """Return how many messages workers have."""
         return int(self.commands.command("HLEN", self.keys.unacked))
@@ -148,25 +153,22 @@ class KombuBroker:
             at += count
             count = next_count(count, [text or b"" for text in texts])
 
-    def queue_of_unacked(self, one: KombuUnacked) -> str | None:
-        """Return the queue that an unacked message came from, as `queue_of` does."""
+    def queues_of_unacked(self, one: KombuUnacked) -> list[str]:
+        """Return the queues to which kombu would return an unacked message, as `queues_of` does."""
         try:
             _, exchange, routing_key = json.loads(one.text)
-        except (ValueError, TypeError):
-            return None
-        return self.queue_of(exchange or "", routing_key or "")
+            return self.queues_of(exchange or "", routing_key or "")
+        except (ValueError, TypeError, RecursionError):
+            return []
 
-    def queue_of(self, exchange: str, routing_key: str) -> str | None:
-        """Return the queue that an unacked message came from; None where no binding tells. kombu does not note it.
+    def queues_of(self, exchange: str, routing_key: str) -> list[str]:
+        """Return the queues that are bound with a routing key, sorted. kombu does not note from which one a message came.
 
-        Of several that are bound with its routing key, it is the one of that name, or else the first.
+        It returns an unacked message to each of them (`Channel._do_restore_message` and `_lookup`).
         """
         if not exchange:
-            return routing_key or None
-        found = sorted({one.queue for one in self._bindings if one.exchange == exchange and one.takes(routing_key)})
-        if not found:
-            return None
-        return routing_key if routing_key in found else found[0]
+            return [routing_key] if routing_key else []
+        return sorted({one.queue for one in self._bindings if one.exchange == exchange and one.takes(routing_key)})
 
 
 def next_count(count: int, page: Sequence[bytes]) -> int:

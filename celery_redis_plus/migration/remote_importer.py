@@ -1,126 +1,151 @@
 """Moves messages from kombu's own Redis transport on another server, or in another database, to this one.
 
 No script reaches two servers, so each message takes two steps. The first moves it there from kombu's list to a list of ours,
-where no worker of kombu's finds it. The second stores it here under its delivery tag, unless it is stored already, and then
-removes it there. A kill at any moment leaves it in that list, and the next run goes on with it.
+where no worker of kombu's finds it, with an id in front. The second stores it here under that id, unless it is stored already,
+and then removes it there. A kill at any moment leaves it in that list, and the next run goes on with it.
+
+The id is ours: producers in other languages give the same delivery tag to several messages, or publish the same text twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 from celery_redis_plus.connection.server_time import server_ms
-from celery_redis_plus.migration.importer import message_in, unacked_pages
+from celery_redis_plus.migration.importer import Importer
 from celery_redis_plus.migration.kombu_broker import next_count
-from celery_redis_plus.migration.target import NO_QUEUE, Target
+from celery_redis_plus.migration.target import NO_QUEUE, Found
 
-if TYPE_CHECKING:
-    from celery_redis_plus.migration.kombu_broker import KombuBroker, KombuUnacked
-
-#: Milliseconds for which delivery tags are kept: while a migration goes on, or was killed; and after its end.
+#: Milliseconds for which ids are kept: while a migration goes on, or was killed; and after its end.
 KEPT_MS: Final = 7 * 86_400_000
 KEPT_AFTERWARDS_MS: Final = 3_600_000
+#: An element of our list there: id and message.
+_MOVING = re.compile(rb"([0-9a-f]{32}) (.*)", re.DOTALL)
+#: Moves messages within kombu's server. Not in lua/: those scripts need Redis 7.0, and kombu's server may be older.
+#: KEYS 1 kombu's list or hash 2 its index of unacked messages 3 our list
+#: ARGV 1 how many elements at the tail of the list are searched, then for each message: 2 id 3 delivery tag, '' in a list
+#:      4 its text in KEYS[1] 5 the message, '' where that is the text
+#: Returns for each message 1, or 0 where it is there no more.
+MOVE_THERE: Final = """
+local there, moved = {}, {}
+if ARGV[3] == '' then
+  for _, text in ipairs(redis.call('LRANGE', KEYS[1], -ARGV[1], -1)) do there[text] = (there[text] or 0) + 1 end
+end
+for i = 2, #ARGV, 4 do
+  local id, tag, text, message = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3]
+  local found
+  if tag == '' then found = (there[text] or 0) > 0 else found = redis.call('HGET', KEYS[1], tag) == text end
+  if found then
+    redis.call('LPUSH', KEYS[3], id .. ' ' .. (message == '' and text or message))
+    if tag == '' then
+      redis.call('LREM', KEYS[1], -1, text)
+      there[text] = there[text] - 1
+    else
+      redis.call('ZREM', KEYS[2], tag)
+      redis.call('HDEL', KEYS[1], tag)
+    end
+  end
+  moved[#moved + 1] = found and 1 or 0
+end
+return moved
+"""
 
 
-class RemoteImporter:
-    """Takes messages of a kombu installation elsewhere. See `Taking`."""
-
-    def __init__(self, target: Target, kombu: KombuBroker) -> None:
-        """Move into `target`; `kombu` has a connection of its own."""
-        self._target = target
-        self._kombu = kombu
-        self.report = target.report
+class RemoteImporter(Importer):
+    """Takes messages of a kombu installation elsewhere; `kombu` has a connection of its own. See `Taking`."""
 
     def take_waiting(self, queue: str, stopped: Callable[[], bool] = lambda: False) -> Iterator[int]:
         """See `Taking`."""
-        source, moving = self._kombu.commands, self._kombu.keys.moving(queue)
         if self._target.convert(queue, ()) is None:
             left = sum(self._kombu.lengths(queue).values()) + self._kombu.moving(queue)
             if left:
                 self.report.of(queue).leave(left, NO_QUEUE)
             return
-        # What an earlier run has not finished.
-        moved = self._transfer(queue)
+        moved = self._finish(queue)
         if moved:
             yield moved
-        for step in self._kombu.lengths(queue):
-            waiting = self._kombu.keys.list_of(queue, step)
-            count = 1
-            while not stopped():
-                page = [text for text in _checked(source.pipeline([("RPOPLPUSH", waiting, moving)] * count)) if text is not None]
-                if not page:
-                    break
-                yield self._transfer(queue)
-                count = next_count(count, page)
+        yield from super().take_waiting(queue, stopped)
         self._forget(queue)
 
-    def take_unacked(
-        self, older_than_s: float, only: Callable[[str], bool], stopped: Callable[[], bool] = lambda: False
-    ) -> Iterator[int]:
-        """See `Taking`."""
-        for queue, those in unacked_pages(self._kombu, older_than_s, only, stopped):
-            if self._target.convert(queue, ()) is None:
-                self.report.of(queue).leave(len(those), NO_QUEUE)
-                continue
-            for one in those:
-                self._move_unacked(queue, one)
-            moved = self._transfer(queue)
-            self.report.of(queue).unacked += moved
-            yield moved
+    def _take(
+        self, queue: str, texts: Sequence[tuple[bytes, bytes, bytes]], source: tuple[bytes, bytes], skip: int = 0
+    ) -> tuple[int | None, int]:  # fmt: skip
+        # Converted first: what is refused stays where kombu's workers find it.
+        found = self._target.convert(queue, texts)
+        if found is None:
+            return None, 0
+        return self._store(queue, self._move_there(queue, found, source, skip + 2 * len(texts))), len(texts) - len(found)
 
-    def _move_unacked(self, queue: str, one: KombuUnacked) -> None:
-        """Move an unacked message to our list there, unless it was settled meanwhile."""
-        source, keys = self._kombu.commands, self._kombu.keys
-        source.command("WATCH", keys.unacked)
-        if source.command("HGET", keys.unacked, one.delivery_tag) != one.text:
-            source.command("UNWATCH")
-            return
-        _checked(
-            source.pipeline(
-                [
-                    ("MULTI",),
-                    ("LPUSH", keys.moving(queue), message_in(one.text)),
-                    ("HDEL", keys.unacked, one.delivery_tag),
-                    ("ZREM", keys.unacked_index, one.delivery_tag),
-                    ("EXEC",),
-                ]
-            )
-        )
+    def _move_there(self, queue: str, found: Sequence[Found], source: tuple[bytes, bytes], searched: int) -> list[Found]:
+        """Move messages to our list there; return those that were still there, as they stand in it."""
+        if not found:
+            return []
+        moving, arguments = [], []
+        for one in found:
+            identity = secrets.token_hex(16).encode()
+            moving.append(replace(one, text=b"%b %b" % (identity, one.message)))
+            arguments += [identity, one.delivery_tag, one.text, b"" if one.message == one.text else one.message]
+        keys = (*source, self._kombu.keys.moving(queue))
+        moved = self._kombu.commands.command("EVAL", MOVE_THERE, len(keys), *keys, searched, *arguments)
+        return [one for one, is_moved in zip(moving, moved, strict=True) if is_moved]
 
-    def _transfer(self, queue: str) -> int:
+    def _store(self, queue: str, found: Sequence[Found]) -> int:
         """Store here what is in our list there, and remove it there; return how many were stored."""
-        source, moving = self._kombu.commands, self._kombu.keys.moving(queue)
+        stored = self._target.store(
+            "store_migrated", queue, (self._target.keys.queue(queue).migrated,), found, lambda one: (_id_of(one),), KEPT_MS
+        )
+        if stored is None:
+            # Deleted a moment ago: the messages are in our list there, for the next run.
+            self.report.of(queue).leave(len(found), NO_QUEUE)
+            return 0
+        if found:
+            moving = self._kombu.keys.moving(queue)
+            _check(self._kombu.commands.pipeline([("LREM", moving, -1, one.text) for one in found]))
+        return stored
+
+    def _finish(self, queue: str) -> int:
+        """Store what an earlier run has left in our list there; return how many were stored."""
         total, skip, count = 0, 0, 1
         while True:
-            page = source.command("LRANGE", moving, -skip - count, -skip - 1)[::-1]
+            page = self._kombu.moving_page(queue, skip, count)
             if not page:
                 return total
-            found = self._target.convert(queue, [(text, b"", text) for text in page]) or []
-            stored = self._target.store(
-                "store_migrated", queue, (self._target.keys.queue(queue).migrated,), found,
-                lambda one: (one.converted.delivery_tag,), KEPT_MS,
-            )  # fmt: skip
-            if stored is None:
+            found = self._target.convert(queue, [(text, b"", _message_of(text)) for text in page])
+            if found is None:
                 return total
-            if found:
-                _checked(source.pipeline([("LREM", moving, -1, one.text) for one in found]))
-            total += stored
+            total += self._store(queue, found)
             count = next_count(count, page)
             # Those that cannot be read stay there.
             skip += len(page) - len(found)
 
     def _forget(self, queue: str) -> None:
-        """Let the delivery tags of a queue that is done expire."""
+        """Let the ids of a queue that is done expire."""
         commands, migrated = self._target.commands, self._target.keys.queue(queue).migrated
         now_ms = server_ms(commands)
         commands.command("ZREMRANGEBYSCORE", migrated, "-inf", now_ms - KEPT_AFTERWARDS_MS)
         commands.command("PEXPIRE", migrated, KEPT_AFTERWARDS_MS)
 
 
-def _checked(replies: list[Any]) -> list[Any]:
-    """Return the replies of a pipeline; raise the first error among them."""
+def _message_of(element: bytes) -> bytes:
+    """Return the message in an element of our list there."""
+    match = _MOVING.fullmatch(element)
+    return match[2] if match else element
+
+
+def _id_of(one: Found) -> bytes:
+    """Return the id under which a message of our list there is stored once."""
+    match = _MOVING.fullmatch(one.text)
+    # Without one it was put there by hand.
+    return match[1] if match else hashlib.sha256(one.text).hexdigest().encode()
+
+
+def _check(replies: list[Any]) -> None:
+    """Raise the first error among the replies of a pipeline."""
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply
-    return replies

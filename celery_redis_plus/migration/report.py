@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 #: Different reasons that are kept of one queue.
 MAX_REASONS = 5
+#: The queue of unacked messages whose binding is gone.
+UNKNOWN = "?"
 
 
 @dataclass(slots=True)

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 from celery_redis_plus.broker.arguments.eta import eta_to_ms
 from celery_redis_plus.broker.queues.overview import read_overviews
 from celery_redis_plus.connection.server_time import server_ms
+from celery_redis_plus.migration.report import UNKNOWN
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
     from celery_redis_plus.migration.kombu_broker import KombuBroker
-
-#: The queue of unacked messages whose binding is gone.
-UNKNOWN = "?"
 
 
 @dataclass(slots=True)
@@ -76,13 +74,13 @@ def _unacked(kombu: KombuBroker) -> Iterator[tuple[str, float, int | None]]:
     """Yield queue, time of delivery and eta of each message that kombu's workers have."""
     for page in kombu.unacked(float("inf")):
         for one in page:
-            yield kombu.queue_of_unacked(one) or UNKNOWN, one.since_s, _eta_ms(one.text)
+            yield (kombu.queues_of_unacked(one) or [UNKNOWN])[0], one.since_s, _eta_ms(one.text)
 
 
 def _eta_ms(text: bytes) -> int | None:
     try:
         eta = json.loads(text)[0]["headers"].get("eta")
         return eta_to_ms(eta, naive_is_utc=True) if eta else None
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         # Also InvalidEta.
         return None

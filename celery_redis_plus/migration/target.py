@@ -33,6 +33,8 @@ class Found:
     text: bytes
     #: Its field in the hash; empty in a list.
     delivery_tag: bytes
+    #: The message in it.
+    message: bytes
     converted: Converted
 
 
@@ -62,7 +64,8 @@ class Target:
         found: list[Found] = []
         for text, tag, message in texts:
             try:
-                found.append(Found(text, tag, from_kombu(message, self._mapping, known.arguments.max_priority, now_ms)))
+                converted = from_kombu(message, self._mapping, known.arguments.max_priority, now_ms)
+                found.append(Found(text, tag, message, converted))
             except UnreadableError as error:
                 self.report.of(queue).leave(1, str(error))
         if any(one.converted.outgoing.life for one in found):

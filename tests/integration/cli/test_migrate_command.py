@@ -192,6 +192,83 @@ def test_a_message_that_is_none_of_kombus_stays_and_the_others_go(cli, old, chan
     assert "queue 'shop': it is no message" in cli("migrate").err
 
 
+def odd(**parts):
+    """Return a message as kombu's list has it, with parts that kombu does not write."""
+    properties = {"delivery_tag": "1", "priority": 0, "delivery_info": {}}
+    message = {"body": '"odd"', "content-type": "application/json", "content-encoding": "utf-8", "headers": {}}
+    return json.dumps({**message, "properties": {**properties, **parts.pop("properties", {})}, **parts})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        odd(headers=[1]),
+        odd(headers="abc"),
+        "[" * 200_000 + "]" * 200_000,
+        odd(headers={"task": "\ud800", "id": "1"}),
+        odd(headers={"a": {"__type__": "nosuch", "__value__": "z"}}),
+        odd(properties={"delivery_info": ["a"]}),
+        odd(properties={"priority": float("inf")}),
+        odd(headers={"task": "a", "id": "1", "eta": 10**400}),
+    ],
+    ids=["list", "text", "nested", "surrogate", "type", "delivery_info", "priority", "eta"],
+)
+def test_an_odd_message_stays_and_those_behind_it_go(cli, old, channel, redis_client, text):
+    declare_old(old, "shop")
+    declare(channel, "shop")
+    redis_client.lpush("shop", text)
+    publish(old, "shop", "a")
+
+    ended = cli("migrate", "--json")
+
+    assert (ended.status, ended.json["ready"], ended.json["left"]) == (1, 1, 1)
+    assert redis_client.lrange("shop", 0, -1) == [text.encode()]
+
+
+def test_a_message_without_delivery_info_is_delivered(cli, old, channel, redis_client, received):
+    declare_old(old, "shop")
+    declare(channel, "shop")
+    text = json.loads(odd(properties={"delivery_info": None}))
+    redis_client.lpush("shop", json.dumps(text))
+    del text["properties"]["delivery_info"], text["headers"]
+    redis_client.lpush("shop", json.dumps(text))
+
+    assert cli("migrate", "--json").json["ready"] == 2
+
+    assert [message.decode() for message in received("shop", 2)] == ["odd", "odd"]
+
+
+def test_an_unacked_message_of_several_queues_stays_for_all_of_them(cli, old, channel, redis_client):
+    for name in ("audit", "billing"):
+        kombu.Queue(name, kombu.Exchange("orders"), routing_key="order")(old).declare()
+    declare(channel, "audit", "billing")
+    kombu.Producer(old).publish("a", exchange="orders", routing_key="order")
+    old.basic_get("audit").ack()
+    unacked = old.basic_get("billing")
+
+    ended = cli("migrate", "--take-unacked", "--json")
+
+    assert (ended.status, ended.json["queue"], ended.json["left"], ended.json["moved"]) == (1, "audit", 1, 0)
+    assert "bound to several queues ('audit', 'billing')" in ended.json["reasons"][0]
+    assert redis_client.hlen("unacked") == 1
+    unacked.requeue()
+
+
+def test_an_unacked_message_whose_binding_is_gone_is_named(cli, old, channel, redis_client):
+    declare_old(old, "shop")
+    declare(channel, "shop")
+    publish(old, "shop", "a")
+    unacked = kombu.Queue("shop")(old).get()
+    entry = json.loads(redis_client.hget("unacked", unacked.delivery_tag))
+    redis_client.hset("unacked", unacked.delivery_tag, json.dumps([entry[0], "another", "shop"]))
+
+    ended = cli("migrate", "--take-unacked", "--json")
+
+    assert (ended.status, ended.json["queue"], ended.json["left"]) == (1, "?", 1)
+    assert "whose queue is unknown" in ended.json["reasons"][0]
+    assert cli("migrate", "--take-unacked", "-Q", "shop", "--json").lines == []
+
+
 def test_a_dry_run_and_a_choice_of_queues_move_nothing_else(cli, old, channel, redis_client):
     declare_old(old, "shop", "mail")
     declare(channel, "shop", "mail")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import kombu
@@ -126,6 +127,70 @@ def test_a_kill_at_any_command_neither_loses_nor_doubles(migrate, old, old_clien
 
 def task_of(body):
     return body.decode().strip('"')
+
+
+def text_of(body, *, tag, **headers):
+    """Return a message as kombu's list has it, or as producers in other languages write it."""
+    properties = {"delivery_tag": tag, "priority": 0, "delivery_info": {"exchange": "shop", "routing_key": "shop"}}
+    return json.dumps(
+        {"body": json.dumps(body), "content-type": "application/json", "headers": headers, "properties": properties}
+    )
+
+
+def test_messages_with_one_delivery_tag_come_all_of_them(migrate, old, old_client, channel):
+    declare(channel, "shop")
+    for number in (0, 1, 2, 2, 3):
+        old_client.lpush("shop", text_of(number, tag=0))
+
+    assert migrate().json["ready"] == 5
+
+    assert bodies(channel, 5) == [0, 1, 2, 2, 3]
+    assert old_client.exists("shop", "celery_redis_plus.moving:shop") == 0
+
+
+def test_a_refused_run_leaves_messages_where_old_workers_find_them(migrate, old, old_client, channel):
+    declare(channel, "shop")
+    publish(old, "shop", "first")
+    publish(old, "shop", *range(5), priority=2)
+
+    assert migrate().status == 1
+
+    assert old_client.llen("celery_redis_plus.moving:shop") == 0
+    assert [old.basic_get("shop").decode() for _ in range(5)] == list(range(5))
+
+
+def test_unreadable_messages_stay_in_their_list_and_the_others_come(migrate, old, old_client, channel):
+    declare(channel, "shop")
+    for number in range(3):
+        old_client.lpush("shop", "no message", text_of(number, tag=number))
+
+    ended = migrate()
+
+    assert (ended.status, ended.json["ready"], ended.json["left"]) == (1, 3, 3)
+    assert old_client.lrange("shop", 0, -1) == [b"no message"] * 3
+    assert old_client.llen("celery_redis_plus.moving:shop") == 0
+    assert bodies(channel, 3) == [0, 1, 2]
+
+
+def test_unacked_messages_come_while_old_workers_go_on(migrate, old, old_client, channel, monkeypatch):
+    declare(channel, "shop")
+    publish(old, "shop", *range(3))
+    for _ in range(3):
+        old.basic_get("shop")
+    original = CommandConnection.command
+
+    def command(connection, *arguments):
+        # An old worker takes and acks others at each moment.
+        old_client.hset("unacked", "another", "1")
+        old_client.hdel("unacked", "another")
+        return original(connection, *arguments)
+
+    monkeypatch.setattr(CommandConnection, "command", command)
+
+    assert migrate("--take-unacked").json["unacked"] == 3
+
+    assert old_client.hlen("unacked") == 0
+    assert bodies(channel, 3) == [0, 1, 2]
 
 
 def test_options_of_the_source_are_checked(cli, server):

@@ -69,7 +69,7 @@ def take_from_kombu(shop: Workshop, eta: str = "0") -> None:
 
 
 def store_migrated(shop: Workshop) -> None:
-    shop.run("store_migrated", [*shop.q.publish, shop.q.migrated], 60_000, "its delivery tag", b"{}\nnew", 255, 0, "", "")
+    shop.run("store_migrated", [*shop.q.publish, shop.q.migrated], 60_000, "its id", b"{}\nnew", 255, 0, "", "")
 
 
 def give_to_kombu(shop: Workshop, place: str) -> None:
