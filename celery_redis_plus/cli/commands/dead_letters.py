@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 MAX_REFUSED_SHOWN = 10
 HEAD = ("TAG", "DIED (UTC)", "REASON", "FAILURES", "DELIVERIES", "TASK OR ROUTING KEY", "ERROR")
 
+tags_argument = click.argument("tags", nargs=-1, metavar="[TAG]...")
+all_option = click.option(
+    "--all", "everything", is_flag=True, help="Every dead letter that the queue has now, if no filter is given."
+)
+
 
 def with_filter(command: Callable[..., int]) -> Callable[..., int]:
     """Add `--task`, `--reason`, `--older-than` and `--newer-than`, which the command gets as `wanted`, a `DeadLetterFilter`."""
@@ -112,8 +117,8 @@ def show(target: Target, *, queue: str, tag: str, as_json: bool) -> int:
 @command.command()
 @with_target
 @click.argument("queue")
-@click.argument("tags", nargs=-1, metavar="[TAG]...")
-@click.option("--all", "everything", is_flag=True, help="Every dead letter that the queue has now, if no filter is given.")
+@tags_argument
+@all_option
 @with_filter
 @click.option(
     "--to", metavar="QUEUE", help="To this queue instead of their own. Undelivered ones go where they were published to."
@@ -173,8 +178,8 @@ class _Replay:
 @command.command()
 @with_target
 @click.argument("queue")
-@click.argument("tags", nargs=-1, metavar="[TAG]...")
-@click.option("--all", "everything", is_flag=True, help="Every dead letter that the queue has now, if no filter is given.")
+@tags_argument
+@all_option
 @with_filter
 @dry_run_option
 @yes_option
