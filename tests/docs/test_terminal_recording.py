@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import kombu
 import pytest
 
 from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.cli.metrics import BrokerCollector
 from tests.docs.terminal_recording import PAGE, Recording, live_system, recorded, same
+from tests.support.inbox import declare, publish
 from tests.support.slow_calls import MEDIAN_FROM, slow_calls
 
 #: Longest time that a call may take the server, and how often the commands are tried on a machine that is busy otherwise.
 MAX_US, TRIES = 5_000, 4
+#: More events than one command reads, and how many get each of as many broadcasts.
+EVENTS, SUBSCRIBERS = 1_200, 100
 
 
 def scrape(url):
@@ -21,9 +25,24 @@ def scrape(url):
     collector.close()
 
 
+def fill_streams(url):
+    """Write the event log of a queue, and an exchange whose subscribers lag."""
+    with kombu.Connection(url, transport_options={"event_log": True}) as connection:
+        channel = connection.channel()
+        declare(channel, "logged")
+        news = kombu.Exchange("news", "fanout")(channel)
+        for number in range(SUBSCRIBERS):
+            arguments = {"x-durable-subscriber": True}
+            kombu.Queue(f"reader-{number}", news, durable=True, queue_arguments=arguments)(channel).declare()
+        producer = kombu.Producer(channel, news)
+        for number in range(EVENTS):
+            publish(channel, "logged", number)
+            producer.publish(number)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_page_shows_what_its_commands_print_and_none_blocks_the_server(broker_url, redis_client):
+def test_the_page_shows_what_its_commands_print_and_none_blocks_the_server(broker_url, redis_client, capsys):
     page = PAGE.read_text(encoding="utf-8")
     always_slow = None
     for _ in range(TRIES):
@@ -31,13 +50,20 @@ def test_the_page_shows_what_its_commands_print_and_none_blocks_the_server(broke
         redis_client.flushdb()
         with live_system(broker_url, redis_client, recording), slow_calls(redis_client, MAX_US) as found:
             printed = recorded(page, recording)
+            fill_streams(broker_url)
             # What it finds depends on the server. So often that the median counts.
             for _ in range(MEDIAN_FROM):
                 main(["doctor"])
+                assert main(["subscribers"]) == 0
+                assert main(["events", "tail", "--no-follow", "--last", str(EVENTS)]) == 0
                 scrape(broker_url)
         assert same(printed) == same(page), "run: python -m tests.docs.terminal_recording"
+        shown = capsys.readouterr().out
+        assert shown.count("\nnews ") == MEDIAN_FROM * SUBSCRIBERS
+        assert shown.count("logged ") >= MEDIAN_FROM * EVENTS
         assert found.calls["list_messages"] > 10
         assert found.calls["move_dead_letter"] > 4_000
+        assert min(found.calls["list_subscribers"], found.calls["XRANGE"]) >= MEDIAN_FROM
         always_slow = set(found.slow) if always_slow is None else always_slow & set(found.slow)
         if not always_slow:
             return

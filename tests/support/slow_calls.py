@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from celery_redis_plus.connection import command_connection
+from celery_redis_plus.event_log.stream import EventLog
 from celery_redis_plus.script_headers import script_names
 from celery_redis_plus.scripts import script
 
@@ -50,6 +51,8 @@ def slow_calls(client: redis.Redis, over_us: int) -> Iterator[SlowCalls]:
     """Note the commands of this process that take the server longer than `over_us`; read them from `slow` at the end."""
     found = SlowCalls(client)
     pack_call, pack_command = command_connection.pack_call, command_connection.pack_command
+    # Event logs have a connection of their own.
+    asked = EventLog.ask
     names = {script(name).sha: name for name in script_names()}
 
     def count(kind: str) -> None:
@@ -64,6 +67,11 @@ def slow_calls(client: redis.Redis, over_us: int) -> Iterator[SlowCalls]:
         count(str(arguments[0]).upper())
         return pack_command(arguments)
 
+    def ask(log: EventLog, commands: Any, **options: Any) -> list[Any]:
+        for one in commands:
+            count(str(one[0]).upper())
+        return asked(log, commands, **options)
+
     client.config_set("slowlog-max-len", 10_000)
     client.config_set("slowlog-log-slower-than", over_us)
     client.slowlog_reset()
@@ -71,6 +79,7 @@ def slow_calls(client: redis.Redis, over_us: int) -> Iterator[SlowCalls]:
         with (
             mock.patch.object(command_connection, "pack_call", call),
             mock.patch.object(command_connection, "pack_command", command),
+            mock.patch.object(EventLog, "ask", ask),
         ):
             yield found
         found.read()
