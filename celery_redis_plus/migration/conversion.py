@@ -13,7 +13,7 @@ from celery_redis_plus.broker.arguments.priority import RANKS, check_priority
 from celery_redis_plus.errors import InvalidArgument, OptionError
 from celery_redis_plus.event_log.metadata import describe
 from celery_redis_plus.stored_message import Outgoing
-from celery_redis_plus.transport.kombu_message import dump, load
+from celery_redis_plus.transport.kombu_message import dump, load, revive
 
 #: What becomes of priorities where the two transports deliver them in opposite orders.
 Priorities = Literal["keep", "invert"]
@@ -128,7 +128,9 @@ def _mapping_of(owner: dict[str, Any], name: str) -> dict[str, Any]:
     return value
 
 
-def to_kombu(envelope: bytes, body: bytes, tag: str, due_ms: int | None, mapping: PriorityMapping) -> tuple[bytes, int]:
+def to_kombu(
+    envelope: bytes, body: bytes, tag: str, due_ms: int | None, mapping: PriorityMapping, now_ms: int
+) -> tuple[bytes, int]:  # fmt: skip
     """Convert a message of ours; return its text in kombu's list, and its priority there.
 
     Args:
@@ -137,6 +139,7 @@ def to_kombu(envelope: bytes, body: bytes, tag: str, due_ms: int | None, mapping
         tag: its id here, which becomes the delivery tag.
         due_ms: when a delayed one is due, ms since the epoch: Celery's header `eta` says so there.
         mapping: how priorities are converted.
+        now_ms: the server's time, ms since the epoch.
 
     Raises:
         UnreadableError: it cannot be read; or it is delayed and no task, so that nobody would wait there.
@@ -153,6 +156,9 @@ def to_kombu(envelope: bytes, body: bytes, tag: str, due_ms: int | None, mapping
         if "task" not in headers:
             raise UnreadableError("it is delayed and no Celery task: kombu's transport has no delayed messages")
         headers = {**headers, "eta": _later(headers.get("eta"), due_ms)}
+    elif "task" in headers and _is_later(headers.get("eta"), now_ms):
+        # It was rescheduled, and is due already.
+        headers = {**headers, "eta": None}
     return dump(
         {
             "body": base64.b64encode(body).decode("ascii"),
@@ -167,9 +173,21 @@ def to_kombu(envelope: bytes, body: bytes, tag: str, due_ms: int | None, mapping
 def _decoded(body: Any, encoding: str | None) -> bytes:
     if encoding == "base64":
         return base64.b64decode(body)
+    if isinstance(body, dict):
+        # The body of an installation with body_encoding=None, where it is bytes.
+        body = revive(body)
+    if isinstance(body, bytes):
+        return body
     if isinstance(body, str):
         return body.encode("utf-8", "surrogatepass")
     raise ValueError(f"a body of type {type(body).__name__}")
+
+
+def _is_later(eta: Any, now_ms: int) -> bool:
+    try:
+        return bool(eta) and eta_to_ms(eta, naive_is_utc=True) > now_ms
+    except InvalidArgument:
+        return False
 
 
 def _later(eta: Any, due_ms: int) -> str:

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.queues.overview import read_overview
+from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.events import pack_text
 from celery_redis_plus.migration.conversion import PriorityMapping, UnreadableError, to_kombu
 from celery_redis_plus.migration.report import Report
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 PAGE, PAGE_BYTES = 50, 500_000
 #: What the events of the messages name as their target.
 TARGET = "kombu"
+#: Why the messages of such a queue stay.
+TRANSIENT = (
+    "the queue is auto_delete, exclusive or has x-expires: its messages end with it. What to do: let its consumers finish them"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +83,26 @@ class Exporter:
         if overview.dead:
             noted.leave(overview.dead, f"{overview.dead} dead letter(s) stay: kombu's transport has none; see `dead-letters`")
 
+    def note_transient(self, queue: str) -> None:
+        """Note in the report what a queue has that ends with its process: kombu has no such list for long."""
+        overview = read_overview(self._commands, self._keys, queue)
+        count = overview.ready + overview.delayed + overview.unacked + overview.dead
+        if count:
+            self.report.of(queue).leave(count, TRANSIENT)
+
     def _read(self, queue: str, place: bytes, skip: int) -> tuple[list[_Found], int]:
         """Return messages as kombu has them, and how many were looked at."""
         of = self._keys.queue(queue)
         _, looked_at, *fields = self._commands.call(script("list_messages"), [place, of.message], skip, PAGE, PAGE_BYTES)
-        found = []
+        found, now_ms = [], server_ms(self._commands) if fields else 0
         for tag, score, payload in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
             envelope, body = split_payload(payload)
             if body is None:
                 body = self._commands.command("HGET", of.message + tag, "body") or b""
             due = score if place == of.delayed else b""
             try:
-                text, priority = to_kombu(envelope, body, tag.decode(), int(float(due)) if due else None, self._mapping)
+                due_ms = int(float(due)) if due else None
+                text, priority = to_kombu(envelope, body, tag.decode(), due_ms, self._mapping, now_ms)
             except UnreadableError as error:
                 self.report.of(queue).leave(1, str(error))
                 continue

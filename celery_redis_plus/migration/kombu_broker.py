@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from celery_redis_plus import clock
+from celery_redis_plus.errors import OptionError
 from celery_redis_plus.keys import KombuKeys, decode_name
 
 if TYPE_CHECKING:
@@ -72,11 +73,14 @@ class KombuBroker:
 
     @classmethod
     def of_options(cls, commands: CommandConnection, prefix: str, options: Mapping[str, Any]) -> Self:
-        """Return the installation with this `global_keyprefix` and these transport options."""
+        """Return the installation with this `global_keyprefix` and these transport options.
+
+        Raises:
+            OptionError: its `priority_steps` are no whole numbers.
+        """
         names = ("sep", "unacked_key", "unacked_index_key")
         keys = KombuKeys(prefix, **{name: str(options[name]) for name in names if options.get(name)})
-        steps = options.get("priority_steps")
-        return cls(commands, keys, steps if isinstance(steps, list | tuple) else ())
+        return cls(commands, keys, _steps(options.get("priority_steps")))
 
     def refresh(self) -> None:
         """Read the bindings anew, if that is not just done."""
@@ -169,6 +173,17 @@ class KombuBroker:
         if not exchange:
             return [routing_key] if routing_key else []
         return sorted({one.queue for one in self._bindings if one.exchange == exchange and one.takes(routing_key)})
+
+
+def _steps(value: Any) -> list[int]:
+    """Return kombu's `priority_steps`: any iterable of whole numbers, as kombu takes it; empty where they are not set."""
+    if value is None:
+        return []
+    # A str is an iterable of no ints.
+    steps = list(value) if isinstance(value, Iterable) else [value]
+    if not isinstance(value, Iterable) or not all(type(one) is int for one in steps):
+        raise OptionError(f"priority_steps {value!r:.100} in broker_transport_options; allowed are whole numbers, as in [0, 5]")
+    return steps
 
 
 def next_count(count: int, page: Sequence[bytes]) -> int:

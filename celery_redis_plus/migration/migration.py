@@ -12,6 +12,7 @@ from celery_redis_plus.connection.address import Address, url_options
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.server_check import ServerCheck
+from celery_redis_plus.errors import QueueNotFound
 from celery_redis_plus.migration.conversion import Priorities, PriorityMapping
 from celery_redis_plus.migration.exporter import Exporter
 from celery_redis_plus.migration.importer import Importer, Taking
@@ -91,11 +92,25 @@ class Migration:
         """Return what gives messages to kombu."""
         return Exporter(self._commands, self._keys, self._kombu, self._mapping)
 
-    def own_queues(self, wanted: Sequence[str] = ()) -> list[str]:
-        """Return this transport's lasting queues, or those that are wanted. Raises as `list_queues` does."""
-        names = list(wanted) or list_queues(self._commands, self._keys)
-        known = ((name, self._queues.read(name)) for name in names)
-        return [name for name, one in known if one is not None and not one.arguments.transient]
+    def own_queues(self, wanted: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+        """Return this transport's lasting queues, or those that are wanted; and the transient ones among them.
+
+        Those of Celery's remote control and events are left out.
+
+        Raises:
+            QueueNotFound: one that is wanted does not exist.
+            redis.exceptions.RedisError: as `list_queues`.
+        """
+        lasting, transient = [], []
+        for name in wanted or list_queues(self._commands, self._keys):
+            known = self._queues.read(name)
+            if known is None and wanted:
+                raise QueueNotFound(f"there is no queue {name!r}: nothing of it can be given back")
+            if known is not None and not known.arguments.transient:
+                lasting.append(name)
+            elif known is not None and not (name.endswith(".celery.pidbox") or name.startswith("celeryev.")):
+                transient.append(name)
+        return lasting, transient
 
     def give(self, exporter: Exporter, wanted: Sequence[str], stopped: Callable[[], bool]) -> Iterator[int]:
         """Give kombu what waits here, once; yield after each page how many messages were moved.
@@ -106,11 +121,15 @@ class Migration:
             stopped: ends it between two steps.
 
         Raises:
+            QueueNotFound: as `own_queues`.
             OptionError, redis.exceptions.RedisError: as `Exporter.give`.
         """
-        for name in self.own_queues(wanted):
+        lasting, transient = self.own_queues(wanted)
+        for name in lasting:
             yield from exporter.give(name, stopped)
             exporter.note_left(name)
+        for name in transient:
+            exporter.note_transient(name)
 
     def take(
         self, importer: Taking, wanted: Sequence[str], older_than_s: float | None, stopped: Callable[[], bool]

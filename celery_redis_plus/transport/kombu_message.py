@@ -62,6 +62,15 @@ def load(line: bytes) -> dict[str, Any]:
     return decoded
 
 
+def revive(value: object) -> object:
+    """Return the object that kombu's JSON encoder has converted to `value`, such as the bytes of a body.
+
+    Raises:
+        ValueError, TypeError: a type that kombu does not know, or another object than it writes for that type.
+    """
+    return kombu_json.loads(json.dumps(value))
+
+
 class Message(base.Message):
     """A delivered message; `body` is bytes, as it was published."""
 

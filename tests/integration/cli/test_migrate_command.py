@@ -381,6 +381,49 @@ def test_back_go_delayed_tasks_with_their_time(cli, old, channel):
     assert 590 < (datetime.fromisoformat(second.headers["eta"]) - datetime.fromisoformat(eta)).total_seconds() <= 601
 
 
+def test_back_goes_a_task_that_was_rescheduled_to_now_without_its_old_time(cli, old, channel):
+    declare_old(old, "shop")
+    declare(channel, "shop")
+    publish(channel, "shop", "a", headers={**TASK, "eta": in_seconds(600)})
+    publish(channel, "shop", "b", headers={**TASK, "id": "another", "eta": in_seconds(-5)})
+    assert cli("messages", "reschedule", "an id", "--in", "0s").status == 0
+
+    assert cli("migrate", "--reverse", "--json").json["ready"] == 2
+
+    etas = {message.decode(): message.headers["eta"] for message in get_old(old, "shop", 2)}
+    assert etas["a"] is None
+    assert etas["b"] is not None
+
+
+def test_back_transient_queues_are_named_and_unknown_ones_refused(cli, channel):
+    for name, arguments in (("short", {"auto_delete": True}), ("mortal", {"expires": 3600}), ("empty", {"expires": 3600})):
+        kombu.Queue(name, kombu.Exchange(name), routing_key=name, **arguments)(channel).declare()
+    publish(channel, "short", 1)
+    publish(channel, "mortal", 1, 2)
+
+    ended = cli("migrate", "--reverse", "--json")
+
+    assert (ended.status, [(one["queue"], one["left"]) for one in ended.lines]) == (1, [("mortal", 2), ("short", 1)])
+    assert "auto_delete, exclusive or has x-expires" in ended.lines[0]["reasons"][0]
+    refused = cli("migrate", "--reverse", "-Q", "nosuch")
+    assert (refused.status, "there is no queue 'nosuch'" in refused.err) == (1, True)
+
+
+def test_bodies_of_an_installation_without_body_encoding_come(cli, server, channel, received):
+    declare(channel, "shop")
+    with kombu.Connection(server.url(scheme="redis"), transport_options={"body_encoding": None}) as connection:
+        declare_old(connection.default_channel, "shop")
+        publish(connection.default_channel, "shop", "as json")
+        for body in (b"text", b"\x00\xff"):
+            publish(connection.default_channel, "shop", body, content_type="application/data", content_encoding="binary")
+
+    assert cli("migrate", "--json").json["ready"] == 3
+
+    messages = received("shop", 3)
+    assert messages[0].decode() == "as json"
+    assert [message.body for message in messages[1:]] == [b"text", b"\x00\xff"]
+
+
 def test_there_and_back_a_message_is_the_same(cli, old, channel, redis_client):
     declare_old(old, "shop")
     declare(channel, "shop")
