@@ -8,6 +8,7 @@ import pytest
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
 
+from tests.support.connection_kills import kill_connections
 from tests.support.waiting import wait_until
 
 
@@ -93,7 +94,7 @@ def test_a_broadcast_task_that_runs_when_its_connection_breaks_is_not_run_again_
         app.send_task("c.wait", ["cut", entry], exchange="all-services", exchange_type="fanout", routing_key="all")
     wait_until(lambda: notes.started("cut") == ["running"], 10, worker.tail)
     with server.client() as client:
-        client.client_kill_filter(_type="normal", skipme=True)
+        kill_connections(client)
     wait_until(lambda: "Connection to broker lost" in worker.log(), 10, worker.tail)
     app.send_task("c.wait", ["cut", "new"], exchange="all-services", exchange_type="fanout", routing_key="all", retry=True)
     notes.go("cut")

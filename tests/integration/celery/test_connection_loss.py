@@ -9,19 +9,12 @@ import pytest
 from kombu import Connection, Consumer, Queue
 
 from celery_redis_plus.errors import ServerUnreachable
+from tests.support.connection_kills import kill_connections
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
 QUEUE = b"celery"
 WITHOUT_HIREDIS = Path(__file__).parents[2] / "support" / "without_hiredis"
-
-
-def kill_connections(client):
-    """Cut every connection to the broker's database but our own."""
-    own = client.client_id()
-    for one in client.client_list():
-        if one["db"] == "0" and int(one["id"]) != own and one["name"].startswith("celery-redis-plus"):
-            client.client_kill_filter(_id=one["id"])
 
 
 def left(client):
