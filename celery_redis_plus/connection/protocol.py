@@ -15,6 +15,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from redis.exceptions import AuthenticationError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -88,6 +89,7 @@ def replies_of(connection: Connection) -> Replies:
     reader, buffer = getattr(parser, "_reader", None), getattr(parser, "_buffer", None)
     slow = _guarded(functools.partial(connection.read_response, disable_decoding=True))
     if reader is None:
+        parser.parse_error = _as_replies(parser.parse_error)
         return Replies(slow, functools.partial(_arrived, sock, lambda: buffer is None or buffer.unread_bytes()))
     arrived = functools.partial(_arrived, sock, reader.has_data)
     if isinstance(buffer, bytearray):
@@ -107,10 +109,28 @@ def send(connection: Connection, packed: bytes) -> None:
         raise RedisConnectionError(f"Error while writing to socket: {error!r}") from error
 
 
+class _LoginRefusedError(ResponseError):
+    """An AuthenticationError on its way through redis-py's parser in Python, which takes that for the end of the connection."""
+
+    def __init__(self, error: AuthenticationError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _as_replies(parse_error: Callable[[str], Exception]) -> Callable[[str], Exception]:
+    def parse(response: str) -> Exception:
+        error = parse_error(response)
+        return _LoginRefusedError(error) if isinstance(error, AuthenticationError) else error
+
+    return parse
+
+
 def _guarded(read: Callable[[], Any]) -> Callable[[], Any]:
     def guarded() -> Any:
         try:
             return read()
+        except _LoginRefusedError as refused:
+            raise refused.error from None
         except PARSER_ERRORS as error:
             raise RedisConnectionError(f"Error while reading from socket: {error!r}") from error
 
