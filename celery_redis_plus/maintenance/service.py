@@ -151,7 +151,7 @@ class MaintenanceService:
         self._topology_recovery = TopologyRecovery(
             queues, bindings, self.watched, self.knowledge, on_flush=self._lost_processes.run_soon
         )
-        self._janitor = Janitor(queues, bindings, self.watched, shared, on_gone=self._topology_recovery.run_soon)
+        self._janitor = Janitor(queues, bindings, self.watched, shared, on_gone=self._topology_recovery.look_for_flush)
         self._unconsumed_queues = UnconsumedQueues(queues, shared)
         self._expired_task_revocation = ExpiredTaskRevocation(ExpiredTasks(commands, keys))
         self.consumer_heartbeats = ConsumerHeartbeats(

@@ -66,6 +66,10 @@ class TopologyRecovery:
         """Run next at once: the connection was away, and the server may have lost its data."""
         self._check_at = self._closely_at = 0.0
 
+    def look_for_flush(self) -> None:
+        """Run next at once, for the mark alone: a queue that is gone was deleted, perhaps, and is not to be declared again."""
+        self._check_at = 0.0
+
     def run(self) -> None:
         """Look, and declare again what is missing. Raises as `CommandConnection.call` does."""
         now = clock.now_s()
