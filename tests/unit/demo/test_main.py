@@ -98,8 +98,8 @@ def test_a_signal_ends_the_demo_with_its_number_and_leaves_the_handlers_as_they_
         ("redisplus://h", "redisplus://h"),
         ("rediss://h/1?ssl_cert_reqs=none", "redispluss://h/1?ssl_cert_reqs=none"),
         ("valkeys://h", "redispluss://h"),
-        ("redis+socket:///tmp/s?virtual_host=1", "redisplus+socket:///tmp/s?virtual_host=1"),
-        ("unix:///tmp/s", "redisplus+socket:///tmp/s"),
+        ("redis+socket:///run/s?virtual_host=1", "redisplus+socket:///run/s?virtual_host=1"),
+        ("unix:///run/s", "redisplus+socket:///run/s"),
         ("REDISS://h", "redispluss://h"),
     ],
 )
