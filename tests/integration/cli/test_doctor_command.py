@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import time
@@ -142,7 +143,10 @@ def test_a_monitor_is_told_all_but_what_it_may_not_ask(secured):
     assert not [check for check, seen in levels.items() if seen & {"danger", "unknown"}]
 
 
-def test_without_the_right_to_ask_info_the_other_checks_go_on(secured, capsys):
+def test_without_the_right_to_ask_info_the_other_checks_go_on(secured, capsys, monkeypatch):
+    # However busy the machine is that runs this.
+    monkeypatch.setattr(response_checks, "LATENCY_ADVICE_MS", math.inf)
+    monkeypatch.setattr(response_checks, "LATENCY_DANGER_MS", math.inf)
     secured.grant("", "-info")
     assert main(["doctor", "--broker", secured.url()]) == 0
     lines = capsys.readouterr().out.splitlines()
