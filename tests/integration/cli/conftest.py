@@ -10,6 +10,7 @@ import pytest
 
 from celery_redis_plus.cli.main import main
 from tests.integration.transport.conftest import channel, connect, connection  # noqa: F401
+from tests.support.kombu_installation import old, received  # noqa: F401
 
 
 class Printed(NamedTuple):
