@@ -13,6 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -200,6 +201,8 @@ class MaintenanceService:
         self._heartbeat_delays = HeartbeatDelays(options.visibility_timeout)
         self._lease_heartbeats.on_late = self._late
         self._watched_version = -1
+        #: `_wakeups` at the beginning of the wait that goes on.
+        self._waits_for: dict[bytes, Callable[[], None]] = {}
         self._reachable = True
 
     # -- from the channels' threads ---------------------------------------------------------------------------------------
@@ -356,17 +359,12 @@ class MaintenanceService:
 
     def _rest(self) -> None:
         """Wait until a task is due, a wakeup comes, or a channel has work for this thread."""
-        timers = (self._keys.queue(name).schedule_wakeup for name in self._swept())
-        wakeups: tuple[bytes, ...] = (*timers, self._keys.sweep_wakeup, *self.consumer_heartbeats.probes)
-        if self._lost_processes.reports:
-            wakeups = (*wakeups, self._lost_processes.wakeup)
-        if self._expired_task_revocation.on_expired is not None:
-            wakeups = (*wakeups, self._keys.expired[-1])
-        if wakeups != self._timers.waiting or self._wakeup_connection.login_due:
+        wakeups = self._wakeups()
+        if tuple(wakeups) != self._timers.waiting or self._wakeup_connection.login_due:
             if self._timers.waiting:
                 self._on_wakeup(self._timers.cancel_wait())
-            if wakeups:
-                self._timers.start_wait(wakeups)
+            self._timers.start_wait(tuple(wakeups))
+            self._waits_for = wakeups
         wait_s = max(0.0, min(self._runner.next_run_at - clock.now_s(), MAX_IDLE_S))
         descriptors = [self._waker.fileno()]
         if self._timers.waiting:
@@ -376,18 +374,22 @@ class MaintenanceService:
         if self._timers.arrived():
             self._on_wakeup(self._timers.take())
 
+    def _wakeups(self) -> dict[bytes, Callable[[], None]]:
+        """Return the wakeups that this process waits for, with what makes the task due that each one calls."""
+        wakeups: dict[bytes, Callable[[], None]] = {
+            self._keys.queue(name).schedule_wakeup: partial(self._sweeper.run_soon, name) for name in self._swept()
+        }
+        wakeups[self._keys.sweep_wakeup] = self._unconsumed_queues.run_soon
+        wakeups.update(dict.fromkeys(self.consumer_heartbeats.probes, self.consumer_heartbeats.run_soon))
+        if self._lost_processes.reports:
+            wakeups[self._lost_processes.wakeup] = self._lost_processes.run_soon
+        if self._expired_task_revocation.on_expired is not None:
+            wakeups[self._keys.expired[-1]] = self._expired_task_revocation.run_soon
+        return wakeups
+
     def _on_wakeup(self, wakeup: bytes | None) -> None:
-        if wakeup == self._keys.sweep_wakeup:
-            self._unconsumed_queues.run_soon()
-        if wakeup == self._lost_processes.wakeup:
-            self._lost_processes.run_soon()
-        if wakeup == self._keys.expired[-1]:
-            self._expired_task_revocation.run_soon()
-        if wakeup in self.consumer_heartbeats.probes:
-            self.consumer_heartbeats.run_soon()
-        for name in self._swept():
-            if self._keys.queue(name).schedule_wakeup == wakeup:
-                self._sweeper.run_soon(name)
+        if wakeup is not None:
+            self._waits_for[wakeup]()
 
     def _note_unreachable(self, error: Exception | None) -> None:
         if self._reachable and error is not None and not self._stopping:
