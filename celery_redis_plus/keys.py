@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 #: Version of the data layout, stored in every queue's record, and in `database_id`: each process checks it first.
 FORMAT_VERSION = 1
@@ -67,6 +68,8 @@ QUEUE_KINDS = frozenset(
         *("dlx_outbox", "dead", "trash", "wakeup", "schedule_wakeup", "consumers"),
     )
 )
+#: What the tag of a staged body starts with (`broker/publishing/publisher.py`).
+STAGED = b"staged."
 #: What has a meaning in a pattern of SCAN.
 _GLOB = re.compile(rb"([*?\[\]\\^])")
 _PARTS = re.compile(rb"([a-z_]+):\{(.*)\}(?::([^{}]*))?", re.DOTALL)
@@ -215,6 +218,9 @@ class FanoutKeys:
 class KombuKeys:
     """The keys of kombu's own Redis transport (`kombu/transport/redis.py`, 5.6 and 5.7), as its options name them."""
 
+    #: kombu's own `priority_steps`.
+    DEFAULT_STEPS: ClassVar[tuple[int, ...]] = (0, 3, 6, 9)
+
     prefix: str = ""
     sep: str = "\x06\x16"
     unacked_key: str = "unacked"
@@ -292,17 +298,6 @@ class Keys:
 
     def _key(self, text: str) -> bytes:
         return encode_name(self.prefix + text)
-
-    def kombu_lists(self, queue: str) -> list[bytes]:
-        """Return a queue's lists in kombu's own Redis transport, by its default `priority_steps` and `sep` (kombu 5.6, 5.7).
-
-        For a look by every worker, which must be cheap. `KombuBroker` finds messages of all steps.
-        """
-        return [self.kombu.list_of(queue, step) for step in (0, 3, 6, 9)]
-
-    def kombu_binding(self, exchange: str) -> bytes:
-        """Return the set of an exchange's bindings in kombu's own Redis transport."""
-        return self.kombu.binding(exchange)
 
     def _queue(self, name: str) -> QueueKeys:
         tag = hash_tag(name)

@@ -121,6 +121,14 @@ class CommandConnection(PersistentConnection):
         with self.lock:
             return self._exchange(None, packed)
 
+    def ask(self, commands: Sequence[tuple[Argument, ...]]) -> list[Any]:
+        """Send plain commands in one write; return their replies. Raises as `pipeline`, and the first error reply."""
+        replies = self.pipeline(commands) if commands else []
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
+
     def pipeline(self, commands: Sequence[tuple[Argument, ...]], script: Script | None = None) -> list[Any]:
         """Send commands in one write; return their replies, an error reply standing in the list as an exception.
 

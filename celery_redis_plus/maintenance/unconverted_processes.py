@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import NoPermissionError, ResponseError
 
 from celery_redis_plus import clock
+from celery_redis_plus.keys import KombuKeys
 from celery_redis_plus.maintenance.time_slices import Slice
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class UnconvertedProcesses:
 
     def _check(self, queues: list[str]) -> Iterator[str]:
         """Look at queues, and yield those that were looked at: those with messages for one slice only, since heartbeats wait."""
-        lists = [key for name in queues for key in self._keys.kombu_lists(name)]
+        lists = [key for name in queues for key in self._lists_of(name)]
         # An empty list has no key.
         if not lists or not self._commands.command("EXISTS", *lists):
             yield from queues
@@ -79,8 +80,7 @@ class UnconvertedProcesses:
                 return
 
     def _check_queue(self, queue: str) -> None:
-        lists = self._keys.kombu_lists(queue)
-        lengths = {key: length for key in lists if (length := self._count("LLEN", key))}
+        lengths = {key: length for key in self._lists_of(queue) if (length := self._count("LLEN", key))}
         if not lengths:
             return
         self._warned.add(queue)
@@ -91,8 +91,12 @@ class UnconvertedProcesses:
             queue,
             sum(lengths.values()),
             ", ".join(f"list {key.decode(errors='backslashreplace')!r}" for key in lengths),
-            self._count("SCARD", self._keys.kombu_binding(queue)),
+            self._count("SCARD", self._keys.kombu.binding(queue)),
         )
+
+    def _lists_of(self, queue: str) -> list[bytes]:
+        """Return the lists of kombu's default steps: every worker looks, so it must be cheap. `doctor` looks at all."""
+        return [self._keys.kombu.list_of(queue, step) for step in KombuKeys.DEFAULT_STEPS]
 
     def _count(self, command: str, key: bytes) -> int:
         try:

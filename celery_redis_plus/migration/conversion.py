@@ -156,7 +156,7 @@ def to_kombu(
         if "task" not in headers:
             raise UnreadableError("it is delayed and no Celery task: kombu's transport has no delayed messages")
         headers = {**headers, "eta": _later(headers.get("eta"), due_ms)}
-    elif "task" in headers and _is_later(headers.get("eta"), now_ms):
+    elif "task" in headers and (eta_ms_of(headers.get("eta")) or 0) > now_ms:
         # It was rescheduled, and is due already.
         headers = {**headers, "eta": None}
     return dump(
@@ -183,19 +183,14 @@ def _decoded(body: Any, encoding: str | None) -> bytes:
     raise ValueError(f"a body of type {type(body).__name__}")
 
 
-def _is_later(eta: Any, now_ms: int) -> bool:
+def eta_ms_of(eta: Any) -> int | None:
+    """Return a task's header `eta` in ms since the epoch; None without one, or where it cannot be read."""
     try:
-        return bool(eta) and eta_to_ms(eta, naive_is_utc=True) > now_ms
+        return eta_to_ms(eta, naive_is_utc=True) if eta else None
     except InvalidArgument:
-        return False
+        return None
 
 
 def _later(eta: Any, due_ms: int) -> str:
     """Return the task's own eta where it is the time at which the message is due, which may have been changed since."""
-    if isinstance(eta, str):
-        try:
-            if eta_to_ms(eta, naive_is_utc=True) == due_ms:
-                return eta
-        except InvalidArgument:
-            pass
-    return time_of_ms(due_ms).isoformat()
+    return eta if isinstance(eta, str) and eta_ms_of(eta) == due_ms else time_of_ms(due_ms).isoformat()

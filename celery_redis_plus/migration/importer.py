@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.migration.kombu_broker import next_count
 from celery_redis_plus.migration.report import UNKNOWN
-from celery_redis_plus.migration.target import NO_QUEUE, Target
+from celery_redis_plus.migration.target import NO_QUEUE, Found, Target
 
 if TYPE_CHECKING:
     from celery_redis_plus.migration.kombu_broker import KombuBroker, KombuUnacked
@@ -90,19 +90,25 @@ class Importer:
             yield moved or 0
 
     def _take(
-        self, queue: str, texts: Sequence[tuple[bytes, bytes, bytes]], source: tuple[bytes, bytes],
-        skip: int = 0,  # noqa: ARG002 - the script searches far enough
+        self, queue: str, texts: Sequence[tuple[bytes, bytes, bytes]], source: tuple[bytes, bytes], skip: int = 0
     ) -> tuple[int | None, int]:  # fmt: skip
         """Move messages: as they stand there, their delivery tag in the hash, and the message itself.
 
         `source` is kombu's list or hash, and its index of unacked messages; `skip` messages before them in the list stay.
         Returns how many were moved, None where this broker has no such queue; and how many cannot be converted.
         """
+        # Before anything is moved: what is refused stays where kombu's workers find it.
         found = self._target.convert(queue, texts)
         if found is None:
             return None, 0
-        moved = self._target.store("take_from_kombu", queue, source, found, lambda one: (one.text, one.delivery_tag))
-        return moved, len(texts) - len(found)
+        return self._move(queue, found, source, skip + 2 * len(texts)), len(texts) - len(found)
+
+    def _move(
+        self, queue: str, found: Sequence[Found], source: tuple[bytes, bytes],
+        searched: int,  # noqa: ARG002 - the script for this database finds a text wherever it stands
+    ) -> int | None:  # fmt: skip
+        """Move converted messages, of which those in a list are among the first `searched` ones; return as `Target.store`."""
+        return self._target.store("take_from_kombu", queue, source, found, lambda one: (one.text, one.delivery_tag))
 
 
 def unacked_pages(

@@ -13,22 +13,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from celery_redis_plus import clock
+from celery_redis_plus.connection.scans import scan_keys
 from celery_redis_plus.errors import OptionError
 from celery_redis_plus.keys import KombuKeys, decode_name
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
 
-#: kombu's default `priority_steps`.
-DEFAULT_STEPS: Final = (0, 3, 6, 9)
 #: All steps that `priority_steps` may have without a word to us: Celery's tasks have priorities from 0 to 9.
 STEPS: Final = tuple(range(10))
 #: Exchanges of Celery whose queues end with their process: remote control, its replies, events.
 TRANSIENT_EXCHANGES: Final = frozenset(("celery.pidbox", "reply.celery.pidbox", "celeryev"))
 #: Messages that one command reads at most, and the bytes after which the next one reads fewer.
 PAGE, PAGE_BYTES = 100, 4_000_000
-#: COUNT of one SCAN.
-KEYS_A_SCAN = 1000
 #: Seconds between two looks at the bindings: each goes through all keys of the database.
 REFRESH_S = 10.0
 
@@ -66,7 +63,7 @@ class KombuBroker:
         """Read over `commands`; `steps` are the installation's `priority_steps`. Messages of other steps to 9 are found, too."""
         self.commands = commands
         self.keys = keys
-        self._written_steps = sorted(steps) or DEFAULT_STEPS
+        self._written_steps = sorted(steps) or KombuKeys.DEFAULT_STEPS
         self.steps: Sequence[int] = sorted({*STEPS, *steps})
         self._bindings: list[Binding] = []
         self._refresh_at = 0.0
@@ -88,15 +85,8 @@ class KombuBroker:
         if now < self._refresh_at:
             return
         self._refresh_at = now + REFRESH_S
-        keys: set[bytes] = set()
-        cursor = b"0"
-        while True:
-            cursor, page = self.commands.command("SCAN", cursor, "MATCH", self.keys.bindings, "COUNT", KEYS_A_SCAN)
-            keys.update(page)
-            if cursor == b"0":
-                break
         found = []
-        for key in sorted(keys):
+        for key in sorted({key for page in scan_keys(self.commands, self.keys.bindings) for key in page}):
             exchange = self.keys.exchange_of(key)
             for member in self.commands.command("SMEMBERS", key):
                 routing_key, pattern, queue = [*decode_name(member).split(self.keys.sep), "", "", ""][:3]
@@ -110,11 +100,8 @@ class KombuBroker:
 
     def lengths(self, queue: str) -> dict[int, int]:
         """Return how many messages wait in the queue, by their step; steps without any are left out."""
-        replies = self.commands.pipeline([("LLEN", self.keys.list_of(queue, step)) for step in self.steps])
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        return {step: length for step, length in zip(self.steps, replies, strict=True) if length}
+        lengths = self.commands.ask([("LLEN", self.keys.list_of(queue, step)) for step in self.steps])
+        return {step: length for step, length in zip(self.steps, lengths, strict=True) if length}
 
     def moving(self, queue: str) -> int:
         """Return how many of the queue's messages are on their way to another server."""
@@ -126,12 +113,14 @@ class KombuBroker:
 
     def waiting(self, queue: str, step: int, skip: int, count: int) -> list[bytes]:
         """Return up to `count` messages of a list in the order of their delivery, behind the first `skip` ones."""
-        found: list[bytes] = self.commands.command("LRANGE", self.keys.list_of(queue, step), -skip - count, -skip - 1)
-        return found[::-1]
+        return self._page(self.keys.list_of(queue, step), skip, count)
 
     def moving_page(self, queue: str, skip: int, count: int) -> list[bytes]:
         """Return up to `count` of those messages, the first moved one first, behind the first `skip` ones."""
-        found: list[bytes] = self.commands.command("LRANGE", self.keys.moving(queue), -skip - count, -skip - 1)
+        return self._page(self.keys.moving(queue), skip, count)
+
+    def _page(self, key: bytes, skip: int, count: int) -> list[bytes]:
+        found: list[bytes] = self.commands.command("LRANGE", key, -skip - count, -skip - 1)
         return found[::-1]
 
     def unacked_count(self) -> int:

@@ -14,7 +14,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.migration.importer import Importer
@@ -72,14 +72,8 @@ class RemoteImporter(Importer):
         yield from super().take_waiting(queue, stopped)
         self._forget(queue)
 
-    def _take(
-        self, queue: str, texts: Sequence[tuple[bytes, bytes, bytes]], source: tuple[bytes, bytes], skip: int = 0
-    ) -> tuple[int | None, int]:  # fmt: skip
-        # Converted first: what is refused stays where kombu's workers find it.
-        found = self._target.convert(queue, texts)
-        if found is None:
-            return None, 0
-        return self._store(queue, self._move_there(queue, found, source, skip + 2 * len(texts))), len(texts) - len(found)
+    def _move(self, queue: str, found: Sequence[Found], source: tuple[bytes, bytes], searched: int) -> int:
+        return self._store(queue, self._move_there(queue, found, source, searched))
 
     def _move_there(self, queue: str, found: Sequence[Found], source: tuple[bytes, bytes], searched: int) -> list[Found]:
         """Move messages to our list there; return those that were still there, as they stand in it."""
@@ -105,7 +99,7 @@ class RemoteImporter(Importer):
             return 0
         if found:
             moving = self._kombu.keys.moving(queue)
-            _check(self._kombu.commands.pipeline([("LREM", moving, -1, one.text) for one in found]))
+            self._kombu.commands.ask([("LREM", moving, -1, one.text) for one in found])
         return stored
 
     def _finish(self, queue: str) -> int:
@@ -142,10 +136,3 @@ def _id_of(one: Found) -> bytes:
     match = _MOVING.fullmatch(one.text)
     # Without one it was put there by hand.
     return match[1] if match else hashlib.sha256(one.text).hexdigest().encode()
-
-
-def _check(replies: list[Any]) -> None:
-    """Raise the first error among the replies of a pipeline."""
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply

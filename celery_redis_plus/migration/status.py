@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.broker.arguments.eta import eta_to_ms
 from celery_redis_plus.broker.queues.overview import read_overviews
 from celery_redis_plus.connection.server_time import server_ms
+from celery_redis_plus.migration.conversion import eta_ms_of
 from celery_redis_plus.migration.report import UNKNOWN
 
 if TYPE_CHECKING:
@@ -79,8 +79,6 @@ def _unacked(kombu: KombuBroker) -> Iterator[tuple[str, float, int | None]]:
 
 def _eta_ms(text: bytes) -> int | None:
     try:
-        eta = json.loads(text)[0]["headers"].get("eta")
-        return eta_to_ms(eta, naive_is_utc=True) if eta else None
+        return eta_ms_of(json.loads(text)[0]["headers"].get("eta"))
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        # Also InvalidEta.
         return None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from celery_redis_plus.broker.publishing.publisher import STAGED_TTL_MS
+from celery_redis_plus.broker.publishing.publisher import stage
 from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.migration.conversion import Converted, PriorityMapping, UnreadableError, from_kombu
 from celery_redis_plus.migration.report import Report
@@ -88,7 +88,8 @@ class Target:
             for one in batch:
                 message = one.converted.outgoing
                 if len(message.body) > LARGE_BODY:
-                    keys, payload = (*keys, self._stage(queue, message.body)), message.envelope
+                    staged = stage(self.commands, self.keys.queue(queue), secrets.token_hex(8).encode(), message.body)
+                    keys, payload = (*keys, staged), message.envelope
                 else:
                     payload = b"%b%b%b" % (message.envelope, BODY_SEPARATOR, message.body)
                 description = message.describe() if message.describe is not None else ""
@@ -101,14 +102,6 @@ class Target:
                 noted.ready += bool(new and not one.converted.delayed)
             total += sum(stored)
         return total
-
-    def _stage(self, queue: str, body: bytes) -> bytes:
-        """Put a large body beside the script, as a publisher does."""
-        key = self.keys.queue(queue).message + b"staged." + secrets.token_hex(8).encode()
-        for reply in self.commands.pipeline([("HSET", key, "body", body), ("PEXPIRE", key, STAGED_TTL_MS)]):
-            if isinstance(reply, Exception):
-                raise reply
-        return key
 
 
 def _batches(found: Sequence[Found]) -> Iterator[list[Found]]:

@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.dead_letters.store import DEAD_LETTER_PAGE
+from celery_redis_plus.connection.scans import scan_tags
 from celery_redis_plus.connection.server_time import server_ms
-from celery_redis_plus.connection.set_scan import scan_tags
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.dead_letters.store import DeadLetter, DeadLetters

@@ -140,10 +140,7 @@ class DeadLetters:
         """Return those of the messages that are dead letters, in the order of `tags`; one command a message."""
         message = self._keys.queue(queue).message
         fields = ("died", "payload", *LISTED)
-        replies = self._commands.pipeline([("HMGET", message + tag.encode(), *fields) for tag in tags])
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
+        replies = self._commands.ask([("HMGET", message + tag.encode(), *fields) for tag in tags])
         return [
             letter_of(queue, [tag.encode(), *(value or b"" for value in found)])
             for tag, found in zip(tags, replies, strict=True)

@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED, UNROUTABLE
-from celery_redis_plus.broker.integrity.keyspace_scan import STAGED, KeyspaceScan, scan, survey
+from celery_redis_plus.broker.integrity.keyspace_scan import KeyspaceScan, scan, survey
 from celery_redis_plus.broker.integrity.registry_checks import RegistryChecks
 from celery_redis_plus.broker.integrity.rules import RULES, Account, Violation
+from celery_redis_plus.keys import STAGED
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:

@@ -6,18 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.keys import QUEUE_KINDS, decode_name
+from celery_redis_plus.connection.scans import scan_keys
+from celery_redis_plus.keys import QUEUE_KINDS, STAGED, decode_name
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import KeyParts, Keys
 
-#: COUNT of one SCAN.
-KEYS_A_SCAN = 1000
 #: Tags kept of each queue: they tell what a queue was whose record has vanished.
 SAMPLES = 20
-#: What the tag of a staged body starts with (`Publisher`).
-STAGED = b"staged."
 
 
 @dataclass(slots=True)
@@ -59,9 +56,5 @@ def survey(commands: CommandConnection, keys: Keys) -> KeyspaceScan:
 
 def scan(commands: CommandConnection, keys: Keys) -> Iterator[list[tuple[bytes, KeyParts]]]:
     """Yield the keys that are ours, a page at a time; some may come twice."""
-    cursor = b"0"
-    while True:
-        cursor, page = commands.command("SCAN", cursor, "MATCH", keys.pattern, "COUNT", KEYS_A_SCAN)
+    for page in scan_keys(commands, keys.pattern):
         yield [(key, parts) for key in page if (parts := keys.parts(key)) is not None]
-        if cursor == b"0":
-            return

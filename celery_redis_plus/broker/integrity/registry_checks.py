@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.exchanges.routing import decode_binding
@@ -100,7 +100,7 @@ class RegistryChecks:
             for name in page:
                 commands.append(("ZSCORE", self._keys.queues, encode_name(name)))
                 commands.append(("HMGET", self._keys.queue(name).meta, "id", "arguments", "format", "ttl"))
-            replies = self._ask(commands)
+            replies = self._commands.ask(commands)
             for number, name in enumerate(page):
                 listed, (queue_id, arguments, layout, ttl) = replies[2 * number : 2 * number + 2]
                 position = None if listed is None else float(listed)
@@ -130,12 +130,14 @@ class RegistryChecks:
         keys = self._keys.queue(name)
         sets = [keys.ready, keys.delayed, keys.index, keys.dlx_outbox, keys.dead]
         others = [keys.wakeup, keys.schedule_wakeup, keys.trash, keys.expiry]
-        left = self._ask([("PTTL", key) for key in (*sets, *others)])
+        left = self._commands.ask([("PTTL", key) for key in (*sets, *others)])
         stay = [ttl_ms == -1 for ttl_ms in left]
-        (numbers,) = self._ask([("ZRANGE", keys.trash, 0, -1)])
+        (numbers,) = self._commands.ask([("ZRANGE", keys.trash, 0, -1)])
         trash = [keys.trash_set(number) for number in numbers]
-        lasting = [left == -1 for left in self._ask([("PTTL", keys.message + tag) for tag in tags])]
-        trashed = [any(score is not None for score in self._ask([("ZSCORE", key, tag) for key in trash])) for tag in tags]
+        lasting = [left == -1 for left in self._commands.ask([("PTTL", keys.message + tag) for tag in tags])]
+        trashed = [
+            any(score is not None for score in self._commands.ask([("ZSCORE", key, tag) for key in trash])) for tag in tags
+        ]
         messages = any(stay[: len(sets)]) or any(lasts and not gone for lasts, gone in zip(lasting, trashed, strict=True))
         return any(stay) or messages, messages
 
@@ -215,22 +217,13 @@ class RegistryChecks:
         names = list(keys)
         for at in range(0, len(names), COMMANDS_A_WRITE):
             page = names[at : at + COMMANDS_A_WRITE]
-            for key, left in zip(page, self._ask([("PTTL", key) for key in page]), strict=True):
+            for key, left in zip(page, self._commands.ask([("PTTL", key) for key in page]), strict=True):
                 if left == -1:
                     subject = key.decode(errors="replace")
                     yield Suspect(
                         Violation("never-expires", keys[key], subject, "a key that should vanish by itself"),
                         partial(self._commands.command, "PEXPIRE", key, MAX_EXPIRY_MS),
                     )
-
-    # -- helpers ----------------------------------------------------------------------------------------------------------
-
-    def _ask(self, commands: list[tuple[bytes | str | int, ...]]) -> list[Any]:
-        replies = self._commands.pipeline(commands) if commands else []
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        return replies
 
 
 def _number(queue_id: bytes) -> int:

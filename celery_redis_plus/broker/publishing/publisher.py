@@ -15,13 +15,14 @@ from celery_redis_plus.broker.publishing.publish_scripts import PublishScript
 from celery_redis_plus.connection.protocol import pack_call
 from celery_redis_plus.errors import MessageTooLarge, NotReplicated, OutcomeUnknown, PublishRefused, QueueNotFound
 from celery_redis_plus.events import pack_description
+from celery_redis_plus.keys import STAGED
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import BODY_SEPARATOR, LARGE_BODY, MAX_BODY, Outgoing
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.publishing.attempt import PublishAttempt
     from celery_redis_plus.connection.command_connection import CommandConnection
-    from celery_redis_plus.keys import FanoutKeys, Keys
+    from celery_redis_plus.keys import FanoutKeys, Keys, QueueKeys
     from celery_redis_plus.scripts import Script
 
 #: What the publish script answers for a queue without a record.
@@ -325,12 +326,17 @@ class Publisher:
         return pending.producer, pending.number, int(pending.replicas is None)
 
     def _stage(self, queue: str, message: Outgoing, producer: bytes, number: int) -> bytes:
-        """Put a large body beside the scripts; the key expires by itself if we die before the script takes it over."""
-        key = self._keys.queue(queue).message + b"staged." + producer + b"." + str(number).encode()
-        for reply in self._commands.pipeline([("HSET", key, "body", message.body), ("PEXPIRE", key, STAGED_TTL_MS)]):
-            if isinstance(reply, Exception):
-                raise reply
-        return key
+        return stage(self._commands, self._keys.queue(queue), producer + b"." + str(number).encode(), message.body)
+
+
+def stage(commands: CommandConnection, keys: QueueKeys, name: bytes, body: bytes) -> bytes:
+    """Put a large body beside the scripts under a `name` of its own; return its key, for the script that takes it over.
+
+    The key expires by itself if we die before. Raises as `CommandConnection.ask`.
+    """
+    key = keys.message + STAGED + name
+    commands.ask([("HSET", key, "body", body), ("PEXPIRE", key, STAGED_TTL_MS)])
+    return key
 
 
 def _prepared_again(message: Outgoing) -> Outgoing:

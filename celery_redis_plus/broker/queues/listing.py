@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS
-from celery_redis_plus.connection.set_scan import scan_tags
+from celery_redis_plus.connection.scans import scan_tags
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import split_payload
 

@@ -268,11 +268,7 @@ class Queues:
     def sizes(self, name: str) -> Sizes:
         """Return how many messages the queue has: ready, delayed, unacked."""
         keys = self._keys.queue(name)
-        replies = self._commands.pipeline([("ZCARD", keys.ready), ("ZCARD", keys.delayed), ("ZCARD", keys.index)])
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        return Sizes(*replies)
+        return Sizes(*self._commands.ask([("ZCARD", keys.ready), ("ZCARD", keys.delayed), ("ZCARD", keys.index)]))
 
     def consumer_count(self, name: str) -> int:
         """Return how many consumers have been heard of lately."""

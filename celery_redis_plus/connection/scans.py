@@ -1,4 +1,4 @@
-"""Reads a whole set of messages in short steps, while others change it."""
+"""Reads a whole set of messages, or all keys of a pattern, in short steps, while others change them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,18 @@ if TYPE_CHECKING:
 
 #: Members that one command reads: some 0.2 ms of the server's time.
 SCANNED_A_CALL = 500
+#: Keys that one command looks at.
+KEYS_A_SCAN = 1000
+
+
+def scan_keys(commands: CommandConnection, pattern: bytes) -> Iterator[list[bytes]]:
+    """Yield the keys that match a glob pattern, a page at a time; some may come twice. Raises as `scan_tags`."""
+    cursor = b"0"
+    while True:
+        cursor, page = commands.command("SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_A_SCAN)
+        yield page
+        if cursor == b"0":
+            return
 
 
 def scan_tags(commands: CommandConnection, key: bytes) -> Iterator[tuple[str, float]]:
