@@ -42,7 +42,11 @@ class Binding:
 
     def takes(self, routing_key: str) -> bool:
         """Return whether a message with this routing key goes to the queue."""
-        return bool(re.match(self.pattern, routing_key)) if self.pattern else self.routing_key == routing_key
+        try:
+            return bool(re.match(self.pattern, routing_key)) if self.pattern else self.routing_key == routing_key
+        except re.error:
+            # None that kombu has written.
+            return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +154,10 @@ class KombuBroker:
         """Return the queues to which kombu would return an unacked message, as `queues_of` does."""
         try:
             _, exchange, routing_key = json.loads(one.text)
-            return self.queues_of(exchange or "", routing_key or "")
         except (ValueError, TypeError, RecursionError):
             return []
+        names = (exchange or "", routing_key or "")
+        return self.queues_of(*names) if all(isinstance(name, str) for name in names) else []
 
     def queues_of(self, exchange: str, routing_key: str) -> list[str]:
         """Return the queues that are bound with a routing key, sorted. kombu does not note from which one a message came.

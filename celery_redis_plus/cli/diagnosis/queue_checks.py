@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoPermissionError, ResponseError
@@ -93,8 +94,8 @@ def silent(broker: ExaminedBroker) -> Iterator[Finding]:
     registry = Consumers(broker.commands, broker.keys, timeout_s=broker.options.consumer_heartbeat_timeout)
     records = (record for one in broker.overviews if one.consumers for record in registry.list(one.queue))
     found = [(now - record.last_heard, record) for record in records]
-    missed = sorted((age.total_seconds(), record) for age, record in found if age.total_seconds() > limit_s)
-    yield from _named(_silent(age, record) for age, record in reversed(missed))
+    missed = [(age.total_seconds(), record) for age, record in found if age.total_seconds() > limit_s]
+    yield from _named(_silent(age, record) for age, record in sorted(missed, key=itemgetter(0), reverse=True))
     if not missed:
         yield Finding("silent", OK, f"{len(found):,} consumer(s), none has missed a heartbeat")
 

@@ -216,6 +216,17 @@ def test_a_silent_consumer_is_named_with_what_it_holds(broker_url, channel, conn
     assert "is silent for" in finding.text
 
 
+def test_consumers_that_fell_silent_in_the_same_millisecond_are_all_named(broker_url, channel, connect, redis_client):
+    names = ("a", "b", "c")
+    inboxes = [Inbox(connect().channel(), name) for name in names]
+    assert len(inboxes) == len(names)
+    for name in names:
+        of = channel.session.keys.queue(name)
+        (consumer,) = redis_client.zrange(of.consumers, 0, -1)
+        redis_client.hset(of.consumer + consumer, "heard", 1_700_000_000_000)
+    assert {finding.values["queue"] for finding in found(broker_url, "silent")["silent"]} == set(names)
+
+
 def test_a_backlog_names_its_most_frequent_task(broker_url, channel, connect, redis_client):
     Inbox(connect().channel(), "q", ack=False, prefetch=1)
     for number in range(10):

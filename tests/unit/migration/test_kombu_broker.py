@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_redis_plus.errors import OptionError
-from celery_redis_plus.migration.kombu_broker import KombuBroker
+from celery_redis_plus.migration.kombu_broker import Binding, KombuBroker, KombuUnacked
 
 
 def broker(**options):
@@ -26,3 +26,14 @@ def test_priority_steps_that_are_not_set_are_kombus(options):
 def test_other_priority_steps_are_refused(steps):
     with pytest.raises(OptionError, match="allowed are whole numbers"):
         broker(priority_steps=steps)
+
+
+@pytest.mark.parametrize(
+    "text", [b'[{}, "", 5]', b'[{}, "", ["q"]]', b'[{}, 5, "q"]', b'[{}, {"a": 1}, "q"]', b"[1, 2]", b"7", b"{"]
+)
+def test_an_unacked_message_that_no_kombu_has_written_belongs_to_no_queue(text):
+    assert broker().queues_of_unacked(KombuUnacked(b"tag", 1.0, text)) == []
+
+
+def test_a_pattern_that_is_no_regular_expression_takes_nothing():
+    assert not Binding("topics", "", "[", "q").takes("a.b")
