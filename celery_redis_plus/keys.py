@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar
 
 #: Version of the data layout, stored in every queue's record, and in `database_id`: each process checks it first.
@@ -97,60 +97,73 @@ def type_of(key: bytes) -> str | None:
     return next((_TYPE_OF[known] for known in sorted(_TYPE_OF, key=len, reverse=True) if kind.endswith(known)), None)
 
 
-@dataclass(frozen=True, slots=True)
 class QueueKeys:
     """The keys of one queue, as bytes."""
 
-    name: str
-    ready: bytes
-    delayed: bytes
-    index: bytes
-    #: Ready messages that have a TTL, by their expiry.
-    expiry: bytes
-    #: Dead letters on their way to a dead-letter exchange.
-    dlx_outbox: bytes
-    dead: bytes
-    #: Numbers of sets of removed messages, whose memory is not freed yet.
-    trash: bytes
-    wakeup: bytes
-    schedule_wakeup: bytes
-    meta: bytes
-    #: Consumers, by the time until which they count as alive without being heard of: the one source of which there are.
-    consumers: bytes
-    #: A prefix: a consumer's record is this and its id.
-    consumer: bytes
-    #: Consumers with credit, by priority, where one has a priority; exists exactly while the queue has rules for its consumers.
-    with_credit: bytes
-    #: Lifecycle events, see `events.py`; they outlive the queue.
-    events: bytes
-    events_meta: bytes
-    #: What each reader of the events has committed.
-    events_readers: bytes
-    #: Publishers that wait for room; with a suffix, the wake-up of one of them.
-    waiting_publishers: bytes
-    #: Prefixes: the events of one message (and its tag), and the messages of one task (and Celery's task id).
-    event_index: bytes
-    task_index: bytes
-    #: A prefix: the message that stands for an `x-deduplication-id` is at this and the id.
-    dedup: bytes
-    #: Delivery tags of messages that a migration from another server has stored.
-    migrated: bytes
-    #: A prefix: a message's hash is this and its tag.
-    message: bytes
-    #: A prefix: a producer's record is this and the producer's id.
-    producer: bytes
-    #: What the publish script takes, before the producer's record.
-    publish: tuple[bytes, ...]
-    #: What a script takes that may move a message between all of its states; `lua/include/state_keys.lua` has the same order.
-    state_keys: tuple[bytes, ...]
-    #: What the claim script takes of each queue.
-    claim: tuple[bytes, ...]
-    #: What the ack script takes.
-    ack: tuple[bytes, ...]
-    #: What the delete script takes.
-    delete: tuple[bytes, ...]
-    #: What the scripts take that deal with consumers; `lua/include/consumers.lua` has the same order.
-    consumer_keys: tuple[bytes, ...]
+    def __init__(self, name: str, prefix: str) -> None:
+        def key(kind: str, rest: str = "") -> bytes:
+            return encode_name(f"{prefix}{kind}:{{{hash_tag(name)}}}{rest}")
+
+        self.name = name
+        self.meta = key("meta")
+        self.ready = key("queue")
+        self.delayed = key("delayed")
+        self.index = key("messages_index")
+        #: Ready messages that have a TTL, by their expiry.
+        self.expiry = key("expiry")
+        #: Dead letters on their way to a dead-letter exchange.
+        self.dlx_outbox = key("dlx_outbox")
+        self.dead = key("dead")
+        #: Numbers of sets of removed messages, whose memory is not freed yet.
+        self.trash = key("trash")
+        #: A prefix: a message's hash is this and its tag.
+        self.message = key("message", ":")
+        self.wakeup = key("wakeup")
+        self.schedule_wakeup = key("schedule_wakeup")
+        #: Consumers, by the time until which they count as alive without being heard of: the one source of which there are.
+        self.consumers = key("consumers")
+        #: A prefix: a consumer's record is this and its id.
+        self.consumer = key("consumer", ":")
+        #: Consumers with credit, by priority, where one has a priority; exists exactly while the queue has rules for consumers.
+        self.with_credit = key("with_credit")
+        #: Lifecycle events, see `events.py`; they outlive the queue.
+        self.events = key("events")
+        self.events_meta = key("events_meta")
+        #: What each reader of the events has committed.
+        self.events_readers = key("events_readers")
+        #: Prefixes: the events of one message (and its tag), and the messages of one task (and Celery's task id).
+        self.event_index = key("event_index", ":")
+        self.task_index = key("task_index", ":")
+        #: Publishers that wait for room; with a suffix, the wake-up of one of them.
+        self.waiting_publishers = key("waiting_publishers")
+        #: A prefix: a producer's record is this and the producer's id.
+        self.producer = key("producer", ":")
+        #: A prefix: the message that stands for an `x-deduplication-id` is at this and the id.
+        self.dedup = key("dedup", ":")
+        #: Delivery tags of messages that a migration from another server has stored.
+        self.migrated = key("migrated")
+
+        #: What the publish script takes, before the producer's record.
+        self.publish = (self.meta, self.ready, self.delayed, self.message, self.wakeup, self.schedule_wakeup, self.expiry)
+        #: What a script takes that may move a message between all of its states; `lua/include/state_keys.lua` has the same order.
+        self.state_keys = (
+            *(self.ready, self.delayed, self.index, self.message, self.wakeup, self.meta, self.schedule_wakeup),
+            *(self.expiry, self.dlx_outbox, self.dead, self.trash),
+        )
+        #: What the claim script takes of each queue.
+        self.claim = (
+            *(self.ready, self.index, self.message, self.wakeup, self.meta),
+            *(self.expiry, self.delayed, self.consumers, self.with_credit),
+        )
+        #: What the ack script takes.
+        self.ack = (self.index, self.ready, self.delayed, self.dead, self.dlx_outbox, self.message, self.meta)
+        #: What the delete script takes.
+        self.delete = (
+            *(self.trash, self.meta, self.wakeup, self.schedule_wakeup, self.consumers, self.expiry),
+            *(self.with_credit, self.consumer, self.ready, self.delayed, self.index, self.dlx_outbox, self.dead),
+        )
+        #: What the scripts take that deal with consumers; `lua/include/consumers.lua` has the same order.
+        self.consumer_keys = (*self.state_keys, self.consumers, self.consumer, self.with_credit)
 
     def wakeup_of(self, own: str) -> bytes:
         """Return the wake-up key of some of the queue's consumers: of a priority, or of one consumer; of all for ''."""
@@ -171,18 +184,8 @@ class QueueKeys:
     def structure(self) -> tuple[bytes, ...]:
         """Return the keys that hold the queue itself, without the messages' hashes."""
         return (
-            self.meta,
-            self.ready,
-            self.delayed,
-            self.index,
-            self.expiry,
-            self.dlx_outbox,
-            self.dead,
-            self.trash,
-            self.wakeup,
-            self.schedule_wakeup,
-            self.consumers,
-            self.with_credit,
+            *(self.meta, self.ready, self.delayed, self.index, self.expiry, self.dlx_outbox, self.dead, self.trash),
+            *(self.wakeup, self.schedule_wakeup, self.consumers, self.with_credit),
         )
 
 
@@ -265,7 +268,7 @@ class Keys:
         """Remember `prefix`, which is put before every key."""
         self.prefix = prefix
         self.kombu = KombuKeys(prefix)
-        self.queue = lru_cache(maxsize=4096)(self._queue)
+        self.queue = lru_cache(maxsize=4096)(partial(QueueKeys, prefix=prefix))
         self.queues = self._key("queues")
         self.queue_ids = self._key("queue_ids")
         #: A random id: a database that was flushed gets another one.
@@ -298,64 +301,6 @@ class Keys:
 
     def _key(self, text: str) -> bytes:
         return encode_name(self.prefix + text)
-
-    def _queue(self, name: str) -> QueueKeys:
-        tag = hash_tag(name)
-        ready, delayed = self._key(f"queue:{{{tag}}}"), self._key(f"delayed:{{{tag}}}")
-        meta, message = self._key(f"meta:{{{tag}}}"), self._key(f"message:{{{tag}}}:")
-        wakeup, schedule_wakeup = self._key(f"wakeup:{{{tag}}}"), self._key(f"schedule_wakeup:{{{tag}}}")
-        index, expiry = self._key(f"messages_index:{{{tag}}}"), self._key(f"expiry:{{{tag}}}")
-        dlx_outbox, dead = self._key(f"dlx_outbox:{{{tag}}}"), self._key(f"dead:{{{tag}}}")
-        trash = self._key(f"trash:{{{tag}}}")
-        consumers, consumer = self._key(f"consumers:{{{tag}}}"), self._key(f"consumer:{{{tag}}}:")
-        with_credit = self._key(f"with_credit:{{{tag}}}")
-        state_keys = (ready, delayed, index, message, wakeup, meta, schedule_wakeup, expiry, dlx_outbox, dead, trash)
-        return QueueKeys(
-            name=name,
-            ready=ready,
-            delayed=delayed,
-            index=index,
-            expiry=expiry,
-            dlx_outbox=dlx_outbox,
-            dead=dead,
-            trash=trash,
-            wakeup=wakeup,
-            schedule_wakeup=schedule_wakeup,
-            meta=meta,
-            consumers=consumers,
-            consumer=consumer,
-            with_credit=with_credit,
-            events=self._key(f"events:{{{tag}}}"),
-            events_meta=self._key(f"events_meta:{{{tag}}}"),
-            events_readers=self._key(f"events_readers:{{{tag}}}"),
-            waiting_publishers=self._key(f"waiting_publishers:{{{tag}}}"),
-            event_index=self._key(f"event_index:{{{tag}}}:"),
-            task_index=self._key(f"task_index:{{{tag}}}:"),
-            dedup=self._key(f"dedup:{{{tag}}}:"),
-            migrated=self._key(f"migrated:{{{tag}}}"),
-            message=message,
-            producer=self._key(f"producer:{{{tag}}}:"),
-            publish=(meta, ready, delayed, message, wakeup, schedule_wakeup, expiry),
-            state_keys=state_keys,
-            claim=(ready, index, message, wakeup, meta, expiry, delayed, consumers, with_credit),
-            ack=(index, ready, delayed, dead, dlx_outbox, message, meta),
-            delete=(
-                trash,
-                meta,
-                wakeup,
-                schedule_wakeup,
-                consumers,
-                expiry,
-                with_credit,
-                consumer,
-                ready,
-                delayed,
-                index,
-                dlx_outbox,
-                dead,
-            ),
-            consumer_keys=(*state_keys, consumers, consumer, with_credit),
-        )
 
     def parts(self, key: bytes) -> KeyParts | None:
         """Return what `key` is, None for one that is not ours or has another form (lists of queues, streams)."""

@@ -27,10 +27,10 @@ TYPES = {(one.kind, one.type) for one in DESCRIPTIONS}
 def spelled_keys():
     """Return each key, and each prefix of keys, that keys.py spells."""
     keys = Keys()
-    objects = (keys.queue("Q"), keys.fanout("X", "/0."))
-    spelled = {getattr(one, field.name) for one in objects for field in dataclasses.fields(one)}
-    spelled |= {
+    spelled = {
         *vars(keys).values(),
+        *vars(keys.queue("Q")).values(),
+        *dataclasses.astuple(keys.fanout("X", "/0.")),
         *keys.expired,
         *keys.processes,
         *keys.track("ID"),
