@@ -2,12 +2,13 @@
 -- Stores the connections, sessions and queues of a process, and makes it a watcher of the others while there are too few watchers.
 -- KEYS  1 processes (hash)  2 watchers (zset)  3 watch_wakeup (prefix of a zset)
 -- ARGV  1 process  2 its record ('' = as stored)  3 watchers at most (0 = this process does not watch)  4 a watcher's lease (ms)
---       5 version of the records that the process knows, then processes without a connection: they are no watchers any more
+--       5 lease of one that is alone (ms): it reports more rarely  6 version of the records that the process knows, then processes
+--       without a connection: they are no watchers any more
 -- Returns { state, version, how many processes there are, process, record, ... }. States: watching; alone (there is no other process); standby (there are
 -- watchers enough); unknown (its record is gone: it has to send it). A watcher gets the records where it knows another version.
 -- @include processes
 local now = now_ms()
-local me, record, most, lease = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local me, record, most, lease, lease_alone = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 if record == '' then
   local stored = redis.call('HGET', KEYS[1], me)
   if not stored or is_lost(stored) then return { 'unknown', '', 0 } end
@@ -26,21 +27,22 @@ redis.call('PEXPIRE', KEYS[1], 86400000)
 local version = redis.call('HGET', KEYS[1], 'version') or ''
 -- The hash has the field `version` besides.
 local processes = redis.call('HLEN', KEYS[1]) - 1
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', text(now))
-for i = 6, #ARGV do
-  if redis.call('ZREM', KEYS[2], ARGV[i]) == 1 then wake_standbys(KEYS[1], KEYS[2], KEYS[3]) end
-end
+local freed = redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', text(now))
+for i = 7, #ARGV do freed = freed + redis.call('ZREM', KEYS[2], ARGV[i]) end
 -- After a step of the clock back a lease lasts no longer than before.
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '(' .. text(now + lease), '+inf')
-if most == 0 then
-  redis.call('ZREM', KEYS[2], me)
-  return { 'standby', version, processes }
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '(' .. text(now + lease_alone), '+inf')
+if most == 0 then freed = freed + redis.call('ZREM', KEYS[2], me) end
+local watches = most > 0 and (redis.call('ZSCORE', KEYS[2], me) or redis.call('ZCARD', KEYS[2]) < most)
+if watches then
+  -- One that is alone keeps its place until others come: else these may be all watchers, and die together.
+  if processes == 1 then lease = lease_alone end
+  redis.call('ZADD', KEYS[2], text(now + lease), me)
+  redis.call('PEXPIRE', KEYS[2], lease_alone)
 end
-if not redis.call('ZSCORE', KEYS[2], me) and redis.call('ZCARD', KEYS[2]) >= most then return { 'standby', version, processes } end
-redis.call('ZADD', KEYS[2], text(now + lease), me)
-redis.call('PEXPIRE', KEYS[2], lease)
+if freed > 0 and (not watches or redis.call('ZCARD', KEYS[2]) < most) then wake_standbys(KEYS[1], KEYS[2], KEYS[3]) end
+if not watches then return { 'standby', version, processes } end
 local reply = { processes == 1 and 'alone' or 'watching', version, processes }
-if version ~= ARGV[5] then
+if version ~= ARGV[6] then
   local fields = redis.call('HGETALL', KEYS[1])
   for i = 1, #fields, 2 do
     if fields[i] ~= 'version' then

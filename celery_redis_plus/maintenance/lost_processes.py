@@ -18,7 +18,7 @@ from redis.exceptions import NoPermissionError, ResponseError
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.failures import log_deaths
-from celery_redis_plus.broker.consumers.processes import FIRST_PAGE, LEASE_S, LOST, ProcessRecord
+from celery_redis_plus.broker.consumers.processes import FIRST_PAGE, LEASE_S, LOST, REPORT_S, ProcessRecord
 from celery_redis_plus.connection.server_check import parse_info
 from celery_redis_plus.maintenance.time_slices import Slice
 
@@ -35,8 +35,6 @@ logger = logging.getLogger(__name__)
 LOOK_S = 1.0
 #: Looks in the shortest grace, and seconds between them at least.
 LOOKS_IN_GRACE, LEAST_LOOK_S = 4, 0.1
-#: Seconds between two reports of a process that does not watch.
-REPORT_S = 10.0
 #: Intervals by which one look may prolong an absence, and after which all absences begin anew: the server, or this process, stood
 #: still meanwhile, and a process that lives had no chance to come back.
 COUNTED_INTERVALS, LONGEST_INTERVALS = 1.5, 3.0

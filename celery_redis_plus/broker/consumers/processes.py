@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 WATCHERS = 2
 #: Seconds for which a watcher has its place; it renews it after half of that.
 LEASE_S = 6.0
+#: The same for one that is alone, in multiples of the time between its reports.
+LEASE_ALONE = 2.5
+#: Seconds between two reports of a process that does not watch.
+REPORT_S = 10.0
 #: Client ids in one CLIENT LIST.
 IDS = 500
 #: Unacked messages that one call of the recovery looks at.
@@ -131,8 +135,9 @@ class Processes:
         The processes `absent` have no connection, and lose their places as watchers.
         """
         places = WATCHERS if watches else 0
+        leases = int(LEASE_S * 1000), int(LEASE_ALONE * REPORT_S * 1000)
         state, new_version, count, *fields = self._commands.call(
-            script("report_process"), self._keys.processes, process, record, places, int(LEASE_S * 1000), version, *absent
+            script("report_process"), self._keys.processes, process, record, places, *leases, version, *absent
         )
         records: Mapping[bytes, bytes] = dict(zip(fields[::2], fields[1::2], strict=True))
         changed = new_version.decode() != version

@@ -284,6 +284,28 @@ def test_a_process_that_was_alone_is_woken_when_there_is_one_to_watch(time, star
     assert redis_client.keys("watch_wakeup:*") == [KEYS.processes[2] + b"alone"]
 
 
+def test_a_process_that_is_alone_is_among_the_watchers_when_others_come(time, start, redis_client):
+    """Else these are all the watchers there are. Who is killed together with another one takes them with him."""
+    alone = start("alone")
+    (_, until), (seconds, microseconds) = redis_client.zrange(KEYS.processes[1], 0, -1, withscores=True)[0], redis_client.time()
+    lease_s = until / 1000 - seconds - microseconds / 1e6
+    assert lease_s > 2 * (alone.task.next_run_at - clock.now_s())
+    for name in ("b", "c"):
+        start(name)
+    assert {*redis_client.zrange(KEYS.processes[1], 0, -1)} == {b"alone", b"b"}
+
+
+def test_when_a_watchers_lease_ends_the_other_one_has_it_replaced(start, redis_client):
+    """It is stuck, or frozen: its connections are there."""
+    processes = {name: start(name) for name in ("a", "b", "c")}
+    redis_client.zadd(KEYS.processes[1], {"a": 1})
+    wakeup = KEYS.processes[2] + b"c"
+    redis_client.delete(wakeup)
+    processes["b"].task.run_soon()
+    processes["b"].task.run()
+    assert redis_client.zrange(wakeup, 0, -1) == [b"watch"]
+
+
 def test_a_process_that_does_not_watch_sends_a_command_in_ten_seconds(time, start, redis_client):
     for name in ("a", "b", "c"):
         start(name)
