@@ -13,7 +13,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -24,7 +23,6 @@ from celery_redis_plus.broker.consumers.leases import Leases
 from celery_redis_plus.broker.consumers.processes import Processes
 from celery_redis_plus.broker.consumers.registry import Consumers
 from celery_redis_plus.broker.consumers.unacked import UnackedMessages
-from celery_redis_plus.broker.consumers.wakeup_waiter import WakeupWaiter
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
@@ -59,6 +57,7 @@ from celery_redis_plus.maintenance.runner import TaskRunner
 from celery_redis_plus.maintenance.shared_work import SharedWork
 from celery_redis_plus.maintenance.subscriber_heartbeats import SubscriberHeartbeats
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
+from celery_redis_plus.maintenance.task_wakeups import TaskWakeups, WokenTasks
 from celery_redis_plus.maintenance.topology_recovery import TopologyRecovery
 from celery_redis_plus.maintenance.unconsumed_queues import UnconsumedQueues
 from celery_redis_plus.maintenance.unconverted_processes import UnconvertedProcesses
@@ -73,8 +72,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two tries to reach a server that is unreachable: first, and at most.
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 1.0
-#: Seconds for which the blocked call on the timers may wait; a dead connection is noticed by then.
-TIMER_WAIT_S = 30.0
 #: Seconds without consumers after which the thread ends; a new consumer starts it again.
 IDLE_END_S = 10.0
 #: Most seconds that the thread sleeps when nothing is due.
@@ -108,10 +105,7 @@ class MaintenanceService:
             connector.credentials.wake_on_renewal(self._waker)
         commands = CommandConnection(connector, "maintenance", timeout=options.socket_timeout, learns_id=True)
         self._commands = commands
-        self._wakeup_connection = BlockingConnection(connector, "timers", timeout=options.socket_timeout, learns_id=True)
-        self._timers = WakeupWaiter(
-            self._wakeup_connection, commands, wake=keys.client_wakeup(self.name), polling_interval_s=TIMER_WAIT_S
-        )
+        blocking = BlockingConnection(connector, "timers", timeout=options.socket_timeout, learns_id=True)
         acknowledger = Acknowledger(
             commands, keys, self.unacked_messages, dead_letter_max=options.dead_letter_max, delivery_limit=options.delivery_limit
         )
@@ -124,7 +118,7 @@ class MaintenanceService:
         shared = SharedWork()
         #: Which connections this process has.
         self.presence = Presence(
-            (commands, self._wakeup_connection),
+            (commands, blocking),
             self.watched,
             self.unacked_messages,
             grace_s=options.connection_lost_grace,
@@ -201,8 +195,10 @@ class MaintenanceService:
         self._heartbeat_delays = HeartbeatDelays(options.visibility_timeout)
         self._lease_heartbeats.on_late = self._late
         self._watched_version = -1
-        #: `_wakeups` at the beginning of the wait that goes on.
-        self._waits_for: dict[bytes, Callable[[], None]] = {}
+        woken = WokenTasks(
+            self._sweeper, self._unconsumed_queues, self.consumer_heartbeats, self._lost_processes, self._expired_task_revocation
+        )
+        self._wakeups = TaskWakeups(blocking, commands, self._waker, name=self.name, keys=keys, tasks=woken)
         self._reachable = True
 
     # -- from the channels' threads ---------------------------------------------------------------------------------------
@@ -317,8 +313,7 @@ class MaintenanceService:
                 with self._lock:
                     if self._thread in {None, threading.current_thread()}:
                         # Else one that was started meanwhile waits there by now.
-                        self._wakeup_connection.abort()
-                        self._timers.reset()
+                        self._wakeups.abort()
 
     def _retire(self) -> bool:
         with self._lock:
@@ -359,45 +354,14 @@ class MaintenanceService:
 
     def _rest(self) -> None:
         """Wait until a task is due, a wakeup comes, or a channel has work for this thread."""
-        wakeups = self._wakeups()
-        if tuple(wakeups) != self._timers.waiting or self._wakeup_connection.login_due:
-            if self._timers.waiting:
-                self._on_wakeup(self._timers.cancel_wait())
-            self._timers.start_wait(tuple(wakeups))
-            self._waits_for = wakeups
-        wait_s = max(0.0, min(self._runner.next_run_at - clock.now_s(), MAX_IDLE_S))
-        descriptors = [self._waker.fileno()]
-        if self._timers.waiting:
-            descriptors.append(self._wakeup_connection.fileno())
-        wait_readable(descriptors, wait_s)
-        self._waker.clear()
-        if self._timers.arrived():
-            self._on_wakeup(self._timers.take())
-
-    def _wakeups(self) -> dict[bytes, Callable[[], None]]:
-        """Return the wakeups that this process waits for, with what makes the task due that each one calls."""
-        wakeups: dict[bytes, Callable[[], None]] = {
-            self._keys.queue(name).schedule_wakeup: partial(self._sweeper.run_soon, name) for name in self._swept()
-        }
-        wakeups[self._keys.sweep_wakeup] = self._unconsumed_queues.run_soon
-        wakeups.update(dict.fromkeys(self.consumer_heartbeats.probes, self.consumer_heartbeats.run_soon))
-        if self._lost_processes.reports:
-            wakeups[self._lost_processes.wakeup] = self._lost_processes.run_soon
-        if self._expired_task_revocation.on_expired is not None:
-            wakeups[self._keys.expired[-1]] = self._expired_task_revocation.run_soon
-        return wakeups
-
-    def _on_wakeup(self, wakeup: bytes | None) -> None:
-        if wakeup is not None:
-            self._waits_for[wakeup]()
+        self._wakeups.wait(max(0.0, min(self._runner.next_run_at - clock.now_s(), MAX_IDLE_S)), self._swept())
 
     def _note_unreachable(self, error: Exception | None) -> None:
         if self._reachable and error is not None and not self._stopping:
             self._reachable = False
             logger.warning("heartbeats and timers: the broker is unreachable (%s); trying again", error)
         self._commands.abort()
-        self._wakeup_connection.abort()
-        self._timers.reset()
+        self._wakeups.abort()
         for task in (
             self._lease_heartbeats, self._sweeper, self.consumer_heartbeats, self._janitor, self._unconsumed_queues,
             self._expired_task_revocation, self._topology_recovery, self._subscriber_heartbeats,
