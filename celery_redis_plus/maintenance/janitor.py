@@ -84,9 +84,9 @@ class Janitor:
 
     def _list(self, now: float) -> None:
         self._list_at = now + RELIST_S
-        transient = {queue.name: queue.ttl_ms / 2000 for queue in self._watched.all() if queue.ttl_ms is not None}
-        self._shared.touched_s = transient
+        transient = [queue.name for queue in self._watched.all() if queue.ttl_ms is not None]
         self._touch_at = {name: self._touch_at.get(name, 0.0) for name in transient}
+        self._shared.unpublished = {name: seen for name, seen in self._shared.unpublished.items() if name in transient}
 
     def _touch(self, queue: str, now: float, slice_: Slice) -> None:
         ttl_ms = next((item.ttl_ms for item in self._watched.all() if item.name == queue), None)
@@ -94,9 +94,12 @@ class Janitor:
             self._touch_at.pop(queue, None)
             return
         page = self._touched.pop(queue, 0)
-        if not page and self._queues.touch_unpublished(queue, ttl_ms):
+        record_id = None if page else self._queues.touch_unpublished(queue, ttl_ms)
+        if record_id is not None:
+            self._shared.unpublished[queue] = (now, record_id)
             self._touch_at[queue] = now + ttl_ms / 2000
             return
+        self._shared.unpublished.pop(queue, None)
         while (page := self._queues.touch_page(queue, page)) > 0:
             if slice_.over:
                 # It stays due, and goes on from there.

@@ -1,8 +1,8 @@
 """Knows which queues were empty at their last sweep: until the next one, plain commands tell that they still are.
 
 An empty queue has nothing to sweep but the wakeup of a message that is published meanwhile and whose waiting consumer dies. So
-the queue's other consumers look. One alone has nobody to wake, and many of them look in turn. A look also tells whether the queue
-was declared again.
+the queue's other consumers look. One alone has nobody to wake. Many of them look and sweep in turn: each more rarely, all of them
+as often as `ENOUGH_CONSUMERS`. A look also tells whether the queue was declared again.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from celery_redis_plus.maintenance.shared_work import SharedWork
 
 #: Most seconds between two sweeps of an empty queue, and their share of the visibility timeout: a message that comes is swept
-#: long before its lease can end.
+#: long before its lease can end. Of many consumers each sweeps more rarely, but looks as often: it may be left alone meanwhile.
 RESTING_SWEEP_S, SHARE_OF_TIMEOUT = 20.0, 1 / 15
-#: So many consumers look at each interval; of more, each looks more rarely.
+#: So many consumers look at each interval; of more, each does so more rarely.
 ENOUGH_CONSUMERS = 40
-#: The only consumer of a transient queue looks by extending the queue's life, where it does so as often as this, in seconds.
-OFTEN_S = 5.0
+#: Seconds for which the only consumer of a queue knows that nothing was ever published to it. It sees that when it extends the
+#: queue's life, which is every 5 s for a control queue.
+SEEN_S = 10.0
 
 
 class RestingQueues:
@@ -52,7 +53,7 @@ class RestingQueues:
     def note(self, queue: str, record_id: bytes, *, empty: bool) -> None:
         """Note what a sweep has found."""
         if empty:
-            self._resting[queue] = (clock.now_s() + self._rest_s, record_id)
+            self._resting[queue] = (clock.now_s() + self._in_turn(queue, self._rest_s), record_id)
         else:
             self._resting.pop(queue, None)
 
@@ -64,6 +65,7 @@ class RestingQueues:
     def awake(self, queues: list[str]) -> list[str]:
         """Return those of the queues that have to be swept. Raises as `CommandConnection.pipeline` does."""
         now = clock.now_s()
+        queues = [queue for queue in queues if not self._is_unused(queue)]
         ids = {queue: self._resting[queue][1] for queue in queues if queue in self._resting and self._resting[queue][0] > now}
         if not ids:
             return queues
@@ -79,12 +81,22 @@ class RestingQueues:
         """Return the seconds until the next look at a queue; None where it does not rest."""
         if queue not in self._resting:
             return None
+        if self._is_unused(queue):
+            return self._rest_s
         left_s = self._resting[queue][0] - clock.now_s()
-        consumers = self._shared.consumers_of(queue)
-        if consumers == 1 and self._shared.touched_s.get(queue, math.inf) <= OFTEN_S:
-            return left_s
-        look_s = self._interval_s
-        if consumers > ENOUGH_CONSUMERS:
-            # At random: those that were started together would look together.
-            look_s *= consumers / ENOUGH_CONSUMERS * random.uniform(0.5, 1.5)  # noqa: S311 - spreads load, guards nothing
-        return min(look_s, left_s)
+        return max(0.0, min(self._in_turn(queue, self._interval_s, longest_s=self._rest_s), left_s))
+
+    def _is_unused(self, queue: str) -> bool:
+        """Return whether this process knows without a look that a resting queue is as it was."""
+        if queue not in self._resting or self._shared.consumers_of(queue) != 1:
+            return False
+        seen_at, record_id = self._shared.unpublished.get(queue, (-math.inf, b""))
+        return clock.now_s() - seen_at < SEEN_S and record_id == self._resting[queue][1]
+
+    def _in_turn(self, queue: str, interval_s: float, *, longest_s: float = math.inf) -> float:
+        """Return for how many seconds this consumer of a queue rests that would rest for `interval_s` beside few others."""
+        crowd = self._shared.consumers_of(queue) / ENOUGH_CONSUMERS
+        if crowd <= 1:
+            return interval_s
+        # At random: those that were started together would come together.
+        return min(interval_s * crowd, longest_s) * random.uniform(0.5, 1.5)  # noqa: S311 - spreads load, guards nothing

@@ -144,7 +144,7 @@ class MaintenanceService:
             commands, keys, shared, name=self.name, limits=limits, forward=forwarder.add, note_id=self._note_id
         )  # fmt: skip
         self._topology_recovery = TopologyRecovery(
-            queues, bindings, self.watched, self.knowledge, on_flush=self._lost_processes.run_soon
+            queues, bindings, self.watched, self.knowledge, shared, on_flush=self._lost_processes.run_soon
         )
         self._janitor = Janitor(queues, bindings, self.watched, shared, on_gone=self._topology_recovery.look_for_flush)
         self._unconsumed_queues = UnconsumedQueues(queues, shared)
@@ -162,6 +162,7 @@ class MaintenanceService:
             self.positions,
             bindings,
             lambda exchange: keys.fanout(exchange, options.stream_prefix(connector.address.db)),
+            shared,
         )
         #: What this process waits for; its thread runs while there is something.
         self.deliveries = AckTimeouts(connector, keys, options)

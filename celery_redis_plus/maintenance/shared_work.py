@@ -19,8 +19,9 @@ class SharedWork:
         self.processes = 0
         #: Queue that this process consumes -> its consumers in all processes, as their last heartbeats told.
         self.consumers: dict[str, int] = {}
-        #: Transient queue -> how often this process extends its life, in seconds.
-        self.touched_s: dict[str, float] = {}
+        #: Transient queue to which nothing was ever published -> when this process saw that, on `clock`, in seconds, and the
+        #: id of its record.
+        self.unpublished: dict[str, tuple[float, bytes]] = {}
 
     def consumers_of(self, queue: str) -> int:
         """Return how many look after a queue, 0 where that is unknown: its consumers; without one here, all processes."""

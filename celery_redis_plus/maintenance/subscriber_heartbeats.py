@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor, SubscriberCursors
     from celery_redis_plus.broker.fanout.subscriber_registry import StreamEnd, SubscriberDeath, SubscriberRegistry
     from celery_redis_plus.keys import FanoutKeys
+    from celery_redis_plus.maintenance.shared_work import SharedWork
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +39,17 @@ class SubscriberHeartbeats:
         positions: SubscriberCursors,
         bindings: Bindings,
         fanout_keys: Callable[[str], FanoutKeys],
+        shared: SharedWork,
     ) -> None:
-        """Report what stands in `positions`; `fanout_keys` spells the keys of an exchange."""
+        """Report what stands in `positions`; `fanout_keys` spells the keys of an exchange.
+
+        All processes of `shared` look for dead subscribers.
+        """
         self._registry = registry
         self._positions = positions
         self._bindings = bindings
         self._fanout_keys = fanout_keys
+        self._shared = shared
         #: What was reported last, and when: (cursor, seconds on `clock`).
         self._reported: dict[str, tuple[Mark, float]] = {}
         self._beat_s = min(SUBSCRIBER_HEARTBEAT_S, positions.keep_s / 3)
@@ -73,7 +79,7 @@ class SubscriberHeartbeats:
         self._give_up()
         self._report(now)
         if now >= self._reap_at:
-            self._reap_at = now + random.uniform(0.9, 1.0) * SECOND_CHANCE_S  # noqa: S311 - spreads load, guards nothing
+            self._reap_at = now + random.uniform(0.9, 1.0) * self._shared.interval_s(SECOND_CHANCE_S)  # noqa: S311 - spreads load, guards nothing
             self.reap()
 
     def _give_up(self) -> None:

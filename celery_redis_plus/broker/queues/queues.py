@@ -323,15 +323,17 @@ class Queues:
             pass
         return page == 0
 
-    def touch_unpublished(self, name: str, ttl_ms: int) -> bool:
-        """Keep a transient queue alive that lives for `ttl_ms` and that nothing was ever published to; return whether it was one.
+    def touch_unpublished(self, name: str, ttl_ms: int) -> bytes | None:
+        """Keep a transient queue alive that lives for `ttl_ms`; return its id where nothing was ever published to it, else None.
 
         Two plain commands in one write: such are the control queues of Celery's workers, whose broadcasts come by a stream.
         """
         meta = self._keys.queue(name).meta
         # GT: a lasting queue of this name, or one that lives longer, keeps what it has.
-        kept, published = self._commands.pipeline([("PEXPIRE", meta, ttl_ms, "GT"), ("HGET", meta, "published")])
-        return kept == 1 and published is None
+        kept, (record_id, published) = self._commands.pipeline(
+            [("PEXPIRE", meta, ttl_ms, "GT"), ("HMGET", meta, "id", "published")]
+        )
+        return record_id if kept == 1 and published is None else None
 
     def touch_page(self, name: str, page: int) -> int:
         """Do a part of `touch`, from 0 on; return where the next one begins, 0 at the end, -1 where the queue is gone."""

@@ -198,7 +198,7 @@ def test_a_transient_queue_without_messages_is_kept_by_plain_commands(channel, r
     queues = Queues(channel.session.commands, channel.session.keys, transient_ttl_s=300)
     expiring(ms=5_000)(channel).declare()
     redis_client.pexpire("meta:{q}", 1_000)
-    assert queues.touch_unpublished("q", 5_000)
+    assert queues.touch_unpublished("q", 5_000) == redis_client.hget("meta:{q}", "id")
     assert redis_client.pttl("meta:{q}") > 4_000
     publish(channel, "q", "a")
     assert not queues.touch_unpublished("q", 5_000)

@@ -8,13 +8,15 @@ from dataclasses import astuple, fields, replace
 import pytest
 
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.maintenance.resting_queues import ENOUGH_CONSUMERS, OFTEN_S, RESTING_SWEEP_S
+from celery_redis_plus.maintenance.resting_queues import ENOUGH_CONSUMERS, RESTING_SWEEP_S, SEEN_S
 from celery_redis_plus.maintenance.shared_work import SharedWork
 from celery_redis_plus.maintenance.sweeper import EMPTY, QUEUES_A_SWEEP, TOGETHER_S, Sweeper, SweepLimits, Swept
 from celery_redis_plus.maintenance.time_slices import SLICE_S
 
 LIMITS = SweepLimits(visibility_timeout_s=300, delivery_limit=None, dead_letter_max=10, dead_letter_ttl_s=60)
 WAIT_S = 4.0
+#: Seconds between two extensions of a control queue's life.
+TOUCH_S = 5.0
 NOTHING = dict.fromkeys((field.name for field in fields(Swept)), 0) | {"wait_ms": WAIT_S * 1000, "failure": b"", "id": b""}
 
 
@@ -281,12 +283,45 @@ def test_an_empty_queue_is_swept_at_once_after_an_outage(resting, sweeper, comma
     assert (commands.looks, commands.sweeps) == ([], [([resting], False)])
 
 
-def test_an_only_consumer_does_not_look_at_its_control_queue_in_between(resting, sweeper, commands, clock, shared):
-    shared.consumers[resting], shared.touched_s[resting] = 1, OFTEN_S
-    run_for(sweeper, clock, WAIT_S)
-    run_for(sweeper, clock, 3 * RESTING_SWEEP_S)
-    assert len(commands.looks) <= 1
-    assert len(commands.sweeps) >= 2
+def run_touched(sweeper, clock, shared, seconds, record_id=b""):
+    """Run the sweeper while the queue's life is extended as often as that of a control queue."""
+    shared.consumers["q000"] = 1
+    for _ in range(int(seconds / TOUCH_S)):
+        shared.unpublished["q000"] = (clock(), record_id)
+        run_for(sweeper, clock, TOUCH_S)
+
+
+def test_an_only_consumer_neither_sweeps_nor_looks_at_a_queue_that_it_knows_to_be_unused(
+    resting, sweeper, commands, clock, shared
+):
+    run_touched(sweeper, clock, shared, 10 * RESTING_SWEEP_S)
+    assert (commands.looks, commands.sweeps) == ([], [])
+
+
+def test_a_queue_to_which_something_was_published_is_looked_at_again(resting, sweeper, commands, clock, shared):
+    run_touched(sweeper, clock, shared, 2 * RESTING_SWEEP_S)
+    del shared.unpublished[resting]
+    run_for(sweeper, clock, RESTING_SWEEP_S)
+    assert commands.looks or commands.sweeps
+
+
+def test_a_queue_whose_life_is_extended_no_more_is_looked_at_again(resting, sweeper, commands, clock, shared):
+    run_touched(sweeper, clock, shared, 2 * RESTING_SWEEP_S)
+    run_for(sweeper, clock, SEEN_S + RESTING_SWEEP_S)
+    assert commands.looks or commands.sweeps
+
+
+def test_an_unused_queue_that_was_declared_again_is_swept(resting, sweeper, commands, clock, shared):
+    commands.ids[resting] = b"another"
+    run_touched(sweeper, clock, shared, RESTING_SWEEP_S, record_id=b"another")
+    assert commands.sweeps
+
+
+def test_an_unused_queue_with_a_second_consumer_is_looked_at(resting, sweeper, commands, clock, shared):
+    run_touched(sweeper, clock, shared, RESTING_SWEEP_S)
+    shared.consumers[resting] = 2
+    run_for(sweeper, clock, RESTING_SWEEP_S + WAIT_S)
+    assert commands.looks or commands.sweeps
 
 
 def test_many_consumers_look_together_as_often_as_enough_of_them(resting, sweeper, commands, clock, shared):
@@ -294,6 +329,13 @@ def test_many_consumers_look_together_as_often_as_enough_of_them(resting, sweepe
     run_for(sweeper, clock, 200 * RESTING_SWEEP_S)
     asked = len(commands.looks) + len(commands.sweeps)
     assert 0.4 < asked * WAIT_S / (200 * RESTING_SWEEP_S) < 0.8
+
+
+def test_very_many_consumers_look_now_and_then_and_sweep_in_turn(resting, sweeper, commands, clock, shared):
+    shared.consumers[resting] = 25 * ENOUGH_CONSUMERS
+    run_for(sweeper, clock, 1_000 * RESTING_SWEEP_S)
+    assert 25 < len(commands.sweeps) < 60
+    assert 0.8 < len(commands.looks) / 1_000 < 1.3
 
 
 def test_a_short_visibility_timeout_leaves_no_rest(commands, clock):
