@@ -347,6 +347,18 @@ the sampled messages only. A scrape reads up to 50,000 events a queue, 500 in a 
 [grafana-dashboard.json](grafana-dashboard.json) is a dashboard with queue lengths, ages, rates, consumers, dead letters, latencies and
 broadcasts. Import it in Grafana under *Dashboards, New, Import*, and choose the Prometheus data source.
 
+## Flower
+
+Flower's page *Broker* and its API `/api/queues/length` show our queues. Nothing needs to be configured where Flower starts with the
+app:
+
+```bash
+celery --app shop flower
+```
+
+`messages` counts ready, delayed and unacked ones. *Ready* and *Unacked* stand beside it, and the live consumers. Without an app, the
+URL tells Flower which broker it is: `celery --broker redisplus://localhost:6379/0 flower`.
+
 ## Kubernetes
 
 [KEDA](https://keda.sh/docs/latest/scalers/prometheus/) scales workers by a query. Count delayed and unacked messages too: then the last

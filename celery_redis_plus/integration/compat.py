@@ -61,6 +61,8 @@ CALL_SOON = Internal(
 CONTROL_COMMANDS = Internal("celery.worker.control:Panel", "data", "delayed tasks of the broker in `inspect scheduled`")
 #: What `celery migrate` and its Python functions run. (The class is none of the module's `__all__`.)
 MIGRATION = Internal("celery.contrib.migrate:Filterer", "start", "the warning that `celery migrate` leaves delayed tasks behind")
+#: What Flower's pages make their broker with, a class.
+FLOWER_BROKER = Internal("flower.utils.broker", "Broker", "the lengths of queues in Flower")
 #: Billiard's pool behind a prefork pool, and its jobs.
 PROCESS_POOL = Internal(
     "celery.concurrency.prefork:TaskPool",
