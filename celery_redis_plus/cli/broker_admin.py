@@ -47,6 +47,8 @@ BrokerRefusal = InvalidArgument | QueueNotFound
 class BrokerAdmin:
     """One connection to a broker, for looking and steering; use it as a context manager.
 
+    Methods that take a queue's name raise QueueNotFound where there is no such queue. All raise as `CommandConnection.call` does.
+
     Args:
         url: the broker's URL, as Celery has it.
         options: the app's `broker_transport_options`; `global_keyprefix` above all must be the same.
@@ -55,8 +57,8 @@ class BrokerAdmin:
         InvalidAddress, OptionError: the URL or an option cannot be used.
 
     Example:
-        with Operator("redis://localhost:6379/0") as operator:
-            for consumer in operator.consumers("celery"):
+        with BrokerAdmin("redis://localhost:6379/0") as admin:
+            for consumer in admin.consumers("celery"):
                 print(consumer.host, consumer.pid, consumer.state, consumer.held)
     """
 
@@ -106,7 +108,7 @@ class BrokerAdmin:
     # -- queues -----------------------------------------------------------------------------------------------------------
 
     def queues(self) -> list[str]:
-        """Return the names of all queues, sorted. Raises as `list_queues` does."""
+        """Return the names of all queues, sorted."""
         return list_queues(self._commands, self._keys)
 
     def overview(self, *patterns: str) -> list[QueueOverview]:
@@ -123,20 +125,13 @@ class BrokerAdmin:
         return list(read_overviews(self._commands, self._keys, found))
 
     def overview_of(self, queue: str) -> QueueOverview:
-        """Return how one queue stands.
-
-        Raises:
-            QueueNotFound: there is no such queue.
-        """
+        """Return how one queue stands."""
         return read_overview(self._commands, self._keys, queue)
 
     def purge(self, queue: str, progress: Callable[[int], object] = lambda _: None) -> int:
         """Remove all waiting messages, ready and delayed, for good; return how many. Memory is freed in short steps.
 
         `progress` is called with the number of messages that each step freed.
-
-        Raises:
-            QueueNotFound: there is no such queue.
         """
         self.check_queue(queue)
         return self._queues.purge(queue, progress)
@@ -144,11 +139,7 @@ class BrokerAdmin:
     # -- messages ---------------------------------------------------------------------------------------------------------
 
     def list_messages(self, queue: str, state: State, task: str | None = None) -> Iterator[ListedMessage]:
-        """Yield the messages of `queue` in one state, the next first; see `broker.queues.listing.list_messages`.
-
-        Raises:
-            QueueNotFound: there is no such queue.
-        """
+        """Yield the messages of `queue` in one state, the next first; see `broker.queues.listing.list_messages`."""
         self.check_queue(queue)
         yield from list_messages(self._commands, self._keys, queue, state, task)
 
@@ -162,11 +153,7 @@ class BrokerAdmin:
         yield from heapq.merge(*listings, key=attrgetter("time_ms"))
 
     def waiting_tags(self, queue: str, task: str) -> Iterator[tuple[int, list[str]]]:
-        """Yield the ids of the waiting messages of a task, see `broker.queues.listing.waiting_tags`.
-
-        Raises:
-            QueueNotFound: there is no such queue.
-        """
+        """Yield the ids of the waiting messages of a task, see `broker.queues.listing.waiting_tags`."""
         self.check_queue(queue)
         yield from waiting_tags(self._commands, self._keys, queue, task)
 
@@ -186,17 +173,12 @@ class BrokerAdmin:
     # -- consumers and flow -----------------------------------------------------------------------------------------------
 
     def consumers(self, queue: str) -> list[ConsumerRecord]:
-        """Return the live consumers of `queue`, the longest there first.
-
-        Raises:
-            QueueNotFound: there is no such queue.
-            redis.exceptions.RedisError: as `translation.translate` names it.
-        """
+        """Return the live consumers of `queue`, the longest there first."""
         self.check_queue(queue)
         return self._consumers.list(queue)
 
     def all_consumers(self) -> list[ConsumerRecord]:
-        """Return the live consumers of all queues, by queue. Raises as `list_queues` does."""
+        """Return the live consumers of all queues, by queue."""
         return [record for queue in self.queues() for record in self._consumers.list(queue)]
 
     def subscribers(self, *patterns: str) -> dict[str, list[Subscriber]]:
@@ -212,12 +194,7 @@ class BrokerAdmin:
         return {name: registry.subscribers(self._keys.fanout(name, prefix)) for name in names}
 
     def counters(self, queue: str) -> Counters:
-        """Return what has happened in `queue` since it was declared, and what is in it.
-
-        Raises:
-            QueueNotFound: there is no such queue.
-            redis.exceptions.RedisError: as `translation.translate` names it.
-        """
+        """Return what has happened in `queue` since it was declared, and what is in it."""
         return read_counters(self._commands, self._keys, queue)
 
     def pause(self, queue: str, reason: str, for_s: float | None = None) -> None:
@@ -230,31 +207,19 @@ class BrokerAdmin:
         self._pausing.pause(queue, reason, for_s)
 
     def resume(self, queue: str) -> bool:
-        """Let the consumers of `queue` go on; return whether it was paused.
-
-        Raises:
-            QueueNotFound: there is no such queue.
-        """
+        """Let the consumers of `queue` go on; return whether it was paused."""
         self.check_queue(queue)
         return self._pausing.resume(queue)
 
     def paused(self, queue: str) -> Pause | None:
-        """Return why and since when `queue` is paused; None: it is not.
-
-        Raises:
-            QueueNotFound: there is no such queue.
-        """
+        """Return why and since when `queue` is paused; None: it is not."""
         self.check_queue(queue)
         return self._pausing.paused(queue)
 
     # -- dead letters -----------------------------------------------------------------------------------------------------
 
     def search_dead_letters(self, queue: str, wanted: DeadLetterFilter) -> DeadLetterSearch:
-        """Return the dead letters that `queue` has now and `wanted` selects.
-
-        Raises:
-            QueueNotFound: there is no such queue.
-        """
+        """Return the dead letters that `queue` has now and `wanted` selects."""
         self.check_queue(queue)
         return DeadLetterSearch(self._commands, self._keys, self.dead_letters, queue, wanted)
 

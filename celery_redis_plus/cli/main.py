@@ -23,7 +23,7 @@ PACKAGE = "celery_redis_plus.cli.commands"
 
 
 class CommandLine(click.Group):
-    """The sub-commands: each module in `cli/commands/` defines one as `COMMAND`; `dead_letters` is `dead-letters`."""
+    """The sub-commands: each module in `cli/commands/` has one as `command`; `dead_letters` is `dead-letters`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click gives the signature
         """Return the names, sorted."""
@@ -34,7 +34,7 @@ class CommandLine(click.Group):
         """Return one, None where there is none of that name."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        command: click.Command = import_module(f"{PACKAGE}.{cmd_name.replace('-', '_')}").COMMAND
+        command: click.Command = import_module(f"{PACKAGE}.{cmd_name.replace('-', '_')}").command
         return command
 
     def invoke(self, ctx: click.Context) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.listing import ListedMessage
 
+T = TypeVar("T")
 #: Seconds between two lines of progress, on a terminal (which shows the last one only) and in a log.
 TERMINAL_EVERY_S, LOG_EVERY_S = 0.1, 10.0
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
@@ -53,6 +54,17 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
             cell.rjust(width) if number else cell.ljust(width) for cell, width, number in zip(cells, widths, right, strict=True)
         )
         click.echo("  ".join(line).rstrip())
+
+
+def print_listing(
+    found: Iterable[T], described: Callable[[T], Any], head: Sequence[str], row: Callable[[T], Sequence[Any]], *, as_json: bool
+) -> None:  # fmt: skip
+    """Print each of `found` as a JSON object on a line of its own, or all of them as the rows of a table."""
+    if as_json:
+        for one in found:
+            print_json(described(one))
+    else:
+        print_table(head, map(row, found))
 
 
 def _is_numeric(column: Sequence[Any]) -> bool:
@@ -101,11 +113,7 @@ def moment(ms: int | None) -> str | None:
 
 def span(seconds: float | None) -> str | None:
     """Return a length of time for people, in its largest unit: `3 s`, `12 min`, `2.5 h`."""
-    if seconds is None:
-        return None
-    name, unit = next(((name, unit) for name, unit in _UNITS if seconds >= unit), _UNITS[-1])
-    amount = seconds / unit
-    return f"{amount:.0f} {name}" if unit <= 60 or amount >= 10 else f"{amount:.1f} {name}"
+    return None if seconds is None else _in_largest_unit(seconds, _UNITS, whole=60)
 
 
 def listed(one: ListedMessage) -> dict[str, Any]:
@@ -130,9 +138,14 @@ def listed(one: ListedMessage) -> dict[str, Any]:
 
 def size(count: float) -> str:
     """Return a number of bytes for people, in its largest unit: `3 B`, `12 MB`, `2.5 GB`."""
-    name, unit = next(((name, unit) for name, unit in _SIZES if count >= unit), _SIZES[-1])
-    amount = count / unit
-    return f"{amount:.0f} {name}" if unit == 1 or amount >= 10 else f"{amount:.1f} {name}"
+    return _in_largest_unit(count, _SIZES, whole=1)
+
+
+def _in_largest_unit(value: float, units: Sequence[tuple[str, int]], *, whole: int) -> str:
+    """Return a value for people; those of units up to `whole` have no fraction."""
+    name, unit = next(((name, unit) for name, unit in units if value >= unit), units[-1])
+    amount = value / unit
+    return f"{amount:.0f} {name}" if unit <= whole or amount >= 10 else f"{amount:.1f} {name}"
 
 
 class Progress:

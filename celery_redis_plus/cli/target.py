@@ -63,7 +63,7 @@ class Target:
             return EventLog.at(session.address, session.options)
 
 
-def with_target(command: Callable[..., int]) -> Callable[..., int]:
+def with_target(command: Callable[..., int | None]) -> Callable[..., int | None]:
     """Add `--app`, `--broker` (or `--url`) and `--prefix` to a command, which gets them as its first argument, a `Target`."""
 
     @click.option("-A", "--app", metavar="MODULE", help="The Celery app, as `celery -A` takes it. Its connection is used.")
@@ -77,7 +77,7 @@ def with_target(command: Callable[..., int]) -> Callable[..., int]:
     @click.option("--prefix", metavar="TEXT", help="The app's option global_keyprefix.")
     @click.pass_context
     @functools.wraps(command)
-    def run(ctx: click.Context, /, *, app: str | None, broker: str | None, prefix: str | None, **options: Any) -> int:
+    def run(ctx: click.Context, /, *, app: str | None, broker: str | None, prefix: str | None, **options: Any) -> int | None:
         return command(_target(ctx, app, broker, prefix), **options)
 
     return run

@@ -1,1 +1,1 @@
-"""One module a sub-command; each defines `COMMAND` (see `cli/main.py`)."""
+"""One module a sub-command; each defines `command` (see `cli/main.py`)."""

@@ -72,6 +72,3 @@ def _sum_up(account: Account, *, as_json: bool) -> None:
         return
     found = "no violation" if not account.violations else f"{account.violations} violation(s), {account.repaired} repaired"
     click.echo(f"{account.queues} queue(s), {account.messages} message(s): {found}")
-
-
-COMMAND = command

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from celery_redis_plus.cli.asking import json_option
-from celery_redis_plus.cli.exit_status import DONE
-from celery_redis_plus.cli.output import print_json, print_table, span
+from celery_redis_plus.cli.output import print_listing, span
 from celery_redis_plus.cli.target import Target, with_target
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.registry import ConsumerRecord
 
 HEAD = ("QUEUE", "CONSUMER", "HOST", "PID", "PRIORITY", "STATE", "HELD", "SINCE", "HEARD", "ACTIVE")
 
@@ -19,7 +22,7 @@ HEAD = ("QUEUE", "CONSUMER", "HOST", "PID", "PRIORITY", "STATE", "HELD", "SINCE"
 @with_target
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @json_option
-def command(target: Target, *, queues: tuple[str, ...], as_json: bool) -> int:
+def command(target: Target, *, queues: tuple[str, ...], as_json: bool) -> None:
     """List the live consumers of queues, of all queues without QUEUE: where they run, their priority and state, how many messages
     they hold, since when they consume, when they were last heard of, and which one is active in a queue with a single active one.
 
@@ -27,18 +30,11 @@ def command(target: Target, *, queues: tuple[str, ...], as_json: bool) -> int:
     """
     with target.admin() as admin:
         found = [one for queue in queues for one in admin.consumers(queue)] if queues else admin.all_consumers()
-    if as_json:
-        for one in found:
-            print_json(asdict(one))
-        return DONE
+    print_listing(found, asdict, HEAD, _row, as_json=as_json)
+
+
+def _row(one: ConsumerRecord) -> list[Any]:
     now = datetime.now(UTC)
-    rows = []
-    for one in found:
-        since, heard = (span(max(0.0, (now - at).total_seconds())) for at in (one.since, one.last_heard))
-        active = "yes" if one.active else None
-        rows.append([one.queue, one.id, one.host, str(one.pid), one.priority, one.state, one.held, since, heard, active])
-    print_table(HEAD, rows)
-    return DONE
-
-
-COMMAND = command
+    since, heard = (span(max(0.0, (now - at).total_seconds())) for at in (one.since, one.last_heard))
+    active = "yes" if one.active else None
+    return [one.queue, one.id, one.host, str(one.pid), one.priority, one.state, one.held, since, heard, active]

@@ -7,7 +7,6 @@ from dataclasses import asdict
 import click
 
 from celery_redis_plus.cli.asking import json_option
-from celery_redis_plus.cli.exit_status import DONE
 from celery_redis_plus.cli.output import print_json, print_table
 from celery_redis_plus.cli.target import Target, with_target
 
@@ -16,7 +15,7 @@ from celery_redis_plus.cli.target import Target, with_target
 @with_target
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
 @json_option
-def command(target: Target, *, queues: tuple[str, ...], as_json: bool) -> int:
+def command(target: Target, *, queues: tuple[str, ...], as_json: bool) -> None:
     """Show what has happened in queues since they were declared, and what is in them: messages published, delivered, acked,
     nacked, dead-lettered, expired; publishes that were slowed down, had to wait, or were refused. docs/counters.md tells what
     each counter means.
@@ -28,10 +27,6 @@ def command(target: Target, *, queues: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         for queue, counts in counted.items():
             print_json({"queue": queue, **counts})
-        return DONE
+        return
     names = next(iter(counted.values()))
     print_table(("COUNTER", *counted), [[name, *(counts[name] for counts in counted.values())] for name in names])
-    return DONE
-
-
-COMMAND = command

@@ -23,7 +23,7 @@ from celery_redis_plus.cli.asking import (
     yes_option,
 )
 from celery_redis_plus.cli.exit_status import DONE, FAILED
-from celery_redis_plus.cli.output import Progress, moment, print_fields, print_json, print_table, time_of
+from celery_redis_plus.cli.output import Progress, moment, print_fields, print_json, print_listing, time_of
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ all_option = click.option(
 )
 
 
-def with_filter(command: Callable[..., int]) -> Callable[..., int]:
+def with_filter(command: Callable[..., int | None]) -> Callable[..., int | None]:
     """Add `--task`, `--reason`, `--older-than` and `--newer-than`, which the command gets as `wanted`, a `DeadLetterFilter`."""
 
     @task_option
@@ -51,7 +51,7 @@ def with_filter(command: Callable[..., int]) -> Callable[..., int]:
     @functools.wraps(command)
     def run(
         *arguments: Any, task: str | None, reason: str | None, older_than: float | None, newer_than: float | None, **options: Any
-    ) -> int:  # fmt: skip
+    ) -> int | None:  # fmt: skip
         from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
 
         return command(*arguments, wanted=DeadLetterFilter(task, reason, older_than, newer_than), **options)
@@ -74,7 +74,7 @@ def command() -> None:
 @with_filter
 @limit_option
 @json_option
-def list_(target: Target, *, queue: str, limit: int, as_json: bool, wanted: DeadLetterFilter) -> int:
+def list_(target: Target, *, queue: str, limit: int, as_json: bool, wanted: DeadLetterFilter) -> None:
     """List them, the longest dead first.
 
     --json prints one object a line, with headers and body.
@@ -82,13 +82,9 @@ def list_(target: Target, *, queue: str, limit: int, as_json: bool, wanted: Dead
     with target.admin() as admin:
         pages = admin.search_dead_letters(queue, wanted).pages()
         found = list(islice((letter for _, page in pages for letter in page), limit))
-        if as_json:
-            for letter in found:
-                print_json(described(letter, admin))
-            return DONE
-        print_table(HEAD, map(_row, found))
-        click.echo(f"{len(found):,} of {admin.dead_letters.count(queue):,} dead letters of queue {queue!r}")
-    return DONE
+        print_listing(found, functools.partial(described, admin=admin), HEAD, _row, as_json=as_json)
+        if not as_json:
+            click.echo(f"{len(found):,} of {admin.dead_letters.count(queue):,} dead letters of queue {queue!r}")
 
 
 @command.command()
@@ -212,7 +208,7 @@ def delete(
 @dry_run_option
 @yes_option
 @json_option
-def purge(target: Target, *, queue: str, dry_run: bool, yes: bool, as_json: bool) -> int:
+def purge(target: Target, *, queue: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Delete all of the queue's for good, without looking at them. Memory is freed in short steps."""
     with target.admin() as admin:
         admin.check_queue(queue)
@@ -222,7 +218,6 @@ def purge(target: Target, *, queue: str, dry_run: bool, yes: bool, as_json: bool
             with Progress(count, "dead letters freed") as progress:
                 count = admin.dead_letters.purge(queue, progress.step)
     _tell("deleted", "are deleted", "would be deleted", queue, count, dry_run=dry_run, as_json=as_json)
-    return DONE
 
 
 def _check_choice(tags: tuple[str, ...], wanted: DeadLetterFilter, *, everything: bool) -> None:
@@ -284,6 +279,3 @@ def _unknown(tags: list[str], queue: str) -> int:
     for tag in tags:
         complain(f"queue {queue!r} has no dead letter {tag!r}")
     return FAILED
-
-
-COMMAND = command

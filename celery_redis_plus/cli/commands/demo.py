@@ -44,6 +44,3 @@ def command(*, url: str | None, verbose: bool, plain: bool, spark: bool, output:
     from celery_redis_plus.demo import main as show
 
     return show.run(url=url, verbose=verbose, plain=plain)
-
-
-COMMAND = command

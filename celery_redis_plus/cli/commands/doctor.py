@@ -51,6 +51,3 @@ def _show(finding: Finding, *, as_json: bool) -> None:
     click.echo(f"{level}  {finding.check:12}  {visible(finding.text)}")
     if finding.advice:
         click.echo(f"{'':23}{visible(finding.advice)}")
-
-
-COMMAND = command

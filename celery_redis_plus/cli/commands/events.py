@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -13,12 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from celery_redis_plus.cli.asking import MAX_LIMIT, json_option, task_option
-from celery_redis_plus.cli.exit_status import DONE
-from celery_redis_plus.cli.output import print_json, print_table, time_of, visible
+from celery_redis_plus.cli.output import print_json, print_listing, time_of, visible
 from celery_redis_plus.cli.target import Target, with_target
 from celery_redis_plus.events import TRANSITIONS
 
 if TYPE_CHECKING:
+    from celery_redis_plus.event_log.readers import Reader
     from celery_redis_plus.event_log.tail import TailedEvent
 
 #: Seconds between two looks for new events.
@@ -41,14 +42,13 @@ def command() -> None:
 @queues_option
 @click.option("--format", "kind", type=click.Choice(["parquet", "jsonl"]), default="parquet", show_default=True)
 @click.option("--output", required=True, metavar="FILE", help="'-' is the standard output (jsonl only).")
-def export(target: Target, *, queues: str, kind: str, output: str) -> int:
+def export(target: Target, *, queues: str, kind: str, output: str) -> None:
     """Write the events to a file."""
     from celery_redis_plus.event_log.export import export as write
 
     with target.event_log() as log:
         count = write(log, log.queues(queues), output, kind=kind)
     click.echo(f"{count:,} events in {output}", err=True)
-    return DONE
 
 
 @command.command()
@@ -57,7 +57,7 @@ def export(target: Target, *, queues: str, kind: str, output: str) -> int:
 @click.option("--to", required=True, metavar="FOLDER", help="Goes on where the last run into it ended.")
 @click.option("--reader", default="archive", show_default=True, metavar="NAME", help="One for each folder.")
 @json_option
-def archive(target: Target, *, queues: str, to: str, reader: str, as_json: bool) -> int:
+def archive(target: Target, *, queues: str, to: str, reader: str, as_json: bool) -> None:
     """Move finished messages into Parquet files, and out of the streams."""
     from celery_redis_plus.event_log.archiver import move_finished
 
@@ -69,7 +69,6 @@ def archive(target: Target, *, queues: str, to: str, reader: str, as_json: bool)
             continue
         lost = f"; {of.lost:,} events were trimmed before" if of.lost else ""
         click.echo(f"{visible(queue)}: {of.finished:,} finished messages moved, {of.open:,} are not finished{lost}")
-    return DONE
 
 
 @command.command()
@@ -77,28 +76,23 @@ def archive(target: Target, *, queues: str, to: str, reader: str, as_json: bool)
 @queues_option
 @click.option("--stale-after", type=float, default=24.0, show_default=True, metavar="HOURS")
 @json_option
-def readers(target: Target, *, queues: str, stale_after: float, as_json: bool) -> int:
+def readers(target: Target, *, queues: str, stale_after: float, as_json: bool) -> None:
     """List the readers, what they still have to read, and which are stale."""
     from celery_redis_plus.event_log.readers import readers as read
 
     with target.event_log() as log:
         found = read(log, log.queues(queues))
     stale_s = stale_after * 3600
-    if as_json:
-        for one in found:
-            print_json(
-                {
-                    "reader": one.name, "queue": one.queue, "behind": one.behind, "lost": one.lost, "idle_s": one.idle_s,
-                    "stale": one.stale(stale_s),
-                }
-            )  # fmt: skip
-        return DONE
-    rows = []
-    for one in found:
+
+    def described(one: Reader) -> dict[str, Any]:
+        figures = {"behind": one.behind, "lost": one.lost, "idle_s": one.idle_s, "stale": one.stale(stale_s)}
+        return {"reader": one.name, "queue": one.queue, **figures}
+
+    def row(one: Reader) -> list[Any]:
         hint = "stale: drop it with `events drop-reader`" if one.stale(stale_s) else None
-        rows.append([one.name, one.queue, one.behind, one.lost, f"{timedelta(seconds=round(one.idle_s))} ago", hint])
-    print_table(("READER", "QUEUE", "BEHIND", "LOST", "LAST COMMIT", "HINT"), rows)
-    return DONE
+        return [one.name, one.queue, one.behind, one.lost, f"{timedelta(seconds=round(one.idle_s))} ago", hint]
+
+    print_listing(found, described, ("READER", "QUEUE", "BEHIND", "LOST", "LAST COMMIT", "HINT"), row, as_json=as_json)
 
 
 @command.command()
@@ -113,7 +107,7 @@ def readers(target: Target, *, queues: str, stale_after: float, as_json: bool) -
 @json_option
 def tail(
     target: Target, *, queues: str, task: str | None, kinds: tuple[str, ...], last: int, follow: bool, as_json: bool
-) -> int:  # fmt: skip
+) -> None:  # fmt: skip
     """Print the last events, and each new one as it happens, until Ctrl-C. The task of a message is known if the server still has
     the event of its publishing, among the 10,000 before.
 
@@ -123,19 +117,16 @@ def tail(
 
     with target.event_log() as log:
         tailing = Tail(log, queues, task=task, kinds=kinds, last=last)
-        try:
+        with suppress(KeyboardInterrupt):
             while True:
                 found = tailing.read()
                 for one in found:
                     _print_event(one, as_json=as_json)
                 sys.stdout.flush()
+                if not found and not follow:
+                    return
                 if not found:
-                    if not follow:
-                        break
                     time.sleep(TAIL_INTERVAL_S)
-        except KeyboardInterrupt:
-            return DONE
-    return DONE
 
 
 def _print_event(one: TailedEvent, *, as_json: bool) -> None:
@@ -164,7 +155,7 @@ def _print_event(one: TailedEvent, *, as_json: bool) -> None:
 @queues_option
 @click.argument("reader")
 @json_option
-def drop_reader(target: Target, *, queues: str, reader: str, as_json: bool) -> int:
+def drop_reader(target: Target, *, queues: str, reader: str, as_json: bool) -> None:
     """Forget a reader: events are no longer kept for it."""
     from celery_redis_plus.event_log.readers import drop
 
@@ -174,7 +165,3 @@ def drop_reader(target: Target, *, queues: str, reader: str, as_json: bool) -> i
         print_json({"reader": reader, "dropped": dropped})
     else:
         click.echo(f"dropped for {dropped} queue(s)")
-    return DONE
-
-
-COMMAND = command

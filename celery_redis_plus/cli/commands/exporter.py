@@ -49,6 +49,3 @@ def command(target: Target, *, queues: tuple[str, ...], host: str, port: int, la
         thread.join()
         collector.close()
     return DONE
-
-
-COMMAND = command

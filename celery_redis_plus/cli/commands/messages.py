@@ -26,10 +26,11 @@ from celery_redis_plus.cli.asking import (
     yes_option,
 )
 from celery_redis_plus.cli.exit_status import DONE, FAILED
-from celery_redis_plus.cli.output import listed, moment, print_fields, print_json, print_table, time_of
+from celery_redis_plus.cli.output import listed, moment, print_fields, print_json, print_listing, time_of
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.queues.listing import ListedMessage
     from celery_redis_plus.broker.queues.messages import MessageInfo
     from celery_redis_plus.cli.broker_admin import BrokerAdmin
 
@@ -93,7 +94,7 @@ def command() -> None:
 @task_option
 @limit_option
 @json_option
-def list_(target: Target, *, queue: str, state: Any, task: str | None, limit: int, as_json: bool) -> int:
+def list_(target: Target, *, queue: str, state: Any, task: str | None, limit: int, as_json: bool) -> None:
     """List messages of a queue, the next to be delivered or due first.
 
     --json prints one object a line, with headers and properties.
@@ -101,27 +102,16 @@ def list_(target: Target, *, queue: str, state: Any, task: str | None, limit: in
     with target.admin() as admin:
         found = list(islice(admin.list_messages(queue, state, task), limit))
         total = getattr(admin.overview_of(queue), state)
-    if as_json:
-        for one in found:
-            print_json(listed(one))
-        return DONE
-    rows = [
-        [
-            one.tag,
-            moment(one.time_ms),
-            one.priority,
-            one.deliveries,
-            one.size,
-            one.task or one.routing_key,
-            one.task_id,
-            one.holder,
-        ]
-        for one in found
-    ]
-    print_table(("ID", TIMES[state], "PRIORITY", "DELIVERIES", "BYTES", "TASK OR ROUTING KEY", "TASK ID", "HOLDER"), rows)
-    shown = f"{len(found):,}" if task is None else f"{len(found):,} of task {task!r}"
-    click.echo(f"{shown} of {total:,} {state} messages of queue {queue!r}")
-    return DONE
+    head = ("ID", TIMES[state], "PRIORITY", "DELIVERIES", "BYTES", "TASK OR ROUTING KEY", "TASK ID", "HOLDER")
+    print_listing(found, listed, head, _row, as_json=as_json)
+    if not as_json:
+        shown = f"{len(found):,}" if task is None else f"{len(found):,} of task {task!r}"
+        click.echo(f"{shown} of {total:,} {state} messages of queue {queue!r}")
+
+
+def _row(one: ListedMessage) -> list[Any]:
+    what = one.task or one.routing_key
+    return [one.tag, moment(one.time_ms), one.priority, one.deliveries, one.size, what, one.task_id, one.holder]
 
 
 @command.command()
@@ -332,6 +322,3 @@ def _described(found: MessageInfo) -> dict[str, Any]:
         else:
             shown[name] = value
     return shown
-
-
-COMMAND = command

@@ -13,12 +13,12 @@ import click
 
 from celery_redis_plus.cli.asking import DURATION, complain, dry_run_option, interrupted, json_option, stop_on_interrupt
 from celery_redis_plus.cli.exit_status import DONE, FAILED
-from celery_redis_plus.cli.output import Progress, print_json, print_table, span
+from celery_redis_plus.cli.output import Progress, print_listing, span
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
     from celery_redis_plus.migration.migration import Migration
-    from celery_redis_plus.migration.report import Report
+    from celery_redis_plus.migration.report import Moved, Report
     from celery_redis_plus.migration.status import MigrationStatus
 
 #: Seconds between two passes of --follow that found nothing.
@@ -67,7 +67,8 @@ def command(target: Target, **given: Any) -> int:
     ):
         names = migration.queues(wanted.queues)
         if wanted.status or wanted.dry_run:
-            return _print_status(migration.status(names), wanted)
+            _print_status(migration.status(names), wanted)
+            return DONE
         if not wanted.reverse:
             target.declare(names)
             migration.declare(wanted.declare)
@@ -162,25 +163,21 @@ def _movable(one: MigrationStatus, wanted: _Wanted) -> int:
 
 
 def _print_report(report: Report, *, as_json: bool) -> None:
-    if as_json:
+    print_listing(report.queues, lambda one: {**asdict(one), "moved": one.moved}, MOVED_HEAD, _moved_row, as_json=as_json)
+    if not as_json:
         for one in report.queues:
-            print_json({**asdict(one), "moved": one.moved})
-        return
-    print_table(MOVED_HEAD, [[one.queue, one.ready, one.delayed, one.unacked, one.left] for one in report.queues])
-    for one in report.queues:
-        for reason in one.reasons:
-            complain(f"queue {one.queue!r}: {reason}")
+            for reason in one.reasons:
+                complain(f"queue {one.queue!r}: {reason}")
 
 
-def _print_status(found: list[MigrationStatus], wanted: _Wanted) -> int:
-    if wanted.as_json:
-        for one in found:
-            print_json({**asdict(one), "left": one.left})
-        return DONE
-    print_table(HEAD, map(_row, found))
-    if wanted.dry_run:
+def _moved_row(one: Moved) -> list[Any]:
+    return [one.queue, one.ready, one.delayed, one.unacked, one.left]
+
+
+def _print_status(found: list[MigrationStatus], wanted: _Wanted) -> None:
+    print_listing(found, lambda one: {**asdict(one), "left": one.left}, HEAD, _row, as_json=wanted.as_json)
+    if wanted.dry_run and not wanted.as_json:
         click.echo(f"{sum(_movable(one, wanted) for one in found):,} message(s) would be moved")
-    return DONE
 
 
 def _row(one: MigrationStatus) -> list[Any]:
@@ -188,6 +185,3 @@ def _row(one: MigrationStatus) -> list[Any]:
         one.queue, one.left - one.unacked, one.unacked, one.scheduled, span(one.last_due_s), one.here_ready, one.here_delayed,
         one.here_unacked,
     ]  # fmt: skip
-
-
-COMMAND = command

@@ -7,7 +7,6 @@ from dataclasses import asdict
 import click
 
 from celery_redis_plus.cli.asking import DURATION, json_option
-from celery_redis_plus.cli.exit_status import DONE
 from celery_redis_plus.cli.output import print_json
 from celery_redis_plus.cli.target import Target, with_target
 
@@ -20,7 +19,7 @@ from celery_redis_plus.cli.target import Target, with_target
     "--for", "for_s", type=DURATION, metavar="TIME", help="End the pause by itself after this time, such as 90s, 15m, 2h."
 )
 @json_option
-def command(target: Target, *, queue: str, reason: str, for_s: float | None, as_json: bool) -> int:
+def command(target: Target, *, queue: str, reason: str, for_s: float | None, as_json: bool) -> None:
     """Pause a queue: its consumers get nothing more, publishers go on, and what is in work goes on, too.
 
     A pause survives restarts of workers and server. It ends with 'resume', or by itself after --for. Workers log it.
@@ -30,10 +29,6 @@ def command(target: Target, *, queue: str, reason: str, for_s: float | None, as_
         pause = admin.paused(queue)
     if as_json:
         print_json({"queue": queue} if pause is None else asdict(pause))
-        return DONE
+        return
     end = "it is resumed" if pause is None or pause.until is None else pause.until.isoformat(timespec="seconds")
     click.echo(f"queue {queue!r} is paused until {end}")
-    return DONE
-
-
-COMMAND = command

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from celery_redis_plus.cli.asking import confirm, dry_run_option, json_option, yes_option
-from celery_redis_plus.cli.exit_status import DONE
 from celery_redis_plus.cli.output import Progress, print_json
 from celery_redis_plus.cli.target import Target, with_target
 
@@ -16,7 +15,7 @@ from celery_redis_plus.cli.target import Target, with_target
 @dry_run_option
 @yes_option
 @json_option
-def command(target: Target, *, queue: str, dry_run: bool, yes: bool, as_json: bool) -> int:
+def command(target: Target, *, queue: str, dry_run: bool, yes: bool, as_json: bool) -> None:
     """Remove the ready and delayed messages of a queue for good. Unacked messages and dead letters stay.
 
     The messages leave the queue in one step. Their memory is freed in short ones: Ctrl-C leaves the rest of that to the workers.
@@ -36,7 +35,3 @@ def command(target: Target, *, queue: str, dry_run: bool, yes: bool, as_json: bo
         click.echo(f"{waiting:,} message(s) of queue {queue!r} would be deleted")
     else:
         click.echo(f"{purged:,} message(s) of queue {queue!r} are deleted")
-    return DONE
-
-
-COMMAND = command

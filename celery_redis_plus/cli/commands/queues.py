@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_redis_plus.cli.asking import Seconds, json_option
-from celery_redis_plus.cli.exit_status import DONE
-from celery_redis_plus.cli.output import print_json, print_table, span
+from celery_redis_plus.cli.output import print_json, print_listing, print_table, span
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ MAX_INTERVAL_S = 86_400
     help="Between two looks of --watch.",
 )
 @json_option
-def command(target: Target, *, queues: tuple[str, ...], watch: bool, interval: float, as_json: bool) -> int:
+def command(target: Target, *, queues: tuple[str, ...], watch: bool, interval: float, as_json: bool) -> None:
     """Show what is in the queues: ready, delayed, unacked and dead messages, live consumers, since when the oldest ready message
     is ready, and why a queue is paused. QUEUE is a name or a pattern such as 'shop.*'; all queues without one.
 
@@ -46,21 +46,10 @@ def command(target: Target, *, queues: tuple[str, ...], watch: bool, interval: f
     """
     with target.admin() as admin:
         if not watch:
-            _print(admin.overview(*queues), as_json=as_json)
-            return DONE
-        try:
+            print_listing(admin.overview(*queues), asdict, HEAD, _row, as_json=as_json)
+            return
+        with suppress(KeyboardInterrupt):
             _watch(admin, queues, interval, as_json=as_json)
-        except KeyboardInterrupt:
-            return DONE
-    return DONE
-
-
-def _print(found: list[QueueOverview], *, as_json: bool) -> None:
-    if as_json:
-        for one in found:
-            print_json(asdict(one))
-        return
-    print_table(HEAD, map(_row, found))
 
 
 def _row(one: QueueOverview) -> list[Any]:
@@ -93,6 +82,3 @@ def _rates(before: QueueOverview | None, one: QueueOverview, seconds: float) -> 
     if before is None or seconds <= 0 or one.published < before.published:
         return None, None
     return (one.published - before.published) / seconds, (one.delivered - before.delivered) / seconds
-
-
-COMMAND = command

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from celery_redis_plus.cli.asking import json_option
-from celery_redis_plus.cli.exit_status import DONE
 from celery_redis_plus.cli.output import print_json
 from celery_redis_plus.cli.target import Target, with_target
 
@@ -14,15 +13,11 @@ from celery_redis_plus.cli.target import Target, with_target
 @with_target
 @click.argument("queue")
 @json_option
-def command(target: Target, *, queue: str, as_json: bool) -> int:
+def command(target: Target, *, queue: str, as_json: bool) -> None:
     """End the pause of a queue: its consumers go on at once."""
     with target.admin() as admin:
         was_paused = admin.resume(queue)
     if as_json:
         print_json({"queue": queue, "was_paused": was_paused})
-        return DONE
-    click.echo(f"queue {queue!r} {'goes on' if was_paused else 'was not paused'}")
-    return DONE
-
-
-COMMAND = command
+    else:
+        click.echo(f"queue {queue!r} {'goes on' if was_paused else 'was not paused'}")

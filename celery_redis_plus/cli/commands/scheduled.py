@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from itertools import islice, takewhile
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from celery_redis_plus.cli.asking import DURATION, json_option, limit_option, task_option
-from celery_redis_plus.cli.exit_status import DONE
-from celery_redis_plus.cli.output import listed, moment, print_json, print_table, span
+from celery_redis_plus.cli.output import listed, moment, print_listing, span
 from celery_redis_plus.cli.target import Target, with_target
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.queues.listing import ListedMessage
 
 HEAD = ("DUE (UTC)", "IN", "QUEUE", "PRIORITY", "TASK OR ROUTING KEY", "TASK ID", "ID")
 
@@ -24,7 +27,7 @@ HEAD = ("DUE (UTC)", "IN", "QUEUE", "PRIORITY", "TASK OR ROUTING KEY", "TASK ID"
 @json_option
 def command(
     target: Target, *, queues: tuple[str, ...], task: str | None, within_s: float | None, limit: int, as_json: bool
-) -> int:  # fmt: skip
+) -> None:  # fmt: skip
     """List the delayed messages of queues, the next due first: tasks with a countdown or an eta, retries, messages with
     'x-delay'. QUEUE is a name or a pattern such as 'shop.*'; all queues without one.
 
@@ -38,25 +41,11 @@ def command(
             due = takewhile(lambda one: one.time_ms <= last_ms, due)
         found = list(islice(due, limit))
         total = sum(one.delayed for one in admin.overview(*queues))
-    if as_json:
-        for one in found:
-            print_json(listed(one))
-        return DONE
-    rows = [
-        [
-            moment(one.time_ms),
-            span(max(0.0, one.time_ms - now_ms) / 1000),
-            one.queue,
-            one.priority,
-            one.task or one.routing_key,
-            one.task_id,
-            one.tag,
-        ]
-        for one in found
-    ]
-    print_table(HEAD, rows)
-    click.echo(f"{len(found):,} of {total:,} delayed messages")
-    return DONE
 
+    def row(one: ListedMessage) -> list[Any]:
+        due_in = span(max(0.0, one.time_ms - now_ms) / 1000)
+        return [moment(one.time_ms), due_in, one.queue, one.priority, one.task or one.routing_key, one.task_id, one.tag]
 
-COMMAND = command
+    print_listing(found, listed, HEAD, row, as_json=as_json)
+    if not as_json:
+        click.echo(f"{len(found):,} of {total:,} delayed messages")

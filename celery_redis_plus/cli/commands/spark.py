@@ -36,6 +36,3 @@ def command(ctx: click.Context, /, line: tuple[str, ...]) -> int:
     jobs.add_arguments(parser)
     # A job may run for days, and its lines are its progress.
     return jobs.run(parser.parse_args(line), functools.partial(print, flush=True))
-
-
-COMMAND = command

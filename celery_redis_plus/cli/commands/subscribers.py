@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from celery_redis_plus.cli.asking import json_option
-from celery_redis_plus.cli.exit_status import DONE
-from celery_redis_plus.cli.output import print_json, print_table, span, time_of
+from celery_redis_plus.cli.output import print_listing, span, time_of
 from celery_redis_plus.cli.target import Target, with_target
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber
 
 HEAD = ("EXCHANGE", "QUEUE", "STATE", "DURABLE", "LAG", "SINCE", "HEARD", "HOST AND PID")
 
@@ -16,7 +20,7 @@ HEAD = ("EXCHANGE", "QUEUE", "STATE", "DURABLE", "LAG", "SINCE", "HEARD", "HOST 
 @with_target
 @click.argument("exchanges", nargs=-1, metavar="[EXCHANGE]...")
 @json_option
-def command(target: Target, *, exchanges: tuple[str, ...], as_json: bool) -> int:
+def command(target: Target, *, exchanges: tuple[str, ...], as_json: bool) -> None:
     """List the subscribers of fanout exchanges, the one that lags most first: how many broadcasts each has not processed,
     whether it is durable, since when it subscribes, and when it was last heard of. EXCHANGE is a name or a pattern; all
     exchanges without one.
@@ -24,24 +28,19 @@ def command(target: Target, *, exchanges: tuple[str, ...], as_json: bool) -> int
     --json prints one object a subscriber, one a line.
     """
     with target.admin() as admin:
-        found = admin.subscribers(*exchanges)
-    if as_json:
-        for exchange, subscribers in found.items():
-            for one in subscribers:
-                print_json(
-                    {
-                        "exchange": exchange, "queue": one.queue, "id": one.id, "state": one.state, "durable": one.durable,
-                        "lag": one.lag, "since": time_of(one.since_ms), "last_heard": time_of(one.heard_ms), "host": one.host,
-                    }
-                )  # fmt: skip
-        return DONE
-    rows = []
-    for exchange, subscribers in found.items():
-        for one in subscribers:
-            since, heard = (None if ms is None else span(max(0, one.now_ms - ms) / 1000) for ms in (one.since_ms, one.heard_ms))
-            rows.append([exchange, one.queue, one.state, "yes" if one.durable else "no", one.lag, since, heard, one.host])
-    print_table(HEAD, rows)
-    return DONE
+        found = [(exchange, one) for exchange, subscribers in admin.subscribers(*exchanges).items() for one in subscribers]
+    print_listing(found, _described, HEAD, _row, as_json=as_json)
 
 
-COMMAND = command
+def _described(found: tuple[str, Subscriber]) -> dict[str, Any]:
+    exchange, one = found
+    return {
+        "exchange": exchange, "queue": one.queue, "id": one.id, "state": one.state, "durable": one.durable, "lag": one.lag,
+        "since": time_of(one.since_ms), "last_heard": time_of(one.heard_ms), "host": one.host,
+    }  # fmt: skip
+
+
+def _row(found: tuple[str, Subscriber]) -> list[Any]:
+    exchange, one = found
+    since, heard = (None if ms is None else span(max(0, one.now_ms - ms) / 1000) for ms in (one.since_ms, one.heard_ms))
+    return [exchange, one.queue, one.state, "yes" if one.durable else "no", one.lag, since, heard, one.host]
