@@ -7,6 +7,7 @@ the set `dlx_outbox`; the move is one step on the server, so that any number of 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.dead_letters.store import ALREADY_GONE, NO_TARGET, DeadLetter, DeadLetters, Forward
@@ -87,7 +88,7 @@ class DeadLetterForwarder:
         As for a publisher: a queue that was never declared is made, one that was deleted stays so.
         """
         revived = [name for name in forward.targets if self._queues.revive(name)]
-        taken = self._letters.forward(forward.letter, revived, forward.routing) if revived else NO_TARGET
+        taken = self._letters.forward_all([replace(forward, targets=revived)])[0] if revived else NO_TARGET
         return taken > 0 or taken == ALREADY_GONE
 
     def _targets(self, exchange: str, routing_key: str, letter: DeadLetter, tables: dict[str, RoutingTable]) -> list[str]:

@@ -127,10 +127,6 @@ class KombuBroker:
         found: list[bytes] = self.commands.command("LRANGE", key, -skip - count, -skip - 1)
         return found[::-1]
 
-    def unacked_count(self) -> int:
-        """Return how many messages workers have."""
-        return int(self.commands.command("HLEN", self.keys.unacked))
-
     def unacked(self, until_s: float) -> Iterator[list[KombuUnacked]]:
         """Yield the messages that were delivered until then and are unacked, the first first, a page at a time.
 

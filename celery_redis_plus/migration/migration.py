@@ -72,11 +72,6 @@ class Migration:
         """Return how queues stand, without those that are empty in both transports. Raises as `read_status` does."""
         return read_status(self._commands, self._keys, self._kombu, names)
 
-    def count_left(self, wanted: Sequence[str], *, unacked: bool) -> int:
-        """Return how many messages kombu has in its lists, and with its workers. Raises as `list_queues` does."""
-        waiting = sum(sum(self._kombu.lengths(name).values()) for name in self.queues(wanted))
-        return waiting + (self._kombu.unacked_count() if unacked else 0)
-
     def declare(self, names: Sequence[str]) -> None:
         """Declare queues here without arguments; those that stand keep theirs."""
         for name in names:

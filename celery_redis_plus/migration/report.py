@@ -57,11 +57,6 @@ class Report:
         return [one for _, one in sorted(self._queues.items()) if one.moved or one.left]
 
     @property
-    def moved(self) -> int:
-        """All messages that were moved."""
-        return sum(one.moved for one in self._queues.values())
-
-    @property
     def left(self) -> int:
         """All messages that stay."""
         return sum(one.left for one in self._queues.values())

@@ -12,6 +12,8 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 
 from celery_redis_plus.broker.consumers.settlement import Settlement
+from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord
+from celery_redis_plus.broker.queues.counters import Counters, read_counters
 from celery_redis_plus.connection import forks
 from celery_redis_plus.consumer.channel_consumers import ChannelConsumers
 from celery_redis_plus.errors import ServerUnreachable
@@ -28,7 +30,6 @@ from celery_redis_plus.transport.qos import QoS
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import Unacked
     from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber, SubscriberDeath
-    from celery_redis_plus.broker.queues.counters import Counters
     from celery_redis_plus.broker.queues.queues import Sizes
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
     from celery_redis_plus.consumer.queue_consumers import Payload
@@ -267,7 +268,7 @@ class Channel(virtual.Channel):
         if passive:
             self._exchanges.check(name)
         else:
-            self._exchanges.declare(name, kind, arguments or {}, durable=durable, auto_delete=auto_delete)
+            self.session.bindings.declare(name, ExchangeRecord(kind, durable, auto_delete, arguments or {}))
 
     @amqp_method
     def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
@@ -296,12 +297,12 @@ class Channel(virtual.Channel):
     @amqp_method
     def get_exchanges(self) -> list[str]:
         """Return the names of all declared exchanges."""
-        return self._exchanges.names()
+        return self.session.bindings.names()
 
     @amqp_method
     def get_table(self, exchange: str) -> list[tuple[str, None, str]]:
         """Return an exchange's bindings as kombu's transports do: (routing key, None, queue)."""
-        return [(binding.routing_key, None, binding.queue) for binding in self._exchanges.bindings(exchange)]
+        return [(binding.routing_key, None, binding.queue) for binding in self.session.bindings.all(exchange)]
 
     @amqp_method
     def fanout_subscribers(self, exchange: str) -> list[Subscriber]:
@@ -368,7 +369,7 @@ class Channel(virtual.Channel):
     @amqp_method
     def queue_sizes(self, queue: str) -> Sizes:
         """Return how many messages a queue has: ready, delayed, unacked."""
-        return self._queues.sizes(queue)
+        return self.session.queues.sizes(queue)
 
     @amqp_method
     def queue_counters(self, queue: str) -> Counters:
@@ -377,7 +378,7 @@ class Channel(virtual.Channel):
         Raises:
             ChannelError: there is no such queue (404), or the channel is closed.
         """
-        return self._queues.counters(queue)
+        return read_counters(self.session.commands, self.session.keys, queue)
 
     @amqp_method
     def queue_bind(

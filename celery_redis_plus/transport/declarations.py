@@ -6,31 +6,24 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
-from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord
 from celery_redis_plus.broker.exchanges.routing import Binding
-from celery_redis_plus.broker.queues.counters import Counters, read_counters
 from celery_redis_plus.transport.amqp_errors import channel_error
 from celery_redis_plus.transport.arguments import check_fanout_binding, check_queue_arguments
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber, SubscriberDeath
-    from celery_redis_plus.broker.queues.queues import Sizes
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
     from celery_redis_plus.consumer.fanout_consumer import FanoutConsumer
     from celery_redis_plus.keys import FanoutKeys
 
 
 class ExchangeOperations:
-    """Declares, deletes and shows exchanges."""
+    """Deletes and shows exchanges."""
 
     def __init__(self, connection: BrokerConnection) -> None:
         """Work over `connection`."""
         self._connection = connection
         self._bindings = connection.bindings
-
-    def declare(self, name: str, kind: str, arguments: Mapping[str, Any], *, durable: bool, auto_delete: bool) -> None:
-        """Declare an exchange. Raises PreconditionFailed where it exists with another declaration."""
-        self._bindings.declare(name, ExchangeRecord(kind, durable, auto_delete, arguments))
 
     def check(self, name: str) -> None:
         """Raise a ChannelError (404) where there is no such exchange."""
@@ -46,14 +39,6 @@ class ExchangeOperations:
         if fanout:
             connection = self._connection
             connection.commands.command("UNLINK", *connection.fanout_keys(exchange).everything())
-
-    def names(self) -> list[str]:
-        """Return the names of all declared exchanges."""
-        return self._bindings.names()
-
-    def bindings(self, exchange: str) -> list[Binding]:
-        """Return an exchange's bindings."""
-        return list(self._bindings.all(exchange))
 
     def all_bindings(self) -> Iterator[tuple[str, str, str]]:
         """Return (queue, exchange, routing key) of every binding."""
@@ -87,7 +72,7 @@ class ExchangeOperations:
 
 
 class QueueOperations:
-    """Declares, binds, purges, deletes and shows queues. Raises ResourceLocked where a queue belongs to another connection."""
+    """Declares, binds, purges, looks up and deletes queues. Raises ResourceLocked where a queue belongs to another connection."""
 
     def __init__(self, connection: BrokerConnection, fanout: FanoutConsumer, read_again: Callable[[str], None]) -> None:
         """Work over `connection`.
@@ -136,14 +121,6 @@ class QueueOperations:
         """Remove all waiting messages, ready and delayed; return how many."""
         self._connection.ownership.check(queue)
         return self._queues.purge(queue)
-
-    def sizes(self, queue: str) -> Sizes:
-        """Return how many messages a queue has: ready, delayed, unacked."""
-        return self._queues.sizes(queue)
-
-    def counters(self, queue: str) -> Counters:
-        """Return what has happened in a queue. Raises QueueNotFound where there is none."""
-        return read_counters(self._connection.commands, self._connection.keys, queue)
 
     def bind(self, queue: str, exchange: str, routing_key: str, arguments: Mapping[str, Any]) -> None:
         """Bind a queue to an exchange. On a fanout exchange, broadcasts are read from this moment on.

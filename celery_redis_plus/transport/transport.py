@@ -151,10 +151,6 @@ class Transport(virtual.Transport):
         for channel in self.channels:
             channel.fanout_consumer.read(queue)
 
-    def close_channel(self, channel: BrokerChannel) -> None:
-        """Forget a closed channel."""
-        super().close_channel(channel)
-
     def close_connection(self, connection: Any) -> None:
         """Close all channels, then the connection; what waits to be settled goes out first."""
         if not self._connected:

@@ -130,12 +130,6 @@ class DeadLetters:
             yield from page
             first += DEAD_LETTER_PAGE
 
-    def get(self, queue: str, tag: str) -> DeadLetter | None:
-        """Return one dead letter; None where there is none of that tag."""
-        rank = self._commands.command("ZRANK", self._keys.queue(queue).dead, tag)
-        found = [] if rank is None else self.page(queue, int(rank), 1)
-        return found[0] if found and found[0].tag == tag else None
-
     def read(self, queue: str, tags: Sequence[str]) -> list[DeadLetter]:
         """Return those of the messages that are dead letters, in the order of `tags`; one command a message."""
         message = self._keys.queue(queue).message
@@ -166,9 +160,7 @@ class DeadLetters:
             QueueNotFound: no such queue; the dead letter stays.
         """
         targets = [letter.queue] if to is None else [to] if isinstance(to, str) else list(to)
-        check_targets(letter, targets)
-        source = self._keys.queue(letter.queue).dead
-        taken = self.move(letter, targets, source, "replayed", keep_tag=targets == [letter.queue])
+        (taken,) = self.replay_all([(letter, targets)])
         if taken == NO_TARGET:
             raise QueueNotFound(no_target(letter, targets))
         return taken > 0
@@ -177,7 +169,7 @@ class DeadLetters:
         """Put dead letters back to work, each to its queues, in one write and one script call each; see `replay`.
 
         Returns:
-            For each what `forward` returns: how many queues took it, ALREADY_GONE, or NO_TARGET.
+            For each how many queues took it, ALREADY_GONE, or NO_TARGET: nothing has changed then.
 
         Raises:
             InvalidArgument: one would go to the reserved queue of undelivered messages; all stay.
@@ -212,16 +204,8 @@ class DeadLetters:
         """Return some of the messages that wait for the dead-letter exchange, the longest dead first."""
         return self._read(queue, self._keys.queue(queue).dlx_outbox, 0, DEAD_LETTER_PAGE)
 
-    def forward(self, letter: DeadLetter, targets: Sequence[str], routing: tuple[str, str]) -> int:
-        """Move a dying message to `targets`; `routing` is the (exchange, routing key) that it goes by now.
-
-        Returns:
-            How many took it, ALREADY_GONE, or NO_TARGET: nothing has changed then.
-        """
-        return self.move(letter, targets, self._keys.queue(letter.queue).dlx_outbox, "forwarded", routing=routing)
-
     def forward_all(self, forwards: Sequence[Forward]) -> list[int]:
-        """Forward messages in one write; return for each what `forward` returns. Raises as `CommandConnection.call` does."""
+        """Forward dying messages in one write; return as `replay_all` does. Raises as `CommandConnection.call` does."""
         return self._move_all(
             self._move(one.letter, one.targets, self._keys.queue(one.letter.queue).dlx_outbox, "forwarded", routing=one.routing)
             for one in forwards
@@ -249,14 +233,6 @@ class DeadLetters:
         of = self._keys.queue(queue)
         kept, discarded = self._commands.call(script("store_dead_letters"), [of.dlx_outbox, of.dead, of.message, of.meta], *tags)
         return int(kept), int(discarded)
-
-    def move(
-        self, letter: DeadLetter, targets: Sequence[str], source: bytes, counter: str, *, keep_tag: bool = False,
-        routing: tuple[str, str] | None = None,
-    ) -> int:  # fmt: skip
-        """Move a message from the set `source` into `targets`, in one step; return as `forward` does."""
-        keys, arguments = self._move(letter, targets, source, counter, keep_tag=keep_tag, routing=routing)
-        return int(self._commands.call(script("move_dead_letter"), keys, *arguments))
 
     def _move(
         self, letter: DeadLetter, targets: Sequence[str], source: bytes, counter: str, *, keep_tag: bool = False,

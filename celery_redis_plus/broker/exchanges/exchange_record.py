@@ -20,7 +20,7 @@ DELAYED_TYPE = "x-delayed-message"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExchangeRecord:
-    """The declaration of an exchange; compare two with `equivalent`."""
+    """The declaration of an exchange; compare two with `difference`."""
 
     type: str = "direct"
     durable: bool = False
@@ -78,10 +78,6 @@ class ExchangeRecord:
             raise InvalidArgument(
                 f"argument 'alternate-exchange' of exchange {exchange!r} is {name!r}; allowed is the name of an exchange"
             )
-
-    def equivalent(self, other: ExchangeRecord) -> bool:
-        """Tell whether one may stand for the other: what kombu's `ExchangeType.equivalent` asks."""
-        return self.difference(other, "") is None
 
     def difference(self, current: ExchangeRecord, exchange: str) -> str | None:
         """Return in RabbitMQ's words what keeps this declaration of `exchange` from agreeing with `current`.

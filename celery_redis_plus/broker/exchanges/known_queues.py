@@ -43,10 +43,6 @@ class KnownQueues:
         #: Returns what is known of a queue, or None. Every publish asks.
         self.get = self._known.get
 
-    def __len__(self) -> int:
-        """Return how many queues are known."""
-        return len(self._known)
-
     def put(self, name: str, known: KnownQueue) -> None:
         """Remember a record."""
         self._known.pop(name, None)

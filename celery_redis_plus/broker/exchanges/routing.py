@@ -115,7 +115,7 @@ class RoutingTable:
     key and 4 µs for a new one; headers 1 µs a binding.
     """
 
-    __slots__ = ("_route", "bindings", "exchange_type")
+    __slots__ = ("_route", "bindings")
 
     def __init__(self, exchange_type: str, bindings: Iterable[Binding]) -> None:
         """Prepare `bindings` of an exchange of the type direct, topic, headers or fanout.
@@ -126,7 +126,6 @@ class RoutingTable:
         if exchange_type not in _ROUTES:
             allowed = ", ".join(map(repr, EXCHANGE_TYPES))
             raise InvalidArgument(f"exchange type {exchange_type!r} is unknown; allowed are {allowed}")
-        self.exchange_type = exchange_type
         self.bindings = tuple(bindings)
         self._route = _ROUTES[exchange_type](self.bindings)
 

@@ -13,7 +13,7 @@ from celery_redis_plus.broker.consumers.pauses import Pausing
 from celery_redis_plus.broker.consumers.registry import Consumers
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.consumers.unacked import UnackedMessage, UnackedMessages
-from celery_redis_plus.broker.dead_letters.store import DeadLetters
+from celery_redis_plus.broker.dead_letters.store import DeadLetters, Forward
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
@@ -52,10 +52,16 @@ class FailingConnection(CommandConnection):
     fails: tuple[str, int] | None = None
 
     def call_packed(self, what: Script, packed: bytes) -> Any:
-        if self.fails is not None and what.name == self.fails[0]:
-            failing = failing_at(*self.fails)
-            return super().call_packed(failing, packed.replace(what.sha, failing.sha, 1))
-        return super().call_packed(what, packed)
+        return super().call_packed(*self._failing(what, packed))
+
+    def send_packed_nowait(self, what: Script, packed: bytes, **options: Any) -> None:
+        super().send_packed_nowait(*self._failing(what, packed), **options)
+
+    def _failing(self, what: Script, packed: bytes) -> tuple[Script, bytes]:
+        if self.fails is None or what.name != self.fails[0]:
+            return what, packed
+        failing = failing_at(*self.fails)
+        return failing, packed.replace(what.sha, failing.sha, 1)
 
 
 class Workshop:
@@ -135,7 +141,7 @@ class Workshop:
 
     def forward(self, queue: str) -> None:
         for letter in self.dead.awaiting_dlx(queue):
-            self.dead.forward(letter, ["d"], ("", "d"))
+            self.dead.forward_all([Forward(letter, ["d"], ("", "d"))])
 
     def sweep(self) -> None:
         """Sweep both queues, as if they had been swept just now; a clock that has gone back since then is still noticed."""

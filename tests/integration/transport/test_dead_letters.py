@@ -37,8 +37,7 @@ def test_a_rejected_message_is_in_the_store_with_its_death(channel):
         "count": 1, "reason": "rejected", "queue": "q", "time": letter.died_ms // 1000, "exchange": "", "routing-keys": ["q"],
     }  # fmt: skip
     assert letter.death_headers["x-first-death-reason"] == "rejected"
-    assert channel.session.dead_letters.get("q", letter.tag) == letter
-    assert channel.session.dead_letters.get("q", "unknown") is None
+    assert channel.session.dead_letters.read("q", [letter.tag, "unknown"]) == [letter]
 
 
 def test_a_replayed_message_has_its_priority_and_fresh_counters(channel, connect):
