@@ -53,6 +53,11 @@ def number(minimum: float, maximum: float | None = None, *, integer: bool = Fals
     return OptionType("int" if integer else "float", f"{noun} {limits}", parse)
 
 
+def whole_number(minimum: float, maximum: float | None = None) -> OptionType:
+    """A whole number within these bounds."""
+    return number(minimum, maximum, integer=True)
+
+
 def flag() -> OptionType:
     """True or false; as text also 1/0, yes/no, on/off."""
 
@@ -110,7 +115,7 @@ def names(*words: str) -> OptionType:
 
 def number_mapping() -> OptionType:
     """A mapping of whole numbers to whole numbers."""
-    whole = number(0, integer=True)
+    whole = whole_number(0)
 
     def parse(value: object) -> dict[int, int]:
         if not isinstance(value, Mapping):
@@ -156,8 +161,8 @@ def one_of(*types: OptionType) -> OptionType:
     return OptionType(name, allowed, parse, hashable=all(kind.hashable for kind in types))
 
 
-def option(kind: OptionType, default: Any, doc: str, *, unit: str = "", none: str = "", secret: bool = False) -> Any:
-    """Declare an option.
+def option(kind: OptionType, default: Any, *, unit: str = "", none: str = "", secret: bool = False) -> Any:
+    """Declare an option; the text below the declaration says what it does.
 
     `none` says what None means; without it, a given None means "not set". A `secret` is not printed.
     """
@@ -166,7 +171,6 @@ def option(kind: OptionType, default: Any, doc: str, *, unit: str = "", none: st
         "type": f"{kind.name} or None" if none else kind.name,
         "allowed": f"{kind.allowed}, or None ({none})" if none else kind.allowed,
         "unit": unit,
-        "doc": doc,
         "none": bool(none),
     }
     return field(default=default, metadata=metadata, repr=not secret, hash=kind.hashable)
