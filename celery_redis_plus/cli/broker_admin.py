@@ -246,7 +246,7 @@ class BrokerAdmin:
             InvalidArgument: `to` is the reserved queue of undelivered messages; or the message was for one subscriber of an
                 exchange, and `to` is missing.
             QueueNotFound: no such queue, or still none that takes it; the dead letter stays.
-            redis.exceptions.RedisError: as `translation.translate` names it.
+            redis.exceptions.RedisError: as `error_translation.translate` names it.
         """
         return self.dead_letters.replay(letter, self._targets(letter, to))
 

@@ -155,7 +155,6 @@ class Progress:
     """
 
     def __init__(self, total: int, what: str) -> None:
-        """Expect `total` steps of `what`."""
         self.done = 0
         self._total = total
         self._what = what

@@ -104,7 +104,7 @@ class DeliveryLoop:
         with what has arrived of them: the way here through kombu costs as much as a delivery.
 
         Raises:
-            redis.exceptions.RedisError: as `translation.translate` names it; the connection is of no use any more.
+            redis.exceptions.RedisError: as `error_translation.translate` names it; the connection is of no use any more.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         servers = self.servers

@@ -87,7 +87,7 @@ class Fetcher:
         """Claim for one channel that has credit and reason to; return whether anything may have come by it.
 
         Raises:
-            redis.exceptions.RedisError: the claim was refused or the connection failed, as `translation.translate` names it.
+            redis.exceptions.RedisError: the claim was refused or the connection failed (`error_translation.translate`).
         """
         if self._found:
             self._add_found()

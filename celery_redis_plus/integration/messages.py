@@ -37,7 +37,7 @@ def message(app: Celery, id: str, *, queue: str | None = None) -> MessageInfo | 
 
     Raises:
         OptionError: the app's broker is none of ours.
-        redis.exceptions.RedisError: as `translation.translate` names it.
+        redis.exceptions.RedisError: as `error_translation.translate` names it.
     """
     with _search(app) as search:
         return search.find(id, queue)

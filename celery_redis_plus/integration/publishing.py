@@ -23,7 +23,6 @@ class EtaProperty:
     """Receives `before_task_publish`, once a process, for the apps that are configured with us."""
 
     def __init__(self) -> None:
-        """Start without apps."""
         #: Weak, and in the order of configuration.
         self._apps: list[weakref.ReferenceType[Any]] = []
 

@@ -71,9 +71,7 @@ def held_by_broker(
 
     A queue's share of the limit is the same for all; messages that are no tasks are left out. Where a queue has more than are
     listed, its entries have one key more than Celery's own, `broker`: the queue's name, and how many delayed messages it holds.
-
-    Raises:
-        redis.exceptions.RedisError: as `translation.translate` names it.
+    Raises as `CommandConnection.call` does.
     """
     if not queues:
         return []

@@ -41,7 +41,6 @@ class BrokerStep(bootsteps.StartStopStep):
     requires = (Tasks,)
 
     def __init__(self, parent: Any, **options: Any) -> None:
-        """Prepare for the consumer `parent`."""
         super().__init__(parent, **options)
         self._running = RunningTasks(parent)
         self._graceful_stop: GracefulStop | None = None

@@ -47,7 +47,6 @@ class Exporter:
     """Gives the messages of this broker's queues to kombu's lists in the same database."""
 
     def __init__(self, commands: CommandConnection, keys: Keys, kombu: KombuBroker, mapping: PriorityMapping) -> None:
-        """Move over `commands`."""
         self._commands = commands
         self._keys = keys
         self._kombu = kombu

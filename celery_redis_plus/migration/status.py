@@ -53,11 +53,7 @@ class MigrationStatus:
 
 
 def read_status(commands: CommandConnection, keys: Keys, kombu: KombuBroker, names: Sequence[str]) -> list[MigrationStatus]:
-    """Return how the queues `names` stand, and the unacked messages of others.
-
-    Raises:
-        redis.exceptions.RedisError: as `error_translation.translate` names it.
-    """
+    """Return how the queues `names` stand, and the unacked messages of others. Raises as `CommandConnection.call` does."""
     found = {name: MigrationStatus(name, kombu.lengths(name), kombu.moving(name)) for name in names}
     now_s = server_ms(commands) / 1000
     for queue, since_s, eta_ms in _unacked(kombu):

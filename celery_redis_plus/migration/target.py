@@ -42,7 +42,6 @@ class Target:
     """The queues of this transport, over one connection. Methods raise as `CommandConnection.call` does."""
 
     def __init__(self, commands: CommandConnection, keys: Keys, queues: Queues, mapping: PriorityMapping) -> None:
-        """Store over `commands`."""
         self.commands = commands
         self.keys = keys
         self._queues = queues

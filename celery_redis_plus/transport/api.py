@@ -62,7 +62,7 @@ class Delivery:
         """Return what is known of each recipient now.
 
         Raises:
-            redis.exceptions.RedisError: as `translation.translate` names it.
+            redis.exceptions.RedisError: as `error_translation.translate` names it.
         """
         if not self._over.is_set():
             state = self._session.tracking.tracks.state(self.id)
@@ -146,7 +146,7 @@ def publish(
     Raises:
         PublishRefused: no queue takes it; of a tracked one that some do take, the others' outcome is `refused`.
         kombu.exceptions.ChannelError: as `Channel.basic_publish`.
-        redis.exceptions.RedisError: as `translation.translate` names it.
+        redis.exceptions.RedisError: as `error_translation.translate` names it.
     """
     with _channel_of(connection) as channel:
         if not track:
@@ -168,7 +168,7 @@ def broadcast(
     Raises:
         InvalidArgument: the exchange is no fanout exchange.
         kombu.exceptions.ChannelError: as `Channel.basic_publish`.
-        redis.exceptions.RedisError: as `translation.translate` names it.
+        redis.exceptions.RedisError: as `error_translation.translate` names it.
     """
     with _channel_of(connection) as channel:
         record = channel.session.bindings.record(exchange)
@@ -183,7 +183,7 @@ def delivery(track: str, *, connection: Any) -> Delivery:
 
     Raises:
         DeliveryNotFound: nothing is known of it, or not any more.
-        redis.exceptions.RedisError: as `translation.translate` names it.
+        redis.exceptions.RedisError: as `error_translation.translate` names it.
     """
     with _channel_of(connection) as channel:
         return _handle(channel.session, track)
@@ -198,7 +198,7 @@ def counters(queue: str, *, connection: Any) -> Counters:
 
     Raises:
         ChannelError: there is no such queue (404).
-        redis.exceptions.RedisError: as `translation.translate` names it.
+        redis.exceptions.RedisError: as `error_translation.translate` names it.
     """
     with _channel_of(connection) as channel:
         return channel.queue_counters(queue)

@@ -136,7 +136,7 @@ class Channel(virtual.Channel):
             NotReplicated: the message is stored, on fewer replicas than `wait_replicas` asks for.
             PublishRefused: a queue does not take it: it is full, or accepts other types. Other queues that the exchange routes
                 it to have it all the same.
-            redis.exceptions.RedisError: as `translation.translate` names it. kombu's retry may repeat the publish: it stays one.
+            redis.exceptions.RedisError: as `error_translation.translate` names it. A publish that kombu repeats stays one.
         """
         if self.closed:
             self.check_open()

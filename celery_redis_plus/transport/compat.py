@@ -61,7 +61,6 @@ class SocketOwner:
     """Celery finds the sockets that it bounds at shutdown by `channel.client.connection._sock` (`celery/utils/threads.py`)."""
 
     def __init__(self, commands: PersistentConnection) -> None:
-        """Show the socket of `commands`."""
         self._commands = commands
 
     @property

@@ -21,7 +21,6 @@ class ExchangeOperations:
     """Deletes and shows exchanges."""
 
     def __init__(self, connection: BrokerConnection) -> None:
-        """Work over `connection`."""
         self._connection = connection
         self._bindings = connection.bindings
 

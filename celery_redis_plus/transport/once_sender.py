@@ -62,7 +62,7 @@ class OnceSender:
 
         Raises:
             PublishRefused: the queue is full and stays so, or does not accept this type.
-            redis.exceptions.RedisError: as `translation.translate` names it; sending again is safe.
+            redis.exceptions.RedisError: as `error_translation.translate` names it; sending again is safe.
         """
         deadline = time.monotonic() + self._patience_s
         while True:

@@ -42,7 +42,6 @@ class ExchangePublisher:
     """Publishes messages to exchanges: to the queues that are bound to them, or to a fanout exchange's stream."""
 
     def __init__(self, connection: BrokerConnection) -> None:
-        """Publish over `connection`."""
         self._connection = connection
 
     def publish(self, message: dict[str, Any], exchange: str, routing_key: str, *, mandatory: bool) -> str | None:

@@ -131,7 +131,7 @@ class ClaimCommands:
                 empty: it takes as many as it can.
 
         Raises:
-            redis.exceptions.RedisError: as `translation.translate` names it. What a lost reply held is handed back when the
+            redis.exceptions.RedisError: as `error_translation.translate` names it. What a lost reply held is handed back when the
                 session is given up.
         """
         names = queues[:MAX_QUEUES]
@@ -203,8 +203,7 @@ class ClaimCommands:
             credit: what the consumer could take in all.
             activations: what the last claim of this consumer from this queue brought as `activations`; empty at first.
 
-        Raises:
-            redis.exceptions.RedisError: as `translation.translate` names it.
+        Raises as `CommandConnection.call` does.
         """
         if self._acknowledger is not None:
             # In the claim's write, and before it: the room that they make may be what it looks for.
@@ -234,7 +233,7 @@ class ClaimCommands:
 
         Raises:
             BodyMissingError: the message is there, and has no body: its payload was damaged.
-            redis.exceptions.RedisError: as `translation.translate` names it.
+            redis.exceptions.RedisError: as `error_translation.translate` names it.
         """
         key = self._keys.queue(message.queue).message + message.tag.encode()
         body: bytes | None

@@ -30,7 +30,6 @@ class Pausing:
     """Pauses over one wire. They stand in the queues' records, and so survive restarts of everything."""
 
     def __init__(self, commands: CommandConnection, keys: Keys) -> None:
-        """Use `commands`."""
         self._commands = commands
         self._keys = keys
 

@@ -116,7 +116,7 @@ class Consumers:
         Raises:
             AccessRefused: another consumer has the queue alone, or it wants to and there are others.
             ResourceLocked: the queue belongs to another connection.
-            redis.exceptions.RedisError: as `translation.translate` names it.
+            redis.exceptions.RedisError: as `error_translation.translate` names it.
         """
         fields: tuple[Argument, ...] = (
             *("tag", consumer.tag, "host", socket.gethostname(), "pid", os.getpid()),

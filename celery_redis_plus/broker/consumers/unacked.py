@@ -143,7 +143,6 @@ class UnackedMessages:
     """The messages that this process holds on one broker. Its methods may be called from any thread."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._unacked: dict[str, UnackedMessage] = {}
         # Held where a record is made, taken for settling, or forgotten. So a message is settled once, whichever threads settle
         # it, and one that is claimed anew meanwhile is not forgotten. All other fields are changed by one thread, or by a single

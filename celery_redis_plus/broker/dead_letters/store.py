@@ -95,7 +95,6 @@ class DeadLetters:
     """The dead letters of all queues, over one wire."""
 
     def __init__(self, commands: CommandConnection, keys: Keys) -> None:
-        """Use `commands`."""
         self._commands = commands
         self._keys = keys
 

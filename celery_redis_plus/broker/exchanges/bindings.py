@@ -246,7 +246,6 @@ class Check:
     """The question whether an exchange's bindings have moved on, sent along with a publish."""
 
     def __init__(self, commands: CommandConnection, key: bytes, known: _Cached) -> None:
-        """Post the question over `commands`."""
         self._known = known
         self.moved = False
         commands.command_nowait("HGET", key, BINDINGS_VERSION, done=self._answered)

@@ -45,7 +45,6 @@ class DeclaredTopology:
     """Shared by all channels of a process and its maintenance tasks."""
 
     def __init__(self) -> None:
-        """Know nothing."""
         self._lock = lock_of(self)
         #: What was read of queues' records, whoever has declared them.
         self.records = KnownQueues()

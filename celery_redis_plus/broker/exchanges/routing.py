@@ -42,7 +42,6 @@ class Binding:
     arguments: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Keep a copy of the arguments."""
         object.__setattr__(self, "arguments", dict(self.arguments or {}))
         if self.arguments:
             encode_binding(self)

@@ -98,7 +98,7 @@ class FlowController:
         Raises:
             MessageNotAccepted: the queue does not accept messages of this type.
             QueueFull: the queue is at a limit, and refuses more; or stayed so for `publish_timeout`.
-            redis.exceptions.RedisError: as `translation.translate` names it.
+            redis.exceptions.RedisError: as `error_translation.translate` names it.
         """
         state = _PublishState(self._wait_queue.new_name(), time.monotonic() + self._timeouts.timeout_s, self._throttle_us)
         refused = False

@@ -44,8 +44,7 @@ class PublisherWaitQueue:
     def wait(self, queue: str, waiter: str, seconds: float) -> None:
         """Return when `waiter`, who stands in the queue's line, was woken, or after `seconds`.
 
-        Raises:
-            redis.exceptions.RedisError: as `translation.translate` names it.
+        Raises as `CommandConnection.call` does.
         """
         with self._lock:
             blocking = self._idle.pop() if self._idle else self._new_connection()

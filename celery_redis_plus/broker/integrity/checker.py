@@ -65,11 +65,7 @@ class Checker:
         self.account = Account()
 
     def run(self, queue: str | None = None) -> Iterator[Violation]:
-        """Yield every violation once, of one queue only if it is named.
-
-        Raises:
-            redis.exceptions.RedisError: as `translation.translate` names it.
-        """
+        """Yield every violation once, of one queue only if it is named. Raises as `CommandConnection.call` does."""
         reported: set[tuple[str, str, str]] = set()
         for violation in self._run(queue):
             identity = (violation.rule, violation.owner, violation.subject)

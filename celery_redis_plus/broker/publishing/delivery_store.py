@@ -78,7 +78,6 @@ class DeliveryStore:
     """Tracked deliveries over one wire. All methods raise as `CommandConnection.call` does."""
 
     def __init__(self, commands: CommandConnection, keys: Keys) -> None:
-        """Use `commands`."""
         self._commands = commands
         self._keys = keys
 

@@ -134,7 +134,7 @@ class Publisher:
             MessageTooLarge: the body is over 512 MB.
             OutcomeUnknown: a retry that comes after the server has forgotten the first try.
             PublishRefused: the queue has limits, and does not take the message.
-            redis.exceptions.RedisError: as `translation.translate` names it; `attempt` remembers what the retry needs.
+            redis.exceptions.RedisError: as `error_translation.translate` names it; `attempt` remembers what the retry needs.
         """
         if queue in attempt.done:
             return True

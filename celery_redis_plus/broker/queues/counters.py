@@ -49,7 +49,7 @@ def read_counters(commands: CommandConnection, keys: Keys, queue: str) -> Counte
 
     Raises:
         QueueNotFound: it has no record.
-        redis.exceptions.RedisError: as `translation.translate` names it.
+        redis.exceptions.RedisError: as `error_translation.translate` names it.
     """
     of = keys.queue(queue)
     flat, ready, delayed, unacked = commands.call(script("counters"), [of.meta, of.ready, of.delayed, of.index])

@@ -45,9 +45,7 @@ def list_delayed(commands: CommandConnection, keys: Keys, queue: str, limit: int
     """Return up to `limit` delayed messages of `queue`, the next due first.
 
     Fewer where their payloads reach `LISTING_BYTES`. What is promoted or published while this reads may be missing.
-
-    Raises:
-        redis.exceptions.RedisError: as `translation.translate` names it.
+    Raises as `CommandConnection.call` does.
     """
     of = keys.queue(queue)
     found: dict[bytes, Delayed] = {}

@@ -38,7 +38,6 @@ class ExpiredTasks:
     """The tasks that expired, over one wire. All methods raise as `CommandConnection.call` does."""
 
     def __init__(self, commands: CommandConnection, keys: Keys) -> None:
-        """Use `commands`."""
         self._commands = commands
         self._keys = keys.expired
         self._names, self._wakeup = keys.expired[2], keys.expired[-1]

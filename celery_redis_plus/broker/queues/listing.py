@@ -77,9 +77,7 @@ def list_messages(
     """Yield the messages of `queue` in one state, the next first; a page is read when it is needed.
 
     What comes or goes meanwhile may be missed, or met twice. `task` is a name, or a pattern with `*`, `?`, `[…]`.
-
-    Raises:
-        redis.exceptions.RedisError: as `error_translation.translate` names it.
+    Raises as `CommandConnection.call` does.
     """
     of = keys.queue(queue)
     ageing = int(commands.command("HGET", of.meta, "ageing") or 0)

@@ -48,8 +48,7 @@ class QueueOverview:
 def list_queues(commands: CommandConnection, keys: Keys) -> list[str]:
     """Return the names of the queues that the server lists, sorted. A transient one may have vanished by now.
 
-    Raises:
-        redis.exceptions.RedisError: as `error_translation.translate` names it.
+    Raises as `CommandConnection.call` does.
     """
     names = commands.command("ZRANGE", keys.queues, "0", "+inf", "BYSCORE")
     return sorted(decode_name(name) for name in names)

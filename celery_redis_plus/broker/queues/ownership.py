@@ -66,7 +66,7 @@ class Ownership:
         Raises:
             ResourceLocked: another connection has it.
             InvalidQueueName: no queue can be called so.
-            redis.exceptions.RedisError: as `translation.translate` names it.
+            redis.exceptions.RedisError: as `error_translation.translate` names it.
         """
         meta = self._keys.queue(check_queue_name(queue)).meta
         owner: bytes | None = self._commands.command("HGET", meta, "owner")

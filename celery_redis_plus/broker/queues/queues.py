@@ -190,7 +190,7 @@ class Queues:
 
         Raises:
             InvalidQueueName: no queue can be called so.
-            redis.exceptions.RedisError: as `translation.translate` names it.
+            redis.exceptions.RedisError: as `error_translation.translate` names it.
         """
         return self.cached(name) or self.read(name)
 
