@@ -187,7 +187,7 @@ class Judgement:
         if any(_was_undone(before, again, rollback) for rollback in self._rollbacks):
             return Verdict.ROLLED_BACK
         child_killed_at = life.children_killed.get(before.pid)
-        if child_killed_at is not None and (before.end is None or before.end > child_killed_at - UNREAD_S):
+        if child_killed_at is not None and (before.end is None or before.end > _last_read(life, child_killed_at) - UNREAD_S):
             return Verdict.CHILD_KILLED
         if life.killed_at is not None and before.end is None:
             return Verdict.RUNNING
@@ -222,6 +222,11 @@ def _was_undone(before: Execution, again: Execution, rollback: Rollback) -> bool
     """Return whether the server may have forgotten what it knew of the run `before`."""
     end = float("inf") if before.end is None else before.end
     return rollback.undoes(before.delivered, end, replicated=False) and again.start >= rollback.since
+
+
+def _last_read(life: Life, at: float) -> float:
+    """Return when a main process read its children's results last, before a tick: while it connects anew, it reads none."""
+    return min([at, *(since for since, until in life.cut_off if since <= at <= until)])
 
 
 def _was_unable(run: Execution, life: Life, spells: Iterable[tuple[float, float]]) -> bool:

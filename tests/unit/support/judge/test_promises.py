@@ -327,6 +327,16 @@ def test_a_broken_promise_is_named_with_the_records_that_prove_it(promise, lines
         assert set(map(str, one.proof)) <= set(map(str, history))
 
 
+@pytest.mark.parametrize(("consumes_again", "is_kept"), [(10.0, True), (5.0, False)])
+def test_a_worker_reads_no_results_of_its_pool_processes_while_it_connects_anew(consumes_again, is_kept):
+    history = told(
+        *(of("start", detail={"pid": 5}), of("end", detail={"pid": 5}), fate("disconnected", tick=2.5)),
+        *(("consuming", {"queue": "q", "tick": consumes_again}), ("child_killed", {"detail": {"pid": 5}, "tick": 9.0})),
+        *(of("start", process=B, tick=11.0), of("end", process=B, tick=12.0)),
+    )
+    assert (not judge(history, Rules(acks=0, strict=True))) is is_kept
+
+
 @pytest.mark.parametrize("fate_of_holder", ["disconnected", "lost"])
 def test_a_strict_judge_takes_deaths_and_silence_only(fate_of_holder):
     lost = of("lost") if fate_of_holder == "lost" else fate("disconnected")
