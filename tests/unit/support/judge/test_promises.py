@@ -136,6 +136,10 @@ KEPT = {
         of("delivered", claim=1, process=B, tick=9.1), of("start", process=B, tick=9.2), of("end", process=B, tick=9.3),
         of("end", tick=9.4),
     ),
+    "the reply to a claim came just after the server lost it, and counted anew": (
+        DELIVERED, of("requeued"), rolled_back(0.5), of("delivered", claim=2, process=B, tick=3.1),
+        of("delivered", claim=1, tick=7.0), of("requeued", tick=8.0),
+    ),
     "a publish is tried again after the server lost the first": (
         of("publish"), DELIVERED, rolled_back(0.0), of("confirmed"),
         ("delivered", {"name": "m", "queue": "q", "tag": "u", "claim": 1}),
