@@ -1,8 +1,8 @@
 """Knows which queues were empty at their last sweep: until the next one, plain commands tell that they still are.
 
 An empty queue has nothing to sweep but the wakeup of a message that is published meanwhile and whose waiting consumer dies. So
-the queue's other consumers look. One alone has nobody to wake. Many of them look and sweep in turn: each more rarely, all of them
-as often as `ENOUGH_CONSUMERS`. A look also tells whether the queue was declared again.
+the queue's other consumers look. One alone has nobody to wake, and looks more rarely. Many of them look and sweep in turn: each
+more rarely, all of them as often as `ENOUGH_CONSUMERS`. A look also tells whether the queue was declared again.
 """
 
 from __future__ import annotations
@@ -83,8 +83,10 @@ class RestingQueues:
             return None
         if self._is_unused(queue):
             return self._rest_s
+        alone = self._shared.consumers_of(queue) == 1
+        look_s = max(self._interval_s, self._rest_s / 2) if alone else self._interval_s
         left_s = self._resting[queue][0] - clock.now_s()
-        return max(0.0, min(self._in_turn(queue, self._interval_s, longest_s=self._rest_s), left_s))
+        return max(0.0, min(self._in_turn(queue, look_s, longest_s=self._rest_s), left_s))
 
     def _is_unused(self, queue: str) -> bool:
         """Return whether this process knows without a look that a resting queue is as it was."""

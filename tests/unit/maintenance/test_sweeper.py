@@ -324,6 +324,15 @@ def test_an_unused_queue_with_a_second_consumer_is_looked_at(resting, sweeper, c
     assert commands.looks or commands.sweeps
 
 
+def test_an_only_consumer_looks_between_two_sweeps_once(resting, sweeper, commands, clock, shared):
+    shared.consumers[resting] = 1
+    run_for(sweeper, clock, WAIT_S)
+    commands.looks.clear()
+    run_for(sweeper, clock, 10 * RESTING_SWEEP_S)
+    assert len(commands.sweeps) == 10
+    assert 9 <= len(commands.looks) <= 11
+
+
 def test_many_consumers_look_together_as_often_as_enough_of_them(resting, sweeper, commands, clock, shared):
     shared.consumers[resting] = 2 * ENOUGH_CONSUMERS
     run_for(sweeper, clock, 200 * RESTING_SWEEP_S)
