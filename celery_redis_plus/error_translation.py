@@ -20,6 +20,7 @@ from celery_redis_plus.errors import (
     ServerTimeout,
     ServerUnavailable,
     ServerUnreachable,
+    SlotUnavailable,
     TlsFailed,
     WrongKeyType,
 )
@@ -32,6 +33,10 @@ class Place(Protocol):
     def password(self) -> str | None:
         """The secret that no message may hold."""
 
+    @property
+    def cluster(self) -> object | None:
+        """The cluster that it names; None for another address."""
+
     def display(self) -> str:
         """Return the address without secrets."""
 
@@ -43,8 +48,8 @@ _BY_CLASS: tuple[tuple[type[Exception], type[CeleryRedisPlusError]], ...] = (
     (redis_errors.BusyLoadingError, ServerLoading),
     (redis_errors.ReadOnlyError, ReadOnlyReplica),
     (redis_errors.MasterDownError, ReadOnlyReplica),  # a ClusterDownError to redis-py
-    (redis_errors.ClusterDownError, ServerUnavailable),
-    (redis_errors.TryAgainError, ServerUnavailable),
+    (redis_errors.ClusterDownError, SlotUnavailable),
+    (redis_errors.TryAgainError, SlotUnavailable),
     (redis_errors.AskError, ClusterRedirected),  # MOVED too
     (redis_errors.ClusterCrossSlotError, ClusterRedirected),
     (redis_errors.OutOfMemoryError, ServerOutOfMemory),
@@ -70,11 +75,15 @@ _MAX_CLIENTS_REMEDY = "raise the server's maxclients, or run fewer processes"
 #: The replies to a command of a script that the user may not run. Their code is ERR (script.c of Valkey and Redis); Redis 7.0 has
 #: the second text, which names no command.
 DENIED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
+#: The replies to a command of a script that has run in part: its key is on another node, or the cluster is incomplete.
+REFUSED_IN_SCRIPT = ("Script attempted to access a non local key", "while the cluster is down")
 _BY_TEXT: tuple[tuple[str, type[CeleryRedisPlusError]], ...] = (
     # A primary that becomes a replica ends the blocking commands of its clients so (blocked.c of Valkey and Redis).
     ("instance state changed (master -> replica", ReadOnlyReplica),
     ("DB index is out of range", InvalidAddress),
     ("SELECT is not allowed in cluster mode", InvalidAddress),
+    # What a script meets whose slot migrates, or whose cluster has become incomplete (script.c of Valkey and Redis).
+    *((text, SlotUnavailable) for text in REFUSED_IN_SCRIPT),
     *((text, NoPermission) for text in DENIED_IN_SCRIPT),
 )
 
@@ -91,8 +100,13 @@ def translate(exc: Exception, address: Place, about: str = "") -> Exception:
     kind = _kind(exc)
     if kind is None:
         return exc
+    if address.cluster is not None and isinstance(exc, redis_errors.AskError):
+        kind = SlotUnavailable
     _mask(exc, address.password)
     detail = "no answer in time" if _timed_out_by_kernel(exc) else str(exc).strip().rstrip(".") or type(exc).__name__
+    if isinstance(exc, redis_errors.AskError):
+        # redis-py keeps slot and node.
+        detail = f"{'MOVED' if isinstance(exc, redis_errors.MovedError) else 'ASK'} {detail}"
     if about:
         detail = f"{detail} ({about})"
     remedy = _MAX_CLIENTS_REMEDY if _MAX_CLIENTS in detail else kind.remedy

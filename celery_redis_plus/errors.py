@@ -54,12 +54,13 @@ class TlsFailed(ServerUnreachable):
 
 
 class MasterNotFound(ServerUnreachable):
-    """No Sentinel named a master that takes connections, within `socket_connect_timeout`. The message has the answer of each
-    Sentinel. Celery tries again on its own: a failover may be under way. If that does not help, check that `master_name` is
-    the name behind `sentinel monitor` in sentinel.conf, that the Sentinels in `broker_url` run, and that they see the master.
+    """No Sentinel named a master that takes connections, or no node of a cluster the owner of the broker's slot, within
+    `socket_connect_timeout`. The message has the answer of each. Celery tries again on its own: a failover may be under way. If
+    that does not help, check that the Sentinels or nodes in `broker_url` run. With Sentinels, `master_name` must be the name
+    behind `sentinel monitor` in sentinel.conf. With a cluster, see CLUSTER INFO, and CLUSTER NODES for a migration that hangs.
     """
 
-    remedy = "check master_name, the Sentinels in broker_url, and that enough of them run for a failover"
+    remedy = "check the Sentinels or nodes in broker_url, and that enough of them run for a failover"
 
     def __init__(self, text: str, *, unknown: bool = False) -> None:
         """Store whether the name is `unknown` to all Sentinels, so that waiting does not help."""
@@ -91,9 +92,8 @@ class ServerLoading(CeleryRedisPlusError, redis_errors.BusyLoadingError):
 
 class ServerUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ResponseError):
     """The server refuses this command temporarily. Reasons: it cannot write its snapshot (MISCONF), has too few
-    replicas (NOREPLICAS), runs a long script (BUSY), has an incomplete cluster (CLUSTERDOWN, TRYAGAIN), or repeatedly
-    lost a script before it ran (SCRIPT FLUSH). Nothing was changed. Celery tries again. The server's log has the
-    reason.
+    replicas (NOREPLICAS), runs a long script (BUSY), or repeatedly lost a script before it ran (SCRIPT FLUSH). Nothing was
+    changed. Celery tries again. The server's log has the reason.
     """
 
     remedy = "see the server's log for the reason; the next try may succeed"
@@ -106,6 +106,19 @@ class ReadOnlyReplica(CeleryRedisPlusError, redis_errors.ConnectionError, redis_
     """
 
     remedy = "point broker_url at the primary"
+
+
+class SlotUnavailable(CeleryRedisPlusError, redis_errors.ConnectionError, redis_errors.ResponseError):
+    """A node of a Redis Cluster does not serve the hash slot of the broker: another node owns it by now (MOVED), the slot is
+    on its way to another node (ASK, TRYAGAIN), or the cluster is incomplete (CLUSTERDOWN). Celery reconnects, which leads to
+    the owner. If the error persists, see CLUSTER INFO, and CLUSTER NODES for a migration that hangs.
+    """
+
+    remedy = "wait for the end of the failover or the migration; if it lasts, see CLUSTER INFO and CLUSTER NODES"
+
+
+#: What a server answers that is not the one to be asked, or not any more: its connections are left, the next ones lead elsewhere.
+WRONG_SERVER = (ReadOnlyReplica, SlotUnavailable)
 
 
 class AuthenticationFailed(CeleryRedisPlusError, redis_errors.AuthenticationError):
@@ -161,11 +174,11 @@ class OtherDataFormat(CeleryRedisPlusError, redis_errors.ResponseError):
 
 
 class ClusterRedirected(CeleryRedisPlusError, redis_errors.ResponseError):
-    """The server is a node of a Redis Cluster, which stores only some of the keys. Point `broker_url` at a server that
-    does not run in cluster mode.
+    """The server is a node of a Redis Cluster, which stores only some of the keys, and `broker_url` names it as a single
+    server. Write `redisplus+cluster://host:port/0` in `broker_url`, or `redispluss+cluster://` for TLS.
     """
 
-    remedy = "point broker_url at a server that does not run in cluster mode"
+    remedy = "write redisplus+cluster://host:port/0 in broker_url, or redispluss+cluster:// for TLS"
 
 
 # ------------------------------------------------------------ value family: the caller's input can never work

@@ -1,7 +1,7 @@
 """Spells every key in Redis; nothing else in the package does.
 
-A key is `global_keyprefix` + kind + `{tag}` + rest. The braces are Redis Cluster's hash tag: all keys of one queue share a
-slot, so that one script may touch them together.
+A key is `global_keyprefix` + kind + `{tag}` + rest. The first braces are Redis Cluster's hash tag: all keys of one queue share
+a slot, so that one script may touch them. With a prefix that has a tag (`connection/cluster_address.py`) all keys of a broker do.
 Source: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags
 """
 

@@ -76,7 +76,8 @@ publisher needs commands that change keys, because scripts call them: its user c
 With `client|list` a worker sees the addresses of all clients. Remote control needs the rights of a worker: it consumes replies.
 
 Celery's result backend needs rights of its own. A Sentinel has users of its own: ours needs `+sentinel|get-master-addr-by-name
-+sentinel|master +client|setname +client|setinfo` there.
++sentinel|master +client|setname +client|setinfo` there. On [Redis Cluster](topologies.md#redis-cluster) each role needs
+`+cluster|slots +cluster|nodes`, too.
 
 Redis 7.0 does not know `client|setinfo`: leave it out of the rules there.
 
@@ -238,8 +239,8 @@ def ack_policies_page() -> str:
 DATA_INTRO = """# Data in Redis
 
 This page lists every key on the server. `Q` means a queue, `X` an exchange, `/0.` the `fanout_prefix` with the database's
-number. The option `global_keyprefix` is prepended to every key. The text in braces is Redis Cluster's hash tag: all keys of a
-queue share a slot, so one script may change them together. In a queue's name a leading `}` or `%` is escaped (`%7D`, `%25`).
+number. The option `global_keyprefix` is prepended to every key; on Redis Cluster it has a hash tag, so that all keys share a
+slot. The queue in braces would do the same for each queue. In a queue's name a leading `}` or `%` is escaped (`%7D`, `%25`).
 
 A **tag** identifies a message: 11 hexadecimal digits of server time (ms), 8 of the queue's count of publishes, one character, and
 the queue's id in base 36. The character says whether the queue has limits and the message events: `.` neither, `~` limits, `-`

@@ -65,7 +65,7 @@ class BrokerAdmin:
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         parsed = Options.from_mapping({**(options or {}), **url_options(url)})
         commands = CommandConnection(Connector(Address.from_url(url), parsed), "operator", timeout=parsed.socket_timeout)
-        self._use(commands, parsed, commands.close)
+        self._use(commands, commands.connector.options, commands.close)
 
     @classmethod
     def of_app(cls, app: Any) -> Self:

@@ -6,15 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from celery_redis_plus.connection.cluster_address import Cluster
 from celery_redis_plus.connection.credentials import resolve_credential_provider
-from celery_redis_plus.connection.sentinel_address import (
-    SENTINEL_QUERY,
-    SENTINEL_SCHEME,
-    Sentinels,
-    hosts_of,
-    is_sentinel_scheme,
-    server_text,
-)
+from celery_redis_plus.connection.host_lists import CLUSTER_SCHEME, SENTINEL_SCHEME, hosts_of, kind_of, server_text
+from celery_redis_plus.connection.sentinel_address import SENTINEL_QUERY, Sentinels
 from celery_redis_plus.connection.tls import is_tls_argument, tls_arguments
 from celery_redis_plus.errors import InvalidAddress
 
@@ -40,7 +35,8 @@ class Address:
 
     `tls` holds redis-py's `ssl_*` arguments, or None for a connection without TLS; `path` is a Unix socket,
     which leaves host and port without meaning; a `credential_provider` takes the place of user name and
-    password. `sentinels` are asked for host and port, which are '' and 0 until then; the credentials are the master's.
+    password. `sentinels`, or the nodes of a `cluster`, are asked for host and port, which are '' and 0 until then; the
+    credentials are the master's, and those of all nodes.
     """
 
     host: str = DEFAULT_HOST
@@ -52,8 +48,14 @@ class Address:
     tls: Mapping[str, Any] | None = field(default=None, repr=False, hash=False)
     credential_provider: CredentialProvider | None = field(default=None, repr=False, hash=False)
     sentinels: Sentinels | None = None
+    cluster: Cluster | None = None
 
     def __post_init__(self) -> None:
+        if self.cluster is not None and self.db:
+            raise InvalidAddress(
+                f"database {self.db} is not allowed in the URL of a Redis Cluster; allowed: 0. There another `global_keyprefix` "
+                "keeps apps apart"
+            )
         if self.path and self.tls is not None:
             raise InvalidAddress(f"no TLS is possible over the Unix socket {self.path!r}; leave out the ssl options")
 
@@ -69,6 +71,7 @@ class Address:
 
         Sentinels: `redisplus+sentinel://[user:password@]host[:port];host[:port][/db]?master_name=NAME`, with `,` or `;`
         between them; any of the schemes may stand before `+sentinel`, with TLS for master and Sentinels where it has TLS.
+        Redis Cluster: `redisplus+cluster://[user:password@]host[:port];host[:port]/0` in the same way.
 
         Raises:
             InvalidAddress: unknown scheme, bad port or database number, unknown TLS option.
@@ -131,11 +134,13 @@ class Address:
         tls: Mapping[str, Any] | None = None,
         credential_provider: Any = None,
         sentinels: Sentinels | None = None,
+        cluster: Cluster | None = None,
     ) -> Address:
         provider = resolve_credential_provider(credential_provider)
+        asks = sentinels or cluster
         return cls(
-            host=host or ("" if sentinels else DEFAULT_HOST),
-            port=0 if sentinels and not host else _port(port),
+            host=host or ("" if asks else DEFAULT_HOST),
+            port=0 if asks and not host else _port(port),
             db=_db(virtual_host),
             # redis-py refuses a provider together with a user name or password.
             username=(username or None) if provider is None else None,
@@ -144,33 +149,40 @@ class Address:
             tls=tls,
             credential_provider=provider,
             sentinels=sentinels,
+            cluster=cluster,
         )
 
     @property
     def server(self) -> str:
-        """The server without the database: `host:port`, the socket's path, or the Sentinels where they were not asked yet."""
+        """The server without the database: `host:port`, the socket's path, or those to be asked where they were not asked yet."""
         if self.path:
             return self.path
-        if self.sentinels is not None and not self.host:
-            return self.sentinels.servers
+        asks = self.sentinels or self.cluster
+        if asks is not None and not self.host:
+            return asks.servers
         return server_text(self.host, self.port)
 
     def at_master(self, host: str, port: int) -> Address:
-        """Return this address with the master that the Sentinels have named."""
+        """Return this address with the master that was named."""
         return replace(self, host=host, port=port)
 
     def display(self) -> str:
         """Return the address for messages and logs, as a URL without user name and password.
 
-        Where the Sentinels have named a master, it stands behind.
+        Where a master was named, it stands behind.
         """
+        scheme = "redisplus" if self.tls is None else "redispluss"
+        if self.cluster is not None:
+            url = f"{scheme}+{CLUSTER_SCHEME}://{self.cluster.servers}/{self.db}"
+            return f"{url} (node {self.server})" if self.host else url
         if self.sentinels is not None:
-            scheme = "redisplus" if self.tls is None else "redispluss"
-            url = f"{scheme}+sentinel://{self.sentinels.servers}/{self.db}?master_name={quote(self.sentinels.master_name)}"
+            url = (
+                f"{scheme}+{SENTINEL_SCHEME}://{self.sentinels.servers}/{self.db}?master_name={quote(self.sentinels.master_name)}"
+            )
             return f"{url} (master {self.server})" if self.host else url
         if self.path:
             return f"redisplus+socket://{self.path}?virtual_host={self.db}"
-        return f"{'redisplus' if self.tls is None else 'redispluss'}://{self.server}/{self.db}"
+        return f"{scheme}://{self.server}/{self.db}"
 
 
 def url_options(url: str) -> dict[str, str]:
@@ -180,7 +192,7 @@ def url_options(url: str) -> dict[str, str]:
         InvalidAddress: the query cannot be parsed.
     """
     scheme, _, rest = url.partition("://")
-    names = _QUERY | SENTINEL_QUERY if rest and is_sentinel_scheme(scheme) else _QUERY
+    names = _QUERY | SENTINEL_QUERY if rest and kind_of(scheme) == SENTINEL_SCHEME else _QUERY
     query = _query(url.partition("#")[0].partition("?")[2])
     return {name: value for name, value in query.items() if name not in names and not is_tls_argument(name)}
 
@@ -190,8 +202,9 @@ _ESCAPE = "Special characters in a password are percent-encoded: / as %2F, # as 
 
 def _parts_of(url: str) -> dict[str, Any]:
     """Return what stands in `url` as the arguments of `Address._build`; what does not, is absent or None."""
-    if is_sentinel_scheme(url.partition("://")[0]):
-        return _parts_of_sentinel(url)
+    kind = kind_of(url.partition("://")[0])
+    if kind is not None:
+        return _parts_of_hosts(url, kind)
     # Nothing of an unparsable URL is printed, and the parser's own errors are not chained: with an unescaped
     # "/" or "#" in a password, they quote a piece of it.
     try:
@@ -204,7 +217,10 @@ def _parts_of(url: str) -> dict[str, Any]:
     is_socket = suffix in _SOCKET_SCHEMES or transport in _SOCKET_SCHEMES
     if transport not in _SCHEMES | _TLS_SCHEMES | _SOCKET_SCHEMES or suffix not in _SOCKET_SCHEMES | {""}:
         known = ", ".join(sorted(_SCHEMES | _TLS_SCHEMES))
-        raise InvalidAddress(f"unknown scheme {scheme!r} in the broker URL; known: {known}, redisplus+socket, redisplus+sentinel")
+        raise InvalidAddress(
+            f"unknown scheme {scheme!r} in the broker URL; known: {known}, redisplus+socket, "
+            "redisplus+sentinel, redisplus+cluster"
+        )
     if parts.fragment or "@" in parts.query or ("@" in parts.path and not is_socket):
         raise InvalidAddress(f"the broker URL has a '#', or an '@' behind the host. {_ESCAPE}")
     path = unquote(parts.path) or None
@@ -224,13 +240,13 @@ def _parts_of(url: str) -> dict[str, Any]:
     }
 
 
-def _parts_of_sentinel(url: str) -> dict[str, Any]:
-    """Do the same for a URL with Sentinels, of which `urlsplit` reads only one host."""
+def _parts_of_hosts(url: str, kind: str) -> dict[str, Any]:
+    """Do the same for a URL with several hosts, of which `urlsplit` reads only one."""
     scheme, _, rest = url.partition("://")
     transport = scheme.lower().partition("+")[0]
-    if transport not in _SCHEMES | _TLS_SCHEMES | {SENTINEL_SCHEME}:
-        known = ", ".join(f"{name}+sentinel" for name in sorted(_SCHEMES | _TLS_SCHEMES))
-        raise InvalidAddress(f"unknown scheme {scheme!r} in the broker URL; known with Sentinels: {known}")
+    if transport not in _SCHEMES | _TLS_SCHEMES | {kind}:
+        known = ", ".join(f"{name}+{kind}" for name in sorted(_SCHEMES | _TLS_SCHEMES))
+        raise InvalidAddress(f"unknown scheme {scheme!r} in the broker URL; known with +{kind}: {known}")
     place, _, query_text = rest.partition("?")
     netloc, _, path = place.partition("/")
     user, _, hosts = netloc.rpartition("@")
@@ -239,24 +255,27 @@ def _parts_of_sentinel(url: str) -> dict[str, Any]:
     username, _, password = user.partition(":")
     query = _query(query_text)
     tls = tls_arguments({name: value for name, value in query.items() if is_tls_argument(name)} or transport in _TLS_SCHEMES)
-    others = query.get("min_other_sentinels") or "0"
-    if not others.isascii() or not others.isdigit():
-        raise InvalidAddress(f"min_other_sentinels={others!r} is not allowed; allowed: a number from 0")
-    return {
+    parts = {
         "virtual_host": query.get("virtual_host") or query.get("db") or unquote(path) or None,
         "username": query.get("username") or unquote(username) or None,
         "password": query.get("password") or unquote(password) or None,
         "tls": tls,
         "credential_provider": query.get("credential_provider"),
-        "sentinels": Sentinels(
-            hosts_of(hosts),
-            master_name=query.get("master_name", ""),
-            min_other_sentinels=int(others),
-            username=query.get("sentinel_username") or None,
-            password=query.get("sentinel_password") or None,
-            tls=tls if transport in _TLS_SCHEMES else None,
-        ),
     }
+    if kind == CLUSTER_SCHEME:
+        return parts | {"cluster": Cluster(hosts_of(hosts, kind))}
+    others = query.get("min_other_sentinels") or "0"
+    if not others.isascii() or not others.isdigit():
+        raise InvalidAddress(f"min_other_sentinels={others!r} is not allowed; allowed: a number from 0")
+    sentinels = Sentinels(
+        hosts_of(hosts, kind),
+        master_name=query.get("master_name", ""),
+        min_other_sentinels=int(others),
+        username=query.get("sentinel_username") or None,
+        password=query.get("sentinel_password") or None,
+        tls=tls if transport in _TLS_SCHEMES else None,
+    )
+    return parts | {"sentinels": sentinels}
 
 
 def _query(text: str) -> dict[str, str]:

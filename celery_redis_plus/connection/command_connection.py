@@ -18,7 +18,8 @@ from redis.exceptions import AuthenticationError, NoScriptError, ResponseError
 from celery_redis_plus.connection.pending_reply import Done, PendingReply
 from celery_redis_plus.connection.persistent_connection import Argument, PersistentConnection
 from celery_redis_plus.connection.protocol import pack_call, pack_command, send
-from celery_redis_plus.errors import ReadOnlyReplica, ServerUnavailable
+from celery_redis_plus.error_translation import REFUSED_IN_SCRIPT
+from celery_redis_plus.errors import WRONG_SERVER, ServerUnavailable
 
 if TYPE_CHECKING:
     from redis.connection import Connection
@@ -163,7 +164,7 @@ class CommandConnection(PersistentConnection):
                         replies.append(self._source_error or error)
                     except ResponseError as error:
                         replies.append(self._translated(error, command))
-                        if isinstance(replies[-1], ReadOnlyReplica):
+                        if isinstance(replies[-1], WRONG_SERVER):
                             self._fail_and_raise(replies[-1])
             except BaseException as error:
                 self._fail_and_raise(error)
@@ -299,11 +300,12 @@ class CommandConnection(PersistentConnection):
         except NoScriptError:
             self.outcome_unknown = False
             raise
-        except ReadOnlyReplica as error:
+        except WRONG_SERVER as error:
             # The reply to an earlier call; this one's is not read any more.
             self._fail_and_raise(error)
         except ResponseError as error:
-            self.outcome_unknown = False
+            # A script that met keys of another node has run up to there.
+            self.outcome_unknown = any(text in str(error) for text in REFUSED_IN_SCRIPT)
             self._refuse(error, packed)
         except BaseException as error:
             self._fail_and_raise(error)
@@ -352,7 +354,7 @@ class CommandConnection(PersistentConnection):
         """Read one pending reply; an error reply is its callback's business, not the caller's.
 
         Raises:
-            ReadOnlyReplica: the server is no primary any more; the caller leaves it.
+            ReadOnlyReplica, SlotUnavailable: the server is not the one to be asked; the caller leaves it.
         """
         within, self._busy = self._busy, True
         reply: Any = None
@@ -387,5 +389,5 @@ class CommandConnection(PersistentConnection):
             pending.resolve(reply, failure)
         finally:
             self._busy = within
-        if isinstance(failure, ReadOnlyReplica):
+        if isinstance(failure, WRONG_SERVER):
             raise failure

@@ -17,11 +17,14 @@ from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.retry import Retry
 
+from celery_redis_plus.connection.cluster_address import one_slot_prefix
+from celery_redis_plus.connection.cluster_question import ClusterQuestion
 from celery_redis_plus.connection.credentials import Credentials, credentials_of, resolve_credential_provider
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.connection.master_finder import MasterFinder, finder_for
+from celery_redis_plus.connection.master_question import Master, NoAnswer
 from celery_redis_plus.connection.sentinel_address import SENTINEL_OPTIONS
-from celery_redis_plus.connection.sentinel_question import Master, NoAnswer, ask, check_role
+from celery_redis_plus.connection.sentinel_question import SentinelQuestion
 from celery_redis_plus.connection.server_check import ServerCheck
 from celery_redis_plus.connection.tls import check_files, tls_arguments
 from celery_redis_plus.connection.tls_mismatch import mismatch
@@ -37,18 +40,18 @@ from celery_redis_plus.errors import (
     ServerTimeout,
     ServerTooOld,
     ServerUnreachable,
+    SlotUnavailable,
 )
 from celery_redis_plus.version import __version__
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.address import Address
+    from celery_redis_plus.connection.master_question import Question
     from celery_redis_plus.options import Options
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a Sentinel may take for each answer, unless `sentinel_kwargs` say otherwise.
-SENTINEL_ANSWER_S = 1.0
-#: Seconds between two rounds of questions while no Sentinel names a master that takes connections.
+#: Seconds between two rounds of questions while nobody names a master that takes connections.
 ASK_AGAIN_S = 0.1
 #: What every process has checked so far. A Connector can be given another one.
 PROCESS_CHECK = ServerCheck()
@@ -59,13 +62,15 @@ class Connector:
 
     Attributes:
         address: where connections go, completed by the options `ssl` and `credential_provider`.
-        options: the transport options they are made with.
+        options: the transport options they are made with; for a cluster, `global_keyprefix` has a hash tag.
         connections_opened: how many were opened in this process, closed ones included.
-        finder: asks the Sentinels; None without Sentinels.
+        finder: asks the Sentinels, or the nodes of a cluster; None for one server.
         credentials: those of the option `credential_provider`; None without a provider.
     """
 
     def __init__(self, address: Address, options: Options, *, check: ServerCheck = PROCESS_CHECK) -> None:
+        if address.cluster is not None:
+            options = replace(options, global_keyprefix=one_slot_prefix(options.global_keyprefix))
         self.address = _completed(address, options)
         self.options = options
         self.connections_opened = 0
@@ -75,9 +80,10 @@ class Connector:
         provider = self.address.credential_provider
         self.credentials: Credentials | None = None if provider is None else credentials_of(provider)
         self.finder: MasterFinder | None = None
-        if self.address.sentinels is not None:
-            key = (self.address.display(), self.address.sentinels, options)
-            self.finder = finder_for(key, self.address.sentinels, self._ask)
+        question = _question(self.address)
+        if question is not None:
+            key = (self.address.display(), self.address.sentinels or self.address.cluster, options)
+            self.finder = finder_for(key, question, self._ask)
 
     def open(self, purpose: str, *, timeout: float | None) -> Connection:
         """Return a new, connected connection: logged in, named, database selected, server checked.
@@ -102,7 +108,7 @@ class Connector:
             NoPermission: the user may not even CLIENT SETNAME or SELECT.
             ServerTooOld: before Redis 7.0 or Valkey 7.2.
             InvalidAddress: a TLS file is missing, or the database number too high.
-            MasterNotFound: for `socket_connect_timeout`, no Sentinel named a master that took the connection.
+            MasterNotFound: for `socket_connect_timeout`, no Sentinel or node named a master that took the connection.
         """
         if self.finder is None:
             connection = self._connect(self.address, purpose, self._patience_s)
@@ -126,8 +132,8 @@ class Connector:
         try:
             connection.connect()
             if checks:
-                if address.sentinels is not None:
-                    check_role(connection, address)
+                if self.finder is not None:
+                    self.finder.question.check(connection, address)
                 self._check.run(connection, address)
         except Exception as exc:
             connection.disconnect()
@@ -144,7 +150,7 @@ class Connector:
         return connection
 
     def _connect_to_master(self, purpose: str, finder: MasterFinder) -> Connection:
-        """Ask the Sentinels until one names a master that takes the connection, as long as a connection may take."""
+        """Ask until somebody names a master that takes the connection, as long as a connection may take."""
         deadline = time.monotonic() + (self._patience_s or 0.0)
         while True:
             is_last = time.monotonic() + ASK_AGAIN_S > deadline
@@ -157,25 +163,25 @@ class Connector:
             time.sleep(ASK_AGAIN_S)
 
     def _connect_once(self, purpose: str, finder: MasterFinder, *, is_last: bool) -> Connection:
-        """Ask each Sentinel once. Raises MasterNotFound, or what the masters that are named answer.
+        """Ask each Sentinel or node once. Raises MasterNotFound, or what the masters that are named answer.
 
-        In the last round an answer older than what is known counts, too, if most of the Sentinels agree on it: they were set up
-        anew, and count from zero.
+        In the last round an answer older than what is known counts, too, if most of them agree on it: they were set up anew, and
+        count from zero.
         """
         answers: list[str] = []
         refusal: Exception | None = None
         older: list[Master] = []
         tried: set[str] = set()
         unknown: list[bool] = []
-        for sentinel, answer in finder.answers():
+        for asked, answer in finder.answers():
             unknown.append(isinstance(answer, NoAnswer) and answer.unknown)
             if not isinstance(answer, Master):
-                answers.append(f"{sentinel}: {answer}")
+                answers.append(f"{asked}: {answer}")
                 continue
             if finder.is_outdated(answer):
                 older.append(answer)
                 if not is_last or not finder.is_majority(older.count(answer)):
-                    answers.append(f"{sentinel} names {answer}: another Sentinel has named a newer master")
+                    answers.append(f"{asked} names {answer}: another {finder.question.asked} has named a newer one")
                     continue
             address = self.address.at_master(answer.host, answer.port)
             if address.server in tried:
@@ -183,44 +189,30 @@ class Connector:
             tried.add(address.server)
             try:
                 connection = self._connect(address, purpose, self._patience_s)
-            except (ServerUnreachable, ServerTimeout, ServerLoading, ReadOnlyReplica) as error:
-                answers.append(f"{sentinel} names {answer}: {error}")
+            except (ServerUnreachable, ServerTimeout, ServerLoading, ReadOnlyReplica, SlotUnavailable) as error:
+                answers.append(f"{asked} names {answer}: {error}")
                 continue
             except (AuthenticationFailed, NoPermission, NotRedis, ServerTooOld, InvalidAddress) as error:
-                # Perhaps the wrong server: the next Sentinel may name another one.
+                # Perhaps the wrong server: the next one may name another one.
                 refusal = refusal or error
-                answers.append(f"{sentinel} names {answer}: {error}")
+                answers.append(f"{asked} names {answer}: {error}")
                 continue
             finder.opened(answer)
             return connection
         if refusal is not None:
             raise refusal
         raise MasterNotFound(
-            f"{self.address.display()}: no Sentinel names a master that takes connections. Asked: {'; '.join(answers)}. "
-            f"What to do: {MasterNotFound.remedy}",
+            f"{self.address.display()}: no {finder.question.asked} names a {finder.question.wanted} that takes connections. "
+            f"Asked: {'; '.join(answers)}. What to do: {finder.question.remedy}",
             unknown=all(unknown),
         )
 
-    def _ask(self, host: str, port: int) -> Master:
-        sentinels = self.address.sentinels
-        assert sentinels is not None  # noqa: S101 - as above
-        patience_s = sentinels.timeout_s or SENTINEL_ANSWER_S
-        if self._patience_s is not None:
-            patience_s = min(patience_s, self._patience_s)
-        address = replace(
-            self.address,
-            host=host,
-            port=port,
-            db=0,
-            username=sentinels.username,
-            password=sentinels.password,
-            credential_provider=sentinels.credential_provider,
-            tls=sentinels.tls,
-            sentinels=None,
-        )
-        connection = self._connect(address, "sentinel", patience_s, checks=False)
+    def _ask(self, question: Question, host: str, port: int) -> Master:
+        limits = [limit_s for limit_s in (question.timeout_s, self._patience_s) if limit_s is not None]
+        address = question.address(self.address, host, port)
+        connection = self._connect(address, question.purpose, min(limits, default=None), checks=False)
         try:
-            return ask(connection, sentinels)
+            return question.ask(connection, host)
         except NoAnswer:
             raise
         except Exception as exc:
@@ -263,6 +255,13 @@ class Connector:
             self.connections_opened += 1
 
 
+def _question(address: Address) -> Question | None:
+    """Return what to ask for the master of `address`; None for one server."""
+    if address.cluster is not None:
+        return ClusterQuestion(address.cluster)
+    return None if address.sentinels is None else SentinelQuestion(address.sentinels)
+
+
 def _completed(address: Address, options: Options) -> Address:
     """Return `address` with what the options add to it; what it says itself goes first."""
     if address.tls is None and options.ssl:
@@ -273,6 +272,8 @@ def _completed(address: Address, options: Options) -> Address:
     if address.sentinels is not None:
         sentinels = address.sentinels.completed(options.master_name, options.sentinel_kwargs, options.min_other_sentinels)
         return replace(address, sentinels=sentinels)
+    if address.cluster is not None:
+        address = replace(address, cluster=replace(address.cluster, prefix=options.global_keyprefix))
     given = [name for name in SENTINEL_OPTIONS if getattr(options, name)]
     if given:
         raise InvalidAddress(

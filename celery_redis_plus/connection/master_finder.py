@@ -1,7 +1,8 @@
-"""Which server the Sentinels name as the master: asked for each new connection, and once a second while connections are used.
+"""Which server Sentinels, or the nodes of a cluster, name as the master: asked for each new connection, and once a second.
 
 A master that is replaced on command goes on for about ten seconds before a Sentinel makes it a replica (`sentinel.c`:
 SENTINEL_PUBLISH_PERIOD * 4, then the next INFO), and what it takes meanwhile is lost. So connections to it are left sooner.
+An owner of a slot says by itself that it is none any more, unless its machine is gone without a word.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from typing import TYPE_CHECKING, Protocol
 from redis.exceptions import RedisError
 
 from celery_redis_plus.connection.forks import lock_of
-from celery_redis_plus.connection.sentinel_address import server_text
-from celery_redis_plus.connection.sentinel_question import Master, NoAnswer
+from celery_redis_plus.connection.host_lists import server_text, servers_text
+from celery_redis_plus.connection.master_question import Master, NoAnswer
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidAddress
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.sentinel_address import Sentinels
+    from celery_redis_plus.connection.master_question import Question
 
 logger = logging.getLogger(__name__)
 
 #: Seconds between two looks whether the master has changed.
 LOOK_S = 1.0
-#: Seconds that a caller waits for the answer to a look: a Sentinel takes 1 ms.
+#: Seconds that a caller waits for the answer to a look, which takes 1 ms.
 LOOK_WAIT_S = 0.05
 
 
@@ -38,22 +39,24 @@ class Wakes(Protocol):
         """End it."""
 
 
-#: Asks the Sentinel at a host and port. Raises NoAnswer, or what a connection raises.
-Ask = Callable[[str, int], Master]
+#: Puts a question to the server at a host and port. Raises NoAnswer, or what a connection raises.
+Ask = Callable[["Question", str, int], Master]
 
 
 class MasterFinder:
-    """Asks the Sentinels of one address, for all connections of this process. Thread-safe."""
+    """Asks for the master of one address, for all connections of this process. Thread-safe."""
 
-    def __init__(self, sentinels: Sentinels, ask: Ask) -> None:
-        """Ask `sentinels` by `ask`."""
-        self._sentinels = sentinels
+    def __init__(self, question: Question, ask: Ask) -> None:
+        """Ask `question` by `ask`."""
+        self.question = question
         self._ask = ask
+        #: Who is asked: those of the address, and behind them those that answers have named.
+        self._hosts = question.hosts
         #: The master of the newest configuration that this process knows of.
         self.master: Master | None = None
-        #: The place of the Sentinel that is asked first: the last one that had a good answer.
+        #: The place of the one that is asked first: the last one that had a good answer.
         self._first = 0
-        #: The place of the Sentinel that is asked by the next look: each look asks another one.
+        #: The place of the one that is asked by the next look: each look asks another one.
         self._next = 0
         #: The places of those whose last answer to a look came late, or not at all.
         self._slow: set[int] = set()
@@ -63,18 +66,18 @@ class MasterFinder:
         self._wakers: weakref.WeakSet[Wakes] = weakref.WeakSet()
 
     def answers(self) -> Iterator[tuple[str, Master | Exception]]:
-        """Ask one Sentinel after another; yield where it is, and its answer. A caller that is content stops.
+        """Ask one after another; yield where it is, and its answer. A caller that is content stops.
 
         Raises:
             InvalidAddress: none of them can be asked: a TLS file is missing.
         """
-        hosts = self._sentinels.hosts
+        hosts = self._hosts
         first = self._first
         for place in range(first, first + len(hosts)):
             host, port = hosts[place % len(hosts)]
             answer: Master | Exception
             try:
-                found = self._ask(host, port)
+                found = self._ask(self.question, host, port)
             except InvalidAddress:
                 raise
             except (NoAnswer, CeleryRedisPlusError, RedisError, OSError) as error:
@@ -86,39 +89,51 @@ class MasterFinder:
             yield server_text(host, port), answer
 
     def is_outdated(self, answer: Master) -> bool:
-        """Return whether the answer is of an older configuration than the one known: that Sentinel is cut off from the others."""
+        """Return whether the answer is of an older configuration than the one known: who gave it is cut off from the others."""
         known = self.master
         if known is None or answer.epoch is None or answer.is_at(known.host, known.port):
             return False
         return known.is_newer_than(answer)
 
     def is_majority(self, count: int) -> bool:
-        """Return whether so many answers are those of most of the Sentinels."""
-        return count > len(self._sentinels.hosts) // 2
+        """Return whether so many answers are those of most that are asked."""
+        return count > len(self._hosts) // 2
 
     def opened(self, master: Master) -> None:
         """Note the master to which a connection was opened: it has said that it is one."""
         known = self.master
         if known is not None and not known.is_at(master.host, master.port):
-            logger.info("Sentinels %s: the master %r is now %s", self._sentinels.servers, self._sentinels.master_name, master)
+            servers = servers_text(self.question.hosts)
+            logger.info("%ss %s: the %s is now %s", self.question.asked.capitalize(), servers, self.question.wanted, master)
         elif known is not None and known.is_newer_than(master):
             master = known
-        self.master = master
+        self._note(master)
         self._look_at = time.monotonic() + LOOK_S
+
+    def _note(self, master: Master) -> None:
+        """Keep an answer, and whom else it names that can be asked: the address may name servers that are gone by now."""
+        self.master = master
+        if master.nodes:
+            self._hosts = tuple(dict.fromkeys((*self.question.hosts, *master.nodes)))
 
     def wake_on_move(self, waker: Wakes) -> None:
         """Wake an event loop when the master moves: its connections to the old one are idle perhaps."""
         self._wakers.add(waker)
+
+    @property
+    def ownership(self) -> str:
+        """What tells two times apart at which one server was the owner of a slot, without a promotion; empty with Sentinels."""
+        return f" {self.master.epoch}" if self.question.moves and self.master is not None else ""
 
     def has_moved(self, host: str, port: int) -> bool:
         """Return whether the master is another one than the server at `host` and `port`, as far as this process knows."""
         return self.master is not None and not self.master.is_at(host, port)
 
     def look(self) -> None:
-        """Have one Sentinel asked whether the master is the one that is known, if a second has passed since the last time.
+        """Have somebody asked whether the master is the one that is known, if a second has passed since the last time.
 
         A thread of its own asks. The caller waits for the answer only as long as one takes that comes at once, and not at all
-        for a Sentinel that was slow before: the master works perhaps, and it is the Sentinels that hang.
+        where the last one was slow: the master works perhaps, and it is the others that hang.
         """
         if time.monotonic() < self._look_at or not self._lock.acquire(blocking=False):
             return
@@ -126,32 +141,31 @@ class MasterFinder:
             if self._looker is not None and self._looker.is_alive():
                 return
             self._look_at = time.monotonic() + LOOK_S
-            place, self._next = self._next, (self._next + 1) % len(self._sentinels.hosts)
-            looker = self._looker = threading.Thread(
-                target=self._look, args=(place,), name="celery-redis-plus-sentinel", daemon=True
-            )
+            hosts = self._hosts
+            place, self._next = self._next % len(hosts), self._next + 1
+            name = f"celery-redis-plus-{self.question.purpose}"
+            looker = self._looker = threading.Thread(target=self._look, args=(place, *hosts[place]), name=name, daemon=True)
             try:
                 looker.start()
             except RuntimeError as error:  # the interpreter ends, or there are too many threads
                 self._looker = None
-                logger.debug("no Sentinel is asked: %s", error)
+                logger.debug("nobody is asked for the %s: %s", self.question.wanted, error)
                 return
         finally:
             self._lock.release()
         if place not in self._slow:
             looker.join(LOOK_WAIT_S)
 
-    def _look(self, place: int) -> None:
-        """Ask the Sentinel at `place`.
+    def _look(self, place: int, host: str, port: int) -> None:
+        """Ask the one at `place`.
 
-        Only an answer of a newer configuration counts: a Sentinel that is cut off from the others names the old master.
+        Only an answer of a newer configuration counts: one that is cut off from the others names the old master.
         """
-        host, port = self._sentinels.hosts[place]
         began = time.monotonic()
         try:
-            found = self._ask(host, port)
+            found = self._ask(self.question, host, port)
         except (NoAnswer, CeleryRedisPlusError, RedisError, OSError) as error:
-            logger.debug("Sentinel %s does not name the master: %s", server_text(host, port), error)
+            logger.debug("%s does not name the %s: %s", server_text(host, port), self.question.wanted, error)
             return
         finally:
             if time.monotonic() - began > LOOK_WAIT_S:
@@ -160,21 +174,21 @@ class MasterFinder:
                 self._slow.discard(place)
         known = self.master
         if known is None or found.is_newer_than(known):
-            self.master = found
+            self._note(found)
             self._first = place
             if known is not None and not found.is_at(known.host, known.port):
                 for waker in list(self._wakers):
                     waker.wake()
 
 
-#: The finders of this process, by address and user.
+#: The finders of this process, by address, user and options.
 _finders: weakref.WeakValueDictionary[tuple[object, ...], MasterFinder] = weakref.WeakValueDictionary()
 
 
-def finder_for(key: tuple[object, ...], sentinels: Sentinels, ask: Ask) -> MasterFinder:
+def finder_for(key: tuple[object, ...], question: Question, ask: Ask) -> MasterFinder:
     """Return the finder that all connectors of this process with the same `key` share."""
     finder = _finders.get(key)
     if finder is None:
         # Two threads may make one each, which does no harm.
-        finder = _finders[key] = MasterFinder(sentinels, ask)
+        finder = _finders[key] = MasterFinder(question, ask)
     return finder

@@ -21,7 +21,7 @@ from celery_redis_plus.connection.protocol import pack_command, replies_of, send
 from celery_redis_plus.connection.refused_keys import RefusedKeys
 from celery_redis_plus.connection.unpatched import identity
 from celery_redis_plus.error_translation import translate
-from celery_redis_plus.errors import AuthenticationFailed, ReadOnlyReplica, ServerUnreachable
+from celery_redis_plus.errors import WRONG_SERVER, AuthenticationFailed, ServerUnreachable
 
 if TYPE_CHECKING:
     from redis.connection import Connection
@@ -86,7 +86,7 @@ class PersistentConnection:
         self.client_id: int | None = None
         #: When that one was opened, on `clock`, in seconds.
         self.opened_at = 0.0
-        #: Where that one leads to, `(host, port)`; Sentinels name another server after a failover.
+        #: Where that one leads to, `(host, port)`; with Sentinels or a cluster, another server after a failover.
         self.peer: tuple[str, int] = ("", 0)
         #: With which credentials it has logged in, or tried to; None without a provider.
         self._login: Login | None = None
@@ -133,12 +133,12 @@ class PersistentConnection:
         """Leave a server that is the master no more, as far as this process knows; asks nobody.
 
         Raises:
-            ServerUnreachable: the Sentinels have named another one since the connection was opened.
+            ServerUnreachable: another one was named since the connection was opened.
         """
         finder = self.connector.finder
         if finder is not None and self.connected and finder.has_moved(*self.peer):
             address = self.connector.address.at_master(*self.peer)
-            error = ServerUnreachable(f"{address.display()}: the Sentinels name another master by now")
+            error = ServerUnreachable(f"{address.display()}: the {finder.question.wanted} is another server by now")
             self.abort(error)
             raise error
 
@@ -212,7 +212,7 @@ class PersistentConnection:
         return self._connection
 
     def _leave_old_master(self, finder: MasterFinder) -> None:
-        """Ask the Sentinels, if it is time to. Raises as `check_master` does."""
+        """Ask who the master is, if it is time to. Raises as `check_master` does."""
         if self._connection is not None:
             finder.look()
             self.check_master()
@@ -333,7 +333,7 @@ class PersistentConnection:
     def _refuse(self, error: ResponseError, call: Sequence[Argument] | bytes = b"") -> NoReturn:
         """Raise what an error reply means; a server that is no primary any more is left, and the next call looks for another."""
         translated = self._translated(error, call)
-        if isinstance(translated, ReadOnlyReplica):
+        if isinstance(translated, WRONG_SERVER):
             self._fail(translated)
         if translated is error:
             raise error

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.connection.credentials import resolve_credential_provider
+from celery_redis_plus.connection.host_lists import EXAMPLES, SENTINEL_SCHEME, servers_text
 from celery_redis_plus.connection.tls import is_tls_argument, tls_arguments
 from celery_redis_plus.errors import InvalidAddress
 
 if TYPE_CHECKING:
     from redis.credentials import CredentialProvider
 
-#: Where a Sentinel listens by default.
-SENTINEL_PORT = 26379
-#: The scheme, or its part behind a `+`.
-SENTINEL_SCHEME = "sentinel"
 #: What stands in the query of a Sentinel URL, besides what every URL may have.
 SENTINEL_QUERY = frozenset({"master_name", "min_other_sentinels", "sentinel_username", "sentinel_password"})
 #: The options of that subject, for messages.
@@ -25,8 +21,6 @@ SENTINEL_OPTIONS = ("master_name", "sentinel_kwargs", "min_other_sentinels")
 
 #: What `sentinel_kwargs` may hold besides `ssl_*`: the arguments of redis-py that mean something for one question.
 _KWARGS = frozenset({"username", "password", "credential_provider", "ssl", "socket_timeout", "socket_connect_timeout"})
-_HOST = re.compile(r"(?:\[(?P<ipv6>[^\[\]]+)\]|(?P<name>[^\[\]:]+))(?::(?P<port>[0-9]{1,5}))?")
-_EXAMPLE = "redisplus+sentinel://host1:26379;host2:26379/0?master_name=mymaster"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +43,7 @@ class Sentinels:
     @property
     def servers(self) -> str:
         """The Sentinels as `host:port`, with commas between them."""
-        return ",".join(server_text(host, port) for host, port in self.hosts)
+        return servers_text(self.hosts)
 
     def completed(
         self, master_name: str | None, sentinel_kwargs: Mapping[str, Any] | None, min_other_sentinels: int
@@ -86,35 +80,6 @@ class Sentinels:
         if not completed.master_name:
             raise InvalidAddress(
                 f"Sentinels {self.servers}: the name of the master is missing. Give the name that `sentinel monitor` has in "
-                f"sentinel.conf as the option master_name, or in the URL: {_EXAMPLE}"
+                f"sentinel.conf as the option master_name, or in the URL: {EXAMPLES[SENTINEL_SCHEME]}"
             )
         return completed
-
-
-def server_text(host: str, port: int) -> str:
-    """Return `host:port`, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def is_sentinel_scheme(scheme: str) -> bool:
-    """Return whether a URL of this scheme names Sentinels: `sentinel`, or any with `+sentinel`."""
-    return scheme.lower().rpartition("+")[2] == SENTINEL_SCHEME
-
-
-def hosts_of(text: str) -> tuple[tuple[str, int], ...]:
-    """Return the hosts and ports in `h1:26379;h2` or `h1:26379,h2`.
-
-    Raises:
-        InvalidAddress: there is none, or one of them cannot be read. The text is not quoted: it may hold a piece of a password.
-    """
-    found = []
-    for place in re.split("[;,]", text):
-        match = _HOST.fullmatch(place.strip())
-        port = int(match["port"] or SENTINEL_PORT) if match else 0
-        if match is None or not 0 < port < 65536:
-            raise InvalidAddress(
-                f"the Sentinel URL has no valid hosts and ports; allowed: {_EXAMPLE}, ports from 1 to 65535. Special characters "
-                "in a password are percent-encoded: / as %2F, ; as %3B, @ as %40"
-            )
-        found.append((match["ipv6"] or match["name"], port))
-    return tuple(found)

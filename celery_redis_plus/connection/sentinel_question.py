@@ -6,12 +6,12 @@ Source: "Guidelines for Redis clients with support for Redis Sentinel" (redis.io
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
-from celery_redis_plus.connection.sentinel_address import server_text
+from celery_redis_plus.connection.master_question import Master, NoAnswer, number_of, text_of
 from celery_redis_plus.errors import ReadOnlyReplica
 
 if TYPE_CHECKING:
@@ -22,96 +22,95 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True)
-class Master:
-    """A master, as a Sentinel names it.
-
-    `epoch` counts the failovers: a greater one is newer. None: the Sentinel does not tell it.
-    """
-
-    host: str
-    port: int
-    epoch: int | None = None
-
-    def is_at(self, host: str, port: int) -> bool:
-        """Return whether it is the server there."""
-        return (self.host, self.port) == (host, port)
-
-    def is_newer_than(self, known: Master) -> bool:
-        """Return whether this is what a Sentinel says that knows more than `known`."""
-        if self.epoch is None:
-            return False
-        return known.epoch is None or self.epoch > known.epoch
-
-    def __str__(self) -> str:
-        return server_text(self.host, self.port)
+#: Seconds that a Sentinel may take for each answer, unless `sentinel_kwargs` say otherwise.
+ANSWER_S = 1.0
 
 
-class NoAnswer(Exception):  # noqa: N818 - an answer, too
-    """A Sentinel names no master that could be used; the text says why."""
+class SentinelQuestion:
+    """Asks the Sentinels of an address for the master of their name."""
 
-    def __init__(self, text: str, *, unknown: bool = False) -> None:
-        super().__init__(text)
-        #: The Sentinel watches no master of this name: waiting does not help.
-        self.unknown = unknown
+    purpose = "sentinel"
+    asked = "Sentinel"
+    remedy = "check master_name, the Sentinels in broker_url, and that enough of them run for a failover"
+    moves = False
 
+    def __init__(self, sentinels: Sentinels) -> None:
+        """Ask `sentinels`."""
+        self._sentinels = sentinels
+        self.hosts = sentinels.hosts
+        self.wanted = f"master {sentinels.master_name!r}"
+        self.timeout_s: float | None = sentinels.timeout_s or ANSWER_S
 
-def ask(connection: AbstractConnection, sentinels: Sentinels) -> Master:
-    """Return the master that the Sentinel behind `connection` names.
+    def address(self, of: Address, host: str, port: int) -> Address:
+        """Return where to ask a Sentinel: users and TLS are its own."""
+        sentinels = self._sentinels
+        return replace(
+            of,
+            host=host,
+            port=port,
+            db=0,
+            username=sentinels.username,
+            password=sentinels.password,
+            credential_provider=sentinels.credential_provider,
+            tls=sentinels.tls,
+            sentinels=None,
+        )
 
-    GET-MASTER-ADDR-BY-NAME tells of a promotion before MASTER does, which tells the state: a master that does not answer the
-    Sentinel is not worth a try, unless its successor is named already.
+    def ask(self, connection: AbstractConnection, host: str) -> Master:  # noqa: ARG002 - a Sentinel names hosts itself
+        """Return the master that the Sentinel behind `connection` names.
 
-    Raises:
-        NoAnswer: it knows no such master, or none that is up; or it knows too few other Sentinels; or it is no Sentinel.
-        redis.exceptions.RedisError, OSError: the connection failed.
-    """
-    name = sentinels.master_name
-    address = _call(connection, "GET-MASTER-ADDR-BY-NAME", name)
-    if not isinstance(address, list) or len(address) != 2:
-        raise NoAnswer(f"it watches no master named {name!r}", unknown=True)
-    master = Master(_text(address[0]), _number("port", address[1]))
-    if not master.host or not 0 < master.port < 65536:
-        raise NoAnswer(f"it names a server that cannot be: host {master.host!r}, port {master.port}")
-    try:
-        reply = _call(connection, "MASTER", name)
-    except NoAnswer as refusal:
-        # An ACL of the Sentinel may permit the first question only.
-        if sentinels.min_other_sentinels:
-            raise
-        logger.debug("a Sentinel does not tell the state of master %r: %s", name, refusal)
-        return master
-    if not isinstance(reply, list):
-        raise NoAnswer(f"its answer cannot be read: {reply!r}")
-    state = {_text(key): _text(value) for key, value in zip(reply[::2], reply[1::2], strict=False)}
-    others = _number("num-other-sentinels", state.get("num-other-sentinels", 0))
-    if others < sentinels.min_other_sentinels:
-        raise NoAnswer(f"it knows {others} other Sentinels; min_other_sentinels is {sentinels.min_other_sentinels}")
-    flags = state.get("flags", "").split(",")
-    is_old = (state.get("ip"), state.get("port")) != (master.host, str(master.port))
-    if not is_old and ("s_down" in flags or "o_down" in flags):
-        raise NoAnswer(f"master {name!r} ({master.host}:{master.port}) does not answer it, and has no successor yet")
-    epoch = _number("config-epoch", state.get("config-epoch", 0))
-    # The state is the old master's yet, whose successor has a greater number: one more at the least.
-    return Master(master.host, master.port, epoch + 1 if is_old else epoch)
+        GET-MASTER-ADDR-BY-NAME tells of a promotion before MASTER does, which tells the state: a master that does not answer the
+        Sentinel is not worth a try, unless its successor is named already.
 
+        Raises:
+            NoAnswer: it knows no such master, or none that is up; or it knows too few other Sentinels; or it is no Sentinel.
+            redis.exceptions.RedisError, OSError: the connection failed.
+        """
+        sentinels = self._sentinels
+        name = sentinels.master_name
+        address = _call(connection, "GET-MASTER-ADDR-BY-NAME", name)
+        if not isinstance(address, list) or len(address) != 2:
+            raise NoAnswer(f"it watches no master named {name!r}", unknown=True)
+        master = Master(text_of(address[0]), number_of("port", address[1]))
+        if not master.host or not 0 < master.port < 65536:
+            raise NoAnswer(f"it names a server that cannot be: host {master.host!r}, port {master.port}")
+        try:
+            reply = _call(connection, "MASTER", name)
+        except NoAnswer as refusal:
+            # An ACL of the Sentinel may permit the first question only.
+            if sentinels.min_other_sentinels:
+                raise
+            logger.debug("a Sentinel does not tell the state of master %r: %s", name, refusal)
+            return master
+        if not isinstance(reply, list):
+            raise NoAnswer(f"its answer cannot be read: {reply!r}")
+        state = {text_of(key): text_of(value) for key, value in zip(reply[::2], reply[1::2], strict=False)}
+        others = number_of("num-other-sentinels", state.get("num-other-sentinels", 0))
+        if others < sentinels.min_other_sentinels:
+            raise NoAnswer(f"it knows {others} other Sentinels; min_other_sentinels is {sentinels.min_other_sentinels}")
+        flags = state.get("flags", "").split(",")
+        is_old = (state.get("ip"), state.get("port")) != (master.host, str(master.port))
+        if not is_old and ("s_down" in flags or "o_down" in flags):
+            raise NoAnswer(f"master {name!r} ({master.host}:{master.port}) does not answer it, and has no successor yet")
+        epoch = number_of("config-epoch", state.get("config-epoch", 0))
+        # The state is the old master's yet, whose successor has a greater number: one more at the least.
+        return Master(master.host, master.port, epoch + 1 if is_old else epoch)
 
-def check_role(connection: AbstractConnection, address: Address) -> None:
-    """See that the server behind a new connection is a master: a Sentinel's answer may be out of date.
+    def check(self, connection: AbstractConnection, address: Address) -> None:
+        """Ask the server for its role.
 
-    Raises:
-        ReadOnlyReplica: it is not.
-    """
-    connection.send_command("ROLE")
-    try:
-        reply: Any = connection.read_response(disable_decoding=True)
-    except ResponseError as error:  # no permission, or a renamed command
-        logger.debug("%s: cannot see that the server is a master, ROLE is refused: %s", address.display(), error)
-        return
-    role = _text(reply[0])
-    if role != "master":
-        raise ReadOnlyReplica(f"{address.display()}: the server says that it is a {role}. What to do: wait for the promotion")
+        Raises:
+            ReadOnlyReplica: it is no master.
+        """
+        connection.send_command("ROLE")
+        try:
+            reply: Any = connection.read_response(disable_decoding=True)
+        except ResponseError as error:  # no permission, or a renamed command
+            logger.debug("%s: cannot see that the server is a master, ROLE is refused: %s", address.display(), error)
+            return
+        role = text_of(reply[0])
+        if role != "master":
+            raise ReadOnlyReplica(f"{address.display()}: the server says that it is a {role}. What to do: wait for the promotion")
 
 
 def _call(connection: AbstractConnection, question: str, name: str) -> Any:
@@ -123,14 +122,3 @@ def _call(connection: AbstractConnection, question: str, name: str) -> Any:
         if "unknown command" in text.lower():
             raise NoAnswer(f"it is no Sentinel ({text})") from error
         raise NoAnswer(text, unknown="No such master" in text) from error
-
-
-def _number(name: str, value: Any) -> int:
-    text = _text(value)
-    if not text.isascii() or not text.isdigit():
-        raise NoAnswer(f"its answer cannot be read: {name} {text[:40]!r}")
-    return int(text)
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

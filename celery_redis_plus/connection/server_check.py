@@ -37,7 +37,7 @@ class ServerCheck:
 
     def knows(self, address: Address) -> bool:
         """Return whether this process has found the server good before."""
-        return address.server in self._done
+        return _place(address) in self._done
 
     def run(self, connection: AbstractConnection, address: Address) -> None:
         """Check the server behind `connection`, unless this process has done so and found it good.
@@ -51,7 +51,7 @@ class ServerCheck:
             ServerTooOld: older than Redis 7.0 or Valkey 7.2.
             ReadOnlyReplica: a replica that takes no writes.
         """
-        if address.server in self._done:
+        if self.knows(address):
             return
         connection.send_command("INFO")
         try:
@@ -60,7 +60,12 @@ class ServerCheck:
             logger.debug("%s: cannot check the server's version, INFO is refused: %s", address.display(), exc)
         else:
             examine(parse_info(reply), address)
-        self._done.add(address.server)
+        self._done.add(_place(address))
+
+
+def _place(address: Address) -> str:
+    """Return the server, as the kind for which it was checked: a node is good for the URL of a cluster only."""
+    return f"{'' if address.cluster is None else 'cluster '}{address.server}"
 
 
 def parse_info(reply: bytes | str) -> dict[str, str]:
@@ -86,9 +91,10 @@ def _examine_mode(info: Mapping[str, str], address: Address) -> None:
             f"{address.display()}: a Sentinel answers here, which stores nothing. What to do: write "
             f"redisplus+sentinel://{address.server}/{address.db}?master_name=NAME in broker_url, or the address of the primary"
         )
-    if mode == "cluster" or info.get("cluster_enabled") == "1":
+    if address.cluster is None and (mode == "cluster" or info.get("cluster_enabled") == "1"):
         raise ClusterRedirected(
-            f"{address.display()}: the server is a node of a Redis Cluster. What to do: {ClusterRedirected.remedy}."
+            f"{address.display()}: the server is a node of a Redis Cluster. What to do: write "
+            f"redisplus+cluster://{address.server}/0 in broker_url, or redispluss+cluster:// for TLS"
         )
 
 

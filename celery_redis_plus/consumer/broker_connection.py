@@ -99,12 +99,13 @@ class BrokerConnection:
             redis.exceptions.ConnectionError: and its kin, as `errors` names them.
         """
         self.id = secrets.token_hex(6)
-        self.options = options
         self._client_connection = None if client_connection is None else weakref.ref(client_connection)
-        self.keys = Keys(options.global_keyprefix)
         self.connector = Connector(address, options)
         #: Completed by the options.
         self.address = address = self.connector.address
+        #: With the prefix that the address needs.
+        self.options = options = self.connector.options
+        self.keys = Keys(options.global_keyprefix)
         self.commands = CommandConnection(self.connector, "commands", timeout=_timeouts(options), learns_id=True)
         self.wakeup_connection = BlockingConnection(self.connector, "wakeups", timeout=options.socket_timeout)
         self.stream_connection = BlockingConnection(self.connector, "streams", timeout=options.socket_timeout)

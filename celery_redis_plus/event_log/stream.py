@@ -55,8 +55,8 @@ class EventLog:
 
     def _use(self, address: Address, options: Options, timeout_s: float) -> None:
         self.address = address
-        self.keys = Keys(options.global_keyprefix)
         self._connector = Connector(address, options)
+        self.keys = Keys(self._connector.options.global_keyprefix)
         self._timeout_s = timeout_s
         self._held: Connection | None = None
 

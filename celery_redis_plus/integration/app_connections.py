@@ -6,13 +6,13 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from celery_redis_plus.connection.sentinel_address import SENTINEL_SCHEME
+from celery_redis_plus.connection.host_lists import SENTINEL_SCHEME
 from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.broker_urls import ALLOWED, check_broker, has_dotted_url, our_transport, our_urls, scheme_of
 from celery_redis_plus.transport.typed_queues import Accepted
 from celery_redis_plus.transport.url_schemes import OWN_SCHEMES
-from celery_redis_plus.transport.url_sentinels import is_sentinel_url
+from celery_redis_plus.transport.url_sentinels import names_several_hosts
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ def connections_of(app: Any) -> Connections | None:
 def rewritten(urls: Any, transport: Any) -> tuple[Any, Any]:
     """Return (URLs, transport) as kombu shall see them."""
     urls, transport = our_urls(urls), our_transport(transport)
-    if transport == SENTINEL_SCHEME and is_sentinel_url(urls if isinstance(urls, str) else next(iter(urls or ()), None)):
+    if transport == SENTINEL_SCHEME and names_several_hosts(urls if isinstance(urls, str) else next(iter(urls or ()), None)):
         # kombu's name for what the URL says as well.
         transport = None
     if is_ours(urls, transport):

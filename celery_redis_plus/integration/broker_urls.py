@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from celery_redis_plus.connection.sentinel_address import SENTINEL_SCHEME
+from celery_redis_plus.connection.host_lists import CLUSTER_SCHEME, SENTINEL_SCHEME
 from celery_redis_plus.errors import InvalidAddress
 from celery_redis_plus.transport.url_schemes import OWN_SCHEMES
 from celery_redis_plus.transport.url_sentinels import joined, merged
@@ -32,19 +32,21 @@ SCHEMES = {
 #: What a user may write, for messages; with `+socket` for a Unix socket.
 ALLOWED = (
     "redisplus://, redispluss://, redis://, rediss://, valkey:// and valkeys://, for Unix sockets with +socket, or unix://, for "
-    "Sentinels with +sentinel, or sentinel://"
+    "Sentinels with +sentinel, or sentinel://, for Redis Cluster with +cluster"
 )
 #: Names of kombu transports that speak to Redis or Valkey: an app that is configured with us never uses them unasked.
 REDIS_OF_KOMBU = re.compile(r"(?i)(redis|valkey|sentinel)|kombu\.transport\.(redis|valkey)\b")
 
 # URL schemes are case-insensitive (RFC 3986, 3.1), and kombu lowers them.
 _SCHEME = rf"(?i:{'|'.join(sorted(map(re.escape, SCHEMES), key=len, reverse=True))})"
-_URL = re.compile(rf"\s*({_SCHEME})((?i:\+socket|\+sentinel))?(://.*)", re.DOTALL)
+_URL = re.compile(rf"\s*({_SCHEME})((?i:\+socket|\+sentinel|\+cluster))?(://.*)", re.DOTALL)
 #: kombu's form of Sentinels.
 _SENTINEL_URL = re.compile(rf"\s*(?i:{SENTINEL_SCHEME})(://.*)", re.DOTALL)
 #: redis-py's form of a Unix socket.
 _SOCKET_URL = re.compile(r"\s*(?i:unix)(://.*)", re.DOTALL)
-_DOTTED_URL = re.compile(rf"\s*({'|'.join(sorted(map(re.escape, DOTTED), key=len, reverse=True))})(\+socket|\+sentinel)?://")
+_DOTTED_URL = re.compile(
+    rf"\s*({'|'.join(sorted(map(re.escape, DOTTED), key=len, reverse=True))})(\+socket|\+sentinel|\+cluster)?://"
+)
 
 
 def our_url(url: str) -> str:
@@ -75,7 +77,7 @@ def our_urls(urls: Any) -> Any:
 
 
 def _split(urls: str) -> list[str]:
-    """Return the URLs of a failover list; those with several Sentinels stay in one piece."""
+    """Return the URLs of a failover list; those with several hosts stay in one piece."""
     return joined(url for url in urls.split(";") if url.strip())
 
 
@@ -145,7 +147,8 @@ def _scheme(url: str) -> str:
     base, _, suffix = scheme.partition("+")
     return (
         base
-        if suffix in {"socket", SENTINEL_SCHEME} or base not in {*OWN_SCHEMES, "redis", "rediss", "valkey", "valkeys"}
+        if suffix in {"socket", SENTINEL_SCHEME, CLUSTER_SCHEME}
+        or base not in {*OWN_SCHEMES, "redis", "rediss", "valkey", "valkeys"}
         else scheme
     )
 

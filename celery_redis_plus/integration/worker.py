@@ -87,7 +87,7 @@ class BrokerStep(bootsteps.StartStopStep):
         if transport.supports_native_delayed_delivery:
             transport.setup_native_delayed_delivery(parent.connection, list(parent.app.amqp.queues.consume_from))
         session = transport.session
-        address = session.address if session.address.sentinels is None else session.address.at_master(*session.commands.peer)
+        address = session.address if session.connector.finder is None else session.address.at_master(*session.commands.peer)
         logger.info("celery-redis-plus %s on %s, %s", __version__, address.display(), _server(transport))
         if not self._configured and parent.restart_count == 0:
             # A configured app has been warned with its first connection.

@@ -170,10 +170,11 @@ class LostProcesses:
         else:
             info = self._info()
             self._run = info.get("run_id", "")
-            if self._commands.connector.address.sentinels is not None:
+            finder = self._commands.connector.finder
+            if finder is not None and self._run:
                 # A server that was demoted and is promoted again has the run that it had, and in its data the records of that
-                # time. A promotion begins a new replication id.
-                self._run = f"{self._run} {info.get('master_replid', '')}" if self._run else ""
+                # time. A promotion begins a new replication id, and a slot that comes back to a node a new epoch.
+                self._run = f"{self._run} {info.get('master_replid', '')}{finder.ownership}"
             self._run_began_at = clock.now_s() - float(info.get("uptime_in_seconds", "inf")) - UPTIME_MARGIN_S
             if not self._run:
                 self._stop_reporting("the server refuses INFO")

@@ -12,7 +12,7 @@ from celery_redis_plus.connection.address import Address, url_options
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.server_check import ServerCheck
-from celery_redis_plus.errors import QueueNotFound
+from celery_redis_plus.errors import InvalidArgument, QueueNotFound
 from celery_redis_plus.migration.conversion import Priorities, PriorityMapping
 from celery_redis_plus.migration.exporter import Exporter
 from celery_redis_plus.migration.importer import Importer, Taking
@@ -48,6 +48,11 @@ class Migration:
         kombu_options: Mapping[str, Any], priorities: Priorities | None = None, source: CommandConnection | None = None,
         source_prefix: str | None = None,
     ) -> None:  # fmt: skip
+        if commands.connector.address.cluster is not None and (source is None or source_prefix is None):
+            raise InvalidArgument(
+                "kombu's own transport knows no Redis Cluster, so its messages are elsewhere; allowed: --from URL, with "
+                "--from-prefix TEXT for its global_keyprefix ('' for none)"
+            )
         self._commands = commands
         self._keys = keys
         self._queues = queues

@@ -105,7 +105,7 @@ class Transport(virtual.Transport):
 
     def _address(self) -> Address:
         client = self.client
-        hidden = url_sentinels.is_sentinel_url(client.password)
+        hidden = url_sentinels.names_several_hosts(client.password)
         return Address.from_parts(
             hostname=client.password if hidden else client.hostname,
             port=client.port,
@@ -226,7 +226,7 @@ class Transport(virtual.Transport):
         from kombu.utils.url import as_url, maybe_sanitize_url, quote
 
         client = self.client
-        if url_sentinels.is_sentinel_url(uri):
+        if url_sentinels.names_several_hosts(uri):
             whole = f"{client.uri_prefix}+{url_sentinels.with_secrets(client)}"
             return whole if include_password else url_sentinels.masked(whole, mask)
         if client.uri_prefix:

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from celery_redis_plus.transport.compat import PARSE_URL
 from celery_redis_plus.transport.url_schemes import SOCKET, leads_to_us
-from celery_redis_plus.transport.url_sentinels import is_secret, is_sentinel_url
+from celery_redis_plus.transport.url_sentinels import is_secret, names_several_hosts
 
 #: Query names that kombu itself understands, besides those that start with `ssl_`.
 KOMBU_QUERY_NAMES = frozenset({"connect_timeout", "heartbeat", "insist", "login_method"})
@@ -41,7 +41,7 @@ def _knowing_our_options(parse_url: ParseUrl) -> ParseUrl:
             # kombu would take the socket's path for a virtual host; `Address.from_parts` reads a host name that is a URL.
             return {**dict.fromkeys(("port", "userid", "password", "virtual_host")), "transport": SOCKET, "hostname": url}
         scheme = head.partition("://")[0]
-        if is_sentinel_url(head) and "+" in scheme and leads_to_us(scheme.partition("+")[0].lower()):
+        if names_several_hosts(head) and "+" in scheme and leads_to_us(scheme.partition("+")[0].lower()):
             # The next URL of a failover list; `Address.from_parts` reads it, too.
             empty = dict.fromkeys(("port", "userid", "password", "virtual_host"))
             return {**empty, "transport": scheme.partition("+")[0].lower(), "hostname": url}

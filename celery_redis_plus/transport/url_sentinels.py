@@ -1,4 +1,4 @@
-"""URLs with Sentinels, of which kombu understands neither form.
+"""URLs with Sentinels, or with the nodes of a cluster, of which kombu understands no form.
 
 kombu (5.6, 5.7) splits every URL at `;` into URLs of a failover list, and `redisplus+sentinel://h1;h2/0` with them. So the pieces
 are put together again, with commas, which kombu leaves alone: here, where our transport gets a connection, and by
@@ -11,20 +11,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
-from celery_redis_plus.connection.sentinel_address import SENTINEL_SCHEME, is_sentinel_scheme
+from celery_redis_plus.connection.host_lists import SENTINEL_SCHEME, kind_of
 from celery_redis_plus.errors import InvalidAddress
 
 
-def is_sentinel_url(url: object) -> bool:
-    """Return whether `url` names Sentinels."""
-    return isinstance(url, str) and "://" in url and is_sentinel_scheme(url.strip().partition("://")[0])
+def names_several_hosts(url: object) -> bool:
+    """Return whether `url` names Sentinels, or nodes of a cluster."""
+    return isinstance(url, str) and "://" in url and kind_of(url.strip().partition("://")[0]) is not None
 
 
 def joined(pieces: Iterable[str]) -> list[str]:
-    """Return a list of URLs that was split at each `;`, with those that name Sentinels in one piece again."""
+    """Return a list of URLs that was split at each `;`, with those that name several hosts in one piece again."""
     urls: list[str] = []
     for piece in pieces:
-        if urls and "://" not in piece and is_sentinel_url(urls[-1]):
+        if urls and "://" not in piece and names_several_hosts(urls[-1]):
             urls[-1] = f"{urls[-1].rstrip()},{piece.strip()}"
         else:
             urls.append(piece)
@@ -81,7 +81,7 @@ def mend(client: Any) -> None:
     alternates = list(client.alt or ())
     urls = joined(alternates)
     if len(urls) < len(alternates):
-        if is_sentinel_url(urls[0]):
+        if names_several_hosts(urls[0]):
             client.hostname = urls[0]
         client.alt = urls if len(urls) > 1 else []
         client.cycle = None
@@ -89,7 +89,7 @@ def mend(client: Any) -> None:
             client.cycle = client.failover_strategy(client.alt)
             next(client.cycle)
     hostname = client.hostname or ""
-    if is_sentinel_url(hostname):
+    if names_several_hosts(hostname):
         prefix, plus, rest = hostname.partition("+")
         if plus and "://" in rest:
             client.uri_prefix, client.hostname = prefix, rest
@@ -104,7 +104,7 @@ def _hide_secrets(client: Any) -> None:
     if public != client.hostname and not callable(client.password):
         scheme = client.hostname.partition("://")[0]
         user, hosts, path, query = _parts(client.hostname)
-        if client.password and not is_sentinel_url(client.password) and not user:
+        if client.password and not names_several_hosts(client.password) and not user:
             user = f"{quote(client.userid or '', safe='')}:{quote(client.password, safe='')}"
         client.password = f"{scheme}://{user}{'@' if user else ''}{hosts}/{path}{'?' if query else ''}{query}"
         client.hostname = public
@@ -115,8 +115,8 @@ def _hide_secrets(client: Any) -> None:
 
 
 def with_secrets(client: Any) -> str:
-    """Return the Sentinel URL of a kombu Connection as its user wrote it."""
-    return str(client.password if is_sentinel_url(client.password) else client.hostname)
+    """Return the URL with several hosts of a kombu Connection as its user wrote it."""
+    return str(client.password if names_several_hosts(client.password) else client.hostname)
 
 
 class HiddenKwargs(dict[str, Any]):
@@ -149,7 +149,7 @@ def _without_secrets(url: str) -> str:
 
 
 def masked(url: str, mask: str) -> str:
-    """Return a Sentinel URL with `mask` in place of its passwords."""
+    """Return a URL with several hosts with `mask` in place of its passwords."""
     scheme = url.partition("://")[0]
     user, hosts, path, query = _parts(url)
     name, colon, password = user.partition(":")

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.docs.blocks import ROOT, of_page
+from tests.support.clusters import running_cluster
 from tests.support.sentinels import MASTER_NAME, sentinel_deployment
 from tests.support.servers import new_server
 from tests.support.tls import make_certificates, tls_in_front_of
@@ -92,7 +93,15 @@ def test_sentinels_may_speak_tls_and_the_master_not(sentinels, tmp_path):
         run(with_text("sentinel1.example")[:1], names, tmp_path)
 
 
+def test_the_example_with_a_cluster_publishes(tmp_path):
+    config = {"requirepass": "secret", "masterauth": "secret"}
+    with running_cluster(primaries=1, replicas=1, prefix="shop:", config=config) as cluster:
+        names = {f"node{number}.example:6379": f"127.0.0.1:{cluster.nodes[0].port}" for number in (1, 2, 3)}
+        run(with_text("node1.example"), names, tmp_path)
+        assert cluster.owner.ask("ZCARD", "{shop:}queue:{celery}") == 1
+
+
 def test_every_example_of_the_page_is_run():
     run_elsewhere = [block for block in BLOCKS if "localhost:6379/0" in block.code]
-    run_here = [block for text in ("unix://", "redispluss://", "sentinel1.") for block in with_text(text)]
+    run_here = [block for text in ("unix://", "redispluss://", "sentinel1.", "node1.") for block in with_text(text)]
     assert len(run_elsewhere) + len(run_here) == len(BLOCKS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 #: A test that asks for one of these talks to a real server.
-SERVER_FIXTURES = {"server", "own_server", "broker_url", "redis_client", "start_server", "start_worker"}
+SERVER_FIXTURES = {"server", "own_server", "broker_url", "redis_client", "start_server", "start_worker", "cluster"}
 
 
 class ServerTestGuard:

@@ -10,7 +10,7 @@ from celery_redis_plus.errors import ClusterRedirected, InvalidAddress
 
 def test_a_publisher_is_refused_by_a_node_of_a_cluster(start_server, closed_port):
     node = start_server({"cluster-enabled": "yes", "cluster-port": str(closed_port)})
-    with pytest.raises(ClusterRedirected, match=r"a node of a Redis Cluster\. What to do: point broker_url"):
+    with pytest.raises(ClusterRedirected, match=r"a node of a Redis Cluster\. What to do: write redisplus\+cluster://"):
         kombu.Connection(node.url()).Producer().publish("x", routing_key="q")
 
 

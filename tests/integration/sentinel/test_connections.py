@@ -97,7 +97,7 @@ def test_a_failover_moves_connections_that_are_used_and_those_that_wait(deployme
     waiting.start("BZMPOP", 0, 1, "nothing", "MIN")
     old = deployment.failover()
     # The old master still takes commands: nothing but the Sentinels says that its time is over.
-    with pytest.raises(ServerUnreachable, match="the Sentinels name another master by now"):
+    with pytest.raises(ServerUnreachable, match="the master 'mymaster' is another server by now"):
         wait_until(lambda: used.command("PING") != b"PONG", 5)
     with pytest.raises(ServerUnreachable):
         waiting.check_master()

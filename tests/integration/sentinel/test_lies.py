@@ -81,7 +81,7 @@ def test_nobody_goes_back_to_a_master_of_an_older_configuration(sentinels, wire,
     moved(sentinels, wire, new)
     for sentinel in sentinels[1:]:
         sentinel.mode = "close"
-    with pytest.raises(MasterNotFound, match="another Sentinel has named a newer master"):
+    with pytest.raises(MasterNotFound, match="another Sentinel has named a newer one"):
         wire()
     for sentinel in sentinels[1:]:
         sentinel.mode = "ok"

@@ -1,0 +1,101 @@
+"""A worker and a publisher under load, while the broker's slot gets another owner."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+from kombu import pools
+
+from tests.integration.sentinel.app import BROKER_VARIABLE, JOURNAL_VARIABLE, OPTIONS_VARIABLE, make_app
+from tests.integration.sentinel.load import Load, Ran
+from tests.support.waiting import wait_until
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after the promotion within which consumers work again.
+BACK_WITHIN_S = 5.0
+OPTIONS = {"wait_replicas": 1, "wait_replicas_timeout": 0.5, "visibility_timeout": 60}
+
+
+@pytest.fixture
+def ran(server, broker_url):
+    with server.client(1) as journal:
+        yield Ran(journal)
+
+
+@pytest.fixture
+def begin(cluster, server, broker_url, start_worker):
+    """Start a worker, and return it with the app of the publisher."""
+    env = {BROKER_VARIABLE: cluster.url(), OPTIONS_VARIABLE: repr(OPTIONS), JOURNAL_VARIABLE: server.url(1, "redis")}
+    worker = start_worker("tests.integration.sentinel.app", pool="threads", concurrency=4, env=env)
+    app = make_app(cluster.url(), OPTIONS)
+    yield worker, app
+    app.close()
+    pools.reset()
+
+
+def more(load, worker, count=50):
+    """Wait until `count` more publishes are confirmed."""
+    before = len(load.confirmed)
+    wait_until(lambda: len(load.confirmed) > before + count, 30, lambda: (load.failure, worker.tail()))
+
+
+def consumers_are_back(cluster, moved_at):
+    """Return how many seconds after a moment of the wall clock a consumer waits at the owner for messages."""
+
+    def waits():
+        with cluster.client() as client:
+            names = [one["name"] for one in client.client_list()]
+        return time.time() - moved_at if "celery-redis-plus:wakeups" in names else None
+
+    return wait_until(waits, 30, interval_s=0.02)
+
+
+def check(load, ran, worker):
+    """See that nothing confirmed is lost."""
+    assert load.failure is None
+
+    def lost():
+        return set(load.confirmed) - set(ran.times())
+
+    wait_until(lambda: not lost(), 60, lambda: f"{len(lost())} of {len(load.confirmed)} lost\n{worker.tail()}", interval_s=0.1)
+    logger.info(
+        "confirmed %d, on too few replicas %d, unknown %d, repeated %d; longest pause of the publisher %.2f s",
+        len(load.confirmed), len(load.unreplicated), len(load.unknown), len(ran.repeated()), load.longest_gap_s,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_busy_queue_whose_slot_moves_loses_and_repeats_nothing(cluster, begin, ran):
+    worker, app = begin
+    assert "(node 127.0.0.1:" in worker.log()
+    with Load(app) as load:
+        for move in (cluster.migrate_key_by_key, cluster.migrate_at_once):
+            cluster.wait_until_whole()
+            more(load, worker)
+            move()
+            back_s = consumers_are_back(cluster, time.time())
+            logger.info("consumers are back %.2f s after %s", back_s, move.__name__)
+            assert back_s < BACK_WITHIN_S, worker.tail()
+        more(load, worker)
+    check(load, ran, worker)
+    assert not ran.repeated()
+
+
+@pytest.mark.slow
+def test_a_failover_loses_nothing_confirmed_and_consumers_are_back(cluster, begin, ran):
+    worker, app = begin
+    with Load(app) as load:
+        for replace in (cluster.failover, cluster.kill_owner):
+            cluster.wait_until_whole()
+            more(load, worker)
+            replace()
+            back_s = consumers_are_back(cluster, time.time())
+            logger.info("consumers are back %.2f s after %s", back_s, replace.__name__)
+            assert back_s < BACK_WITHIN_S, worker.tail()
+        # Its publishes want a replica again.
+        cluster.wait_until_whole()
+        more(load, worker)
+    check(load, ran, worker)
