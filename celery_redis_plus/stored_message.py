@@ -52,7 +52,7 @@ class Claimed:
 
     tag: str
     queue: str
-    #: The count of claims, which fences requeue, hand-back and heartbeat.
+    #: The count of claims, which fences requeue, release and heartbeat.
     claim: int
     #: How often it failed: its holder died, or it was rejected with requeue.
     failures: int

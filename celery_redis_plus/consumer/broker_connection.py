@@ -1,4 +1,4 @@
-"""One kombu connection's use of the broker: its wires, and the broker's rooms wired to them."""
+"""One kombu connection's use of the broker: its connections, and the broker's rooms over them."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class BrokerConnection:
         self.bound: dict[str, dict[tuple[str, str], FanoutKeys]] = {}
         #: The thread whose event loop serves this session; None without one.
         self.loop_thread: int | None = None
-        #: One of the wires has failed: what this session consumed is abandoned, and its consumers have to reconnect.
+        #: One of the connections has failed: what this session consumed is abandoned, and its consumers have to reconnect.
         self.broken = False
         #: If the session is dropped without a close, maintenance cleans up after it; not at the interpreter's exit.
         self._on_drop = weakref.finalize(self, self.service.dropped.note, self.id)
@@ -341,10 +341,10 @@ class BrokerConnection:
                 self._remove_queue(queue)
 
     def close(self) -> None:
-        """Close the wires in order; what is owed is read first."""
+        """Close the connections in order; what is owed is read first."""
         self._on_drop.detach()
         if not self.broken:
-            self._say_goodbye()
+            self._unsubscribe_bound()
             self.acknowledger.flush()
         _disown(self.service, self.id, self._owned)
         self.wakeup_connection.close()
@@ -353,7 +353,7 @@ class BrokerConnection:
         self.commands.close()
         self.waker.close()
 
-    def _say_goodbye(self) -> None:
+    def _unsubscribe_bound(self) -> None:
         """End the subscriptions that were bound and never consumed; those that were have ended with their consumers."""
         positions = self.service.positions
         try:
@@ -364,7 +364,7 @@ class BrokerConnection:
             logger.debug("closing: %s; the server forgets subscribers and exclusive queues by itself", error)
 
     def abandon(self) -> None:
-        """Drop the wires after a failure: nothing is read, and nothing waits for a server that may not answer."""
+        """Drop the connections after a failure: nothing is read, and nothing waits for a server that may not answer."""
         self.broken = True
         for commands in (self.wakeup_connection, self.stream_connection, self.commands):
             commands.abort()
@@ -387,7 +387,7 @@ def _disown(service: MaintenanceService, session: str, owned: dict[str, int]) ->
 
 
 def _timeouts(options: Options) -> float | None:
-    """Return how long a reply on the wire for commands may take, in seconds: a publish waits for its replicas there."""
+    """Return how long a reply to a command may take, in seconds: a publish waits for its replicas there."""
     if options.socket_timeout is None or not options.wait_replicas:
         return options.socket_timeout
     return options.socket_timeout + options.wait_replicas_timeout

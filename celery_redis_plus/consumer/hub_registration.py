@@ -34,7 +34,7 @@ class HubRegistration:
         self.attached = False
         self._on_tick: Callable[[], None] | None = None
         self._timer: Any = None
-        #: name -> (file descriptor, generation of the wire's connection)
+        #: name -> (file descriptor, its generation)
         self._registered: dict[str, tuple[int, int]] = {}
         #: What deliveries have put into Celery's timer and the loop has not fired yet: ten entries a turn, and it must not sleep.
         self._timers_ahead = 0
@@ -109,7 +109,7 @@ class HubRegistration:
     # -- descriptors ------------------------------------------------------------------------------------------------------
 
     def listen(self, name: str, commands: PersistentConnection, callback: Callable[[], None], *, wanted: bool) -> None:
-        """Have the wire's present socket registered under `name`, or none.
+        """Have the connection's present socket registered under `name`, or none.
 
         A closed socket leaves the system's poll set by itself, and its number may come back with the next socket: so the
         number alone does not tell whether it is registered.

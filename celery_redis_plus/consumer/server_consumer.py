@@ -237,7 +237,7 @@ class ServerConsumer:
             connection.waker.clear()
         if descriptors.get("commands") in readable or (connection.commands.has_pending and not several_may_wait()):
             connection.commands.read_ready()
-        # Asking each wire again whether it has something would cost two more system calls.
+        # Asking each connection again whether it has something would cost two more system calls.
         if descriptors.get("wakeups") in readable:
             self.take_wakeups(wait=True)
         if descriptors.get("streams") in readable and connection.reader.waiting:

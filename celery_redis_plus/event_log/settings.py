@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class EventLogSettings:
     """How events are written; see the options `event_log_*`."""
 
-    #: Whether queues are archived that do not say so themselves (`x-event-log`); None leaves those as they are.
+    #: Whether queues have events that do not say so themselves (`x-event-log`); None leaves those as they are.
     wanted: bool | None = None
     #: The share of messages whose events are written, in thousandths.
     permille: int = 1000

@@ -1,4 +1,4 @@
-"""Settles messages: ack, reject, requeue, hand-back. Posted without waiting; a lost reply sends the settlement again."""
+"""Settles messages: ack, reject, requeue, release. Posted without waiting; a lost reply sends the settlement again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REQUEUES = {Settlement.REQUEUE: "asked", Settlement.FAIL: "failed"}
 
 
 class Acknowledger:
-    """Settles over one wire."""
+    """Settles over one connection."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Acknowledger:
         self._ack = script("ack")
         self._begin = script("mark_begun")
         self._requeue = script("requeue")
-        self._hand_back = script("release")
+        self._release = script("release")
         self._reject = script("reject")
         self._wake = script("notify_if_ready")
         self._note_error = script("record_error")
@@ -89,7 +89,7 @@ class Acknowledger:
         A settlement that the connection loses, or cannot take within `LOCK_WAIT_S`, is deferred: the maintenance thread sends it
         over a connection of its own.
         """
-        with self._wire() as is_free:
+        with self._held_connection() as is_free:
             self._send([[unacked]], settlement, is_free=is_free)
 
     def begin(self, unacked: UnackedMessage) -> None:
@@ -113,7 +113,7 @@ class Acknowledger:
 
     def _tell(self, told: Script, keys: Sequence[bytes], *arguments: Argument) -> None:
         """Send a script that nothing depends on, unless the connection is gone, or not free in time."""
-        with self._wire() as is_free:
+        with self._held_connection() as is_free:
             if not is_free:
                 logger.debug("%s of message %s is not sent: the connection is busy", told.name, arguments[0])
                 return
@@ -150,11 +150,11 @@ class Acknowledger:
         self._batched.clear()
 
     def flush(self, *, buffered: bool = False) -> None:
-        """Send the gathered acks, with `buffered` in the wire's next write. Never raises, as `post`."""
+        """Send the gathered acks, with `buffered` in the connection's next write. Never raises, as `post`."""
         if not self._batched:
             return
         # Before they are taken: a thread that closes the connection meanwhile waits for them, since it sees none any more.
-        with self._wire() as is_free:
+        with self._held_connection() as is_free:
             self._send_acks(self._take_batched(), is_free=is_free, buffered=buffered)
 
     def take_for_claim(self, queues: Sequence[str]) -> list[UnackedMessage]:
@@ -171,7 +171,7 @@ class Acknowledger:
         ]
         if len(carried) < len(taken):
             going = set(carried)
-            with self._wire() as is_free:
+            with self._held_connection() as is_free:
                 self._send_acks([unacked for unacked in taken if unacked not in going], is_free=is_free, buffered=True)
         return carried
 
@@ -204,7 +204,7 @@ class Acknowledger:
         self._send(batches, Settlement.ACK, is_free=is_free, buffered=buffered)
 
     @contextmanager
-    def _wire(self) -> Iterator[bool]:
+    def _held_connection(self) -> Iterator[bool]:
         """Hold the connection's lock; yields whether it was free within `LOCK_WAIT_S`."""
         is_free = self._commands.lock.acquire(timeout=LOCK_WAIT_S)
         try:
@@ -216,7 +216,7 @@ class Acknowledger:
     def _send(
         self, batches: Iterable[list[UnackedMessage]], settlement: Settlement, *, is_free: bool, buffered: bool = False
     ) -> None:  # fmt: skip
-        """Post a call for each batch, of messages of one queue, inside `_wire`; defer what the connection does not take."""
+        """Post a call for each batch, of messages of one queue, inside `_held_connection`; defer what it does not take."""
         for messages in batches:
             # Asked under the lock: a settlement never opens a lost connection anew, because nobody would read its reply.
             if is_free and self._commands.connected:
@@ -308,7 +308,7 @@ class Acknowledger:
             return self._ack
         if settlement is Settlement.REJECT:
             return self._reject
-        return self._requeue if settlement in REQUEUES else self._hand_back
+        return self._requeue if settlement in REQUEUES else self._release
 
     def _call(self, messages: list[UnackedMessage], settlement: Settlement) -> tuple[Sequence[bytes], list[Argument]]:
         keys = self._keys.queue(messages[0].queue)
@@ -329,7 +329,7 @@ class Acknowledger:
 
 
 def _with_outcome(unacked: UnackedMessage) -> str:
-    """Return what the ack script takes for a message; only the events of an archived one tell how the work ended."""
+    """Return what the ack script takes for a message; only the events of a logged one tell how the work ended."""
     return f"{unacked.tag}\t{unacked.outcome}" if unacked.outcome else unacked.tag
 
 

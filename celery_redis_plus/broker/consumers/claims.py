@@ -82,7 +82,7 @@ class RestrictedBatch:
 
 
 class ClaimCommands:
-    """Claims over one wire for one session."""
+    """Claims over one connection for one session."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class ClaimCommands:
                 empty: it takes as many as it can.
 
         Raises:
-            redis.exceptions.RedisError: as `error_translation.translate` names it. What a lost reply held is handed back when the
+            redis.exceptions.RedisError: as `error_translation.translate` names it. What a lost reply held is released when the
                 session is given up.
         """
         names = queues[:MAX_QUEUES]

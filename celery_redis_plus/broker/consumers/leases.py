@@ -24,7 +24,7 @@ LEASES_A_CALL = 250
 
 
 class Leases:
-    """Extends claims over one wire."""
+    """Extends claims over one connection."""
 
     def __init__(
         self,

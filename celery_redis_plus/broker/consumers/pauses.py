@@ -27,7 +27,7 @@ class Pause:
 
 
 class Pausing:
-    """Pauses over one wire. They stand in the queues' records, and so survive restarts of everything."""
+    """Pauses over one connection. They stand in the queues' records, and so survive restarts of everything."""
 
     def __init__(self, commands: CommandConnection, keys: Keys) -> None:
         self._commands = commands

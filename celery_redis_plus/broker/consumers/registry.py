@@ -98,7 +98,7 @@ class ConsumerRecord:
 
 
 class Consumers:
-    """Lists of consumers over one wire."""
+    """Lists of consumers over one connection."""
 
     def __init__(self, commands: CommandConnection, keys: Keys, *, timeout_s: float) -> None:
         """Use `commands`; a consumer that was not heard of for `timeout_s` seconds is dead."""

@@ -82,7 +82,7 @@ class WakeupWaiter:
         return wakeup
 
     def reset(self) -> None:
-        """Note that the wire was abandoned, and the call with it."""
+        """Note that the connection was abandoned, and the call with it."""
         self._wakeups = ()
 
     def notify(self, wakeup: bytes) -> None:

@@ -92,7 +92,7 @@ class Forward:
 
 
 class DeadLetters:
-    """The dead letters of all queues, over one wire."""
+    """The dead letters of all queues, over one connection."""
 
     def __init__(self, commands: CommandConnection, keys: Keys) -> None:
         self._commands = commands

@@ -38,7 +38,7 @@ class _Cached:
 
 
 class Bindings:
-    """The shared topology over one wire."""
+    """The shared topology over one connection."""
 
     def __init__(self, commands: CommandConnection, keys: Keys, knowledge: DeclaredTopology | None = None) -> None:
         """Read and write over `commands`. What is declared goes into `knowledge`, and is declared again should it vanish."""

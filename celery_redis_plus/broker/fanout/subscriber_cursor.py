@@ -70,7 +70,7 @@ class SubscriberCursor:
         self.orphaned_at = 0.0
         #: Something consumes it: the registry shall know that it lives.
         self.live = False
-        #: Its goodbye is on its way, or done.
+        #: Its unsubscription is on its way, or done.
         self.ended = False
         #: Delivered and not settled, by delivery tag, in the order of delivery.
         self.open: dict[str, UnackedBroadcast] = {}
@@ -246,7 +246,7 @@ class SubscriberCursors:
         return [one for one in list(self._all) if one.owner is owner and queue in {None, one.queue}]
 
     def end(self, position: SubscriberCursor, unsubscribe: Callable[[SubscriberCursor], None]) -> None:
-        """Say goodbye for a position by `unsubscribe`, and forget it only where that raises nothing."""
+        """End a position by `unsubscribe`, and forget it only where that raises nothing."""
         unsubscribe(position)
         with self._lock:
             if position in self._all:

@@ -94,7 +94,7 @@ class StreamEnd:
 
 
 class SubscriberRegistry:
-    """The registers of all fanout exchanges, over one wire. All methods raise as `CommandConnection.call` does."""
+    """The registers of all fanout exchanges, over one connection. All methods raise as `CommandConnection.call` does."""
 
     def __init__(self, commands: CommandConnection, *, timeout_s: float, max_age_s: float | None) -> None:
         """Keep subscribers for `timeout_s` without a sign of life, and entries for `max_age_s`; both in seconds."""
@@ -114,7 +114,7 @@ class SubscriberRegistry:
         return position
 
     def unsubscribe(self, position: SubscriberCursor) -> None:
-        """Say goodbye, without waiting for the answer: what follows on the same connection finds it done."""
+        """Unsubscribe, without waiting for the answer: what follows on the same connection finds it done."""
         position.ended = True
         cursor = position.cursor
         keys = position.keys

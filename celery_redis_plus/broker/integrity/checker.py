@@ -37,7 +37,7 @@ NO_LIMIT = 1_000_000_000
 
 
 class Checker:
-    """Checks one database over one wire."""
+    """Checks one database over one connection."""
 
     def __init__(
         self, commands: CommandConnection, keys: Keys, queues: Queues, *,
@@ -48,7 +48,7 @@ class Checker:
         Args:
             commands: a connection for this alone.
             keys: spells the keys, under the application's prefix.
-            queues: the queues over the same wire.
+            queues: the queues over the same connection.
             repair: mend what can be mended.
             batch: messages that a script call looks at, 1 to 500.
             low_first: the option `priority_order` is `low-first`; counts only for messages whose score is lost.

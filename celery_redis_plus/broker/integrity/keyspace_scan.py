@@ -25,7 +25,7 @@ class KeyspaceScan:
     queues: dict[str, list[bytes]] = field(default_factory=dict)
     exchanges: set[str] = field(default_factory=set)
     #: Keys that have to expire by themselves, with their owners' names.
-    mortal: dict[bytes, str] = field(default_factory=dict)
+    expiring: dict[bytes, str] = field(default_factory=dict)
 
     def note(self, key: bytes, parts: KeyParts) -> None:
         """Take down one key."""
@@ -33,11 +33,11 @@ class KeyspaceScan:
             tags = self.queues.setdefault(parts.name, [])
             if parts.kind == "message":
                 if parts.rest.startswith(STAGED):
-                    self.mortal[key] = parts.name
+                    self.expiring[key] = parts.name
                 elif len(tags) < SAMPLES:
                     tags.append(parts.rest)
         elif parts.kind in {"producer", "client_wakeup"}:
-            self.mortal[key] = parts.name
+            self.expiring[key] = parts.name
         elif parts.kind == "binding":
             self.exchanges.add(parts.name)
 

@@ -84,7 +84,7 @@ class RegistryChecks:
             yield from self._ids(queues)
             for exchange in sorted(found.exchanges):
                 yield from self._bindings(exchange, {queue.name: queue for queue in queues}, now_ms)
-        yield from self._mortal({key: name for key, name in found.mortal.items() if only in {None, name}})
+        yield from self._expiring({key: name for key, name in found.expiring.items() if only in {None, name}})
 
     def sound(self, names: list[str]) -> list[str]:
         """Return the queues that have a record which this version understands."""
@@ -213,7 +213,7 @@ class RegistryChecks:
 
     # -- keys that have to expire -----------------------------------------------------------------------------------------
 
-    def _mortal(self, keys: dict[bytes, str]) -> Iterator[Suspect]:
+    def _expiring(self, keys: dict[bytes, str]) -> Iterator[Suspect]:
         names = list(keys)
         for at in range(0, len(names), COMMANDS_A_WRITE):
             page = names[at : at + COMMANDS_A_WRITE]

@@ -75,7 +75,7 @@ class OverdueDelivery:
 
 
 class DeliveryStore:
-    """Tracked deliveries over one wire. All methods raise as `CommandConnection.call` does."""
+    """Tracked deliveries over one connection. All methods raise as `CommandConnection.call` does."""
 
     def __init__(self, commands: CommandConnection, keys: Keys) -> None:
         self._commands = commands

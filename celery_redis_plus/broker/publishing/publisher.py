@@ -81,7 +81,7 @@ class Bounded(Protocol):
 
 
 class Publisher:
-    """Publishes over one wire."""
+    """Publishes over one connection."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Publisher:
             keys: spells the keys.
             dedup_window_s: how long the server remembers a producer, in seconds.
             on_missing: called with a queue's name when the queue has no record; returns whether it has one now.
-            replication: what the replicas must confirm; the wire's timeout has to leave time for it.
+            replication: what the replicas must confirm; the connection's timeout has to leave time for it.
             bounded: publishes into queues that have limits; without it they are refused.
         """
         self._commands = commands

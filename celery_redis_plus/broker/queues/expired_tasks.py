@@ -35,7 +35,7 @@ class ExpiredTask:
 
 
 class ExpiredTasks:
-    """The tasks that expired, over one wire. All methods raise as `CommandConnection.call` does."""
+    """The tasks that expired, over one connection. All methods raise as `CommandConnection.call` does."""
 
     def __init__(self, commands: CommandConnection, keys: Keys) -> None:
         self._commands = commands

@@ -63,7 +63,7 @@ class MessageInfo:
     #: How often it was delivered, and how many of these deliveries failed.
     deliveries: int = 0
     failures: int = 0
-    #: Who has it: the worker's name where the queue is archived with an index, else the holder's session on the server.
+    #: Who has it: the worker's name where its events are written with an index, else the holder's session on the server.
     holder: str | None = None
     #: Why it is dead or gone.
     reason: str | None = None
@@ -80,12 +80,12 @@ class MessageInfo:
     #: Milliseconds that it was ready or delayed, and that workers had it; up to its end.
     queued_ms: int | None = None
     worked_ms: int | None = None
-    #: Its lifecycle events, where the queue is archived with `event_log_index`.
+    #: Its lifecycle events, where they are written with `event_log_index`.
     events: tuple[Event, ...] = ()
 
 
 class Messages:
-    """Single messages over one wire. All methods raise as `CommandConnection.call` does."""
+    """Single messages over one connection. All methods raise as `CommandConnection.call` does."""
 
     def __init__(self, commands: CommandConnection, keys: Keys, *, dead_letter_max: int) -> None:
         """Use `commands`; a queue keeps `dead_letter_max` dead letters."""

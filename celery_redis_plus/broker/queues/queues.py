@@ -45,7 +45,7 @@ class Sizes:
 
 
 class Queues:
-    """Queue records over one wire."""
+    """Queue records over one connection."""
 
     def __init__(
         self,
@@ -377,7 +377,7 @@ class Queues:
     def _delete(
         self, name: str, *, if_unused: bool = False, if_empty: bool = False, if_gone: bool = False, if_id: bytes = b""
     ) -> tuple[int, int, int, bytes]:
-        """Run the delete script; return whether it did, the ready messages, whether the queue was transient, its archive."""
+        """Run the delete script; return whether it did, the ready messages, whether the queue was transient, its event log."""
         keys = self._keys.queue(name).delete
         conditions = (int(if_unused), int(if_empty), int(if_gone), if_id)
         reply: tuple[int, int, int, bytes] = self._commands.call(script("delete"), keys, *conditions)
