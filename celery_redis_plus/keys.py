@@ -75,28 +75,6 @@ _GLOB = re.compile(rb"([*?\[\]\\^])")
 _PARTS = re.compile(rb"([a-z_]+):\{(.*)\}(?::([^{}]*))?", re.DOTALL)
 
 
-#: Kinds of keys by their type on the server, as the command TYPE names it.
-_TYPES = {
-    "hash": "message meta consumer events_meta events_readers exchanges binding track fanout subscriber processes",
-    "zset": "queue delayed messages_index expiry dlx_outbox dead trash consumers with_credit waiting_publishers queues tracks "
-    "wakeup schedule_wakeup client_wakeup sweep_wakeup expired_wakeup watchers watch_wakeup "
-    "subscribers cursors dead_subscribers expired expired_names expired_bytes migrated",
-    "set": "always_swept event_logs",
-    "stream": "events track_events",
-    "string": "producer task_index event_index dedup queue_ids database_id",
-}
-_TYPE_OF = {kind: name for name, kinds in _TYPES.items() for kind in kinds.split()}
-
-
-def type_of(key: bytes) -> str | None:
-    """Return the type that `key`, under whatever prefix, has to have on the server; None where that is not known."""
-    kind, _, rest = decode_name(key).partition(":{")
-    if kind == "consumer" and rest.endswith(":probe"):
-        return "zset"
-    # A prefix may end in a letter: of all kinds that the text may end with, the longest.
-    return next((_TYPE_OF[known] for known in sorted(_TYPE_OF, key=len, reverse=True) if kind.endswith(known)), None)
-
-
 class QueueKeys:
     """The keys of one queue, as bytes."""
 

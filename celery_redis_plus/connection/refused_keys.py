@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoPermissionError, ResponseError
 
 from celery_redis_plus.connection.protocol import pack_command, send, unpack
 from celery_redis_plus.error_translation import DENIED_IN_SCRIPT
-from celery_redis_plus.keys import type_of
+from celery_redis_plus.keys import decode_name
 from celery_redis_plus.scripts import name_of_sha
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class RefusedKeys:
         if _is_denied(error):
             named = [_text(key) for key, kind in found if kind is None]
         else:
-            wrong = [(key, kind) for key, kind in found if kind and kind != "none" and kind != type_of(key)]
+            wrong = [(key, kind) for key, kind in found if kind and kind != "none" and kind != _type_of(key)]
             named = [f"{_text(key)} (a {kind}{_wanted(key)})" for key, kind in wrong]
         if named or len(keys) == 1:
             return f"key {', '.join(named or map(_text, keys))}"
@@ -122,7 +123,7 @@ def _is_about_keys(error: ResponseError) -> bool:
 
 
 def _wanted(key: bytes) -> str:
-    wanted = type_of(key)
+    wanted = _type_of(key)
     return f", not a {wanted}" if wanted else ""
 
 
@@ -132,3 +133,22 @@ def _bytes(argument: Any) -> bytes:
 
 def _text(key: bytes) -> str:
     return key.decode("utf-8", "backslashreplace")
+
+
+@cache
+def _types() -> dict[str, str]:
+    """Return the type of each kind of key, as the command TYPE names it; of two keys of a kind the first one described counts."""
+    # Not at the top: after a refusal only.
+    from celery_redis_plus.key_descriptions import DESCRIPTIONS
+
+    return {one.kind: one.type for one in reversed(DESCRIPTIONS)}
+
+
+def _type_of(key: bytes) -> str | None:
+    """Return the type that `key`, under whatever prefix, has to have on the server; None where that is not known."""
+    kind, _, rest = decode_name(key).partition(":{")
+    if kind == "consumer" and rest.endswith(":probe"):
+        return "zset"
+    # A prefix may end in a letter: of all kinds that the text may end with, the longest.
+    known = max((known for known in _types() if kind.endswith(known)), key=len, default=None)
+    return None if known is None else _types()[known]
