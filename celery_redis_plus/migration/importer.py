@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.migration.kombu_broker import next_count
@@ -26,29 +26,8 @@ NO_BINDING: Final = (
 )
 
 
-class Taking(Protocol):
-    """Takes messages of a kombu installation, in this database or on another server."""
-
-    report: Report
-
-    def take_waiting(self, queue: str, stopped: Callable[[], bool]) -> Iterator[int]:
-        """Move what waits in a queue's lists, by their step; yield after each page how many were moved.
-
-        Raises:
-            OptionError: nobody has said what shall become of priorities.
-            redis.exceptions.RedisError: as `error_translation.translate` names it.
-        """
-
-    def take_unacked(self, older_than_s: float, only: Callable[[str], bool], stopped: Callable[[], bool]) -> Iterator[int]:
-        """Move what kombu's workers have had for that long, those delivered first before the others; yield as `take_waiting`.
-
-        A worker that still works on one finds nothing to ack at its end. `only` selects queues.
-        Raises as `take_waiting` does.
-        """
-
-
 class Importer:
-    """Takes messages of the kombu installation in the same database. See `Taking`."""
+    """Takes messages of the kombu installation in the same database."""
 
     def __init__(self, target: Target, kombu: KombuBroker) -> None:
         """Move into `target`; `kombu` reads over the same connection."""
@@ -57,7 +36,12 @@ class Importer:
         self.report = target.report
 
     def take_waiting(self, queue: str, stopped: Callable[[], bool] = lambda: False) -> Iterator[int]:
-        """See `Taking`."""
+        """Move what waits in a queue's lists, by their step; yield after each page how many were moved.
+
+        Raises:
+            OptionError: nobody has said what shall become of priorities.
+            redis.exceptions.RedisError: as `error_translation.translate` names it.
+        """
         for step in self._kombu.lengths(queue):
             source = (self._kombu.keys.list_of(queue, step), self._kombu.keys.unacked_index)
             skip, count = 0, 1
@@ -80,7 +64,11 @@ class Importer:
     def take_unacked(
         self, older_than_s: float, only: Callable[[str], bool], stopped: Callable[[], bool] = lambda: False
     ) -> Iterator[int]:
-        """See `Taking`."""
+        """Move what kombu's workers have had for that long, those delivered first before the others; yield as `take_waiting`.
+
+        A worker that still works on one finds nothing to ack at its end. `only` selects queues.
+        Raises as `take_waiting` does.
+        """
         for queue, those in unacked_pages(self._kombu, self.report, older_than_s, only, stopped):
             texts = [(one.text, one.delivery_tag, message_in(one.text)) for one in those]
             moved, _ = self._take(queue, texts, (self._kombu.keys.unacked, self._kombu.keys.unacked_index))

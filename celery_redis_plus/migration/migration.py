@@ -15,7 +15,7 @@ from celery_redis_plus.connection.server_check import ServerCheck
 from celery_redis_plus.errors import InvalidArgument, QueueNotFound
 from celery_redis_plus.migration.conversion import Priorities, PriorityMapping
 from celery_redis_plus.migration.exporter import Exporter
-from celery_redis_plus.migration.importer import Importer, Taking
+from celery_redis_plus.migration.importer import Importer
 from celery_redis_plus.migration.kombu_broker import KombuBroker
 from celery_redis_plus.migration.remote_importer import RemoteImporter
 from celery_redis_plus.migration.status import MigrationStatus, read_status
@@ -83,7 +83,7 @@ class Migration:
             if not self._queues.exists(name):
                 self._queues.declare(name, QueueArguments(durable=True))
 
-    def importer(self) -> Taking:
+    def importer(self) -> Importer:
         """Return what takes messages from kombu."""
         target = Target(self._commands, self._keys, self._queues, self._mapping)
         return Importer(target, self._kombu) if self._source is None else RemoteImporter(target, self._kombu)
@@ -132,7 +132,7 @@ class Migration:
             exporter.note_transient(name)
 
     def take(
-        self, importer: Taking, wanted: Sequence[str], older_than_s: float | None, stopped: Callable[[], bool]
+        self, importer: Importer, wanted: Sequence[str], older_than_s: float | None, stopped: Callable[[], bool]
     ) -> Iterator[int]:
         """Take what kombu has, once; yield after each page how many messages were moved.
 
@@ -143,7 +143,7 @@ class Migration:
             stopped: ends it between two steps.
 
         Raises:
-            OptionError, redis.exceptions.RedisError: as `Taking.take_waiting`.
+            OptionError, redis.exceptions.RedisError: as `Importer.take_waiting`.
         """
         names = self.queues(wanted)
         if older_than_s is not None:

@@ -57,10 +57,10 @@ return moved
 
 
 class RemoteImporter(Importer):
-    """Takes messages of a kombu installation elsewhere; `kombu` has a connection of its own. See `Taking`."""
+    """Takes messages of a kombu installation elsewhere; `kombu` has a connection of its own."""
 
     def take_waiting(self, queue: str, stopped: Callable[[], bool] = lambda: False) -> Iterator[int]:
-        """See `Taking`."""
+        """Move what an earlier run has left in our list there, then as `Importer` does."""
         if self._target.convert(queue, ()) is None:
             left = sum(self._kombu.lengths(queue).values()) + self._kombu.moving(queue)
             if left:

@@ -7,12 +7,15 @@ other queue: `celery-redis-plus dead-letters list celery_redis_plus.undelivered`
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.stored_message import BODY_SEPARATOR, Outgoing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from celery_redis_plus.broker.publishing.attempt import PublishAttempt
+    from celery_redis_plus.broker.publishing.publisher import Publisher
 
 #: The queue.
 UNDELIVERED = "celery_redis_plus.undelivered"
@@ -22,33 +25,23 @@ RECIPIENT = "x-recipient"
 UNROUTABLE, NO_SUBSCRIBERS, REJECTED, ACK_TIMEOUT = "unroutable", "no_subscribers", "rejected", "ack_timeout"
 
 
-class Store(Protocol):
-    """Puts a message straight among a queue's dead letters: `broker.publishing.Publisher`."""
-
-    def to_dead_letters(self, queue: str, message: Outgoing, attempt: Any, reason: str, keep: int) -> None:
-        """Store the message."""
-
-    def count(self, queue: str, counter: str) -> None:
-        """Move a counter of the queue's record on."""
-
-
 class UnroutableMessages:
     """Keeps what nobody could have."""
 
-    def __init__(self, store: Store, *, keep: int) -> None:
-        """Keep at most `keep` messages by `store`; the oldest go first, and are counted."""
-        self._store = store
+    def __init__(self, publisher: Publisher, *, keep: int) -> None:
+        """Keep at most `keep` messages by `publisher`; the oldest go first, and are counted."""
+        self._publisher = publisher
         self._keep = keep
 
-    def keep(self, message: Outgoing, attempt: Any, reason: str) -> None:
+    def keep(self, message: Outgoing, attempt: PublishAttempt, reason: str) -> None:
         """Keep a message, once under one `attempt`. Raises as `Publisher.to_dead_letters` does."""
-        self._store.to_dead_letters(UNDELIVERED, message, attempt, reason, self._keep)
+        self._publisher.to_dead_letters(UNDELIVERED, message, attempt, reason, self._keep)
 
     def count(self) -> None:
         """Count a message that is not kept: nobody misses it."""
-        self._store.count(UNDELIVERED, "unroutable")
+        self._publisher.count(UNDELIVERED, "unroutable")
 
-    def keep_for(self, recipient: str, payload: bytes, attempt: Any, reason: str) -> None:
+    def keep_for(self, recipient: str, payload: bytes, attempt: PublishAttempt, reason: str) -> None:
         """Keep a broadcast for one recipient, who stands in the header `x-recipient`; `payload` is as the stream has it."""
         envelope, _, body = payload.partition(BODY_SEPARATOR)
         data: dict[str, Any] = json.loads(envelope)

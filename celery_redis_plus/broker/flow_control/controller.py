@@ -10,13 +10,14 @@ import logging
 import time
 from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.arguments.limits import Limits
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.errors import MessageNotAccepted, PublisherBlocksItself, PublishRefused, PublishTimedOut, QueueFull
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.flow_control.publisher_queue import PublisherWaitQueue
     from celery_redis_plus.stored_message import Outgoing
 
 logger = logging.getLogger(__name__)
@@ -28,19 +29,6 @@ LOG_S = 10.0
 
 #: Runs the publish script for one message; takes the arguments that it has besides those of every publish.
 Send = Callable[..., Any]
-
-
-class WaitQueue(Protocol):
-    """Where a publisher waits: `publisher_queue`."""
-
-    def new_name(self) -> str:
-        """Return a name for one who may have to wait."""
-
-    def wait(self, queue: str, waiter: str, seconds: float) -> None:
-        """Return when `waiter` was woken, or after `seconds`."""
-
-    def leave(self, queue: str, waiter: str, *, refused: bool) -> None:
-        """Take `waiter` out of the queue's waiting publishers; count that its message was `refused`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +54,7 @@ class FlowController:
 
     def __init__(
         self,
-        wait_queue: WaitQueue,
+        wait_queue: PublisherWaitQueue,
         timeouts: PublishTimeouts,
         *,
         check_type: Callable[[str, Limits, Outgoing], None],
