@@ -18,7 +18,7 @@ from celery_redis_plus.errors import InvalidArgument, InvalidQueueName
 from celery_redis_plus.keys import encode_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 #: Bytes of UTF-8. AMQP allows 255; 4 KB leave room for 1,000 characters of any script and keep keys handy.
 MAX_QUEUE_NAME = 4096
@@ -95,41 +95,33 @@ class QueueArguments:
         given = {key: value for key, value in (arguments or {}).items() if value is not None}
         pack_table(given, f"queue {queue!r}")
         checked = {key: _checked(queue, key, value) for key, value in given.items()}
-        routing_key = checked.get("x-dead-letter-routing-key")
-        if routing_key is not None and "x-dead-letter-exchange" not in checked:
-            raise InvalidArgument(
-                f"argument 'x-dead-letter-routing-key' of queue {queue!r} is {routing_key!r} without "
-                "'x-dead-letter-exchange'; allowed only beside it ('' is the default exchange)"
-            )
-        shortest, longest = checked.get("x-delayed-retry-min"), checked.get("x-delayed-retry-max")
-        if longest is not None and (not isinstance(shortest, int) or not isinstance(longest, int) or shortest > longest):
-            raise InvalidArgument(
-                f"argument 'x-delayed-retry-max' of queue {queue!r} is {longest!r} beside 'x-delayed-retry-min' {shortest!r}; "
-                "allowed is at least 'x-delayed-retry-min', which has to be given"
-            )
-        if "x-retry-policy" in checked and shortest is not None:
-            raise InvalidArgument(
-                f"argument 'x-retry-policy' of queue {queue!r} is {checked['x-retry-policy']!r} beside 'x-delayed-retry-min'; "
-                "allowed is one of the two"
-            )
-        if checked.get("x-throttle") and not checked.keys() & {"x-max-length", "x-max-pending"}:
-            raise InvalidArgument(
-                f"argument 'x-throttle' of queue {queue!r} is {checked['x-throttle']!r} without a limit to slow down before; "
-                "allowed only beside 'x-max-pending' or 'x-max-length'"
-            )
-        if checked.get("x-durable-subscriber") and (auto_delete or exclusive):
-            flag = "auto_delete" if auto_delete else "exclusive"
-            raise InvalidArgument(
-                f"argument 'x-durable-subscriber' of queue {queue!r} is True beside {flag}=True, which deletes the queue with "
-                f"its consumer; allowed only with {flag}=False"
-            )
         parsed = cls(bool(durable), bool(exclusive), bool(auto_delete), checked)
-        if parsed.transient and parsed.event_log:
-            raise InvalidArgument(
-                f"argument 'x-event-log' of queue {queue!r} is True beside exclusive, auto_delete or x-expires; "
-                "allowed only in a lasting queue, because its events outlive it"
-            )
+        for name, problem in parsed._contradictions():
+            raise InvalidArgument(f"argument {name!r} of queue {queue!r} is {checked[name]!r} {problem}")
         return parsed
+
+    def _contradictions(self) -> Iterator[tuple[str, str]]:
+        """Yield the name of each argument that does not go with the others, and what is wrong with it."""
+        given = self.arguments
+        if "x-dead-letter-routing-key" in given and "x-dead-letter-exchange" not in given:
+            problem = "without 'x-dead-letter-exchange'; allowed only beside it ('' is the default exchange)"
+            yield "x-dead-letter-routing-key", problem
+        shortest, longest = self._whole("x-delayed-retry-min"), self._whole("x-delayed-retry-max")
+        if longest is not None and (shortest is None or shortest > longest):
+            problem = f"beside 'x-delayed-retry-min' {shortest!r}; allowed is at least that, which has to be given"
+            yield "x-delayed-retry-max", problem
+        if "x-retry-policy" in given and shortest is not None:
+            yield "x-retry-policy", "beside 'x-delayed-retry-min'; allowed is one of the two"
+        if given.get("x-throttle") and not given.keys() & {"x-max-length", "x-max-pending"}:
+            problem = "without a limit to slow down before; allowed only beside 'x-max-pending' or 'x-max-length'"
+            yield "x-throttle", problem
+        if self.durable_subscriber and (self.auto_delete or self.exclusive):
+            flag = "auto_delete" if self.auto_delete else "exclusive"
+            problem = f"beside {flag}=True, which deletes the queue with its consumer; allowed only with {flag}=False"
+            yield "x-durable-subscriber", problem
+        if self.event_log and self.transient:
+            problem = "beside exclusive, auto_delete or x-expires; allowed only in a lasting queue, because its events outlive it"
+            yield "x-event-log", problem
 
     @property
     def transient(self) -> bool:
