@@ -46,7 +46,7 @@ class Importer:
             source = (self._kombu.keys.list_of(queue, step), self._kombu.keys.unacked_index)
             skip, count = 0, 1
             while not stopped():
-                page = self._kombu.waiting(queue, step, skip, count)
+                page = self._kombu.page(source[0], skip, count)
                 if not page:
                     break
                 moved, unreadable = self._take(queue, [(text, b"", text) for text in page], source, skip)

@@ -115,15 +115,8 @@ class KombuBroker:
         """Return the step in whose list kombu puts a message."""
         return self._written_steps[bisect(self._written_steps, priority) - 1]
 
-    def waiting(self, queue: str, step: int, skip: int, count: int) -> list[bytes]:
+    def page(self, key: bytes, skip: int, count: int) -> list[bytes]:
         """Return up to `count` messages of a list in the order of their delivery, behind the first `skip` ones."""
-        return self._page(self.keys.list_of(queue, step), skip, count)
-
-    def moving_page(self, queue: str, skip: int, count: int) -> list[bytes]:
-        """Return up to `count` of those messages, the first moved one first, behind the first `skip` ones."""
-        return self._page(self.keys.moving(queue), skip, count)
-
-    def _page(self, key: bytes, skip: int, count: int) -> list[bytes]:
         found: list[bytes] = self.commands.command("LRANGE", key, -skip - count, -skip - 1)
         return found[::-1]
 

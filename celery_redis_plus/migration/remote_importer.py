@@ -106,7 +106,7 @@ class RemoteImporter(Importer):
         """Store what an earlier run has left in our list there; return how many were stored."""
         total, skip, count = 0, 0, 1
         while True:
-            page = self._kombu.moving_page(queue, skip, count)
+            page = self._kombu.page(self._kombu.keys.moving(queue), skip, count)
             if not page:
                 return total
             found = self._target.convert(queue, [(text, b"", _message_of(text)) for text in page])
