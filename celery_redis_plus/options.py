@@ -189,6 +189,10 @@ class Options:
     event_log: bool | None = option(flag(), None, none="queues stay as they are; new ones have none")
     """Write the lifecycle events of messages in lasting queues to streams, for `message`, the Spark pipeline and other readers.
     True and False are stored with each declared queue, for all processes. A queue's `x-event-log` overrides it."""
+    metrics_port: int | None = option(whole_number(0, 65_535), None, none="no metrics are served")
+    """The port on which a Celery worker serves metrics of itself to Prometheus. 0 takes a free one, which the log names."""
+    metrics_host: str = option(text("an address of this machine, such as 0.0.0.0 for all", r"\S+"), "127.0.0.1")
+    """The address on which a worker listens for `metrics_port`."""
     error_traceback_bytes: int = option(whole_number(0, 10_000), 0, unit="bytes")
     """The bytes from the end of a failed task's traceback that are kept with its message and its dead letter. Tracebacks have
     source lines and possibly personal data, which every user of the broker's server can read."""

@@ -30,8 +30,9 @@ from celery_redis_plus.cli.diagnosis.response_checks import (
 from celery_redis_plus.cli.diagnosis.server_checks import CLIENTS_ADVICE, CLIENTS_DANGER, MEMORY_ADVICE, MEMORY_DANGER
 from celery_redis_plus.cli.metric_descriptions import GAUGES, HISTOGRAMS, LABELS, PREFIX, QUEUE_COUNTERS
 from celery_redis_plus.integration.ack_policies import ENDINGS, POLICIES
+from celery_redis_plus.integration.worker_metrics import WORKER_PREFIX
 from celery_redis_plus.key_descriptions import DESCRIPTIONS, SECTIONS
-from celery_redis_plus.record_fields import COUNTERS, FANOUT_COUNTERS, NOW, PROCESS_COUNTERS
+from celery_redis_plus.record_fields import COUNTERS, FANOUT_COUNTERS, NOW, PROCESS_COUNTERS, PROCESS_GAUGES
 from celery_redis_plus.script_headers import writers
 from celery_redis_plus.spark.option_parsing import options_table
 from celery_redis_plus.spark.sink_options import SinkOptions
@@ -348,6 +349,23 @@ the sampled messages only. A scrape reads up to 50,000 events a queue, 500 in a 
 [grafana-dashboard.json](grafana-dashboard.json) is a dashboard with queue lengths, ages, rates, consumers, dead letters, latencies and
 broadcasts. Import it in Grafana under *Dashboards, New, Import*, and choose the Prometheus data source.
 
+## In a worker
+
+A worker serves metrics of itself, if the option `metrics_port` has a port: sweeps, recovered and redelivered messages, reconnects, late
+heartbeats, how far it is behind its broadcasts. This takes the extra `metrics`, and no round trip.
+
+```python
+from celery import Celery
+
+app = Celery("shop", broker="redisplus://localhost:6379/0")
+app.conf.broker_transport_options = {"metrics_port": 9809, "metrics_host": "0.0.0.0"}
+```
+
+The worker's main process serves them, also with a prefork pool: the connection and the maintenance are there, and the processes of the
+pool have neither. Workers of one machine need different ports: give each its own `-A` settings, or the port in its URL
+(`redisplus://localhost:6379/0?metrics_port=9810`). A worker that cannot listen logs an error and works without metrics. The queues
+are the exporter's: it serves them once for all workers.
+
 ## Flower
 
 Flower's page *Broker* and its API `/api/queues/length` show our queues. Nothing needs to be configured where Flower starts with the
@@ -362,7 +380,7 @@ URL tells Flower which broker it is: `celery --broker redisplus://localhost:6379
 
 ## Kubernetes
 
-[KEDA](https://keda.sh/docs/latest/scalers/prometheus/) scales workers by a query. Count delayed and unacked messages too: then the last
+[KEDA](https://keda.sh/docs/latest/scalers/prometheus/) scales workers by a query of Prometheus. Count delayed and unacked messages too: then the last
 worker stays until its work is done, and delayed tasks find one. Tasks are due to the second only while a worker runs.
 
 ```yaml
@@ -382,6 +400,72 @@ spec:
         query: sum(celery_redis_plus_queue_messages{queue="celery",state=~"ready|delayed|unacked"})
         threshold: "50"
         activationThreshold: "0"
+```
+
+KEDA can also [count in Redis](https://keda.sh/docs/latest/scalers/redis-lists/), without exporter and Prometheus: its trigger `redis`
+takes sorted sets. The names are [keys](data.md) of the queue `celery`, with `global_keyprefix` before them.
+
+```yaml
+apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
+metadata:
+  name: shop-worker
+spec:
+  scaleTargetRef:
+    name: shop-worker
+  minReplicaCount: 0
+  maxReplicaCount: 20
+  advanced:
+    scalingModifiers:
+      formula: ready + delayed + unacked
+      target: "50"
+  triggers:
+    - type: redis
+      name: ready
+      metadata: {address: "redis:6379", databaseIndex: "0", listName: "queue:{celery}", listLength: "50"}
+    - type: redis
+      name: delayed
+      metadata: {address: "redis:6379", databaseIndex: "0", listName: "delayed:{celery}", listLength: "50"}
+    - type: redis
+      name: unacked
+      metadata: {address: "redis:6379", databaseIndex: "0", listName: "messages_index:{celery}", listLength: "50"}
+```
+
+Without KEDA, Kubernetes' own [autoscaler](https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/) scales by the same
+figures, to one worker at the least. [prometheus-adapter](https://github.com/kubernetes-sigs/prometheus-adapter) gives it the metric, by
+this rule:
+
+```yaml
+externalRules:
+  - seriesQuery: 'celery_redis_plus_queue_messages{queue!=""}'
+    resources: {namespaced: false}
+    name: {matches: ^celery_redis_plus_queue_messages$, as: celery_work}
+    metricsQuery: 'sum(celery_redis_plus_queue_messages{<<.LabelMatchers>>,state=~"ready|delayed|unacked"}) by (queue)'
+```
+
+```yaml
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata:
+  name: shop-worker
+spec:
+  scaleTargetRef:
+    apiVersion: apps/v1
+    kind: Deployment
+    name: shop-worker
+  minReplicas: 1
+  maxReplicas: 20
+  metrics:
+    - type: External
+      external:
+        metric:
+          name: celery_work
+          selector:
+            matchLabels:
+              queue: celery
+        target:
+          type: AverageValue
+          averageValue: "50"
 ```
 
 ## Traces
@@ -463,7 +547,14 @@ def metrics_page() -> str:
     )
     histograms = (table_row(f"`{PREFIX}{name}`", "histogram", "`queue`", meaning) for name, meaning in HISTOGRAMS.items())
     head = table_head("metric", "type", "labels", "meaning")
-    return f"{METRICS_INTRO}\n## The metrics\n\n{head}{''.join((*gauges, *counters, *histograms))}"
+    of_worker = (
+        *(table_row(f"`{WORKER_PREFIX}{name}_total`", "counter", "", meaning) for name, meaning in PROCESS_COUNTERS.items()),
+        *(table_row(f"`{WORKER_PREFIX}{name}`", "gauge", "", meaning) for name, meaning in PROCESS_GAUGES.items()),
+    )
+    return (
+        f"{METRICS_INTRO}\n## The metrics of the exporter\n\n{head}{''.join((*gauges, *counters, *histograms))}"
+        f"\n## The metrics of a worker\n\n{head}{''.join(of_worker)}"
+    )
 
 
 def table_head(*cells: str) -> str:

@@ -77,6 +77,9 @@ class BrokerConnection:
     `id` is the holder's name on the server: what a broken session has claimed can be told from what others have.
     """
 
+    #: It was open: a failure after that is a lost connection.
+    _has_worked = False
+
     def __init__(
         self,
         address: Address,
@@ -221,6 +224,8 @@ class BrokerConnection:
             self.commands.command("PING")
         except NoPermissionError as error:
             logger.debug("%s: PING is refused: %s", self.address.display(), error)
+        self._has_worked = True
+        self.service.note_connection()
 
     def _capacity_connection(self) -> BlockingConnection:
         return BlockingConnection(self.connector, "capacity", timeout=WAITER_CHECK_S + REPLY_GRACE_S)
@@ -229,6 +234,8 @@ class BrokerConnection:
         return self.service.delivering.all_here({name.partition(CONSUMER_ID_SEPARATOR)[0] for name in consumers})
 
     def _failed(self) -> None:
+        if self._has_worked and not self.broken:
+            self.service.note_lost_connection()
         self.broken = True
         _disown(self.service, self.id, self._owned)
         signals.broker_lost(self.address.display())

@@ -22,6 +22,7 @@ from celery_redis_plus.integration.lease_guard import begin_in_pool, install_lea
 from celery_redis_plus.integration.prefork_pool import install_prefork_guard
 from celery_redis_plus.integration.requests import install_immediate_acks, install_request_class
 from celery_redis_plus.integration.scheduled import install_inspect
+from celery_redis_plus.integration.worker_metrics import MetricsServer, serve_metrics
 from celery_redis_plus.maintenance.process_services import set_keeper
 from celery_redis_plus.transport.transport import Transport
 from celery_redis_plus.version import __version__
@@ -48,6 +49,7 @@ class BrokerStep(bootsteps.StartStopStep):
         self._waker: Waker | None = None
         #: Of the broker that the worker consumes from.
         self._service: MaintenanceService | None = None
+        self._metrics: MetricsServer | None = None
         self._configured = type(self) in parent.app.steps["consumer"]
 
     def include_if(self, parent: Any) -> bool:
@@ -84,6 +86,8 @@ class BrokerStep(bootsteps.StartStopStep):
         self._service = transport.session.service
         self._service.revoke_expired(ExpiredTaskRevoker(parent, transport.session).wake)
         self._limit_the_end(parent, transport)
+        if self._metrics is None:
+            self._metrics = serve_metrics(transport.session.options)
         if transport.supports_native_delayed_delivery:
             transport.setup_native_delayed_delivery(parent.connection, list(parent.app.amqp.queues.consume_from))
         session = transport.session
@@ -117,6 +121,8 @@ class BrokerStep(bootsteps.StartStopStep):
         signals.worker_shutting_down.disconnect(self._wake_loop, sender=parent.hostname)
         if self._graceful_stop is not None:
             self._graceful_stop.disconnect()
+        if self._metrics is not None:
+            self._metrics.stop()
 
 
 def _share_node_names(app: Any) -> None:

@@ -113,6 +113,8 @@ class LostProcesses:
         self._absences: dict[str, _Absence] = {}
         self._looked_at = -math.inf
         self._recoveries: list[_Recovery] = []
+        #: Messages that this process has put back.
+        self.recovered = 0
 
     @property
     def next_run_at(self) -> float:
@@ -367,6 +369,7 @@ class LostProcesses:
             recovery.page = FIRST_PAGE
             return
         recovery.recovered[queue] += page.recovered
+        self.recovered += page.recovered
         recovery.died += page.died
         recovery.consumers += page.consumers
         recovery.page = page.next_page

@@ -191,8 +191,8 @@ class MaintenanceService:
             ),
             first=(MasterCheck(commands), self._lease_heartbeats, self.consumer_heartbeats, self.ack_flush),
         )
-        #: How often the thread had died.
-        self.thread_restarts = 0
+        #: How often the thread had died; connections that failed, and those that were opened in place of one of them.
+        self.thread_restarts = self.lost_connections = self.reconnects = 0
         self._heartbeat_delays = HeartbeatDelays(options.visibility_timeout)
         self._lease_heartbeats.on_late = self._late
         self._watched_version = -1
@@ -248,6 +248,29 @@ class MaintenanceService:
     def late_heartbeats(self) -> int:
         """How often heartbeats came later than planned by more than an interval."""
         return self._heartbeat_delays.count
+
+    def figures(self) -> dict[str, float]:
+        """Return what is known of this process: `PROCESS_COUNTERS` and `PROCESS_GAUGES` of `record_fields`, by name."""
+        return {
+            "late_heartbeats": self.late_heartbeats,
+            "thread_restarts": self.thread_restarts,
+            "sweeps": self._sweeper.sweeps,
+            "recoveries": self._sweeper.recovered + self._lost_processes.recovered,
+            "redeliveries": self.unacked_messages.redelivered,
+            "reconnects": self.reconnects,
+            "unacked_messages": len(self.unacked_messages),
+            "heartbeat_delay_seconds": self._lease_heartbeats.late_s,
+            "fanout_lag_messages": self._subscriber_heartbeats.longest_lag,
+        }
+
+    def note_lost_connection(self) -> None:
+        """Note that a connection failed."""
+        self.lost_connections += 1
+
+    def note_connection(self) -> None:
+        """Note that a connection was opened; it counts as a reconnect where one has failed before and has no successor."""
+        if self.reconnects < self.lost_connections:
+            self.reconnects += 1
 
     def wake(self) -> None:
         """Have the thread look at what is due."""

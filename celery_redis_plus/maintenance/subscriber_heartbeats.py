@@ -57,6 +57,8 @@ class SubscriberHeartbeats:
         self._reap_at = clock.now_s() + random.uniform(1, SECOND_CHANCE_S)  # noqa: S311 - spreads load, guards nothing
         #: Server's time of the last look for deaths, by exchange.
         self._reaped_ms: dict[str, int] = {}
+        #: Broadcasts behind its stream at the last heartbeat, by subscriber.
+        self._lags: dict[str, int] = {}
         #: Decides about what was delivered over a connection that broke; without one all of it comes again.
         self.active_tasks: ActiveTasks | None = None
 
@@ -64,6 +66,11 @@ class SubscriberHeartbeats:
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
         return min(self._check_at, self._reap_at) if self._positions.all() else self._reap_at
+
+    @property
+    def longest_lag(self) -> int:
+        """How many broadcasts the slowest subscriber of this process had not processed at its last heartbeat."""
+        return max((self._lags.get(position.id, 0) for position in self._positions.all() if position.live), default=0)
 
     def run_soon(self) -> None:
         """Run next at once: something subscribes, or the connection was away."""
@@ -108,6 +115,7 @@ class SubscriberHeartbeats:
                 end = self._registry.heartbeat(batch[0].keys, batch)
                 for position, cursor in zip(batch, cursors, strict=True):
                     self._reported[position.id] = (cursor, now)
+                    self._lags[position.id] = max(0, end.count - cursor.number)
                     self._compare(position, cursor, end)
                     if position.ended:
                         # Its goodbye, over another connection, may have been done before this made its record anew.
@@ -115,6 +123,7 @@ class SubscriberHeartbeats:
         if len(self._reported) > 2 * len(positions) + SUBSCRIBERS_A_CALL:
             known = {position.id for position in positions}
             self._reported = {name: last for name, last in self._reported.items() if name in known}
+            self._lags = {name: lag for name, lag in self._lags.items() if name in known}
 
     @staticmethod
     def _compare(position: SubscriberCursor, cursor: Mark, end: StreamEnd) -> None:

@@ -97,6 +97,8 @@ class Sweeper:
         self._take_over: set[str] = set()
         #: Queues that cannot be swept, and why, as it was logged.
         self._failing: dict[str, str] = {}
+        #: Passes over a queue, and messages that they recovered.
+        self.sweeps = self.recovered = 0
 
     @property
     def next_run_at(self) -> float:
@@ -164,6 +166,8 @@ class Sweeper:
             if queue in self._next_run_at:
                 self._next_run_at[queue] = now + swept.wait_ms / 1000
             self._resting.note(queue, swept.id, empty=swept.state == EMPTY)
+            self.sweeps += swept.state != NOT_SWEPT
+            self.recovered += swept.recovered
             _report(queue, swept)
             if swept.died:
                 log_deaths(queue, swept.died, [death for death in deaths if death.meta == self._keys.queue(queue).meta])
@@ -211,8 +215,8 @@ class Swept:
     id: bytes
 
 
-#: `Swept.state` of an empty queue without events.
-EMPTY = 2
+#: `Swept.state` where another process has the lease, and of an empty queue without events.
+NOT_SWEPT, EMPTY = 0, 2
 #: Values that the sweep returns for a queue.
 SWEEP_VALUES = len(fields(Swept))
 

@@ -15,7 +15,15 @@ from celery_redis_plus.broker.queues.counters import Counters
 from celery_redis_plus.key_descriptions import DESCRIPTIONS, describe
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance import service
-from celery_redis_plus.record_fields import COUNTERS, FANOUT_COUNTERS, MESSAGE_FIELDS, NOW, PROCESS_COUNTERS, QUEUE_FIELDS
+from celery_redis_plus.record_fields import (
+    COUNTERS,
+    FANOUT_COUNTERS,
+    MESSAGE_FIELDS,
+    NOW,
+    PROCESS_COUNTERS,
+    PROCESS_GAUGES,
+    QUEUE_FIELDS,
+)
 from celery_redis_plus.script_headers import keys_in_header, script_names, writers
 
 LUA = resources.files("celery_redis_plus.lua")
@@ -101,6 +109,5 @@ def test_the_counters_that_a_queue_tells_are_described():
 def test_the_counters_of_exchanges_and_processes_exist():
     for name in FANOUT_COUNTERS:
         assert f"'{name}'" in lua("publish_fanout.lua") + lua("remove_expired_subscribers.lua")
-    source = inspect.getsource(service)
-    for name in PROCESS_COUNTERS:
-        assert re.search(rf"self\.{name}\b.* = 0$|def {name}\b", source, re.MULTILINE), name
+    source = inspect.getsource(service.MaintenanceService.figures)
+    assert set(re.findall(r'"(\w+)":', source)) == {*PROCESS_COUNTERS, *PROCESS_GAUGES}

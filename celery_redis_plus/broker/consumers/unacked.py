@@ -163,6 +163,8 @@ class UnackedMessages:
         self.limited: set[str] = set()
         #: Queues whose log line about messages that are sent back repeatedly was written.
         self.pauses_told: set[str] = set()
+        #: How many messages that were added a consumer had seen before.
+        self.redelivered = 0
         #: Called, from any thread, when maintenance has something to do.
         self.on_work: Callable[[], None] = lambda: None
 
@@ -184,6 +186,7 @@ class UnackedMessages:
                 # Its reply was read while another thread found the session broken: the server gives them back, or has.
                 return fresh
             for message in messages:
+                self.redelivered += message.redelivered
                 known = self._unacked.get(message.tag)
                 if known is None and message.tag in self._finished:
                     self._ack_again(message, session)

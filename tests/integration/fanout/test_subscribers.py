@@ -182,3 +182,16 @@ def test_an_idle_subscriber_costs_one_blocked_call_for_all_its_streams(connect, 
     inbox.rest(1.0)
     assert reads() - before <= 1
     assert len([row for row in redis_client.client_list() if row["cmd"] == "xread" and "b" in row["flags"]]) == 1
+
+
+def test_a_process_knows_how_far_its_slowest_subscriber_is_behind(connect):
+    connection = connect(subscriber_timeout=3)
+    channel = connection.default_channel
+    inbox = Inbox(channel, news(), ack=False)
+    figures = channel.session.service.figures
+    send(channel, 1, 2, 3)
+    inbox.drain(3)
+    wait_until(lambda: figures()["fanout_lag_messages"] == 3)
+    for message in inbox.messages:
+        message.ack()
+    wait_until(lambda: figures()["fanout_lag_messages"] == 0)

@@ -14,15 +14,22 @@ from prometheus_client.registry import Collector
 
 from celery_redis_plus.cli.latency_metrics import LatencyHistograms
 from celery_redis_plus.cli.metric_descriptions import GAUGES, HISTOGRAMS, LABELS, PREFIX, QUEUE_COUNTERS
+from celery_redis_plus.integration.worker_metrics import WORKER_PREFIX, WorkerCollector
+from celery_redis_plus.record_fields import PROCESS_COUNTERS, PROCESS_GAUGES
 from tests.docs.blocks import ROOT
 
 DASHBOARD = ROOT / "docs/grafana-dashboard.json"
-HELP = {**GAUGES, **HISTOGRAMS, **{name: text for name, (_, text) in QUEUE_COUNTERS.items()}}
+#: What stands between `PREFIX` and a metric of a worker.
+WORKER = WORKER_PREFIX.removeprefix(PREFIX)
+OF_WORKER = {f"{WORKER}{name}": text for name, text in {**PROCESS_COUNTERS, **PROCESS_GAUGES}.items()}
+HELP = {**GAUGES, **HISTOGRAMS, **{name: text for name, (_, text) in QUEUE_COUNTERS.items()}, **OF_WORKER}
 #: What a scrape may have.
 SAMPLES = {
     *GAUGES,
     *(f"{name}_total" for name in QUEUE_COUNTERS),
     *(f"{name}_{part}" for name in HISTOGRAMS for part in ("bucket", "count", "sum")),
+    *(f"{WORKER}{name}_total" for name in PROCESS_COUNTERS),
+    *(f"{WORKER}{name}" for name in PROCESS_GAUGES),
 }
 #: Units that Prometheus wants as base units, and words for types.
 NOT_IN_NAMES = {
@@ -63,6 +70,7 @@ class Everything(Collector):
         for name in HISTOGRAMS:
             latencies.observe(name, "x", 1_000_000)
         yield from latencies.families()
+        yield from WorkerCollector().collect()
 
 
 @pytest.mark.parametrize("name", HELP)
