@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
+from celery import signals, states
 from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded, WorkerLostError
 from kombu.utils.imports import symbol_by_name
 
@@ -243,3 +244,22 @@ def _settle_now(later: Callable[..., Any], function: Callable[..., Any], *argume
     if isinstance(getattr(function, "__self__", None), Message):
         return function(*arguments, **named)
     return later(function, *arguments, **named)
+
+
+def install_traceback_cleaner() -> None:
+    """Free what rejected and ignored tasks leave in this process, from now on; idempotent.
+
+    Celery 5.6 and 5.7 leave some 340 KB of each in a cycle: the exception, its traceback, the frame of `trace_task`, and
+    billiard's copy of the traceback there. The collector counts objects, not bytes: 2,000 rejections made 67 MB 237 MB.
+    """
+    signals.task_postrun.connect(_clear_traceback, weak=False, dispatch_uid="celery_redis_plus.traceback_cleaner")
+
+
+def _clear_traceback(state: str = "", retval: Any = None, **named: Any) -> None:  # noqa: ARG001 - signals gain arguments
+    if state not in {states.REJECTED, states.IGNORED}:
+        return
+    # An exception that led to this one has a frame whose caller is `trace_task`.
+    error = retval
+    while isinstance(error, BaseException) and error.__traceback__ is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
