@@ -170,6 +170,11 @@ class RunningCluster:
         wait_until(lambda: self.owner is target, 30, lambda: source.ask("CLUSTER", "GETSLOTMIGRATIONS"), interval_s=0.01)
         return target
 
+    @property
+    def migrates_at_once(self) -> bool:
+        """Whether its servers can move a slot so."""
+        return any(line.startswith(b"MIGRATESLOTS") for line in self.nodes[0].ask("CLUSTER", "HELP"))
+
     def flush(self) -> None:
         """Empty all nodes."""
         for node in self.nodes:
