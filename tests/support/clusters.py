@@ -181,6 +181,16 @@ class RunningCluster:
             if node.running and "master" in node.myself().flags:
                 node.ask("FLUSHALL")
 
+    def seconds_until_consumers_are_back(self, moved_at: float, timeout_s: float = 30.0) -> float:
+        """Return how many seconds after a moment of the wall clock a consumer waits at the owner for messages."""
+
+        def waits() -> float | None:
+            with self.client() as client:
+                names = [one["name"] for one in client.client_list()]
+            return time.time() - moved_at if "celery-redis-plus:wakeups" in names else None
+
+        return wait_until(waits, timeout_s, interval_s=0.02) or 0.0
+
     def wait_until_whole(self, timeout_s: float = 60.0) -> None:
         """Return when a failover may come: all nodes run and agree, and each primary has a replica that is in step."""
         for node in self.nodes:

@@ -42,17 +42,6 @@ def more(load, worker, count=50):
     wait_until(lambda: len(load.confirmed) > before + count, 30, lambda: (load.failure, worker.tail()))
 
 
-def consumers_are_back(cluster, moved_at):
-    """Return how many seconds after a moment of the wall clock a consumer waits at the owner for messages."""
-
-    def waits():
-        with cluster.client() as client:
-            names = [one["name"] for one in client.client_list()]
-        return time.time() - moved_at if "celery-redis-plus:wakeups" in names else None
-
-    return wait_until(waits, 30, interval_s=0.02)
-
-
 def check(load, ran, worker):
     """See that nothing confirmed is lost."""
     assert load.failure is None
@@ -76,7 +65,7 @@ def test_a_busy_queue_whose_slot_moves_loses_and_repeats_nothing(cluster, begin,
             cluster.wait_until_whole()
             more(load, worker)
             move()
-            back_s = consumers_are_back(cluster, time.time())
+            back_s = cluster.seconds_until_consumers_are_back(time.time())
             logger.info("consumers are back %.2f s after %s", back_s, move.__name__)
             assert back_s < BACK_WITHIN_S, worker.tail()
         more(load, worker)
@@ -92,7 +81,7 @@ def test_a_failover_loses_nothing_confirmed_and_consumers_are_back(cluster, begi
             cluster.wait_until_whole()
             more(load, worker)
             replace()
-            back_s = consumers_are_back(cluster, time.time())
+            back_s = cluster.seconds_until_consumers_are_back(time.time())
             logger.info("consumers are back %.2f s after %s", back_s, replace.__name__)
             assert back_s < BACK_WITHIN_S, worker.tail()
         # Its publishes want a replica again.
