@@ -75,6 +75,13 @@ def parse_info(reply: bytes | str) -> dict[str, str]:
     return {name: value.strip() for name, colon, value in lines if colon}
 
 
+def kind_and_version(info: Mapping[str, str]) -> tuple[str, str]:
+    """Return `Redis` or `Valkey`, and its version. Valkey also has the version of Redis that it is compatible with."""
+    if "valkey_version" in info:
+        return "Valkey", info["valkey_version"]
+    return "Redis", info.get("redis_version", "of an unknown version")
+
+
 def examine(info: Mapping[str, str], address: Address) -> None:
     """Raise or warn about what `info` says of the server at `address`. See `ServerCheck.run`."""
     _examine_mode(info, address)

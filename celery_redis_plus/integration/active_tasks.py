@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from celery.bootsteps import CLOSE, TERMINATE
@@ -14,7 +14,7 @@ from celery.worker.state import maybe_shutdown
 from celery_redis_plus import clock
 from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.patching import wrap
-from celery_redis_plus.integration.prefork_pool import messages_in
+from celery_redis_plus.integration.prefork_pool import copied, messages_in
 from celery_redis_plus.transport.compat import decoded_body
 from celery_redis_plus.transport.kombu_message import Message
 
@@ -124,13 +124,4 @@ def _is_active(message: Any) -> bool:
     if request is not None and request.message is message:
         return request in compat.active_requests()
     # The first protocol has its id in the body; and two messages may have one id, after a retry.
-    return any(request.message is message for request in _copy(compat.active_requests()))
-
-
-def _copy(requests: Iterable[Any]) -> list[Any]:
-    """Return the members of a set that another thread may change meanwhile."""
-    while True:
-        try:
-            return list(requests)
-        except RuntimeError:
-            continue
+    return any(request.message is message for request in copied(compat.active_requests()))

@@ -24,7 +24,7 @@ def install_prefork_guard(pool: Any) -> None:
 def messages_in(pool: Any) -> set[int]:
     """Return the `id()` of every message whose job stands in the cache of a prefork pool."""
     found = set()
-    for job in _copy(compat.job_cache(pool) or {}):
+    for job in copied((compat.job_cache(pool) or {}).values()):
         # Celery gives a pool the methods of its request (`Request.execute_using_pool`).
         request = getattr(compat.JOB_CALLBACK.of(job), "__self__", None)
         found.add(id(getattr(request, "message", None)))
@@ -56,9 +56,10 @@ def _is_on_its_way(job: Any) -> bool:
     return is_alive is not None and bool(is_alive())
 
 
-def _copy(cache: dict[int, Any]) -> Iterable[Any]:
+def copied(members: Iterable[Any]) -> list[Any]:
+    """Return the members of a set or dict that another thread may change meanwhile."""
     while True:
         try:
-            return list(cache.values())
+            return list(members)
         except RuntimeError:
             continue

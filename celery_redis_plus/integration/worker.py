@@ -11,7 +11,7 @@ from celery.worker.consumer import Tasks
 from celery.worker.state import maybe_shutdown
 from redis.exceptions import RedisError
 
-from celery_redis_plus.connection.server_check import parse_info
+from celery_redis_plus.connection.server_check import kind_and_version, parse_info
 from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.active_tasks import RunningTasks, note_given
@@ -143,9 +143,7 @@ def _server(transport: Transport) -> str:
         # INFO may be forbidden; a lost connection is met by the next one who uses it.
         logger.debug("INFO is refused: %s", error)
         return "version unknown"
-    if "valkey_version" in info:
-        return f"Valkey {info['valkey_version']}"
-    return f"Redis {info.get('redis_version', 'of an unknown version')}"
+    return " ".join(kind_and_version(info))
 
 
 def install_bootstep() -> None:

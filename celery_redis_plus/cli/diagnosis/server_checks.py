@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.cli.diagnosis.finding import ADVICE, DANGER, OK, UNKNOWN, Finding
 from celery_redis_plus.cli.output import size, span
+from celery_redis_plus.connection.server_check import kind_and_version
 
 if TYPE_CHECKING:
     from celery_redis_plus.cli.diagnosis.examined_broker import ExaminedBroker
@@ -23,10 +24,7 @@ SCRIPTS_ADVICE = 1_000
 
 def server(broker: ExaminedBroker) -> Iterator[Finding]:
     """Kind, version and mode of the server. One that does not fit is refused when the connection is opened."""
-    info = broker.info
-    kind, version = "Redis", info.get("redis_version", "?")
-    if "valkey_version" in info:
-        kind, version = "Valkey", info["valkey_version"]
+    kind, version = kind_and_version(broker.info)
     up = span(broker.number("uptime_in_seconds"))
     text = f"{kind} {version}, up {up}"
     yield Finding("server", OK, text, values={"kind": kind, "version": version, "uptime_s": broker.number("uptime_in_seconds")})
