@@ -224,8 +224,7 @@ class History:
         return found
 
     def _rollbacks_before(self, tick: float) -> int:
-        """Return how often the server had lost data before it gave what was delivered at a tick: it may have been on its way."""
-        return sum(record.tick <= tick - ON_ITS_WAY_S for record in self.of(ROLLED_BACK))
+        return sum(record.tick <= tick for record in self.of(ROLLED_BACK))
 
     def _end_of(self, delivery: Record, records: list[Record]) -> Record | None:
         mine = [

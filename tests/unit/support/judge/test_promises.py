@@ -140,6 +140,10 @@ KEPT = {
         DELIVERED, of("requeued"), rolled_back(0.5), of("delivered", claim=2, process=B, tick=3.1),
         of("delivered", claim=1, tick=7.0), of("requeued", tick=8.0),
     ),
+    "the server lost a claim, and gave the same message again at once": (
+        *(of("delivered", claim=1, tick=1.0), of("requeued", tick=1.4), of("delivered", claim=2, process=B, tick=1.5)),
+        *(("rolled_back", {"process": 1, "tick": 2.0, "detail": {"since": 1.2}}), of("delivered", claim=1, tick=2.7)),
+    ),
     "a publish is tried again after the server lost the first": (
         of("publish"), DELIVERED, rolled_back(0.0), of("confirmed"),
         ("delivered", {"name": "m", "queue": "q", "tag": "u", "claim": 1}),
