@@ -76,7 +76,8 @@ _MAX_CLIENTS_REMEDY = "raise the server's maxclients, or run fewer processes"
 #: the second text, which names no command.
 DENIED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can't")
 #: The replies to a command of a script that has run in part: its key is on another node, or the cluster is incomplete.
-REFUSED_IN_SCRIPT = ("Script attempted to access a non local key", "while the cluster is down")
+#: Valkey 9 leaves out the word "Script" of Redis.
+REFUSED_IN_SCRIPT = ("ttempted to access a non local key", "while the cluster is down")
 _BY_TEXT: tuple[tuple[str, type[CeleryRedisPlusError]], ...] = (
     # A primary that becomes a replica ends the blocking commands of its clients so (blocked.c of Valkey and Redis).
     ("instance state changed (master -> replica", ReadOnlyReplica),

@@ -6,6 +6,8 @@ import time
 import kombu
 import pytest
 
+from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.cli.main import main
 from celery_redis_plus.connection.address import Address
 from celery_redis_plus.connection.blocking_connection import BlockingConnection
 from celery_redis_plus.connection.command_connection import CommandConnection
@@ -13,12 +15,14 @@ from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.errors import (
     ClusterRedirected,
     InvalidAddress,
+    InvalidArgument,
     MasterNotFound,
     ReadOnlyReplica,
     ServerUnreachable,
     SlotUnavailable,
 )
 from celery_redis_plus.options import Options
+from celery_redis_plus.scripts import Script
 from tests.support.clusters import RunningCluster, free_port
 from tests.support.waiting import wait_until
 
@@ -184,3 +188,32 @@ def _keys_by_node(cluster):
     """Return the keys of each primary, by its port."""
     primaries = [node for node in cluster.nodes if node.running and "master" in node.myself().flags]
     return {node.port: node.ask("KEYS", "*") for node in primaries}
+
+
+def test_a_script_that_ended_at_a_key_of_another_node_counts_as_without_a_reply(cluster, open_connection):
+    connection = open_connection(cluster.url())
+    connection.command("SET", "{celery-redis-plus}here", "1")
+    reads = Script("reads", "redis.call('SET', KEYS[1], '2') return redis.call('GET', ARGV[1])")
+    with cluster.halfway():
+        with pytest.raises(SlotUnavailable, match="non local key"):
+            connection.call(reads, [b"{celery-redis-plus}here"], "{celery-redis-plus}gone")
+        assert connection.outcome_unknown
+        assert not connection.connected
+    assert connection.command("GET", "{celery-redis-plus}here") == b"2"
+
+
+def test_the_command_line_works_on_a_cluster(cluster, capsys):
+    with kombu.Connection(cluster.url()) as connection:
+        connection.SimpleQueue("orders").put({"id": 1})
+    assert main(["queues", "--broker", cluster.url()]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["orders", "1"]
+    assert main(["check", "--broker", cluster.url()]) == 0
+    assert "1 message(s): no violation" in capsys.readouterr().out
+    # Its nodes keep nothing on disk.
+    assert main(["doctor", "--broker", cluster.url()]) == 1
+    assert "replication   1 of 1 replicas in sync" in capsys.readouterr().out
+
+
+def test_messages_of_kombu_come_from_elsewhere_only(cluster):
+    with BrokerAdmin(cluster.url()) as admin, pytest.raises(InvalidArgument, match="--from URL, with --from-prefix"):
+        admin.migration({})
