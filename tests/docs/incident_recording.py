@@ -1,4 +1,4 @@
-"""The recordings of docs/three-in-the-morning.md: makes four faults on a broker, runs the page's commands, compares or writes.
+"""The recordings of docs/incidents.md: makes four faults on a broker, runs the page's commands, compares or writes.
 
 `python -m tests.docs.incident_recording` writes the page.
 """
@@ -33,7 +33,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     import redis
 
-PAGE = ROOT / "docs/three-in-the-morning.md"
+PAGE = ROOT / "docs/incidents.md"
 #: The page is about what waits for minutes and hours: the records are made so old, ms.
 PAUSED_MS, FLOODED_MS, SILENT_MS = 7_230_000, 5_430_000, 400_000
 #: A killed worker is lost sooner than by default, and a frozen one stays listed for longer, however slow the machine is.

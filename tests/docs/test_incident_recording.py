@@ -1,4 +1,4 @@
-"""docs/three-in-the-morning.md shows what its commands print on a broker with four faults, and that they mend them."""
+"""docs/incidents.md shows what its commands print on a broker with four faults, and that they mend them."""
 
 from __future__ import annotations
 
