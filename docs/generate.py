@@ -378,6 +378,20 @@ celery --app shop flower
 `messages` counts ready, delayed and unacked ones. *Ready* and *Unacked* stand beside it, and the live consumers. Without an app, the
 URL tells Flower which broker it is: `celery --broker redisplus://localhost:6379/0 flower`.
 
+## celery-exporter
+
+[celery-exporter](https://github.com/danihodovic/celery-exporter) (0.11 and 0.12) serves Celery's events, and the lengths of queues. Install this
+package beside it, and give it a URL with `redisplus://`. With `redis://` it would use kombu's own transport, and see nothing of ours.
+Its `celery_queue_length` counts ready, delayed and unacked messages, so workers that are scaled by it are not ended over their work.
+
+```python
+from celery import Celery
+
+with Celery(broker="redisplus://localhost:6379/0").connection() as connection:
+    # What it asks, and other programs of this kind.
+    print(connection.default_channel.client.llen("celery"))
+```
+
 ## Kubernetes
 
 [KEDA](https://keda.sh/docs/latest/scalers/prometheus/) scales workers by a query of Prometheus. Count delayed and unacked messages too: then the last

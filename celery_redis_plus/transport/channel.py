@@ -19,7 +19,7 @@ from celery_redis_plus.consumer.channel_consumers import ChannelConsumers
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS, amqp_method, channel_error
 from celery_redis_plus.transport.arguments import consumer_priority
-from celery_redis_plus.transport.compat import SocketOwner
+from celery_redis_plus.transport.compat import RedisClient, SocketOwner
 from celery_redis_plus.transport.declarations import ExchangeOperations, QueueOperations
 from celery_redis_plus.transport.kombu_message import Message as DeliveredMessage
 from celery_redis_plus.transport.kombu_message import broadcast_payload, payload_of
@@ -55,7 +55,7 @@ class Channel(virtual.Channel):
         super().__init__(connection, **kwargs)
         # kombu's virtual channel encodes bodies to text; ours are bytes all the way.
         self.body_encoding = None
-        self.client = SocketOwner(session.commands)
+        self.client = RedisClient(session.commands, session.queues)
         self.subclient = SocketOwner(session.wakeup_connection)
         server = self.delivery_loop.server_of(session)
         self._consumed = ChannelConsumers(server, self.qos, decode=payload_of, decode_broadcast=broadcast_payload)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from celery_redis_plus.internals import Internal
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.queues.queues import Queues
     from celery_redis_plus.connection.persistent_connection import PersistentConnection
 
 #: The dict of URL schemes and transports, in the module `kombu.transport`.
@@ -67,3 +68,17 @@ class SocketOwner:
     def connection(self) -> Any:
         """redis-py's connection, which has the socket."""
         return self._commands.connection
+
+
+class RedisClient(SocketOwner):
+    """What programs take for redis-py's client, which kombu's own Redis transport has: they ask it for the length of a queue."""
+
+    def __init__(self, commands: PersistentConnection, queues: Queues) -> None:
+        """Show the socket of `commands`, and what `queues` says of a queue."""
+        super().__init__(commands)
+        self._queues = queues
+
+    def llen(self, queue: str) -> int:
+        """Return how many messages of a queue need a worker: ready, delayed and unacked ones; 0 where there is no such queue."""
+        sizes = self._queues.sizes(queue)
+        return sizes.ready + sizes.delayed + sizes.unacked

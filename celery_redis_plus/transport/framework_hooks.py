@@ -20,6 +20,7 @@ HOSTS = {
         "celery.worker.consumer",
     ),
     "celery_redis_plus.integration.migration:install_migration_warning": ("celery.contrib.migrate",),
+    "celery_redis_plus.integration.celery_exporter:install_queue_lengths": ("src.exporter",),
     "celery_redis_plus.integration.flower:install_flower_broker": ("flower.utils.broker",),
 }
 #: The exchange of Celery's events, unless an app calls it otherwise; who knows that, and a module that sends or reads them loads.

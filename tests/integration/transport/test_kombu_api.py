@@ -37,6 +37,14 @@ def test_simple_queue(connection):
     queue.close()
 
 
+def test_llen_counts_all_that_needs_a_worker(channel):
+    assert channel.client.llen("q") == 0
+    publish(channel, "q", "held", "ready")
+    publish(channel, "q", "later", headers={"x-delay": 3_600_000})
+    assert channel.basic_get("q")
+    assert channel.client.llen("q") == 3
+
+
 def test_simple_buffer_settles_by_itself(connection):
     buffer = connection.SimpleBuffer("buffer")
     buffer.put("x")

@@ -1,0 +1,77 @@
+"""One app with the plugins that are installed, each set up as its own documentation shows.
+
+The broker is at CRP_TEST_BROKER (`redisplus://…`), everything else that wants a Redis at CRP_TEST_REDIS (`redis://…`).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Any
+
+import redis
+from celery import Celery
+
+REDIS = os.environ["CRP_TEST_REDIS"]
+
+app = Celery("plugins", broker=os.environ["CRP_TEST_BROKER"], backend=REDIS)
+app.conf.update(
+    # celery-once, celery-singleton and RedBeat read a URL of redis-py, so none of ours.
+    ONCE={"backend": "celery_once.backends.Redis", "settings": {"url": REDIS, "default_timeout": 60}},
+    singleton_backend_url=REDIS,
+    redbeat_redis_url=REDIS,
+    redbeat_lock_timeout=10,
+    beat_max_loop_interval=1,
+    beat_schedule={"tick": {"task": "p.tick", "schedule": 1.0}},
+)
+
+
+if "CRP_TEST_SENTRY" in os.environ:
+    import sentry_sdk
+
+    def note_event(event: Any, hint: Any) -> None:
+        """Keep an event where the test looks, and send it to nobody."""
+        failed = event["exception"]["values"][0]["value"]
+        with redis.Redis.from_url(REDIS) as client:
+            client.rpush("sentry", f"{event['transaction']}: {failed}")
+
+    sentry_sdk.init(dsn="http://key@127.0.0.1:9/1", before_send=note_event)
+
+
+@app.task(name="p.tick")
+def tick() -> None:
+    """What RedBeat sends each second."""
+
+
+@app.task(name="p.fail")
+def fail() -> None:
+    """Raise an exception."""
+    raise ValueError("no luck")
+
+
+with suppress(ImportError):
+    from celery_batches import Batches
+
+    @app.task(name="p.batched", base=Batches, flush_every=3, flush_interval=1)
+    def batched(requests: list[Any]) -> None:
+        """Answer each request with the size of its batch."""
+        for request in requests:
+            app.backend.mark_as_done(request.id, len(requests), request=request)
+
+
+with suppress(ImportError):
+    from celery_once import QueueOnce
+
+    @app.task(name="p.once", base=QueueOnce)
+    def once(number: int) -> int:
+        """Return the number; celery-once refuses a second one that waits."""
+        return number
+
+
+with suppress(ImportError):
+    from celery_singleton import Singleton
+
+    @app.task(name="p.single", base=Singleton)
+    def single(number: int) -> int:
+        """Return the number; celery-singleton gives the waiting one's result for a second one."""
+        return number

@@ -1,0 +1,129 @@
+"""Celery's plugins with a broker at `redisplus://`, each used as its own documentation shows (`plugins_app.py`)."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.waiting import wait_until
+
+APP = "tests.ecosystem.plugins_app"
+
+
+@pytest.fixture
+def places(server, broker_url, monkeypatch):
+    """Environment of an app's processes, this one included."""
+    monkeypatch.setenv("CRP_TEST_BROKER", broker_url)
+    monkeypatch.setenv("CRP_TEST_REDIS", server.url(scheme="redis"))
+
+
+@pytest.fixture
+def plugins(places):
+    """The app, in this process."""
+    sys.modules.pop(APP, None)
+    module = importlib.import_module(APP)
+    yield module
+    # A result unsubscribes when it is collected: now, while the server is there.
+    gc.collect()
+    module.app.close()
+
+
+@pytest.fixture
+def plugins_worker(places, start_worker):
+    def start(**options):
+        return start_worker(APP, pool="solo", forked=False, **options)
+
+    return start
+
+
+def test_celery_batches_takes_tasks_together(plugins, plugins_worker):
+    pytest.importorskip("celery_batches", reason="celery-batches is not installed: tox -e ecosystem")
+    results = [plugins.batched.delay(number) for number in range(7)]
+    plugins_worker()
+    assert sorted(result.get(timeout=30) for result in results) == [1, 3, 3, 3, 3, 3, 3]
+
+
+def test_celery_once_refuses_a_second_task_of_the_same_arguments(plugins, plugins_worker):
+    celery_once = pytest.importorskip("celery_once", reason="celery-once is not installed: tox -e ecosystem")
+    result = plugins.once.delay(number=1)
+    with pytest.raises(celery_once.AlreadyQueued):
+        plugins.once.delay(number=1)
+    delayed = plugins.once.apply_async(kwargs={"number": 2}, countdown=1)
+    with pytest.raises(celery_once.AlreadyQueued):
+        plugins.once.delay(number=2)
+    plugins_worker()
+    assert (result.get(timeout=30), delayed.get(timeout=30)) == (1, 2)
+    assert plugins.once.delay(number=1).get(timeout=30) == 1
+
+
+def test_celery_singleton_gives_the_waiting_tasks_result(plugins, plugins_worker):
+    pytest.importorskip("celery_singleton", reason="celery-singleton is not installed: tox -e ecosystem")
+    first, second, other = plugins.single.delay(1), plugins.single.delay(1), plugins.single.delay(2)
+    assert first.id == second.id != other.id
+    plugins_worker()
+    assert (first.get(timeout=30), other.get(timeout=30)) == (1, 2)
+    assert plugins.single.delay(1).id != first.id
+
+
+def test_redbeat_schedules_beside_our_broker(plugins, places, tmp_path):
+    pytest.importorskip("redbeat", reason="celery-redbeat is not installed: tox -e ecosystem")
+    log_path = tmp_path / "beat.log"
+    command = [sys.executable, "-m", "celery", "-A", APP, "beat", "-S", "redbeat.RedBeatScheduler", "--loglevel", "INFO"]
+    with log_path.open("wb") as log:
+        beat = subprocess.Popen([*command, "--pidfile="], env=dict(os.environ), stdout=log, stderr=log)
+
+    def sent():
+        assert beat.poll() is None, log_path.read_text()
+        with plugins.app.connection() as connection:
+            return connection.default_channel.queue_sizes("celery").ready
+
+    try:
+        wait_until(lambda: sent() >= 2, 60, log_path.read_text, interval_s=0.2)
+    finally:
+        beat.terminate()
+        beat.wait(20)
+
+
+def test_opentelemetry_joins_publisher_and_task(plugins):
+    pytest.importorskip("opentelemetry.instrumentation.celery", reason="OpenTelemetry is not installed: tox -e ecosystem")
+    from celery.contrib.testing.worker import start_worker as worker_here
+    from opentelemetry.instrumentation.celery import CeleryInstrumentor
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    spans, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    CeleryInstrumentor().instrument(tracer_provider=provider)
+    try:
+        with worker_here(plugins.app, pool="solo", perform_ping_check=False):
+            plugins.tick.apply_async(countdown=0.5).get(timeout=30)
+            wait_until(lambda: len(spans.get_finished_spans()) >= 2)
+    finally:
+        CeleryInstrumentor().uninstrument()
+    published, run = sorted(spans.get_finished_spans(), key=lambda span: span.start_time)[:2]
+    assert (published.name, run.name) == ("apply_async/p.tick", "run/p.tick")
+    assert run.parent.span_id == published.context.span_id
+
+
+def test_sentry_hears_of_a_failed_task(plugins, plugins_worker, redis_client):
+    pytest.importorskip("sentry_sdk", reason="sentry-sdk is not installed: tox -e ecosystem")
+    worker = plugins_worker(env={"CRP_TEST_SENTRY": "1"})
+    result = plugins.fail.apply_async(countdown=0.5)
+    with pytest.raises(ValueError, match="no luck"):
+        result.get(timeout=30)
+    wait_until(lambda: redis_client.llen("sentry"), 30, worker.tail)
+    assert redis_client.lpop("sentry") == b"p.fail: no luck"
+
+
+def test_django_celery_results_stores_results(places, tmp_path):
+    pytest.importorskip("django_celery_results", reason="django-celery-results is not installed: tox -e ecosystem")
+    env = {**os.environ, "CRP_TEST_DATABASE": str(tmp_path / "db.sqlite3")}
+    command = [sys.executable, "-m", "tests.ecosystem.django_program"]
+    result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False)
+    assert (result.returncode, result.stdout.split()) == (0, ["SUCCESS", "3"]), result.stderr
