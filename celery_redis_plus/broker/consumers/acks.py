@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError, ResponseError
@@ -17,6 +16,8 @@ from celery_redis_plus.events import pack_text
 from celery_redis_plus.scripts import Script, script
 
 if TYPE_CHECKING:
+    from _thread import RLock
+
     from celery_redis_plus.broker.consumers.last_error import Failure
     from celery_redis_plus.broker.consumers.unacked import UnackedMessage, UnackedMessages
     from celery_redis_plus.connection.command_connection import CommandConnection
@@ -33,6 +34,23 @@ LOCK_WAIT_S = 0.05
 EARLY_ACK_DELAY_S = 0.01
 #: Settlement -> what the requeue script calls it.
 REQUEUES = {Settlement.REQUEUE: "asked", Settlement.FAIL: "failed"}
+
+
+class _Held:
+    """Holds a lock; yields whether it came within `LOCK_WAIT_S`. Each ack makes one; a generator costs three times as much."""
+
+    __slots__ = ("_is_free", "_lock")
+
+    def __init__(self, lock: RLock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> bool:
+        self._is_free = self._lock.acquire(timeout=LOCK_WAIT_S)
+        return self._is_free
+
+    def __exit__(self, *error: object) -> None:
+        if self._is_free:
+            self._lock.release()
 
 
 class Acknowledger:
@@ -89,7 +107,7 @@ class Acknowledger:
         A settlement that the connection loses, or cannot take within `LOCK_WAIT_S`, is deferred: the maintenance thread sends it
         over a connection of its own.
         """
-        with self._held_connection() as is_free:
+        with _Held(self._commands.lock) as is_free:
             self._send([[unacked]], settlement, is_free=is_free)
 
     def begin(self, unacked: UnackedMessage) -> None:
@@ -113,7 +131,7 @@ class Acknowledger:
 
     def _tell(self, told: Script, keys: Sequence[bytes], *arguments: Argument) -> None:
         """Send a script that nothing depends on, unless the connection is gone, or not free in time."""
-        with self._held_connection() as is_free:
+        with _Held(self._commands.lock) as is_free:
             if not is_free:
                 logger.debug("%s of message %s is not sent: the connection is busy", told.name, arguments[0])
                 return
@@ -154,7 +172,7 @@ class Acknowledger:
         if not self._batched:
             return
         # Before they are taken: a thread that closes the connection meanwhile waits for them, since it sees none any more.
-        with self._held_connection() as is_free:
+        with _Held(self._commands.lock) as is_free:
             self._send_acks(self._take_batched(), is_free=is_free, buffered=buffered)
 
     def take_for_claim(self, queues: Sequence[str]) -> list[UnackedMessage]:
@@ -171,7 +189,7 @@ class Acknowledger:
         ]
         if len(carried) < len(taken):
             going = set(carried)
-            with self._held_connection() as is_free:
+            with _Held(self._commands.lock) as is_free:
                 self._send_acks([unacked for unacked in taken if unacked not in going], is_free=is_free, buffered=True)
         return carried
 
@@ -189,12 +207,19 @@ class Acknowledger:
     def _take_batched(self) -> list[UnackedMessage]:
         self._urgent = False
         taken = []
-        with suppress(IndexError):
+        try:
             while self._batched:
                 taken.append(self._batched.popleft())
+        except IndexError:
+            # Another thread took the last one.
+            pass
         return taken
 
-    def _send_acks(self, acks: Iterable[UnackedMessage], *, is_free: bool, buffered: bool) -> None:
+    def _send_acks(self, acks: list[UnackedMessage], *, is_free: bool, buffered: bool) -> None:
+        if len(acks) == 1:
+            # As for most messages: the rest of this costs as much as the call itself.
+            self._send([acks], Settlement.ACK, is_free=is_free, buffered=buffered)
+            return
         queues: dict[str, list[UnackedMessage]] = {}
         for unacked in acks:
             queues.setdefault(unacked.queue, []).append(unacked)
@@ -203,20 +228,10 @@ class Acknowledger:
         ]
         self._send(batches, Settlement.ACK, is_free=is_free, buffered=buffered)
 
-    @contextmanager
-    def _held_connection(self) -> Iterator[bool]:
-        """Hold the connection's lock; yields whether it was free within `LOCK_WAIT_S`."""
-        is_free = self._commands.lock.acquire(timeout=LOCK_WAIT_S)
-        try:
-            yield is_free
-        finally:
-            if is_free:
-                self._commands.lock.release()
-
     def _send(
         self, batches: Iterable[list[UnackedMessage]], settlement: Settlement, *, is_free: bool, buffered: bool = False
     ) -> None:  # fmt: skip
-        """Post a call for each batch, of messages of one queue, inside `_held_connection`; defer what it does not take."""
+        """Post a call for each batch, of messages of one queue, inside `_Held`; defer what it does not take."""
         for messages in batches:
             # Asked under the lock: a settlement never opens a lost connection anew, because nobody would read its reply.
             if is_free and self._commands.connected:

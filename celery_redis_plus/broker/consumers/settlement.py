@@ -19,3 +19,6 @@ class Settlement(Enum):
     RELEASE_SEEN = "release seen"
     #: Given back out of a buffer: nobody saw it.
     RELEASE_UNSEEN = "release unseen"
+
+    #: Enum's own is a Python function, and each ack looks its settlement up.
+    __hash__ = object.__hash__
