@@ -54,6 +54,8 @@ class SubscriberHeartbeats:
         self._reported: dict[str, tuple[Mark, float]] = {}
         self._beat_s = min(SUBSCRIBER_HEARTBEAT_S, positions.keep_s / 3)
         self._check_at = 0.0
+        #: All cursors are compared with their streams at the next report.
+        self._compare_all = False
         self._reap_at = clock.now_s() + random.uniform(1, SECOND_CHANCE_S)  # noqa: S311 - spreads load, guards nothing
         #: Server's time of the last look for deaths, by exchange.
         self._reaped_ms: dict[str, int] = {}
@@ -73,8 +75,12 @@ class SubscriberHeartbeats:
         return max((self._lags.get(position.id, 0) for position in self._positions.all() if position.live), default=0)
 
     def run_soon(self) -> None:
-        """Run next at once: something subscribes, or the connection was away."""
+        """Run next at once: something subscribes, or the connection was away.
+
+        A stream that went back meanwhile gives out ids again that subscribers have read: until told, they pass over broadcasts.
+        """
         self._check_at = 0.0
+        self._compare_all = True
 
     def run(self) -> None:
         """Do what is due. Raises as `CommandConnection.call` does."""
@@ -101,12 +107,13 @@ class SubscriberHeartbeats:
 
     def _report(self, now: float) -> None:
         positions = self._positions.all()
+        compare_all, self._compare_all = self._compare_all, False
         by_stream: dict[bytes, list[SubscriberCursor]] = {}
         for position in positions:
             if not position.live:
                 continue
             cursor, at = self._reported.get(position.id, (None, 0.0))
-            if position.cursor != cursor or now - at >= self._beat_s or not at:
+            if compare_all or position.cursor != cursor or now - at >= self._beat_s or not at:
                 by_stream.setdefault(position.stream, []).append(position)
         for of_stream in by_stream.values():
             for first in range(0, len(of_stream), SUBSCRIBERS_A_CALL):
