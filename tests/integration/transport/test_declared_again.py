@@ -186,5 +186,5 @@ def test_a_process_remembers_a_bounded_number_of_queues(channel, monkeypatch):
     for number in range(120):
         declare(channel, f"reply{number}", exclusive=True, auto_delete=True)
     publish(channel, "reply119", "a", expiration=60)
-    assert len(records) == 50
+    assert sum(records.get(f"reply{number}") is not None for number in range(120)) == 50
     assert channel.basic_get("reply119").payload == "a"

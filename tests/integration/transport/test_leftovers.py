@@ -82,7 +82,7 @@ def left(client):
 def _goes(key, ttl):
     lives_ms = {
         b"producer": 900_000, b"client_wakeup": 60_000, b"binding": 3_600_000,
-        b"processes": 86_400_000, b"watchers": 6_000, b"watch_wakeup": 60_000,
+        b"processes": 86_400_000, b"watchers": 25_000, b"watch_wakeup": 60_000,
     }  # fmt: skip
     return 0 < ttl <= lives_ms.get(key.partition(b":")[0], 0)
 
