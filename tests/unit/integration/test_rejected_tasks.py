@@ -49,7 +49,7 @@ def _nothing_else():
 def test_the_exception_is_gone_with_the_result(app, end, has_cause):
     seen = []
 
-    @app.task(name="t")
+    @app.task(name="t", shared=False)
     def task():
         try:
             raise CauseError  # noqa: TRY301 - a task that does all itself
