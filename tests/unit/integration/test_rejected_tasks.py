@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import traceback
 import weakref
 
 import pytest
@@ -58,7 +59,47 @@ def test_the_exception_is_gone_with_the_result(app, end, has_cause):
             seen.extend(map(weakref.ref, (cause, error)))
             raise error from (cause if has_cause else None)
 
-    result = build_tracer("t", task, app=app)("id", (), {}, {"id": "id", "delivery_info": {}})
+    trace = build_tracer("t", task, app=app)
+    result = trace("id", (), {}, {"id": "id", "delivery_info": {}})
     assert result.info.state in {"REJECTED", "IGNORED"}
-    del result
-    assert [ref() for ref in seen] == [None, None]
+    [first, *_] = [ref() for ref in seen][-1:]
+    assert "raise error" in "".join(traceback.format_exception(first))
+    del result, first
+    end_of_next = len(seen)
+    trace("next", (), {}, {"id": "next", "delivery_info": {}})
+    assert [ref() for ref in seen[:end_of_next]] == [None, None]
+
+
+def test_the_traceback_of_a_task_that_fails_around_a_rejected_one_is_whole(app):
+    app.conf.task_store_eager_result = False
+
+    @app.task(name="compensate", shared=False)
+    def compensate():
+        raise Rejected
+
+    @app.task(name="work", shared=False)
+    def work():
+        try:
+            raise CauseError  # noqa: TRY301 - a task that does all itself
+        except CauseError:
+            compensate.apply()
+            compensate.apply()
+            raise
+
+    result = work.apply()
+    assert "in work" in result.traceback
+    assert result.result.__traceback__ is not None
+
+
+def test_an_exception_that_refuses_attributes_is_no_problem(app, caplog):
+    class Stale(Ignore):
+        def __setattr__(self, name, value):
+            raise AttributeError(name)
+
+    @app.task(name="stale", shared=False)
+    def stale():
+        raise Stale
+
+    for _ in range(2):
+        assert stale.apply().state == "IGNORED"
+    assert "handler" not in caplog.text
