@@ -82,8 +82,7 @@ class Connector:
         self.finder: MasterFinder | None = None
         question = _question(self.address)
         if question is not None:
-            key = (self.address.display(), self.address.sentinels or self.address.cluster, options)
-            self.finder = finder_for(key, question, self._ask)
+            self.finder = finder_for((self.address, options), question, self._ask)
 
     def open(self, purpose: str, *, timeout: float | None) -> Connection:
         """Return a new, connected connection: logged in, named, database selected, server checked.
@@ -176,6 +175,9 @@ class Connector:
         for asked, answer in finder.answers():
             unknown.append(isinstance(answer, NoAnswer) and answer.unknown)
             if not isinstance(answer, Master):
+                if finder.question.moves and isinstance(answer, AuthenticationFailed):
+                    # Nodes are asked as the user whose the broker is.
+                    refusal = refusal or answer
                 answers.append(f"{asked}: {answer}")
                 continue
             if finder.is_outdated(answer):
@@ -202,7 +204,7 @@ class Connector:
         if refusal is not None:
             raise refusal
         raise MasterNotFound(
-            f"{self.address.display()}: no {finder.question.asked} names a {finder.question.wanted} that takes connections. "
+            f"{self.address.display()}: no {finder.question.asked} names the {finder.question.wanted} that takes connections. "
             f"Asked: {'; '.join(answers)}. What to do: {finder.question.remedy}",
             unknown=all(unknown),
         )

@@ -13,6 +13,7 @@ from celery_redis_plus.connection.blocking_connection import BlockingConnection
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.errors import (
+    AuthenticationFailed,
     ClusterRedirected,
     InvalidAddress,
     InvalidArgument,
@@ -65,9 +66,26 @@ def test_one_node_that_runs_is_enough(cluster, open_connection):
     assert open_connection(url).peer == ("127.0.0.1", cluster.owner.port)
 
 
+def test_each_user_asks_the_nodes_with_its_own_password(cluster, open_connection):
+    clients = [node.client() for node in cluster.nodes if node.running]
+    for client in clients:
+        client.acl_setuser("shop", enabled=True, passwords=["+right"], keys=["*"], commands=["+@all"])
+    try:
+        began = time.monotonic()
+        with pytest.raises(AuthenticationFailed):
+            open_connection(cluster.url().replace("://", "://shop:wrong@"))
+        assert time.monotonic() - began < 2
+        right = open_connection(cluster.url().replace("://", "://shop:right@"))
+        assert right.command("ACL", "WHOAMI") == b"shop"
+    finally:
+        for client in clients:
+            client.acl_deluser("shop")
+            client.close()
+
+
 def test_a_server_that_is_no_node_is_named_at_once(server, open_connection):
     began = time.monotonic()
-    with pytest.raises(MasterNotFound, match=r"no node names a owner of slot \d+ .*it is no node of a cluster"):
+    with pytest.raises(MasterNotFound, match=r"no node names the owner of slot \d+ .*it is no node of a cluster"):
         open_connection(server.url(scheme="redisplus+cluster"))
     assert time.monotonic() - began < 2
 
