@@ -22,13 +22,21 @@ def names_several_hosts(url: object) -> bool:
 
 def joined(pieces: Iterable[str]) -> list[str]:
     """Return a list of URLs that was split at each `;`, with those that name several hosts in one piece again."""
-    urls: list[str] = []
+    urls: list[list[str]] = []
     for piece in pieces:
-        if urls and "://" not in piece and names_several_hosts(urls[-1]):
-            urls[-1] = f"{urls[-1].rstrip()},{piece.strip()}"
+        if urls and "://" not in piece and names_several_hosts(urls[-1][0]):
+            urls[-1].append(piece.strip())
         else:
-            urls.append(piece)
-    return urls
+            urls.append([piece])
+    return [_joined(parts) for parts in urls]
+
+
+def _joined(parts: Sequence[str]) -> str:
+    """Return the parts of a URL that was split at each `;`, which separates hosts, or belongs to a password."""
+    if len(parts) == 1:
+        return parts[0]
+    user, at, hosts = ";".join((parts[0].rstrip(), *parts[1:])).rpartition("@")
+    return user.replace(";", "%3B") + at + hosts.replace(";", ",")
 
 
 def merged(urls: Sequence[str]) -> list[str]:
@@ -145,7 +153,7 @@ def _without_secrets(url: str) -> str:
     name = user.partition(":")[0]
     # Piece by piece, as they stand there: this URL is read again.
     pieces = [piece for piece in query.split("&") if not is_secret(piece.partition("=")[0])]
-    return f"{scheme}://{name}{'@' if name else ''}{hosts}/{path}{'?' if query else ''}{'&'.join(pieces)}"
+    return f"{scheme}://{name}{'@' if name else ''}{hosts}/{path}{'?' if any(pieces) else ''}{'&'.join(pieces)}"
 
 
 def masked(url: str, mask: str) -> str:

@@ -41,6 +41,17 @@ def test_info_has_no_secret_and_the_address_has_all(again):
     assert connection.as_uri(include_password=True) == whole
 
 
+@pytest.mark.parametrize("again", [lambda made: made, lambda made: made.clone(), lambda made: pickle.loads(pickle.dumps(made))])
+@pytest.mark.parametrize("url", ["redisplus+cluster://h1;h2/0?password=sec;ret", "redisplus+cluster://:sec;ret@h1;h2/0"])
+def test_copies_of_a_connection_have_its_password(again, url):
+    if "?" in url:
+        url = url.replace(";ret", "%3Bret")
+    connection = made(url)
+    assert through_transport(connection).password == "sec;ret"
+    copied = through_transport(again(again(connection)))
+    assert (copied.password, len(copied.cluster.hosts)) == ("sec;ret", 2)
+
+
 def test_a_password_beside_the_url_stays_the_masters():
     connection = made("redisplus+sentinel://h1;h2/0?master_name=m&sentinel_password=sentinel", userid="app", password="m@s:ter")
     assert "sentinel_password" not in shown(connection)
