@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from celery_redis_plus.connection.forks import on_fork_in_child
+from celery_redis_plus.connection.host_lists import server_text
 from celery_redis_plus.installation import install_command
 from celery_redis_plus.maintenance.process_services import services
 from celery_redis_plus.record_fields import PROCESS_COUNTERS, PROCESS_GAUGES
@@ -54,7 +55,7 @@ class MetricsServer:
         registry = CollectorRegistry()
         registry.register(WorkerCollector())
         self._server, self._thread = start_http_server(port, host, registry)
-        self.address = f"http://{host}:{self._server.server_port}/metrics"
+        self.address = f"http://{server_text(host, self._server.server_port)}/metrics"
         on_fork_in_child(self)
 
     def stop(self) -> None:
