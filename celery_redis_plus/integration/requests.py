@@ -267,8 +267,7 @@ def install_traceback_cleaner() -> None:
 def _note_rejection(state: str = "", retval: Any = None, **named: Any) -> None:  # noqa: ARG001 - signals gain arguments
     # Now `trace_task` runs still, and what it holds cannot be cleared.
     if state in {states.REJECTED, states.IGNORED} and isinstance(retval, BaseException):
-        with suppress(TypeError):
-            _rejections.append(weakref.ref(retval))
+        _rejections.append(weakref.ref(retval))
 
 
 def _clear_rejections(**named: Any) -> None:  # noqa: ARG001 - signals gain arguments
