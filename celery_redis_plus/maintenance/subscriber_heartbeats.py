@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
@@ -30,6 +31,18 @@ SUBSCRIBER_HEARTBEAT_S = 30.0
 UNDECIDED_CHECK_S = 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A heartbeat: what was told, when (seconds on `clock`), and how many broadcasts the stream was ahead."""
+
+    cursor: Mark | None
+    at: float
+    lag: int
+
+
+NEVER = Report(None, 0.0, 0)
+
+
 class SubscriberHeartbeats:
     """The maintenance task for the subscriber registry."""
 
@@ -50,8 +63,8 @@ class SubscriberHeartbeats:
         self._bindings = bindings
         self._fanout_keys = fanout_keys
         self._shared = shared
-        #: What was reported last, and when: (cursor, seconds on `clock`).
-        self._reported: dict[str, tuple[Mark, float]] = {}
+        #: What was reported last, by subscriber.
+        self._reported: dict[str, Report] = {}
         self._beat_s = min(SUBSCRIBER_HEARTBEAT_S, positions.keep_s / 3)
         self._check_at = 0.0
         #: All cursors are compared with their streams at the next report.
@@ -59,8 +72,6 @@ class SubscriberHeartbeats:
         self._reap_at = clock.now_s() + random.uniform(1, SECOND_CHANCE_S)  # noqa: S311 - spreads load, guards nothing
         #: Server's time of the last look for deaths, by exchange.
         self._reaped_ms: dict[str, int] = {}
-        #: Broadcasts behind its stream at the last heartbeat, by subscriber.
-        self._lags: dict[str, int] = {}
         #: Decides about what was delivered over a connection that broke; without one all of it comes again.
         self.active_tasks: ActiveTasks | None = None
 
@@ -72,7 +83,10 @@ class SubscriberHeartbeats:
     @property
     def longest_lag(self) -> int:
         """How many broadcasts the slowest subscriber of this process had not processed at its last heartbeat."""
-        return max((self._lags.get(position.id, 0) for position in self._positions.all() if position.live), default=0)
+        return max((self._last(position).lag for position in self._positions.all() if position.live), default=0)
+
+    def _last(self, position: SubscriberCursor) -> Report:
+        return self._reported.get(position.id, NEVER)
 
     def run_soon(self) -> None:
         """Run next at once: something subscribes, or the connection was away.
@@ -112,8 +126,8 @@ class SubscriberHeartbeats:
         for position in positions:
             if not position.live:
                 continue
-            cursor, at = self._reported.get(position.id, (None, 0.0))
-            if compare_all or position.cursor != cursor or now - at >= self._beat_s or not at:
+            last = self._last(position)
+            if compare_all or position.cursor != last.cursor or now - last.at >= self._beat_s or not last.at:
                 by_stream.setdefault(position.stream, []).append(position)
         for of_stream in by_stream.values():
             for first in range(0, len(of_stream), SUBSCRIBERS_A_CALL):
@@ -121,8 +135,7 @@ class SubscriberHeartbeats:
                 cursors = [position.cursor for position in batch]
                 end = self._registry.heartbeat(batch[0].keys, batch)
                 for position, cursor in zip(batch, cursors, strict=True):
-                    self._reported[position.id] = (cursor, now)
-                    self._lags[position.id] = max(0, end.count - cursor.number)
+                    self._reported[position.id] = Report(cursor, now, max(0, end.count - cursor.number))
                     self._compare(position, cursor, end)
                     if position.ended:
                         # Its goodbye, over another connection, may have been done before this made its record anew.
@@ -130,7 +143,6 @@ class SubscriberHeartbeats:
         if len(self._reported) > 2 * len(positions) + SUBSCRIBERS_A_CALL:
             known = {position.id for position in positions}
             self._reported = {name: last for name, last in self._reported.items() if name in known}
-            self._lags = {name: lag for name, lag in self._lags.items() if name in known}
 
     @staticmethod
     def _compare(position: SubscriberCursor, cursor: Mark, end: StreamEnd) -> None:
