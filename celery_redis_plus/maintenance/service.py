@@ -53,6 +53,7 @@ from celery_redis_plus.maintenance.master_check import MasterCheck
 from celery_redis_plus.maintenance.presence import Presence
 from celery_redis_plus.maintenance.process_end import ProcessEnd
 from celery_redis_plus.maintenance.reconnect_recovery import ReconnectRecovery
+from celery_redis_plus.maintenance.redeclared_queues import RedeclaredQueues
 from celery_redis_plus.maintenance.runner import TaskRunner
 from celery_redis_plus.maintenance.shared_work import SharedWork
 from celery_redis_plus.maintenance.subscriber_heartbeats import SubscriberHeartbeats
@@ -133,7 +134,7 @@ class MaintenanceService:
             name=self.name,
             visibility_timeout_s=options.visibility_timeout,
         )
-        self._queues = queues = Queues(
+        queues = Queues(
             commands, keys, transient_ttl_s=options.transient_queue_ttl, owner_timeout_s=options.consumer_heartbeat_timeout,
             event_log=EventLogSettings.of(options), knowledge=self.knowledge,
         )  # fmt: skip
@@ -141,7 +142,8 @@ class MaintenanceService:
         forwarder = DeadLetterForwarder(DeadLetters(commands, keys), queues, bindings)
         limits = SweepLimits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
         self._sweeper = Sweeper(
-            commands, keys, shared, name=self.name, limits=limits, forward=forwarder.add, note_id=self._note_id
+            commands, keys, shared, name=self.name, limits=limits, forward=forwarder.add,
+            note_id=RedeclaredQueues(queues, self.knowledge, self.watched, self.unacked_messages).note_id,
         )  # fmt: skip
         self._topology_recovery = TopologyRecovery(
             queues, bindings, self.watched, self.knowledge, shared, on_flush=self._lost_processes.run_soon
@@ -355,22 +357,6 @@ class MaintenanceService:
             self._subscriber_heartbeats.run_soon()
         self._sweeper.watch(self._swept())
         self._runner.run()
-
-    def _note_id(self, queue: str, record_id: bytes) -> None:
-        """Read a queue's record again if it is not the one that this process knows: it was deleted and declared again."""
-        known = self.knowledge.records.get(queue)
-        if known is not None and known.id == record_id:
-            return
-        record = self._queues.read(queue)
-        if record is None:
-            return
-        if record.arguments.max_unacked is None:
-            self.unacked_messages.limited.discard(queue)
-        else:
-            self.unacked_messages.limited.add(queue)
-        if known is not None:
-            logger.info("queue %r was declared again: %s", queue, record.arguments.encode())
-        self.watched.redeclared(queue, self._queues.ttl_ms(record.arguments))
 
     def _swept(self) -> dict[str, None]:
         """Return the queues that this process sweeps: those that it consumes, and those that no process consumes."""

@@ -1,0 +1,43 @@
+"""Notices that a queue was deleted and declared again, by the id of its record that a sweep has met."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessages
+    from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
+    from celery_redis_plus.broker.queues.queues import Queues
+    from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
+
+logger = logging.getLogger(__name__)
+
+
+class RedeclaredQueues:
+    """Keeps what this process knows of its queues as it is on the server."""
+
+    def __init__(
+        self, queues: Queues, knowledge: DeclaredTopology, watched: ConsumedQueues, unacked_messages: UnackedMessages
+    ) -> None:
+        """Read records by `queues`, which keeps them in `knowledge`; tell `watched` and `unacked_messages` of new arguments."""
+        self._queues = queues
+        self._knowledge = knowledge
+        self._watched = watched
+        self._unacked_messages = unacked_messages
+
+    def note_id(self, queue: str, record_id: bytes) -> None:
+        """Read a queue's record again if it is not the one that this process knows. Raises as `CommandConnection.call` does."""
+        known = self._knowledge.records.get(queue)
+        if known is not None and known.id == record_id:
+            return
+        record = self._queues.read(queue)
+        if record is None:
+            return
+        if record.arguments.max_unacked is None:
+            self._unacked_messages.limited.discard(queue)
+        else:
+            self._unacked_messages.limited.add(queue)
+        if known is not None:
+            logger.info("queue %r was declared again: %s", queue, record.arguments.encode())
+        self._watched.redeclared(queue, self._queues.ttl_ms(record.arguments))
