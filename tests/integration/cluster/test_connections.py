@@ -10,7 +10,6 @@ from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.connection.address import Address
 from celery_redis_plus.connection.blocking_connection import BlockingConnection
-from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.errors import (
     AuthenticationFailed,
@@ -25,6 +24,7 @@ from celery_redis_plus.errors import (
 from celery_redis_plus.options import Options
 from celery_redis_plus.scripts import Script
 from tests.support.clusters import RunningCluster, free_port
+from tests.support.connections import opened_connections
 from tests.support.waiting import wait_until
 
 WAITING = ("BZMPOP", 30, 1, b"{celery-redis-plus}nothing", "MIN")
@@ -32,16 +32,8 @@ WAITING = ("BZMPOP", 30, 1, b"{celery-redis-plus}nothing", "MIN")
 
 @pytest.fixture
 def open_connection():
-    opened = []
-
-    def make(url, kind=CommandConnection, **options):
-        opened.append(kind(Connector(Address.from_url(url), Options.from_mapping(options)), "tested", timeout=5.0))
-        opened[-1].connect()
-        return opened[-1]
-
-    yield make
-    for connection in opened:
-        connection.close()
+    with opened_connections() as opened:
+        yield opened
 
 
 def test_a_connection_leads_to_the_owner_of_the_slot(cluster, open_connection):

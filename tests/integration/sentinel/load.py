@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
@@ -11,10 +12,15 @@ from kombu.exceptions import OperationalError
 
 from celery_redis_plus.errors import NotReplicated
 from tests.integration.sentinel.app import RAN
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     import redis
     from celery import Celery
+
+    from tests.support.workers import Worker
+
+logger = logging.getLogger(__name__)
 
 
 class Load:
@@ -83,3 +89,17 @@ class Ran:
         entries: Any = self._journal.lrange(RAN, 0, -1)
         counted = Counter(int(entry.split()[0]) for entry in entries)
         return Counter({number: count for number, count in counted.items() if count > 1})
+
+
+def check(load: Load, ran: Ran, worker: Worker) -> None:
+    """See that nothing confirmed is lost."""
+    assert load.failure is None
+
+    def lost() -> set[int]:
+        return set(load.confirmed) - set(ran.times())
+
+    wait_until(lambda: not lost(), 60, lambda: f"{len(lost())} of {len(load.confirmed)} lost\n{worker.tail()}", interval_s=0.1)
+    logger.info(
+        "confirmed %d, on too few replicas %d, unknown %d, repeated %d; longest pause of the publisher %.2f s",
+        len(load.confirmed), len(load.unreplicated), len(load.unknown), len(ran.repeated()), load.longest_gap_s,
+    )  # fmt: skip

@@ -5,12 +5,9 @@ import time
 
 import pytest
 
-from celery_redis_plus.connection.address import Address
 from celery_redis_plus.connection.blocking_connection import BlockingConnection
-from celery_redis_plus.connection.command_connection import CommandConnection
-from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.errors import AuthenticationFailed, InvalidAddress, MasterNotFound, ServerUnreachable
-from celery_redis_plus.options import Options
+from tests.support.connections import opened_connections
 from tests.support.sentinels import MASTER_NAME, sentinel_deployment
 from tests.support.waiting import wait_until
 
@@ -19,16 +16,8 @@ PASSWORD, SENTINEL_PASSWORD = "master-secret", "sentinel-secret"
 
 @pytest.fixture
 def open_wire():
-    opened = []
-
-    def make(url, kind=CommandConnection, **options):
-        opened.append(kind(Connector(Address.from_url(url), Options.from_mapping(options)), "tested", timeout=5.0))
-        opened[-1].connect()
-        return opened[-1]
-
-    yield make
-    for wire in opened:
-        wire.close()
+    with opened_connections() as opened:
+        yield opened
 
 
 def test_a_connection_leads_to_the_master(deployment, open_wire):

@@ -9,7 +9,7 @@ import pytest
 from kombu import pools
 
 from tests.integration.sentinel.app import BROKER_VARIABLE, JOURNAL_VARIABLE, OPTIONS_VARIABLE, make_app
-from tests.integration.sentinel.load import Load, Ran
+from tests.integration.sentinel.load import Load, Ran, check
 from tests.support.sentinels import MASTER_NAME
 from tests.support.waiting import wait_until
 
@@ -59,20 +59,6 @@ def replace_master(deployment, way):
     else:
         deployment.wait_for_promotion(deployment.kill_master())
     return time.time()
-
-
-def check(load, ran, worker):
-    """See that nothing confirmed is lost."""
-    assert load.failure is None
-
-    def lost():
-        return set(load.confirmed) - set(ran.times())
-
-    wait_until(lambda: not lost(), 60, lambda: f"{len(lost())} of {len(load.confirmed)} lost\n{worker.tail()}", interval_s=0.1)
-    logger.info(
-        "confirmed %d, on too few replicas %d, unknown %d, repeated %d; longest pause of the publisher %.2f s",
-        len(load.confirmed), len(load.unreplicated), len(load.unknown), len(ran.repeated()), load.longest_gap_s,
-    )  # fmt: skip
 
 
 @pytest.mark.slow
