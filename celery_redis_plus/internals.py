@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
+from celery_redis_plus.installation import DISTRIBUTION
+
 logger = logging.getLogger(__name__)
 
 #: Distributions whose versions decide which names exist.
-DISTRIBUTIONS = ("celery", "kombu", "billiard")
+BUILT_ON = ("celery", "kombu", "billiard")
 #: Internals whose absence this process has reported: one warning each is enough.
 _reported: set[Internal] = set()
 
@@ -63,16 +65,16 @@ class Internal:
 
 def installed() -> str:
     """Return the installed versions, such as `celery 5.7.0, kombu 5.7.0, billiard 4.3.2`."""
-    return ", ".join(f"{name} {_version(name)}" for name in DISTRIBUTIONS)
+    return ", ".join(f"{name} {_version(name)}" for name in BUILT_ON)
 
 
 def supported() -> str:
     """Return which versions this package is made for, by its own requirements."""
     try:
-        requirements = metadata.requires("celery-redis-plus") or []
+        requirements = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
         requirements = []
-    named = [text for text in requirements if text.startswith(DISTRIBUTIONS) and ";" not in text]
+    named = [text for text in requirements if text.startswith(BUILT_ON) and ";" not in text]
     return f"allowed: {', '.join(named)}" if named else "allowed: the versions that celery-redis-plus requires"
 
 

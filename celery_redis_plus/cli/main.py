@@ -11,12 +11,12 @@ import pkgutil
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.metadata import version
 from typing import Any
 
 import click
 
 from celery_redis_plus.cli import exit_status
+from celery_redis_plus.version import __version__
 
 PROGRAM = "celery-redis-plus"
 PACKAGE = "celery_redis_plus.cli.commands"
@@ -86,7 +86,7 @@ def status_of_error(error: Exception) -> int | None:
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="'COMMAND --help' describes a command.",
 )
-@click.version_option(version(PROGRAM), prog_name=PROGRAM, message="%(prog)s %(version)s")
+@click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 @click.option("-A", "--app", metavar="MODULE", help="The Celery app, as `celery -A` takes it. Its connection is used.")
 @click.option("-b", "--broker", "--url", metavar="URL", help="The broker, without an app.")
 @click.option("--prefix", metavar="TEXT", help="The app's option global_keyprefix.")

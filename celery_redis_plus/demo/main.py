@@ -19,6 +19,7 @@ from celery_redis_plus.demo.environment import DemoApps, Environment
 from celery_redis_plus.demo.expectations import Outcome, exit_status
 from celery_redis_plus.demo.scenarios import broadcasts, countdowns, crash, priorities, retries, worker_shutdown
 from celery_redis_plus.errors import CeleryRedisPlusError
+from celery_redis_plus.installation import DISTRIBUTION
 
 Scenario = Callable[[Environment, Console], Outcome]
 
@@ -105,7 +106,7 @@ def run_scenarios(environment: Environment, console: Console, scenarios: tuple[S
 def opening(environment: Environment) -> str:
     """Return what is used, in words."""
     server = "an embedded Valkey server" if environment.embedded else f"the server {environment.address.display()}"
-    versions = ", ".join(f"{name} {version(name)}" for name in ("celery-redis-plus", "celery", "kombu"))
+    versions = ", ".join(f"{name} {version(name)}" for name in (DISTRIBUTION, "celery", "kombu"))
     return (
         f"Real Celery workers on {server}; {versions}, Python {sys.version.split()[0]}. "
         f"The workers write down what they do; each expectation compares that with the required value. "

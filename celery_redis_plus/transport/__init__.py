@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery_redis_plus.installation import warn_of_foreign_distribution
+
 __all__ = ["Transport"]
+
+# Here, as this module is imported first even where the other project has replaced the package's `__init__.py`.
+warn_of_foreign_distribution()
 
 
 def __getattr__(name: str) -> Any:

@@ -12,8 +12,11 @@ from importlib.util import find_spec
 import pytest
 
 from celery_redis_plus.cli.main import main
+from celery_redis_plus.installation import DISTRIBUTION, FOREIGN
+from celery_redis_plus.version import __version__
 from tests.docs.blocks import ROOT, blocks
 
+WHEEL = f"dist/redisplus_celery-{__version__}-py3-none-any.whl"
 #: Commands that are there wherever somebody reads the page.
 GIVEN = {"cd", "curl", "eval", "export", "git", "kill"}
 
@@ -50,10 +53,11 @@ def test_command_exists(words):
         environments = arguments[arguments.index("-e") + 1].split(",")
         assert set(environments) <= tox_environments()
     elif program == "pip":
-        # On PyPI the name is another project's.
-        assert not any(word.startswith("celery-redis-plus") for word in arguments)
-        extras = {extra for word in arguments for extra in re.findall(r"^\.\[([\w,]+)\]$", word)}
-        known = metadata.metadata("celery-redis-plus").get_all("Provides-Extra")
+        # On PyPI the name is another project's, and ours is not there.
+        assert arguments[0] == "uninstall" or not any(word.startswith((FOREIGN, DISTRIBUTION)) for word in arguments)
+        assert not any("/" in word and WHEEL not in word for word in arguments)
+        extras = {extra for word in arguments for extra in re.findall(r"\[([\w,]+)\]$", word)}
+        known = metadata.metadata(DISTRIBUTION).get_all("Provides-Extra")
         assert {name for names in extras for name in names.split(",")} <= set(known)
     elif program == "celery-redis-plus":
         assert main([*sub_command_of(arguments), "--help"]) == 0

@@ -10,8 +10,8 @@ import pytest
 from packaging.requirements import Requirement
 
 import celery_redis_plus
+from celery_redis_plus.installation import DISTRIBUTION
 
-DISTRIBUTION = "celery-redis-plus"
 PACKAGE = Path(celery_redis_plus.__file__).parent
 
 

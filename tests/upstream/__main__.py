@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.installation import DISTRIBUTION
 from tests.upstream.patterns import matches
 from tests.upstream.results import Results, summary
 from tests.upstream.runner import Choice, execute
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import FrameType
 
-_NOT_INSTALLED = "celery-redis-plus is not installed here, so the command `celery` does not know it: pip install -e ."
+_NOT_INSTALLED = "redisplus-celery is not installed here, so the command `celery` does not know it: pip install -e ."
 
 
 def main() -> int:
@@ -104,7 +105,7 @@ def _report(everything: Iterable[Results], stale: Iterable[Skip]) -> None:
 
 def _is_installed() -> bool:
     try:
-        importlib.metadata.distribution("celery-redis-plus")
+        importlib.metadata.distribution(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
         return False
     return True

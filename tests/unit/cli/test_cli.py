@@ -6,6 +6,7 @@ import pytest
 
 from celery_redis_plus.cli import main
 from celery_redis_plus.errors import CeleryRedisPlusError, ServerUnreachable
+from celery_redis_plus.installation import DISTRIBUTION
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_help_lists_the_commands(capsys):
 
 def test_version_is_the_distribution_s(capsys):
     assert main.main(["--version"]) == 0
-    assert capsys.readouterr().out.strip() == f"celery-redis-plus {version('celery-redis-plus')}"
+    assert capsys.readouterr().out.strip() == f"celery-redis-plus {version(DISTRIBUTION)}"
 
 
 def test_no_command_prints_help_and_fails(capsys):
