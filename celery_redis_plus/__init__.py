@@ -24,14 +24,17 @@ if TYPE_CHECKING:
     from celery_redis_plus.integration.messages import cancel, move, reschedule
     from celery_redis_plus.integration.send_many import send_many
     from celery_redis_plus.transport.api import Delivery, broadcast, counters, delivery, publish
+    from celery_redis_plus.transport.browsing import BrowsedMessage, browse
     from celery_redis_plus.transport.transport import Transport
 
 __all__ = [
+    "BrowsedMessage",
     "Delivery",
     "RetryPolicy",
     "Transport",
     "__version__",
     "broadcast",
+    "browse",
     "cancel",
     "configure_app",
     "counters",
@@ -44,9 +47,11 @@ __all__ = [
 ]
 
 _LAZY = {
+    "BrowsedMessage": "celery_redis_plus.transport.browsing",
     "RetryPolicy": "celery_redis_plus.broker.arguments.retry_policy",
     "Delivery": "celery_redis_plus.transport.api",
     "broadcast": "celery_redis_plus.transport.api",
+    "browse": "celery_redis_plus.transport.browsing",
     "delivery": "celery_redis_plus.transport.api",
     "publish": "celery_redis_plus.transport.api",
     "Transport": "celery_redis_plus.transport.transport",

@@ -148,7 +148,7 @@ def publish(
         kombu.exceptions.ChannelError: as `Channel.basic_publish`.
         redis.exceptions.RedisError: as `error_translation.translate` names it.
     """
-    with _channel_of(connection) as channel:
+    with channel_of(connection) as channel:
         if not track:
             Producer(channel).publish(body, exchange=exchange, routing_key=routing_key, **properties)
             return None
@@ -170,7 +170,7 @@ def broadcast(
         kombu.exceptions.ChannelError: as `Channel.basic_publish`.
         redis.exceptions.RedisError: as `error_translation.translate` names it.
     """
-    with _channel_of(connection) as channel:
+    with channel_of(connection) as channel:
         record = channel.session.bindings.record(exchange)
         if record is None or record.type != "fanout":
             kind = "does not exist" if record is None else f"is of type {record.type!r}"
@@ -185,7 +185,7 @@ def delivery(track: str, *, connection: Any) -> Delivery:
         DeliveryNotFound: nothing is known of it, or not any more.
         redis.exceptions.RedisError: as `error_translation.translate` names it.
     """
-    with _channel_of(connection) as channel:
+    with channel_of(connection) as channel:
         return _handle(channel.session, track)
 
 
@@ -200,7 +200,7 @@ def counters(queue: str, *, connection: Any) -> Counters:
         ChannelError: there is no such queue (404).
         redis.exceptions.RedisError: as `error_translation.translate` names it.
     """
-    with _channel_of(connection) as channel:
+    with channel_of(connection) as channel:
         return channel.queue_counters(queue)
 
 
@@ -222,7 +222,7 @@ def _handle(session: BrokerConnection, track: str) -> Delivery:
 
 
 @contextmanager
-def _channel_of(source: Any) -> Iterator[Channel]:
+def channel_of(source: Any) -> Iterator[Channel]:
     """Give a channel of ours, which a connection, a channel or a Celery app leads to.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Lists the messages of a queue that are ready, delayed or unacked, and selects some of them by their task."""
+"""Lists the messages of a queue that are ready, delayed, unacked or dead, and selects some of them by their task."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys, QueueKeys
 
-State = Literal["ready", "delayed", "unacked"]
-STATES: Final[tuple[State, ...]] = ("ready", "delayed", "unacked")
+State = Literal["ready", "delayed", "unacked", "dead"]
+STATES: Final[tuple[State, ...]] = ("ready", "delayed", "unacked", "dead")
 #: Messages that one script call reads, and bytes of payload after which it reads no further one.
 LISTING_PAGE, LISTING_PAGE_BYTES = 100, 1_000_000
 #: Fields of its hash that are read of each message.
-LISTED = ("claim", "failed", "owner", "rank")
+LISTED = ("claim", "failed", "owner", "rank", "reason")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,15 @@ class ListedMessage:
     Attributes:
         tag: its id.
         queue, state: where it is.
-        time_ms: ready: when it became so; delayed: when it is due; unacked: when its lease ends. In ms since the epoch.
+        time_ms: ready: when it became so; delayed: when it is due; unacked: when its lease ends; dead: when it died. In ms since
+            the epoch.
         deliveries, failures: how often it was delivered, and how many of these deliveries failed.
         holder: the session that holds an unacked one; None otherwise.
         headers, properties: as published; empty where they cannot be read.
         size: bytes of headers, properties and body; of a body over 1 MB nothing is counted.
+        content_type, content_encoding: of the body, as published.
+        stored_body: the body; None where it is over 1 MB, and for a payload that cannot be read.
+        reason: why a dead one died; None otherwise.
     """
 
     tag: str
@@ -49,6 +53,10 @@ class ListedMessage:
     headers: dict[str, Any]
     properties: dict[str, Any]
     size: int
+    content_type: str | None = None
+    content_encoding: str | None = None
+    stored_body: bytes | None = None
+    reason: str | None = None
 
     @property
     def task(self) -> str | None:
@@ -71,6 +79,16 @@ class ListedMessage:
         return int(self.properties.get("priority") or 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The part of a queue that one script call lists: up to `most` places from rank `first` on."""
+
+    queue: str
+    state: State
+    first: int = 0
+    most: int = LISTING_PAGE
+
+
 def list_messages(
     commands: CommandConnection, keys: Keys, queue: str, state: State, task: str | None = None
 ) -> Iterator[ListedMessage]:  # fmt: skip
@@ -79,20 +97,27 @@ def list_messages(
     What comes or goes meanwhile may be missed, or met twice. `task` is a name, or a pattern with `*`, `?`, `[…]`.
     Raises as `CommandConnection.call` does.
     """
-    of = keys.queue(queue)
-    ageing = int(commands.command("HGET", of.meta, "ageing") or 0)
-    rank, width = 0, 3 + len(LISTED)
+    rank = 0
     while True:
-        _, checked, *found = commands.call(
-            script("list_messages"), [_place(of, state), of.message], rank, LISTING_PAGE, LISTING_PAGE_BYTES, *LISTED
-        )
-        for at in range(0, len(found), width):
-            message = _message(queue, state, ageing, found[at : at + width])
-            if _is_of(message.headers, task):
-                yield message
+        checked, page = read_page(commands, keys, Page(queue, state, rank))
+        yield from (message for message in page if _is_of(message.headers, task))
         rank += checked
         if not checked:
             return
+
+
+def read_page(commands: CommandConnection, keys: Keys, wanted: Page) -> tuple[int, list[ListedMessage]]:
+    """Return how many places were looked at, and the messages there; 0 places: there are no more.
+
+    Raises as `CommandConnection.call` does.
+    """
+    of = keys.queue(wanted.queue)
+    ageing = int(commands.command("HGET", of.meta, "ageing") or 0) if wanted.state == "ready" else 0
+    places, most = [_place(of, wanted.state), of.message], min(wanted.most, LISTING_PAGE)
+    _, checked, *found = commands.call(script("list_messages"), places, wanted.first, most, LISTING_PAGE_BYTES, *LISTED)
+    width = 3 + len(LISTED)
+    entries = [found[at : at + width] for at in range(0, len(found), width)]
+    return checked, [_message(wanted.queue, wanted.state, ageing, entry) for entry in entries]
 
 
 def waiting_tags(commands: CommandConnection, keys: Keys, queue: str, task: str) -> Iterator[tuple[int, list[str]]]:
@@ -107,41 +132,43 @@ def waiting_tags(commands: CommandConnection, keys: Keys, queue: str, task: str)
             page = tags[at : at + LISTING_PAGE]
             payloads = commands.pipeline([("HGET", of.message + tag.encode(), "payload") for tag in page])
             found = zip(page, payloads, strict=True)
-            yield len(page), [tag for tag, payload in found if isinstance(payload, bytes) and _is_of(_envelope(payload)[0], task)]
+            headers = [(tag, _envelope(payload)["headers"]) for tag, payload in found if isinstance(payload, bytes)]
+            yield len(page), [tag for tag, of_message in headers if _is_of(of_message, task)]
 
 
 def read_stored(commands: CommandConnection, keys: Keys, queue: str, tag: str) -> tuple[dict[str, Any], dict[str, Any], bytes]:
     """Return a message's headers, properties and body; empty ones where it is gone. Raises as `list_messages` does."""
     payload, large = commands.command("HMGET", keys.queue(queue).message + tag.encode(), "payload", "body")
-    headers, properties = _envelope(payload or b"")
-    body = split_payload(payload or b"")[1]
-    return headers, properties, large or body or b""
+    envelope = _envelope(payload or b"")
+    return envelope["headers"], envelope["properties"], large or split_payload(payload or b"")[1] or b""
 
 
 def _place(of: QueueKeys, state: State) -> bytes:
-    return {"ready": of.ready, "delayed": of.delayed, "unacked": of.index}[state]
+    return {"ready": of.ready, "delayed": of.delayed, "unacked": of.index, "dead": of.dead}[state]
 
 
 def _is_of(headers: dict[str, Any], task: str | None) -> bool:
     return task is None or fnmatchcase(str(headers.get("task") or ""), task)
 
 
-def _envelope(payload: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return headers and properties; empty ones for a payload of others, or a damaged one."""
+def _envelope(payload: bytes) -> dict[str, Any]:
+    """Return the envelope; one with empty headers and properties for a payload of others, or a damaged one."""
     try:
         data = json.loads(split_payload(payload)[0])
         headers, properties = data.get("headers") or {}, data.get("properties") or {}
     except (ValueError, AttributeError):
-        return {}, {}
-    return (headers, properties) if isinstance(headers, dict) and isinstance(properties, dict) else ({}, {})
+        return {"headers": {}, "properties": {}}
+    if not isinstance(headers, dict) or not isinstance(properties, dict):
+        return {"headers": {}, "properties": {}}
+    return {**data, "headers": headers, "properties": properties}
 
 
 def _message(queue: str, state: State, ageing: int, fields: list[bytes]) -> ListedMessage:
-    tag, score, payload, claims, failed, owner, rank = fields
+    tag, score, payload, claims, failed, owner, rank, reason = fields
     time_ms = int(float(score))
     if state == "ready":
         time_ms = time_ms - int(rank or 0) * ageing if ageing else time_ms % PRIORITY_BAND_MS
-    headers, properties = _envelope(payload)
+    envelope = _envelope(payload)
     return ListedMessage(
         tag=tag.decode(),
         queue=queue,
@@ -150,7 +177,11 @@ def _message(queue: str, state: State, ageing: int, fields: list[bytes]) -> List
         deliveries=int(claims or 0),
         failures=int(failed or 0),
         holder=owner.decode("utf-8", "replace") or None if state == "unacked" else None,
-        headers=headers,
-        properties=properties,
+        headers=envelope["headers"],
+        properties=envelope["properties"],
         size=len(payload),
+        content_type=envelope.get("content-type"),
+        content_encoding=envelope.get("content-encoding"),
+        stored_body=split_payload(payload)[1] if envelope["headers"] or envelope["properties"] else None,
+        reason=reason.decode("utf-8", "replace") or None if state == "dead" else None,
     )
