@@ -1,0 +1,73 @@
+"""The site as a reader gets it: built, opened from a folder, searched. Skipped without mkdocs, which `tox -e docs` has."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from tests.docs.blocks import ROOT
+
+pytestmark = pytest.mark.skipif(not (find_spec("mkdocs") and find_spec("material")), reason="needs the extra docs")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=120)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def index(site):
+    """Return the search index: its entries by address, one for each page and each heading."""
+    entries = json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))["docs"]
+    return {entry["location"]: entry for entry in entries}
+
+
+def test_the_site_has_a_search_box_that_needs_no_server(site):
+    start = (site / "index.html").read_text(encoding="utf-8")
+
+    assert 'class="md-search__input"' in start
+    # Browsers start no worker of a file: URL, so the search runs in a frame, and the index is a script.
+    assert '<script src="assets/iframe-worker-shim.js"></script>' in start
+    assert (site / "search/search_index.js").is_file()
+
+
+def test_the_start_page_has_the_picture_of_a_message_and_leads_to_the_four_kinds(site):
+    start = (site / "index.html").read_text(encoding="utf-8")
+
+    assert 'src="assets/message.svg"' in start
+    assert (site / "assets/message.svg").is_file()
+    for kind in ("the tutorials", "the how-to guides", "the reference", "the explanation"):
+        assert f": {kind}</td>" in start
+
+
+def test_nothing_of_the_site_is_loaded_from_elsewhere(site):
+    start = (site / "index.html").read_text(encoding="utf-8")
+
+    assert 'src="http' not in start
+    assert "fonts.googleapis" not in start
+
+
+def test_the_search_finds_a_topic_by_its_usual_word_in_a_heading(index):
+    titles = " ".join(entry["title"] for entry in index.values()).lower()
+
+    for word in (
+        "deduplication",
+        "prefetch",
+        "monitoring",
+        "migrating",
+        "priorities",
+        "metrics",
+        "tls",
+        "sentinel",
+        "kubernetes",
+    ):
+        assert word in titles
