@@ -118,7 +118,7 @@ class ServerConsumer:
             if consumers.buffer and consumers.credit.can_consume():
                 self.deliveries += 1
                 self._next_channel = number % len(everyone) + 1
-                self.connection.acknowledger.flush_due()
+                self.connection.acknowledger.begin_delivery()
                 entries = consumers.deliver_next()
                 if entries:
                     self._hub.count_timer_entries(entries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,8 @@ SETTLED_A_CALL = 250
 LOCK_WAIT_S = 0.05
 #: Seconds for which the ack of a message that is acked before its work may wait for others.
 EARLY_ACK_DELAY_S = 0.01
+#: Seconds of work whose acks may wait for each other while messages are delivered: a crash in the next delivery repeats it.
+QUICK_WORK_S = 0.001
 #: Settlement -> what the requeue script calls it.
 REQUEUES = {Settlement.REQUEUE: "asked", Settlement.FAIL: "failed"}
 
@@ -85,10 +88,10 @@ class Acknowledger:
         self._batched: deque[UnackedMessage] = deque()
         #: The last refusal of the server that was logged.
         self._refusal = ""
-        #: When the first of them was gathered, on `clock`, in seconds.
-        self._batched_at = 0.0
-        #: Whether the ack of a message is among them whose work has ended: a loop sends it before all else.
-        self._urgent = False
+        #: When they have to leave, on `clock`, in seconds.
+        self._due_at = math.inf
+        #: When the last delivery began, on `clock`, in seconds.
+        self._delivered_at = 0.0
         self._on_batched = on_batched
         #: Whether `flush_due` will be called where the loop does not send the acks: `on_batched` sees to that.
         self.flush_scheduled = False
@@ -144,12 +147,11 @@ class Acknowledger:
 
     def batch_ack(self, unacked: UnackedMessage) -> None:
         """Keep an ack for `flush` or `flush_due`: one script call for several. May be called from any thread."""
-        if not self._batched:
-            self._batched_at = clock.now_s()
         self._batched.append(unacked)
-        # After it: a release in between sends it, or leaves it to the next one.
-        if not unacked.acked_early:
-            self._urgent = True
+        # After it: a flush in between sends it, or leaves it to the next one.
+        due_at = clock.now_s() + EARLY_ACK_DELAY_S if unacked.acked_early else self._delivered_at + QUICK_WORK_S
+        if due_at < self._due_at:
+            self._due_at = due_at
         if not self.flush_scheduled:
             self._on_batched(self)
 
@@ -160,7 +162,13 @@ class Acknowledger:
 
     def flush_due(self) -> None:
         """Send the gathered acks if one of them has to leave now. May be called from any thread."""
-        if self._batched and (self._urgent or self._batched_at + EARLY_ACK_DELAY_S <= clock.now_s()):
+        if self._batched and self._due_at <= clock.now_s():
+            self.flush()
+
+    def begin_delivery(self) -> None:
+        """Send the gathered acks that have to leave before the next delivery, which may end the process."""
+        self._delivered_at = now = clock.now_s()
+        if self._batched and self._due_at <= now:
             self.flush()
 
     def forget(self) -> None:
@@ -205,7 +213,7 @@ class Acknowledger:
                 self._unacked_messages.discard(unacked)
 
     def _take_batched(self) -> list[UnackedMessage]:
-        self._urgent = False
+        self._due_at = math.inf
         taken = []
         try:
             while self._batched:

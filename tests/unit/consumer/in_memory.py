@@ -118,6 +118,9 @@ class InMemoryAcks:
     def flush_due(self) -> None:
         self.flush()
 
+    def begin_delivery(self) -> None:
+        self.flush()
+
     def begin(self, message: Any) -> None:
         pass
 
