@@ -150,8 +150,7 @@ class Acknowledger:
         self._batched.append(unacked)
         # After it: a flush in between sends it, or leaves it to the next one.
         due_at = clock.now_s() + EARLY_ACK_DELAY_S if unacked.acked_early else self._delivered_at + QUICK_WORK_S
-        if due_at < self._due_at:
-            self._due_at = due_at
+        self._due_at = min(self._due_at, due_at)
         if not self.flush_scheduled:
             self._on_batched(self)
 

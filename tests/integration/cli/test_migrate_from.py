@@ -198,9 +198,9 @@ def test_options_of_the_source_are_checked(cli, server):
     assert (printed.status, "allowed with --from" in printed.err) == (2, True)
     printed = cli("migrate", "--reverse", "--from", server.url(1))
     assert (printed.status, "allowed without --from" in printed.err) == (2, True)
-    printed = cli("migrate", "--from", "amqp://localhost")
+    printed = cli("migrate", "--from", "sqs://localhost")
     assert printed.status == 1
-    assert "amqp" in printed.err
+    assert "sqs" in printed.err
 
 
 def test_the_source_has_a_prefix_of_its_own(migrate, server, channel):
