@@ -221,9 +221,9 @@ def bill(order): ...
   limit](dead-letters.md#the-delivery-limit), except for `Reject(requeue=True)`.
 
 With `ack_first` the message is acked before the task begins, with any outcome. If the worker is killed within a few
-milliseconds of that, the ack may not have been sent, and another worker runs the task. With the others, a kill repeats the running
-tasks, and those that ended in the last millisecond before it. With `manual` only the task decides: to finish a message it raises
-`Ignore` or `Reject`.
+milliseconds of that, the ack may not have been sent, and another worker runs the task. With the others, a kill repeats the
+running tasks, and those that ended in the last millisecond before it. With `manual` only the task decides: to finish a
+message it raises `Ignore` or `Reject`.
 
 """
 
