@@ -368,8 +368,8 @@ class MessageNotAccepted(PublishRefused, InvalidArgument):
 
 
 class QueueFull(PublishRefused):
-    """A queue has reached a limit (`x-max-length`, `x-max-length-bytes`, `x-max-pending`) and refuses more messages.
-    The message is not in the queue. With `x-overflow: reject-publish-dlx` it is a dead letter. Publish later, add
+    """A queue, or fanout exchange, has reached a limit (`x-max-length`, `x-max-length-bytes`, `x-max-pending`) and refuses more
+    messages. The message is not in it. With `x-overflow: reject-publish-dlx` it is a dead letter. Publish later, add
     consumers, or raise the limit.
     """
 

@@ -275,6 +275,12 @@ OF_AN_EXCHANGE = (
         "As long as deaths are remembered, or with the exchange.",
     ),
     KeyDescription(
+        _F.waiting_publishers,
+        "zset",
+        "As for a queue: publishers that wait for capacity of an exchange with limits; beside it the other two keys.",
+        "60 s after the last of them asked.",
+    ),
+    KeyDescription(
         _F.producer + b"PRODUCER",
         "string",
         "As for a queue: the producer's last broadcast.",

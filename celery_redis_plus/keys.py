@@ -185,6 +185,8 @@ class FanoutKeys:
     dead: bytes
     #: A prefix: a producer's record is this and the producer's id.
     producer: bytes
+    #: A zset: publishers that wait for capacity -> their tickets.
+    waiting_publishers: bytes
 
     def registry(self) -> tuple[bytes, ...]:
         """Return what the scripts of the subscriber registry take."""
@@ -192,7 +194,7 @@ class FanoutKeys:
 
     def everything(self) -> tuple[bytes, ...]:
         """Return what goes with the exchange."""
-        return (*self.registry(), self.dead)
+        return (*self.registry(), self.dead, self.waiting_publishers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,4 +318,5 @@ class Keys:
             records=self._key(f"subscriber:{tag}"),
             dead=self._key(f"dead_subscribers:{tag}"),
             producer=self._key(f"producer:{tag}:"),
+            waiting_publishers=self._key(f"waiting_publishers:{tag}"),
         )

@@ -63,6 +63,12 @@ FANOUT_COUNTERS = {
     "unroutable": "Broadcasts that were published without a subscriber.",
     "dead": "Subscribers that were removed as dead.",
     "missed": "Broadcasts that removed subscribers had not processed.",
+    "bytes": "Bytes of all broadcasts so far. This one and the next ones only of an exchange with limits.",
+    "rejected": "Publishes that the exchange refused: it was full, stayed full for too long, or does not accept the type.",
+    "blocked": "Publishes that waited for capacity.",
+    "throttled": "Publishes that were slowed down.",
+    "throttled_us": "Total delay of these, µs.",
+    "dropped": "Broadcasts that `drop-head` removed before the slowest subscriber had processed them.",
 }
 
 #: Counters of a process's maintenance service: attributes of `MaintenanceService` in `celery_redis_plus/maintenance/service.py`.
@@ -150,6 +156,9 @@ CONSUMER_FIELDS = {
 #: Fields of `fanout:{/0.X}`.
 FANOUT_FIELDS = {
     **FANOUT_COUNTERS,
+    "limited": "Its limits, as `Limits.encode` writes them, of an exchange with some.",
+    "arguments": "Its arguments of flow control (JSON), likewise.",
+    "tickets": "Number of the last publisher that had to wait.",
     "large": "Number of the last broadcast over 16 KB.",
     "largest": "Bytes of the largest one.",
     "trimmed": "When the stream was trimmed last, ms since the epoch.",

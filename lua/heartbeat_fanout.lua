@@ -1,9 +1,11 @@
 #!lua flags=allow-oom
 -- Notes how far subscribers of one fanout stream are, and that they live; then drops what all have processed.
 -- KEYS  1 stream (stream)  2 fanout (hash)  3 subscribers (zset: deadlines)  4 cursors (zset)  5 subscriber (hash)
+--       6 waiting_publishers (zset)
 -- ARGV  1 age up to which entries are kept (ms; 0 = any), then per subscriber: id, timeout (ms), cursor, number of its entry,
 --       label, id of the durable subscriber it reads for, or ''
 -- Returns { newest id of the stream, broadcasts so far }: a cursor beyond them means that the stream has gone back.
+-- Publishers that wait for these subscribers are woken.
 -- A record that is missing (flushed, or taken for dead meanwhile) is made anew.
 -- @include fanout
 local now = now_ms()
@@ -30,4 +32,14 @@ for i = 2, #ARGV, 6 do
 end
 -- Not once for each subscriber: one of them will do.
 if trim_due(KEYS[2], KEYS[3], KEYS[5], now) then trim(KEYS[1], KEYS[4], KEYS[5], ARGV[1]) end
+if redis.call('EXISTS', KEYS[6]) == 1 then
+-- @include slowest_subscriber
+-- @include waiting_publishers
+-- @include limits
+  local limited = redis.call('HGET', KEYS[2], 'limited')
+  local max_pending = limited and select(3, read_limits(limited))
+  local _, processed = slowest_subscriber(KEYS[4], KEYS[3], KEYS[5], now)
+  local pending = processed and unread(KEYS[1], broadcasts_so_far(KEYS[2]), processed) or 0
+  notify_publishers(KEYS[6], max_pending and max_pending - pending or 100, now)
+end
 return { last_id(KEYS[1]), text(broadcasts_so_far(KEYS[2])) }

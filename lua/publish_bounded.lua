@@ -204,10 +204,7 @@ if not fits or free <= ahead then
   end
   unstage()
   local now = now_ms()
-  redis.call('ZADD', waiting_publishers, ticket, waiter)
-  redis.call('ZADD', waiting_publishers .. ':seen', text(now), waiter)
-  redis.call('PEXPIRE', waiting_publishers, LINE_MS)
-  redis.call('PEXPIRE', waiting_publishers .. ':seen', LINE_MS)
+  join_wait_queue(waiting_publishers, waiter, ticket, now)
   local answer = { 'WAIT', ticket }
   for _, consumer in ipairs(redis.call('ZRANGEBYSCORE', KEYS[13], text(now), '+inf', 'LIMIT', 0, 100)) do
     answer[#answer + 1] = consumer

@@ -9,12 +9,14 @@ import secrets
 import socket
 import weakref
 from collections.abc import Callable, Collection, Mapping
-from functools import cached_property
+from contextlib import suppress
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redis.exceptions import NoPermissionError, RedisError
 
 from celery_redis_plus import signals
+from celery_redis_plus.broker.arguments.limits import Limits
 from celery_redis_plus.broker.consumers.acks import Acknowledger
 from celery_redis_plus.broker.consumers.claims import ClaimCommands
 from celery_redis_plus.broker.consumers.leases import Leases
@@ -44,9 +46,9 @@ from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance.process_services import service_for
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.arguments.limits import Limits
     from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
     from celery_redis_plus.broker.consumers.registry import Consumer
+    from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor
     from celery_redis_plus.broker.queues.queues import Sizes
     from celery_redis_plus.connection.address import Address
     from celery_redis_plus.keys import FanoutKeys
@@ -64,11 +66,11 @@ class Acceptance(Protocol):
     def queues(self) -> bool:
         """Whether any queue is checked by something that only Python has."""
 
-    def check(self, queue: str, message: Mapping[str, Any]) -> None:
-        """Raise MessageNotAccepted where no callable or model of the queue accepts the message."""
+    def check(self, queue: str, message: Mapping[str, Any], kind: str = "queue") -> None:
+        """Raise MessageNotAccepted where no callable or model of the queue, or exchange, accepts the message."""
 
-    def check_declared(self, queue: str, limits: Limits, outgoing: Outgoing) -> None:
-        """Raise MessageNotAccepted where no type that the queue was declared with matches."""
+    def check_declared(self, queue: str, limits: Limits, outgoing: Outgoing, kind: str = "queue") -> None:
+        """Raise MessageNotAccepted where no type that the queue, or exchange, was declared with matches."""
 
 
 class BrokerConnection:
@@ -114,7 +116,7 @@ class BrokerConnection:
         self.stream_connection = BlockingConnection(self.connector, "streams", timeout=options.socket_timeout)
         self.waker = Waker()
         knowledge = self.service.knowledge
-        self.bindings = Bindings(self.commands, self.keys, knowledge)
+        self.bindings = Bindings(self.commands, self.keys, knowledge, self.fanout_keys)
         self.queues = Queues(
             self.commands,
             self.keys,
@@ -128,20 +130,30 @@ class BrokerConnection:
         self._owned: dict[str, int] = {}
         self.acceptance = acceptance
         self.ignores_unroutable = ignores_unroutable
-        self.wait_queue = PublisherWaitQueue(self.commands, self.keys, self._capacity_connection)
-        bounded = FlowController(
-            self.wait_queue,
-            PublishTimeouts(options.publish_timeout, options.throttle_threshold),
-            check_type=self.acceptance.check_declared,
-            consumes_itself=self._consumes_itself,
+        self.wait_queues = tuple(
+            PublisherWaitQueue(self.commands, keys_of, self._capacity_connection)
+            for keys_of in (self.keys.queue, self.fanout_keys)
         )
+        timeouts = PublishTimeouts(options.publish_timeout, options.throttle_threshold)
         self.publisher = Publisher(
             self.commands,
             self.keys,
             dedup_window_s=options.publish_dedup_window,
             on_missing=self.queues.revive,
             replication=Replication(options.wait_replicas, options.wait_replicas_timeout),
-            bounded=bounded,
+            bounded=FlowController(
+                self.wait_queues[0],
+                timeouts,
+                check_type=self.acceptance.check_declared,
+                consumes_itself=self._consumes_itself,
+            ),
+            bounded_exchanges=FlowController(
+                self.wait_queues[1],
+                timeouts,
+                check_type=partial(self.acceptance.check_declared, kind="exchange"),
+                consumes_itself=self._subscribes_itself,
+                kind="exchange",
+            ),
         )
         self.consumers = Consumers(self.commands, self.keys, timeout_s=options.consumer_heartbeat_timeout)
         self._numbers = itertools.count(1)
@@ -233,6 +245,12 @@ class BrokerConnection:
     def _consumes_itself(self, consumers: Collection[str]) -> bool:
         return self.service.delivering.all_here({name.partition(CONSUMER_ID_SEPARATOR)[0] for name in consumers})
 
+    def _subscribes_itself(self, subscribers: Collection[str]) -> bool:
+        """Tell whether a subscriber is served by the thread that asks: one that does not go on holds all publishers up."""
+        positions = (position for position in self.service.positions.all() if position.id in subscribers)
+        owners = (position.owner for position in positions)
+        return any(isinstance(owner, BrokerConnection) and self.service.delivering.all_here({owner.id}) for owner in owners)
+
     def _failed(self) -> None:
         if self._has_worked and not self.broken:
             self.service.note_lost_connection()
@@ -301,6 +319,18 @@ class BrokerConnection:
             self.targets[exchange] = known
         return known
 
+    def exchange_limits(self, exchange: str) -> Limits | None:
+        """Return the limits of a fanout exchange; None without any."""
+        record = self.bindings.record(exchange)
+        arguments = None if record is None else record.limits(exchange)
+        return None if arguments is None else Limits.of(arguments)
+
+    def report_progress(self, position: SubscriberCursor) -> None:
+        """Tell publishers that may wait for a subscriber how far it is. If the connection is lost, its next heartbeat does."""
+        if not self.broken:
+            with suppress(RedisError, OSError):
+                self.registry.report_progress(position)
+
     # -- exclusive queues -------------------------------------------------------------------------------------------------
 
     def declare_own(self, queue: str, arguments: QueueArguments) -> Sizes:
@@ -356,7 +386,8 @@ class BrokerConnection:
         _disown(self.service, self.id, self._owned)
         self.wakeup_connection.close()
         self.stream_connection.close()
-        self.wait_queue.close()
+        for wait_queue in self.wait_queues:
+            wait_queue.close()
         self.commands.close()
         self.waker.close()
 

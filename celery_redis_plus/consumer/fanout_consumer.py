@@ -123,6 +123,9 @@ class FanoutConsumer:
             position = connection.registry.subscribe(keys, queue, durable=durable)
             positions.add(position, connection)
         position.on_change = connection.waker.wake
+        if limits := connection.exchange_limits(keys.exchange):
+            position.report_every = limits.reports_every
+            position.on_progress = connection.report_progress
         return position
 
     def _end(self, position: SubscriberCursor) -> None:

@@ -138,7 +138,9 @@ class MaintenanceService:
             commands, keys, transient_ttl_s=options.transient_queue_ttl, owner_timeout_s=options.consumer_heartbeat_timeout,
             event_log=EventLogSettings.of(options), knowledge=self.knowledge,
         )  # fmt: skip
-        bindings = Bindings(commands, keys, self.knowledge)
+        bindings = Bindings(
+            commands, keys, self.knowledge, lambda exchange: keys.fanout(exchange, options.stream_prefix(connector.address.db))
+        )
         forwarder = DeadLetterForwarder(DeadLetters(commands, keys), queues, bindings)
         limits = SweepLimits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
         self._sweeper = Sweeper(

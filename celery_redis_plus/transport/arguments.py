@@ -160,7 +160,7 @@ def check_fanout_binding(queue: str, declared: QueueArguments | None, exchange: 
         values = ", ".join(f"{name!r} ({arguments[name]!r:.100})" for name in refused)
         raise PreconditionFailed(
             f"PRECONDITION_FAILED - {values} {where}, cannot be kept: broadcasts are stored in the exchange's stream and no "
-            "publisher is held up; allowed in queues that are bound to direct, topic and headers exchanges only"
+            "queue of its subscribers holds a publisher up; allowed as arguments of the exchange itself"
         )
     for name in NO_EFFECT_ON_FANOUT:
         # Celery's queues of remote control and events have a TTL, lest messages pile up: here the stream's limits do that.

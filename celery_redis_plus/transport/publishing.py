@@ -146,9 +146,11 @@ class ExchangePublisher:
         connection = self._connection
         if not connection.bindings.is_fanout(exchange):
             return self._route(message, exchange, routing_key, attempt)
-        payload = self._stream_payload(message)
+        if connection.acceptance.queues:
+            connection.acceptance.check(exchange, message, "exchange")
+        outgoing = Outgoing(self._envelope(message), _body(message["body"]), rank=0, source_message=message)
         target = connection.target(exchange)
-        return connection.publisher.to_stream(target, payload, routing_key or "", attempt, mandatory=mandatory)
+        return connection.publisher.to_stream(target, outgoing, routing_key or "", attempt, mandatory=mandatory)
 
     def _take_alternately(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt) -> bool:
         """Give a message to the alternate exchanges, one after the other, until one has somebody for it."""

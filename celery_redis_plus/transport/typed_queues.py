@@ -114,8 +114,8 @@ class TypeCheck:
         for queue, wanted in (accept or {}).items():
             self._readers[queue] = [_reader(queue, one) for one in _several(wanted)]
 
-    def check(self, queue: str, message: Mapping[str, Any]) -> None:
-        """Refuse what none of the queue's callables and models accepts.
+    def check(self, queue: str, message: Mapping[str, Any], kind: str = "queue") -> None:
+        """Refuse what none of the callables and models of a queue, or exchange, accepts.
 
         Raises:
             MessageNotAccepted: naming the queue, what came, what it accepts, and what each one said.
@@ -133,11 +133,11 @@ class TypeCheck:
             else:
                 return
         accepted = ", ".join(name for name, _ in readers)
-        raise MessageNotAccepted(f"queue {queue!r} accepts {accepted}; what came is {publication}. {'; '.join(said)}")
+        raise MessageNotAccepted(f"{kind} {queue!r} accepts {accepted}; what came is {publication}. {'; '.join(said)}")
 
     @staticmethod
-    def check_declared(queue: str, limits: Limits, outgoing: Outgoing) -> None:
-        """Refuse what none of the queue's `x-accept-types` matches.
+    def check_declared(queue: str, limits: Limits, outgoing: Outgoing, kind: str = "queue") -> None:
+        """Refuse what none of the `x-accept-types` of a queue, or exchange, matches.
 
         Raises:
             MessageNotAccepted: naming the queue, what came and what it accepts.
@@ -147,7 +147,7 @@ class TypeCheck:
         publication = OutgoingView(queue, outgoing.source_message)
         if not limits.accept(publication.names):
             accepted = ", ".join(map(repr, limits.accepts))
-            raise MessageNotAccepted(f"queue {queue!r} accepts {accepted} (x-accept-types); what came is {publication}")
+            raise MessageNotAccepted(f"{kind} {queue!r} accepts {accepted} (x-accept-types); what came is {publication}")
 
 
 def _several(wanted: Any) -> Sequence[Any]:

@@ -51,7 +51,16 @@ NO_TRANSITION = frozenset(
             "list_expired_names",
             "own_queue",
         ),
-        *("pause", "publish_fanout", "remove_expired_subscribers", "list_queue", "notify", "set_event_log", "subscribe_fanout"),
+        *(
+            "pause",
+            "publish_fanout",
+            "publish_fanout_bounded",
+            "remove_expired_subscribers",
+            "list_queue",
+            "notify",
+            "set_event_log",
+            "subscribe_fanout",
+        ),
         *(
             "report_no_credit",
             "claim_expired_tasks",

@@ -108,6 +108,6 @@ def test_the_counters_that_a_queue_tells_are_described():
 
 def test_the_counters_of_exchanges_and_processes_exist():
     for name in FANOUT_COUNTERS:
-        assert f"'{name}'" in lua("publish_fanout.lua") + lua("remove_expired_subscribers.lua")
+        assert f"'{name}'" in "".join(map(lua, FILES))
     source = inspect.getsource(service.MaintenanceService.figures)
     assert set(re.findall(r'"(\w+)":', source)) == {*PROCESS_COUNTERS, *PROCESS_GAUGES}

@@ -58,6 +58,14 @@ class Limits:
             accepts=tuple(str(pattern) for pattern in accepts) if isinstance(accepts, list | tuple) else (),
         )
 
+    @property
+    def reports_every(self) -> int:
+        """After how many broadcasts a subscriber of an exchange with these limits says how far it is.
+
+        Small beside the limit: a publisher that waits is woken before the subscriber has run dry.
+        """
+        return max(1, (self.max_pending or 0) // 10)
+
     def encode(self) -> str:
         """Return the field `limited` of the queue's record, which the scripts read; '' for a queue without limits.
 

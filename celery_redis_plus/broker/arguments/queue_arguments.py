@@ -92,9 +92,7 @@ class QueueArguments:
         Raises:
             InvalidArgument: naming queue, argument, value and what is allowed.
         """
-        given = {key: value for key, value in (arguments or {}).items() if value is not None}
-        pack_table(given, f"queue {queue!r}")
-        checked = {key: _checked(queue, key, value) for key, value in given.items()}
+        checked = check_arguments(f"queue {queue!r}", arguments)
         parsed = cls(bool(durable), bool(exclusive), bool(auto_delete), checked)
         for name, problem in parsed._contradictions():
             raise InvalidArgument(f"argument {name!r} of queue {queue!r} is {checked[name]!r} {problem}")
@@ -375,14 +373,25 @@ _RULES: dict[str, _Rule] = {
 KNOWN_ARGUMENTS = frozenset(_RULES)
 
 
-def _checked(queue: str, key: str, value: object) -> object:
+def check_arguments(owner: str, arguments: Mapping[str, object] | None) -> dict[str, object]:
+    """Return the arguments of a declaration as they are kept, without those that are None; `owner` is for errors.
+
+    Raises:
+        InvalidArgument: naming owner, argument, value and what is allowed.
+    """
+    given = {key: value for key, value in (arguments or {}).items() if value is not None}
+    pack_table(given, owner)
+    return {key: _checked(owner, key, value) for key, value in given.items()}
+
+
+def _checked(owner: str, key: str, value: object) -> object:
     """Return the value as it is kept: 10000.0, which arithmetic on seconds makes, becomes 10000."""
     rule = _RULES.get(key)
     if rule is None:
         return value
     kept = int(value) if isinstance(value, float) and value.is_integer() else value
     if not rule.fits(kept):
-        what = f"argument {key!r} of queue {queue!r} is {value!r:.100} ({_type_of(value)})"
+        what = f"argument {key!r} of {owner} is {value!r:.100} ({_type_of(value)})"
         raise InvalidArgument(f"{what}; allowed is {rule.allowed}")
     return kept
 

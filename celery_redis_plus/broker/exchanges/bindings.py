@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
+from celery_redis_plus.broker.arguments.limits import Limits
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord, decode_exchange, encode_exchange
 from celery_redis_plus.broker.exchanges.routing import Binding, RoutingTable, check_binding, decode_binding, encode_binding
@@ -16,10 +17,10 @@ from celery_redis_plus.keys import decode_name, encode_name
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from celery_redis_plus.connection.command_connection import CommandConnection
-    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.keys import FanoutKeys, Keys
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +41,20 @@ class _Cached:
 class Bindings:
     """The shared topology over one connection."""
 
-    def __init__(self, commands: CommandConnection, keys: Keys, knowledge: DeclaredTopology | None = None) -> None:
-        """Read and write over `commands`. What is declared goes into `knowledge`, and is declared again should it vanish."""
+    def __init__(
+        self,
+        commands: CommandConnection,
+        keys: Keys,
+        knowledge: DeclaredTopology | None = None,
+        fanout_keys: Callable[[str], FanoutKeys] | None = None,
+    ) -> None:
+        """Read and write over `commands`. What is declared goes into `knowledge`, and is declared again should it vanish.
+
+        `fanout_keys` spells the keys of a fanout exchange; without it none with limits can be declared.
+        """
         self._commands = commands
         self._keys = keys
+        self._fanout_keys = fanout_keys
         self._knowledge = DeclaredTopology() if knowledge is None else knowledge
         self._first_flush = self._knowledge.flushes
         #: Exchange -> the flush after which its bindings were declared again.
@@ -63,14 +74,25 @@ class Bindings:
         current = self._records.get(exchange)
         if current is None:
             record.check(exchange)
-            text = encode_exchange(record, exchange)
-            stands = self._commands.call(script("declare_exchange"), [self._keys.exchanges], encode_name(exchange), text)
-            current = self._records[exchange] = decode_exchange(stands)
+            current = self._records[exchange] = decode_exchange(self._store(exchange, record))
         # Most are the same: kombu declares an exchange that does not last again with every publish.
         difference = None if record.is_same(current) else record.difference(current, exchange)
         if difference is not None:
             raise PreconditionFailed(difference)
         self._knowledge.declared_exchange(exchange, record)
+
+    def _store(self, exchange: str, record: ExchangeRecord) -> bytes:
+        """Store a record where there is none; return the one that stands."""
+        keys, more = [self._keys.exchanges], []
+        arguments = record.limits(exchange)
+        if arguments is not None:
+            assert self._fanout_keys is not None  # noqa: S101 - only sessions and the maintenance service declare
+            keys.append(self._fanout_keys(exchange).meta)
+            more = [Limits.of(arguments).encode(), arguments.encode()]
+        stands: bytes = self._commands.call(
+            script("declare_exchange"), keys, encode_name(exchange), encode_exchange(record, exchange), *more
+        )
+        return stands
 
     def record(self, exchange: str) -> ExchangeRecord | None:
         """Return the exchange's record, None where nobody declared it."""
@@ -217,8 +239,7 @@ class Bindings:
         missing = [binding for binding in known if binding not in stand and not self._has_left(binding.queue)]
         record = self._knowledge.exchange(exchange) or self._records.get(exchange)
         if record is not None and known:
-            text = encode_exchange(record, exchange)
-            self._commands.call(script("declare_exchange"), [self._keys.exchanges], encode_name(exchange), text)
+            self._store(exchange, record)
         if not missing:
             return False
         logger.warning(

@@ -6,12 +6,15 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.broker.arguments.exchange_limits import exchange_limits
 from celery_redis_plus.broker.arguments.field_tables import first_difference, inequivalent, pack_table, to_text, unpack_table
 from celery_redis_plus.broker.exchanges.routing import EXCHANGE_TYPES
 from celery_redis_plus.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 
 
 #: The type of RabbitMQ's delayed message plugin.
@@ -78,6 +81,16 @@ class ExchangeRecord:
             raise InvalidArgument(
                 f"argument 'alternate-exchange' of exchange {exchange!r} is {name!r}; allowed is the name of an exchange"
             )
+
+        self.limits(exchange)
+
+    def limits(self, exchange: str) -> QueueArguments | None:
+        """Return the arguments of flow control; None without any.
+
+        Raises:
+            InvalidArgument: as `check`.
+        """
+        return exchange_limits(exchange, self.type, self.arguments) if self.arguments else None
 
     def difference(self, current: ExchangeRecord, exchange: str) -> str | None:
         """Return in RabbitMQ's words what keeps this declaration of `exchange` from agreeing with `current`.

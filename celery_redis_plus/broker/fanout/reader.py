@@ -95,6 +95,8 @@ class Subscription:
         self.buffered_bytes += sum(_size(entry) for entry in entries)
         if not self.buffer:
             self.position.seek(self.fetched)
+            if self.position.report_every:
+                self.position.report_progress()
 
     def _follows(self, entries: list[Entry]) -> bool:
         """Return whether nothing is missing and nothing foreign among the entries. Their numbers rise, so the ends tell."""
@@ -129,7 +131,7 @@ class Subscription:
         else:
             logger.warning(
                 "queue %r missed %d broadcast(s) of exchange %r, numbers %d to %d, between entries %s and %s: the stream keeps "
-                "no more (stream_maxlen, stream_max_age)",
+                "no more (stream_maxlen, stream_max_age, limits of the exchange)",
                 self.position.queue, count, exchange,
                 self.fetched.number + 1, self.fetched.number + count, after.decode(), until.decode(),
             )  # fmt: skip
@@ -155,6 +157,8 @@ class Subscription:
         else:
             # What its patterns passed over behind this one is processed as well.
             position.seek(self.fetched)
+        if before is None and position.report_every:
+            position.report_progress()
         return self, entry, before, redelivered
 
 

@@ -80,6 +80,10 @@ class SubscriberCursor:
         self.rewind_to: Mark | None = None
         #: Called, from any thread, when one of these two was set.
         self.on_change: Callable[[], None] = lambda: None
+        #: After so many broadcasts `on_progress` is called, because publishers may wait for them; 0: never.
+        self.report_every = 0
+        self.on_progress: Callable[[SubscriberCursor], None] = lambda _: None
+        self._reported = 0
         #: How many broadcasts it has missed since it exists.
         self.missed = 0
         self._lock = lock_of(self)
@@ -89,6 +93,7 @@ class SubscriberCursor:
     def start(self, mark: Mark, redeliver_up_to: bytes) -> None:
         """Start after `mark`; entries up to `redeliver_up_to`, if not empty, are flagged as redelivered."""
         self._mark = mark
+        self._reported = mark.number
         self.redeliver_up_to = parse_id(redeliver_up_to) if redeliver_up_to else None
 
     # -- where it is ------------------------------------------------------------------------------------------------------
@@ -145,7 +150,16 @@ class SubscriberCursor:
             )  # fmt: skip
         elif settlement is Settlement.REQUEUE:
             self._bring_again([opened])
+        if self.report_every:
+            self.report_progress()
         return True
+
+    def report_progress(self) -> None:
+        """Call `on_progress` if that is due."""
+        number = self.cursor.number
+        if not 0 <= number - self._reported < self.report_every:
+            self._reported = number
+            self.on_progress(self)
 
     def take_again(self) -> UnackedBroadcast | None:
         """Take the next broadcast that comes again."""

@@ -131,14 +131,23 @@ class SubscriberRegistry:
 
     def heartbeat(self, keys: FanoutKeys, positions: Sequence[SubscriberCursor]) -> StreamEnd:
         """Tell how far some subscribers of one stream are; return how far the stream is."""
+        arguments = self._heartbeat_arguments(positions)
+        entry, count = self._commands.call(script("heartbeat_fanout"), _heartbeat_keys(keys), *arguments)
+        return StreamEnd(entry, int(count))
+
+    def report_progress(self, position: SubscriberCursor) -> None:
+        """Tell how far a subscriber is whose publishers may wait for it, without waiting for the answer."""
+        arguments = self._heartbeat_arguments([position])
+        self._commands.send_nowait(script("heartbeat_fanout"), _heartbeat_keys(position.keys), *arguments)
+
+    def _heartbeat_arguments(self, positions: Sequence[SubscriberCursor]) -> list[Argument]:
         arguments: list[Argument] = [self._max_age_ms]
         for position in positions:
             cursor = position.cursor
             arguments += (
                 position.id, self._timeout_ms, cursor.entry, cursor.number, self._label, position.durable_id,
             )  # fmt: skip
-        entry, count = self._commands.call(script("heartbeat_fanout"), keys.registry(), *arguments)
-        return StreamEnd(entry, int(count))
+        return arguments
 
     def reap(self, keys: FanoutKeys, since_ms: int | None = None) -> tuple[int, list[SubscriberDeath]]:
         """Remove the dead; return the server's time in ms, and all deaths after `since_ms`, whoever noticed them.
@@ -172,6 +181,10 @@ class SubscriberRegistry:
                 )
             )  # fmt: skip
         return sorted(found, key=lambda one: -one.lag)
+
+
+def _heartbeat_keys(keys: FanoutKeys) -> tuple[bytes, ...]:
+    return (*keys.registry(), keys.waiting_publishers)
 
 
 def _subscriber_death(text: bytes) -> SubscriberDeath:

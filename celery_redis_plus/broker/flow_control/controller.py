@@ -1,7 +1,7 @@
-"""Publishes into queues with limits: typed, bounded, throttled. The order of the checks is type, throttle, capacity.
+"""Publishes into queues and fanout exchanges with limits: typed, bounded, throttled. Checked are type, throttle, capacity.
 
-The script decides everything that counts, in one step (`lua/publish_bounded.lua`); this is what a publisher does about it:
-sleep, wait for room, or raise. See docs/design/0009-flow-control.md.
+The script decides everything that counts, in one step (`lua/publish_bounded.lua`, `lua/publish_fanout_bounded.lua`); this is what
+a publisher does about it: sleep, wait for room, or raise. See docs/design/0009-flow-control.md.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class FlowController:
         *,
         check_type: Callable[[str, Limits, Outgoing], None],
         consumes_itself: Callable[[Collection[str]], bool],
+        kind: str = "queue",
     ) -> None:
         """Publish with `timeouts`.
 
@@ -66,8 +67,10 @@ class FlowController:
             wait_queue: where to wait.
             timeouts: for how long.
             check_type: raises MessageNotAccepted where the queue's limits do not accept the message.
-            consumes_itself: tells whether these consumers are all served by the thread that asks.
+            consumes_itself: tells whether the thread that asks would wait for itself, by these consumers or subscribers.
+            kind: what has the limits, for errors: "queue" or "exchange". Its names stand for `queue` below.
         """
+        self._kind = kind
         self._wait_queue = wait_queue
         self._timeouts = timeouts
         self._check_type = check_type
@@ -140,19 +143,20 @@ class FlowController:
             self._wait(queue, bytes(answer[1]), [bytes(name).decode() for name in answer[2:]], state)
         else:
             state.ticket = b""
-            raise _full(queue, *answer[1:])
+            raise _full(f"{self._kind} {queue!r}", *answer[1:])
 
     def _wait(self, queue: str, ticket: bytes, consumers: list[str], state: _PublishState) -> None:
         state.ticket = ticket
         if consumers and self._consumes_itself(consumers):
             raise PublisherBlocksItself(
-                f"queue {queue!r} is full, and only this thread, which now publishes into it, consumes it: waiting would never "
-                "end. Nothing is stored. Run a pool with more than one task at a time, or raise the queue's limit"
+                f"{self._kind} {queue!r} is full, and only this thread, which now publishes into it, consumes it: waiting would "
+                f"never end. Nothing is stored. Run a pool with more than one task at a time, or raise the {self._kind}'s limit"
             )
         left_s = state.deadline - time.monotonic()
         if left_s <= 0:
             raise PublishTimedOut(
-                f"queue {queue!r} stayed full for {self._timeouts.timeout_s:g} s (option publish_timeout); nothing is stored"
+                f"{self._kind} {queue!r} stayed full for {self._timeouts.timeout_s:g} s (option publish_timeout); "
+                "nothing is stored"
             )
         self._wait_queue.wait(queue, state.name, min(left_s, WAITER_CHECK_S))
 
@@ -164,8 +168,12 @@ class FlowController:
             self._dropped[queue] = (logged_at, count)
             return
         self._dropped[queue] = (now, 0)
-        fate = "are dead letters now" if kept else "are gone: a transient queue without dead-letter exchange keeps none"
-        logger.warning("queue %r is full: %d message(s) at its head had to make room, and %s", queue, count, fate)
+        fate = "are gone: a transient queue without dead-letter exchange keeps none"
+        if kept:
+            fate = "are dead letters now"
+        elif self._kind == "exchange":
+            fate = "are lost to subscribers that had not processed them"
+        logger.warning("%s %r is full: %d message(s) at its head had to make room, and %s", self._kind, queue, count, fate)
 
 
 @dataclass(slots=True)
@@ -181,8 +189,6 @@ class _PublishState:
     ticket: bytes = b""
 
 
-def _full(queue: str, limit: bytes, size: int | bytes, has: int | bytes, dead: int) -> QueueFull:
+def _full(owner: str, limit: bytes, size: int | bytes, has: int | bytes, dead: int) -> QueueFull:
     fate = "; it is among the dead letters (reason maxlen)" if dead else ""
-    return QueueFull(
-        f"queue {queue!r} is full: {limit.decode()} is {int(size)}, it has {int(has)}; the message is not in it{fate}"
-    )
+    return QueueFull(f"{owner} is full: {limit.decode()} is {int(size)}, it has {int(has)}; the message is not in it{fate}")

@@ -1,4 +1,4 @@
-"""Waits for room in a full queue: one blocked call a waiting publisher, woken by the script that makes room.
+"""Waits for room in a full queue or exchange: one blocked call a waiting publisher, woken by the script that makes room.
 
 The line of waiting publishers is `waiting_publishers:{Q}` (waiter -> ticket), so that the first that came is served first; each
 has a wake-up of its own beside it. A publisher comes back by itself every second: one that does not is taken for dead, so that
@@ -21,16 +21,24 @@ from celery_redis_plus.scripts import script
 if TYPE_CHECKING:
     from celery_redis_plus.connection.blocking_connection import BlockingConnection
     from celery_redis_plus.connection.command_connection import CommandConnection
-    from celery_redis_plus.keys import Keys
+    from celery_redis_plus.keys import FanoutKeys, QueueKeys
 
 
 class PublisherWaitQueue:
     """The waiting publishers of one session: several threads may wait at a time, each over a connection of its own."""
 
-    def __init__(self, commands: CommandConnection, keys: Keys, new_connection: Callable[[], BlockingConnection]) -> None:
-        """Leave the line over `commands`; `new_connection` makes a connection for each thread that waits at the same time."""
+    def __init__(
+        self,
+        commands: CommandConnection,
+        keys_of: Callable[[str], QueueKeys | FanoutKeys],
+        new_connection: Callable[[], BlockingConnection],
+    ) -> None:
+        """Leave the line over `commands`; `new_connection` makes a connection for each thread that waits at the same time.
+
+        `keys_of` spells the keys of a queue, or of a fanout exchange.
+        """
         self._commands = commands
-        self._keys = keys
+        self._keys_of = keys_of
         self._new_connection = new_connection
         self._idle: list[BlockingConnection] = []
         self._lock = lock_of(self)
@@ -48,7 +56,7 @@ class PublisherWaitQueue:
         """
         with self._lock:
             blocking = self._idle.pop() if self._idle else self._new_connection()
-        wakeup = self._keys.queue(queue).waiting_publishers + b":" + waiter.encode()
+        wakeup = self._keys_of(queue).waiting_publishers + b":" + waiter.encode()
         try:
             blocking.start("BZMPOP", max(seconds, 0.001), 1, wakeup, "MIN")
             blocking.finish()
@@ -65,7 +73,7 @@ class PublisherWaitQueue:
 
         Never raises: with a lost connection the line forgets it by itself.
         """
-        keys = self._keys.queue(queue)
+        keys = self._keys_of(queue)
         with suppress(RedisError, OSError):
             self._commands.call(script("leave_wait_queue"), [keys.waiting_publishers, keys.meta], waiter, int(refused))
 

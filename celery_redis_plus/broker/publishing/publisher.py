@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_redis_plus import clock
@@ -71,9 +72,9 @@ class Replication:
 
 
 class Bounded(Protocol):
-    """What publishes into queues that have limits: `broker.bounded`."""
+    """What publishes into queues, or fanout exchanges, that have limits: `broker/flow_control/controller.py`."""
 
-    #: Names of queues that have limits, as far as is known.
+    #: Names of those that have limits, as far as is known.
     queues: Container[str]
 
     def put(self, queue: str, message: Outgoing, send: Callable[..., Any]) -> bytes | None:
@@ -92,6 +93,7 @@ class Publisher:
         on_missing: Callable[[str], bool],
         replication: Replication = Replication(),
         bounded: Bounded | None = None,
+        bounded_exchanges: Bounded | None = None,
     ) -> None:
         """Publish over `commands`.
 
@@ -102,6 +104,7 @@ class Publisher:
             on_missing: called with a queue's name when the queue has no record; returns whether it has one now.
             replication: what the replicas must confirm; the connection's timeout has to leave time for it.
             bounded: publishes into queues that have limits; without it they are refused.
+            bounded_exchanges: the same for fanout exchanges.
         """
         self._commands = commands
         self._keys = keys
@@ -113,7 +116,7 @@ class Publisher:
         self.waits_for_replicas = replication.replicas > 0
         #: How many replicas confirmed the last call's message, which is stored; None: enough, or it is not stored.
         self._confirmed: int | None = None
-        self._bounded = bounded
+        self._bounded, self._bounded_exchanges = bounded, bounded_exchanges
         #: Queues whose events are written, as far as this publisher knows.
         self.event_logged: set[str] = set()
         self._publish = PublishScript("publish", keys, lambda of: of.publish)
@@ -122,6 +125,7 @@ class Publisher:
         )
         self._publish_dead = PublishScript("publish_dead", keys, lambda of: of.state_keys)
         self._publish_fanout = script("publish_fanout")
+        self._publish_fanout_bounded = script("publish_fanout_bounded")
 
     def to_queue(
         self, queue: str, message: Outgoing, attempt: PublishAttempt, on_missing: Callable[[str], bool] | None = None
@@ -274,44 +278,64 @@ class Publisher:
         self._commands.call(script("increment_counters"), [self._keys.queue(queue).meta], counter, int(existing))
 
     def to_stream(
-        self, target: Target, payload: bytes, routing_key: str, attempt: PublishAttempt, *, mandatory: bool = False
+        self, target: Target, message: Outgoing, routing_key: str, attempt: PublishAttempt, *, mandatory: bool = False
     ) -> bool:  # fmt: skip
         """Append a broadcast to a fanout exchange's stream; return False where nobody subscribes, and it has to reach one.
 
         Then the caller keeps it elsewhere, and confirms the attempt; a `mandatory` one is not appended.
         Raises as `to_queue` does.
         """
-        keys, exchange = target.keys, target.keys.exchange
+        exchange = target.keys.exchange
         if exchange in attempt.done:
             return True
-        if len(payload) > MAX_BODY:
-            raise MessageTooLarge(f"broadcast of {len(payload)} bytes to {exchange!r}: at most {MAX_BODY} bytes")
+        size = len(message.envelope) + len(BODY_SEPARATOR) + len(message.body)
+        if size > MAX_BODY:
+            raise MessageTooLarge(f"broadcast of {size} bytes to {exchange!r}: at most {MAX_BODY} bytes")
+        bounded, reply = self._bounded_exchanges, BOUNDED
+        nobody = MANDATORY if mandatory else int(target.ignores_unroutable)
+        if bounded is None or exchange not in bounded.queues:
+            reply = self._append(target, message, routing_key, nobody, attempt)
+        while reply == BOUNDED:
+            if bounded is None:
+                raise PublishRefused(
+                    f"exchange {exchange!r} has limits, which this publisher was not made for; nothing is stored"
+                )
+            append = partial(self._append, target, message, routing_key, nobody, attempt)
+            reply = bounded.put(exchange, message, append) or append()
+        if reply == NOBODY:
+            return False
+        attempt.confirm(exchange)
+        return True
+
+    def _append(
+        self, target: Target, message: Outgoing, routing_key: str, nobody: int, attempt: PublishAttempt, *limits: bytes
+    ) -> Any:  # fmt: skip
+        """Append to a stream; with `limits`, the arguments for those, by the script that heeds them."""
+        script = self._publish_fanout_bounded if limits else self._publish_fanout
+        keys, exchange = target.keys, target.keys.exchange
+        payload = b"%b%b%b" % (message.envelope, BODY_SEPARATOR, message.body)
         with self._commands.exclusive():
             is_retry = exchange in attempt.pending
             producer, number, retry = self._number_of_retry(exchange, attempt) if is_retry else (*self._commands.next_number(), 0)
-            identity = b"%b.%d" % (producer, number)
             arguments = (
-                payload, routing_key, identity, target.maxlen, number, retry, self._window, target.max_age_ms,
-                MANDATORY if mandatory else int(target.ignores_unroutable),
+                payload, routing_key, b"%b.%d" % (producer, number), target.maxlen, number, retry, self._window,
+                target.max_age_ms, nobody, *limits,
             )  # fmt: skip
+            script_keys: tuple[bytes, ...] = (keys.stream, keys.meta, keys.producer + producer, keys.cursors)
+            if limits:
+                script_keys = (*script_keys, keys.subscribers, keys.records, keys.waiting_publishers)
             # What may go nowhere may be lost by a failover as well.
             waits = self.waits_for_replicas and not target.ignores_unroutable
             self._confirmed = None
             run = self._run_and_wait if waits else self._commands.call_packed
-            packed = pack_call(
-                self._publish_fanout.sha, (keys.stream, keys.meta, keys.producer + producer, keys.cursors), arguments
-            )
             try:
-                reply = run(self._publish_fanout, packed)
+                reply = run(script, pack_call(script.sha, script_keys, arguments))
             except BaseException:
                 self._remember(exchange, producer, number, attempt)
                 raise
             if waits and _is_stored(reply):
                 self._compare(exchange, producer, number, attempt)
-        if reply == NOBODY:
-            return False
-        attempt.confirm(exchange)
-        return True
+        return reply
 
     def _number_of_retry(self, target: str, attempt: PublishAttempt) -> tuple[bytes, int, int]:
         """Return the producer and the number that an earlier try went out under, and 1 where nobody knows its outcome."""

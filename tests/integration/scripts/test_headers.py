@@ -20,6 +20,7 @@ MAY_BE_REFUSED = {
     "publish_bounded",
     "track",
     "publish_fanout",
+    "publish_fanout_bounded",
     "take_from_kombu",
     "give_to_kombu",
     "store_migrated",
