@@ -193,6 +193,9 @@ class Options:
     """The port on which a Celery worker serves metrics of itself to Prometheus. 0 takes a free one, which the log names."""
     metrics_host: str = option(text("an address of this machine, such as 0.0.0.0 for all", r"\S+"), "127.0.0.1")
     """The address on which a worker listens for `metrics_port`."""
+    take_from_kombu: bool = option(flag(), False)
+    """A Celery worker moves what is published to the lists of kombu's own Redis transport into its queues: while a fleet is
+    migrated."""
     error_traceback_bytes: int = option(whole_number(0, 10_000), 0, unit="bytes")
     """The bytes from the end of a failed task's traceback that are kept with its message and its dead letter. Tracebacks have
     source lines and possibly personal data, which every user of the broker's server can read."""

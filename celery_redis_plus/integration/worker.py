@@ -18,6 +18,7 @@ from celery_redis_plus.integration.active_tasks import RunningTasks, note_given
 from celery_redis_plus.integration.app_connections import connections_of, warn_about_priorities
 from celery_redis_plus.integration.expired import ExpiredTaskRevoker
 from celery_redis_plus.integration.graceful_stop import GracefulStop, release_waiting
+from celery_redis_plus.integration.kombu_lists import KombuListTaker
 from celery_redis_plus.integration.lease_guard import begin_in_pool, install_lease_guard
 from celery_redis_plus.integration.prefork_pool import install_prefork_guard
 from celery_redis_plus.integration.requests import install_immediate_acks, install_request_class
@@ -50,6 +51,7 @@ class BrokerStep(bootsteps.StartStopStep):
         #: Of the broker that the worker consumes from.
         self._service: MaintenanceService | None = None
         self._metrics: MetricsServer | None = None
+        self._kombu_lists: KombuListTaker | None = None
         self._configured = type(self) in parent.app.steps["consumer"]
 
     def include_if(self, parent: Any) -> bool:
@@ -88,6 +90,8 @@ class BrokerStep(bootsteps.StartStopStep):
         self._limit_the_end(parent, transport)
         if self._metrics is None:
             self._metrics = serve_metrics(transport.session.options)
+        if self._kombu_lists is None and transport.session.options.take_from_kombu:
+            self._kombu_lists = KombuListTaker(parent.app, lambda: list(parent.app.amqp.queues.consume_from))
         if transport.supports_native_delayed_delivery:
             transport.setup_native_delayed_delivery(parent.connection, list(parent.app.amqp.queues.consume_from))
         session = transport.session
@@ -123,6 +127,8 @@ class BrokerStep(bootsteps.StartStopStep):
             self._graceful_stop.disconnect()
         if self._metrics is not None:
             self._metrics.stop()
+        if self._kombu_lists is not None:
+            self._kombu_lists.stop()
 
 
 def _share_node_names(app: Any) -> None:

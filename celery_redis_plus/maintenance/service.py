@@ -191,7 +191,8 @@ class MaintenanceService:
                 self._janitor,
                 self._subscriber_heartbeats,
                 AbandonedDeliveries(OverdueDeliveries(commands, keys, options), shared),
-                UnconvertedProcesses(commands, keys, self.watched),
+                # Where a worker takes what they publish, nobody has to be warned.
+                *([] if options.take_from_kombu else [UnconvertedProcesses(commands, keys, self.watched)]),
             ),
             first=(MasterCheck(commands), self._lease_heartbeats, self.consumer_heartbeats, self.ack_flush),
         )
