@@ -19,7 +19,7 @@ from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber, SubscriberRegistry
 from celery_redis_plus.broker.integrity import CHECKED_A_CALL, Checker
 from celery_redis_plus.broker.queues.counters import Counters, read_counters
-from celery_redis_plus.broker.queues.listing import ListedMessage, State, list_messages, read_stored, waiting_tags
+from celery_redis_plus.broker.queues.listing import ListedMessage, State, list_messages, read_small, read_stored, waiting_tags
 from celery_redis_plus.broker.queues.message_search import MessageSearch
 from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.broker.queues.overview import QueueOverview, list_queues, read_overview, read_overviews
@@ -140,10 +140,10 @@ class BrokerAdmin:
 
     # -- messages ---------------------------------------------------------------------------------------------------------
 
-    def list_messages(self, queue: str, state: State, task: str | None = None) -> Iterator[ListedMessage]:
+    def list_messages(self, queue: str, state: State, task: str | None = None, first: int = 0) -> Iterator[ListedMessage]:
         """Yield the messages of `queue` in one state, the next first; see `broker.queues.listing.list_messages`."""
         self.check_queue(queue)
-        yield from list_messages(self._commands, self._keys, queue, state, task)
+        yield from list_messages(self._commands, self._keys, queue, state, task, first)
 
     def scheduled(self, *patterns: str, task: str | None = None) -> Iterator[ListedMessage]:
         """Yield the delayed messages of the queues that `patterns` name, as `overview` takes them, the next due first.
@@ -171,6 +171,10 @@ class BrokerAdmin:
     def stored(self, queue: str, tag: str) -> tuple[dict[str, Any], dict[str, Any], bytes]:
         """Return a message's headers, properties and body; empty ones where it is gone."""
         return read_stored(self._commands, self._keys, queue, tag)
+
+    def stored_small(self, queue: str, tag: str) -> tuple[dict[str, Any], dict[str, Any], bytes | None]:
+        """Return as `stored` does, but None for a body over 1 MB."""
+        return read_small(self._commands, self._keys, queue, tag)
 
     # -- consumers and flow -----------------------------------------------------------------------------------------------
 

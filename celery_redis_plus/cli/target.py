@@ -40,6 +40,15 @@ class Target:
             return BrokerAdmin(self.url, {"global_keyprefix": self.prefix})
         return BrokerAdmin.of_app(self.app)
 
+    def display(self) -> str:
+        """Return what the broker is called, without its password. Raises as `BrokerAdmin` does."""
+        from celery_redis_plus.connection.address import Address
+
+        if self.app is None:
+            return Address.from_url(self.url).display()
+        with self.app.connection_for_write() as connection:
+            return str(connection.as_uri())
+
     def kombu_options(self) -> dict[str, Any]:
         """Return the app's transport options, those of kombu's own transport included; none without an app."""
         return {} if self.app is None else dict(self.app.conf.broker_transport_options or {})

@@ -90,14 +90,14 @@ class Page:
 
 
 def list_messages(
-    commands: CommandConnection, keys: Keys, queue: str, state: State, task: str | None = None
-) -> Iterator[ListedMessage]:  # fmt: skip
-    """Yield the messages of `queue` in one state, the next first; a page is read when it is needed.
+    commands: CommandConnection, keys: Keys, queue: str, state: State, task: str | None = None, first: int = 0
+) -> Iterator[ListedMessage]:
+    """Yield the messages of `queue` in one state from rank `first` on, the next first; a page is read when it is needed.
 
     What comes or goes meanwhile may be missed, or met twice. `task` is a name, or a pattern with `*`, `?`, `[…]`.
     Raises as `CommandConnection.call` does.
     """
-    rank = 0
+    rank = first
     while True:
         checked, page = read_page(commands, keys, Page(queue, state, rank))
         yield from (message for message in page if _is_of(message.headers, task))
@@ -138,9 +138,21 @@ def waiting_tags(commands: CommandConnection, keys: Keys, queue: str, task: str)
 
 def read_stored(commands: CommandConnection, keys: Keys, queue: str, tag: str) -> tuple[dict[str, Any], dict[str, Any], bytes]:
     """Return a message's headers, properties and body; empty ones where it is gone. Raises as `list_messages` does."""
-    payload, large = commands.command("HMGET", keys.queue(queue).message + tag.encode(), "payload", "body")
-    envelope = _envelope(payload or b"")
-    return envelope["headers"], envelope["properties"], large or split_payload(payload or b"")[1] or b""
+    headers, properties, body = read_small(commands, keys, queue, tag)
+    if body is None:
+        body = commands.command("HGET", keys.queue(queue).message + tag.encode(), "body") or b""
+    return headers, properties, body
+
+
+def read_small(
+    commands: CommandConnection, keys: Keys, queue: str, tag: str
+) -> tuple[dict[str, Any], dict[str, Any], bytes | None]:  # fmt: skip
+    """Return as `read_stored` does, but None for a body over 1 MB, which would keep the server busy for milliseconds."""
+    payload: bytes | None = commands.command("HGET", keys.queue(queue).message + tag.encode(), "payload")
+    if payload is None:
+        return {}, {}, b""
+    envelope = _envelope(payload)
+    return envelope["headers"], envelope["properties"], split_payload(payload)[1]
 
 
 def _place(of: QueueKeys, state: State) -> bytes:

@@ -1,0 +1,80 @@
+"""The routes of the page, and what becomes of errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from redis.exceptions import RedisError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from celery_redis_plus.cli.web.access import Guard
+from celery_redis_plus.cli.web.actions import Actions
+from celery_redis_plus.cli.web.pages import Pages
+from celery_redis_plus.cli.web.presentation import Presentation
+from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, QueueNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from celery_redis_plus.cli.broker_admin import BrokerAdmin
+    from celery_redis_plus.cli.web.access import Access
+    from celery_redis_plus.cli.web.samples import Samples
+
+STATIC: Final = Path(__file__).parent / "static"
+
+
+def make_app(admin: Callable[[], BrokerAdmin], samples: Samples, access: Access, broker: str = "") -> Starlette:
+    """Return the ASGI application.
+
+    Args:
+        admin: gives the connection to the broker, to several threads; see `connection.SharedConnection`.
+        samples: of the queues.
+        access: who may use it.
+        broker: what it is called on the pages, without its password.
+    """
+    presentation = Presentation(access, broker)
+    pages = Pages(admin, samples, presentation)
+    actions = Actions(admin, access, presentation)
+
+    def answer_error(request: Request, error: Exception) -> Response:
+        return presentation.refusal(request, *_told(error))
+
+    return Starlette(
+        routes=[
+            Route("/", pages.queues),
+            Route("/queue", pages.queue),
+            Route("/message", pages.message),
+            Route("/scheduled", pages.scheduled),
+            Route("/dead-letters", pages.dead_letters),
+            Route("/consumers", pages.consumers),
+            Route("/search", pages.search),
+            Route("/login", actions.login, methods=["GET", "POST"]),
+            Route("/logout", actions.logout, methods=["POST"]),
+            Route("/queue/pause", actions.pause, methods=["POST"]),
+            Route("/queue/resume", actions.resume, methods=["POST"]),
+            Route("/dead-letters/replay", actions.replay, methods=["POST"]),
+            Route("/dead-letters/delete", actions.delete, methods=["POST"]),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+        middleware=[Middleware(Guard, access=access, refuse=presentation.refusal)],
+        exception_handlers=dict.fromkeys((HTTPException, CeleryRedisPlusError, RedisError, OSError), answer_error),
+    )
+
+
+def _told(error: Exception) -> tuple[int, str]:
+    """Return the status for an error and what the page says."""
+    if isinstance(error, HTTPException):
+        return error.status_code, error.detail
+    if isinstance(error, QueueNotFound):
+        return 404, str(error)
+    if isinstance(error, InvalidArgument):
+        return 400, str(error)
+    return 503, f"The broker cannot be asked: {error}"

@@ -1,0 +1,149 @@
+"""The pages: what each reads from the broker, and shows. An error of the broker is answered by `app.py`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse
+
+from celery_redis_plus.broker.queues.listing import LISTING_PAGE, State
+from celery_redis_plus.cli.output import span, time_of
+from celery_redis_plus.cli.web.requests import page_number, parameter, required, url
+from celery_redis_plus.cli.web.samples import Sample, rates
+from celery_redis_plus.errors import QueueNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from celery_redis_plus.broker.queues.overview import QueueOverview
+    from celery_redis_plus.cli.broker_admin import BrokerAdmin
+    from celery_redis_plus.cli.web.presentation import Presentation
+    from celery_redis_plus.cli.web.samples import Samples
+
+#: Queues on one page; each costs a round trip.
+QUEUES_A_PAGE: Final = 200
+#: Rows of the other lists, and characters of a body.
+ROWS: Final = LISTING_PAGE
+BODY_SHOWN: Final = 20_000
+#: The lists of a queue's page; dead letters have a page of their own.
+TABS: Final[tuple[State, ...]] = ("ready", "delayed", "unacked")
+
+
+class Pages:
+    """What GET answers.
+
+    Args:
+        admin: gives the connection to the broker. Raises as `BrokerAdmin.of_app` does.
+        samples: of the queues, for lines and rates.
+        presentation: makes HTML.
+    """
+
+    def __init__(self, admin: Callable[[], BrokerAdmin], samples: Samples, presentation: Presentation) -> None:
+        self._admin = admin
+        self._samples = samples
+        self._show = presentation.page
+
+    def queues(self, request: Request) -> Response:
+        """Show how all queues stand, or those with a text in their name."""
+        admin = self._admin()
+        wanted, page = parameter(request, "name").strip(), page_number(request)
+        names = [name for name in admin.queues() if wanted.lower() in name.lower()]
+        shown = names[page * QUEUES_A_PAGE : (page + 1) * QUEUES_A_PAGE]
+        more = len(names) > (page + 1) * QUEUES_A_PAGE
+        queues = list(self._looked_at(admin, shown))
+        return self._show(request, "queues.html", queues=queues, name=wanted, page=page, more=more, total=len(names))
+
+    def queue(self, request: Request) -> Response:
+        """Show one queue: how it stands, its consumers, and a page of its messages in one state."""
+        admin, name = self._admin(), required(request, "name")
+        state, page = parameter(request, "state") or "ready", page_number(request)
+        if state not in TABS:
+            raise HTTPException(400, f"state={state:.50}: allowed are {', '.join(TABS)}.")
+        one = admin.overview_of(name)
+        messages = list(islice(admin.list_messages(name, state, first=page * ROWS), ROWS))
+        more = getattr(one, state) > (page + 1) * ROWS
+        return self._show(
+            request, "queue.html", one=one, trend=self._trend(name), consumers=admin.consumers(name), state=state, states=TABS,
+            messages=messages, page=page, more=more,
+        )  # fmt: skip
+
+    def message(self, request: Request) -> Response:
+        """Show one message with headers, properties, body and events."""
+        admin, queue, id_ = self._admin(), required(request, "queue"), required(request, "id")
+        admin.check_queue(queue)
+        found = admin.messages.find(id_, queue)
+        if found is None:
+            raise HTTPException(404, f"Queue {queue!r} knows no message {id_!r}, or no longer.")
+        headers, properties, body = admin.stored_small(found.queue, found.id)
+        text = None if body is None else body[:BODY_SHOWN].decode("utf-8", "backslashreplace")
+        events = [{**event, "ts": time_of(event["ts"] // 1000)} for event in asdict(found)["events"]]
+        return self._show(
+            request, "message.html", found=found, headers=headers, properties=properties, body=text, size=len(body or b""),
+            shown=BODY_SHOWN, events=events,
+        )  # fmt: skip
+
+    def scheduled(self, request: Request) -> Response:
+        """Show the delayed messages of all queues that are due next."""
+        admin = self._admin()
+        messages = list(islice(admin.scheduled(), ROWS))
+        total = sum(one.delayed for one in admin.overview())
+        return self._show(request, "scheduled.html", messages=messages, total=total)
+
+    def dead_letters(self, request: Request) -> Response:
+        """Show a page of the dead letters of a queue; without one, the queues that have some."""
+        admin, name, page = self._admin(), parameter(request, "queue"), page_number(request)
+        if not name:
+            return self._show(request, "dead_letter_queues.html", queues=[one for one in admin.overview() if one.dead])
+        admin.check_queue(name)
+        letters = admin.dead_letters.page(name, page * ROWS, ROWS)
+        total = admin.dead_letters.count(name)
+        return self._show(
+            request, "dead_letters.html", name=name, letters=letters, total=total, page=page, more=total > (page + 1) * ROWS
+        )
+
+    def consumers(self, request: Request) -> Response:
+        """Show the consumers of all queues and the subscribers of all fanout exchanges."""
+        admin = self._admin()
+        subscribers = [(exchange, one) for exchange, found in admin.subscribers().items() for one in found]
+        return self._show(request, "consumers.html", consumers=admin.all_consumers(), subscribers=subscribers)
+
+    def search(self, request: Request) -> Response:
+        """Lead to the message that has an id or a task id, or to the queue of a name."""
+        admin, wanted = self._admin(), parameter(request, "q").strip()
+        if wanted in admin.queues():
+            return RedirectResponse(url("/queue", name=wanted), 303)
+        found = admin.messages.find(wanted) if wanted else None
+        if found is not None:
+            return RedirectResponse(url("/message", queue=found.queue, id=found.id), 303)
+        return self._show(request, "search.html", status=404 if wanted else 200, wanted=wanted)
+
+    def _looked_at(self, admin: BrokerAdmin, names: list[str]) -> list[tuple[QueueOverview, dict[str, Any]]]:
+        found = []
+        for name in names:
+            try:
+                found.append((admin.overview_of(name), self._trend(name)))
+            except QueueNotFound:
+                # A transient one that has vanished since.
+                continue
+        return found
+
+    def _trend(self, queue: str) -> dict[str, Any]:
+        """Return the figures of the last minutes for the lines, and the rates of the last moment; None where it is not known."""
+        samples: list[Sample] = self._samples.of(queue)
+        found = rates(samples)
+        in_rate, out_rate = found[-1] if found else (None, None)
+        return {
+            "ready": [one.ready for one in samples],
+            "dead": [one.dead for one in samples],
+            "in_rates": [rate for rate, _ in found],
+            "out_rates": [rate for _, rate in found],
+            "in_rate": in_rate,
+            "out_rate": out_rate,
+            "minutes": span(samples[-1].at - samples[0].at) if len(samples) > 1 else None,
+        }

@@ -1,0 +1,122 @@
+"""What the queues were like in the last minutes: a thread looks again and again, and pages draw lines and rates of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, Self
+
+from redis.exceptions import RedisError
+
+from celery_redis_plus.connection.forks import lock_of
+from celery_redis_plus.errors import CeleryRedisPlusError, QueueNotFound
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.queues.overview import QueueOverview
+    from celery_redis_plus.cli.broker_admin import BrokerAdmin
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two looks, and looks that are kept: ten minutes.
+INTERVAL_S: Final = 5.0
+KEPT: Final = 120
+#: Queues that are looked at, in the order of their names: some 25 MB of samples.
+MAX_QUEUES: Final = 1_000
+#: Part of the time that a look may take, however many queues there are.
+MAX_LOAD: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One queue at one look; `at` is in seconds of the monotonic clock, the rest as in `QueueOverview`."""
+
+    at: float
+    ready: int
+    dead: int
+    published: int
+    delivered: int
+
+
+class Samples:
+    """The samples of each queue, the oldest first; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = lock_of(self)
+        self._of: dict[str, deque[Sample]] = {}
+
+    def add(self, overviews: Sequence[QueueOverview], at: float) -> None:
+        """Note how queues stand; forget those that are not among them."""
+        with self._lock:
+            self._of = {
+                one.queue: self._of.get(one.queue, deque(maxlen=KEPT)) for one in overviews
+            }  # fmt: skip
+            for one in overviews:
+                self._of[one.queue].append(Sample(at, one.ready, one.dead, one.published, one.delivered))
+
+    def of(self, queue: str) -> list[Sample]:
+        """Return what there is of a queue."""
+        with self._lock:
+            return list(self._of.get(queue, ()))
+
+
+def rates(samples: Sequence[Sample]) -> list[tuple[float, float]]:
+    """Return messages published and delivered a second, from sample to sample; none where the queue was declared again."""
+    return [
+        ((now.published - before.published) / (now.at - before.at), (now.delivered - before.delivered) / (now.at - before.at))
+        for before, now in pairwise(samples)
+        if now.at > before.at and now.published >= before.published and now.delivered >= before.delivered
+    ]
+
+
+class Sampler:
+    """The thread that looks; use it as a context manager.
+
+    Args:
+        samples: where they go.
+        admin: gives the connection to ask; asked again at each look, since it may raise.
+        interval_s: seconds between two looks.
+    """
+
+    def __init__(self, samples: Samples, admin: Callable[[], BrokerAdmin], interval_s: float = INTERVAL_S) -> None:
+        self._samples = samples
+        self._admin = admin
+        self._interval_s = interval_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="celery-redis-plus-samples", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        took_s = 0.0
+        while not self._ended.wait(max(self._interval_s - took_s, took_s / MAX_LOAD) if took_s else 0):
+            begun = time.monotonic()
+            try:
+                self._samples.add(self._overviews(), begun)
+            except (CeleryRedisPlusError, RedisError, OSError) as error:
+                # The pages say so.
+                logger.debug("no samples of the queues: %s", error)
+            took_s = max(time.monotonic() - begun, 0.001)
+
+    def _overviews(self) -> list[QueueOverview]:
+        admin = self._admin()
+        found = []
+        for queue in admin.queues()[:MAX_QUEUES]:
+            try:
+                found.append(admin.overview_of(queue))
+            except QueueNotFound:
+                # A transient one that has vanished since.
+                continue
+            if self._ended.is_set():
+                break
+        return found

@@ -1,0 +1,42 @@
+"""Serves the page until Ctrl-C."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from celery_redis_plus.cli.web.app import make_app
+from celery_redis_plus.cli.web.connection import SharedConnection
+from celery_redis_plus.cli.web.samples import Sampler, Samples
+
+if TYPE_CHECKING:
+    from celery_redis_plus.cli.broker_admin import BrokerAdmin
+    from celery_redis_plus.cli.web.access import Access
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens there.
+
+    Raises:
+        OSError: the address is another program's, or none of this host's.
+    """
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return socket.create_server(address[:2], family=family)
+
+
+def serve(connect: Callable[[], BrokerAdmin], access: Access, listener: socket.socket, broker: str) -> None:
+    """Serve until Ctrl-C or SIGTERM; `connect` opens a connection to the broker, `broker` is what pages call it."""
+    shared, samples = SharedConnection(connect), Samples()
+    app = make_app(shared.admin, samples, access, broker)
+    # The access log would have the token of the login's URL.
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=5
+    )
+    try:
+        with Sampler(samples, shared.admin):
+            uvicorn.Server(config).run([listener])
+    finally:
+        shared.close()

@@ -1,0 +1,89 @@
+"""What the forms of the web page do."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+
+from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
+from tests.support.inbox import Inbox, declare, publish
+
+
+def notice(answer):
+    return html.unescape(re.search(r'<p class="notice"[^>]*>(.*?)</p>', answer.text)[1]).strip()
+
+
+def test_ticked_dead_letters_are_replayed(page, channel, dead):
+    first, second, third = dead("q", "one", "two", "three")
+    answer = page.post("/dead-letters/replay", {"tag": [first, third]}, queue="q")
+    assert notice(answer) == "2 of 2 dead letters are back to work."
+    assert Inbox(channel, "q").exactly(2) == ["one", "three"]
+    assert [letter.tag for letter in channel.session.dead_letters.page("q")] == [second]
+    again = page.post("/dead-letters/replay", {"tag": [first]}, queue="q")
+    assert notice(again) == "0 of 1 dead letters are back to work."
+
+
+def test_a_dead_letter_that_no_queue_takes_stays_and_the_page_says_why(page, channel):
+    channel.exchange_declare("shop", type="direct")
+    publish(channel, "nowhere", "x", exchange="shop")
+    (letter,) = channel.session.dead_letters.page(UNDELIVERED)
+    answer = page.post("/dead-letters/replay", {"tag": letter.tag}, queue=UNDELIVERED)
+    assert "still no queue takes messages to exchange 'shop'" in notice(answer)
+    assert channel.session.dead_letters.count(UNDELIVERED) == 1
+
+
+def test_ticked_dead_letters_are_deleted(page, channel, dead):
+    first, second = dead("q", "one", "two")
+    answer = page.post("/dead-letters/delete", {"tag": [first, "unknown"]}, queue="q")
+    assert notice(answer) == "1 of 2 dead letters are deleted."
+    assert [letter.tag for letter in channel.session.dead_letters.page("q")] == [second]
+
+
+def test_without_a_tick_nothing_happens(page, channel, dead):
+    dead("q", "one")
+    for action in ("replay", "delete"):
+        answer = page.post(f"/dead-letters/{action}", queue="q")
+        assert (answer.status, "No dead letter is ticked" in answer.text) == (400, True)
+    assert channel.session.dead_letters.count("q") == 1
+
+
+def test_a_queue_is_paused_and_resumed(page, channel):
+    declare(channel, "q")
+    answer = page.post("/queue/pause", {"reason": "the <database> moves", "for": "900"}, name="q")
+    assert notice(answer) == "Queue 'q' is paused."
+    assert "the &lt;database&gt; moves" in answer.text
+    assert "Paused until" in answer.text
+    assert "paused" in page.get("/").text
+    publish(channel, "q", "x")
+    answer = page.post("/queue/resume", name="q")
+    assert notice(answer) == "Queue 'q' goes on."
+    assert Inbox(channel, "q").exactly(1) == ["x"]
+    assert notice(page.post("/queue/resume", name="q")) == "Queue 'q' was not paused."
+
+
+@pytest.mark.parametrize(
+    ("form", "said"), [({"reason": ""}, "reason"), ({"reason": " "}, "reason"), ({"reason": "x", "for": "-1"}, "for=-1")]
+)
+def test_a_pause_that_is_none_is_refused(page, channel, form, said):
+    declare(channel, "q")
+    answer = page.post("/queue/pause", form, name="q")
+    assert (answer.status, said in answer.text) == (400, True)
+
+
+@pytest.mark.parametrize("path", ["/queue/pause", "/queue/resume"])
+def test_an_unknown_queue_is_said(page, path):
+    answer = page.post(path, {"reason": "x"}, name="nonesuch")
+    assert (answer.status, "there is no queue" in answer.text) == (404, True)
+
+
+def test_a_notice_is_shown_once(page, channel):
+    declare(channel, "q")
+    answer = page.ask(
+        "POST", "/queue/resume?name=q", f"form_token={page.access.form_token}", Cookie=page.cookie, Origin=f"http://{page.host}"
+    )
+    where = answer.headers["Location"]
+    assert "was not paused" in page.get(where).text
+    assert "was not paused" not in page.get(where).text
+    assert "notice=" in where

@@ -1,0 +1,105 @@
+"""The web page in this process, without a socket, and a user's requests as a browser sends them, with cookie and Origin."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.message import Message
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote_to_bytes, urlencode
+
+from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.cli.web.access import Access
+from celery_redis_plus.cli.web.app import make_app
+from celery_redis_plus.cli.web.connection import SharedConnection
+from celery_redis_plus.cli.web.samples import Samples
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.types import ASGIApp
+
+TOKEN = "a-token-of-the-tests"
+
+
+class Answer(NamedTuple):
+    """What the server answered."""
+
+    status: int
+    headers: Message
+    text: str
+
+    @property
+    def form_token(self) -> str:
+        return re.search(r'name="form_token" value="([^"]+)"', self.text)[1]  # type: ignore[index]
+
+
+class WebPage:
+    """The page, for one user.
+
+    Attributes:
+        access: its rules. samples: of its queues; the test adds some. cookie: the header of a user who is logged in.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access, samples: Samples) -> None:
+        self._app = app
+        self.access = access
+        self.samples = samples
+        self.host = f"127.0.0.1:{access.port}"
+        self.cookie = f"{access.cookie}={access.session}"
+
+    def ask(self, method: str, path: str, body: str | bytes = b"", *, scheme: str = "http", **headers: str) -> Answer:
+        """Send a request with these headers alone; `_` in their names stands for `-`."""
+        return asyncio.run(self._ask(method, path, body if isinstance(body, bytes) else body.encode(), scheme, headers))
+
+    async def _ask(self, method: str, path: str, body: bytes, scheme: str, headers: dict[str, str]) -> Answer:
+        raw_path, _, query = path.partition("?")
+        named = {"host": self.host} | {name.replace("_", "-").lower(): value for name, value in headers.items()}
+        scope = {
+            "type": "http", "http_version": "1.1", "method": method, "scheme": scheme, "raw_path": raw_path.encode(),
+            "path": unquote_to_bytes(raw_path).decode(), "query_string": query.encode(), "root_path": "",
+            "headers": [(name.encode(), value.encode("latin-1")) for name, value in named.items()],
+        }  # fmt: skip
+        sent: list[Any] = []
+
+        requests = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> dict[str, Any]:
+            # The user stays until the answer is there.
+            return requests.pop() if requests else await asyncio.Future()
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await self._app(scope, receive, send)
+        answered = Message()
+        for name, value in sent[0]["headers"]:
+            answered[name.decode()] = value.decode("latin-1")
+        return Answer(sent[0]["status"], answered, b"".join(one.get("body", b"") for one in sent[1:]).decode())
+
+    def get(self, path: str, **parameters: Any) -> Answer:
+        """Load a page as a user who is logged in."""
+        query = urlencode(parameters, errors="surrogateescape")
+        return self.ask("GET", f"{path}?{query}" if query else path, Cookie=self.cookie)
+
+    def post(self, path: str, form: Mapping[str, Any] | None = None, **parameters: Any) -> Answer:
+        """Send a form as a user who is logged in, from a page of the server; follow it to the page where it leads."""
+        body = urlencode({"form_token": self.access.form_token, **(form or {})}, doseq=True)
+        query = urlencode(parameters, errors="surrogateescape")
+        answer = self.ask("POST", f"{path}?{query}", body, Cookie=self.cookie, Origin=f"http://{self.host}")
+        if answer.status != 303:
+            return answer
+        return self.ask("GET", answer.headers["Location"], Cookie=self.cookie)
+
+
+@contextmanager
+def web_page(broker_url: str, *, read_only: bool = False, hosts: tuple[str, ...] = ()) -> Iterator[WebPage]:
+    """Serve the page of a broker in this process."""
+    shared, samples = SharedConnection(lambda: BrokerAdmin(broker_url)), Samples()
+    access = Access(TOKEN, 9809, frozenset(hosts), read_only)
+    try:
+        yield WebPage(make_app(shared.admin, samples, access, "the tests' broker"), access, samples)
+    finally:
+        shared.close()
