@@ -15,6 +15,8 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+WEB = ROOT / "celery_redis_plus/cli/web"
+WEB_FILES = {path.relative_to(ROOT).as_posix() for folder in ("templates", "static") for path in (WEB / folder).iterdir()}
 SCRIPTS = {path.relative_to(ROOT / "lua").as_posix() for path in (ROOT / "lua").rglob("*.lua")}
 
 
@@ -31,16 +33,18 @@ def main() -> None:
 
 
 def build(directory: Path) -> Path:
-    """Build an sdist and a wheel from it; return the wheel. Check that both hold every script."""
+    """Build an sdist and a wheel from it; return the wheel. Check that both hold every script, and the files of the web page."""
     run([sys.executable, "-m", "build", "--outdir", str(directory), str(ROOT)])
     (sdist,) = directory.glob("*.tar.gz")
     (wheel,) = directory.glob("*.whl")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
         require({f"lua/{name}" for name in SCRIPTS} <= names, f"{sdist.name} lacks Lua scripts")
+        require(names >= WEB_FILES, f"{sdist.name} lacks files of the web page")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
         require({f"celery_redis_plus/lua/{name}" for name in SCRIPTS} <= names, f"{wheel.name} lacks Lua scripts")
+        require(names >= WEB_FILES, f"{wheel.name} lacks files of the web page")
         foreign = {name for name in names if not name.startswith(("celery_redis_plus", "pyspark_celery_"))}
         require(not foreign, f"{wheel.name} installs what is not ours: {sorted(foreign)}")
     return wheel
