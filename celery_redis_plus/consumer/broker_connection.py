@@ -200,6 +200,8 @@ class BrokerConnection:
         self.targets: dict[str, Target] = {}
         #: What is bound to fanout exchanges here: queue -> (exchange, routing key) -> the exchange's keys.
         self.bound: dict[str, dict[tuple[str, str], FanoutKeys]] = {}
+        #: The next claim is the first one of a queue, of which the server may not know yet that this process consumes it.
+        self.unreported = False
         #: The thread whose event loop serves this session; None without one.
         self.loop_thread: int | None = None
         #: One of the connections has failed: what this session consumed is abandoned, and its consumers have to reconnect.
@@ -304,6 +306,7 @@ class BrokerConnection:
         service.presence.add(self.commands)
         service.watched.add(queue, self.id if consumer is None else consumer.id, ttl_ms, consumer)
         service.start()
+        self.unreported = True
 
     def fanout_keys(self, exchange: str) -> FanoutKeys:
         """Return the keys of a fanout exchange."""

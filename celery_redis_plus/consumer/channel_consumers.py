@@ -166,6 +166,7 @@ class ChannelConsumers:
             # Its delayed and forgotten messages need somebody who looks after them, as a consumer would.
             self._asked.add(queue)
             connection.watch_queue(queue)
+            connection.service.wait_until_reported()
         return self.queues.get(queue)
 
     def _ended_by_server(self, queue: str) -> None:

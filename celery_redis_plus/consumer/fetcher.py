@@ -166,6 +166,9 @@ class Fetcher:
     # -- one claim -------------------------------------------------------------------------------------------------------
 
     def _claim_for(self, consumers: QueueConsumers, credit: int) -> bool:
+        if self._connection.unreported:
+            self._connection.unreported = False
+            self._connection.service.wait_until_reported()
         if self._interval_s:
             self._delayed_until = time.monotonic() + self._interval_s
         if len(self._consumers) > 1:

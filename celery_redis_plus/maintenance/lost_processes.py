@@ -123,6 +123,11 @@ class LostProcesses:
             return math.inf
         return self._next_run_at if self._now_seen() == self._seen else 0.0
 
+    @property
+    def has_reported(self) -> bool:
+        """Whether the server knows what this process consumes: else its messages would not be missed. True where it is off."""
+        return not (self._is_on and self.reports) or self._seen[-1:] == (self._watched.version,)
+
     def run_soon(self) -> None:
         """Run next at once: there is a process to watch, or one watcher too few."""
         self._next_run_at = self._report_at = 0.0
@@ -133,11 +138,11 @@ class LostProcesses:
         self._next_run_at = math.inf
         try:
             self._meet_server()
-            seen, self._seen = self._seen, self._now_seen()
-            if not self.reports:
-                return
-            if seen != self._seen or now >= self._report_at:
+            now_seen = self._now_seen()
+            if self.reports and (now_seen != self._seen or now >= self._report_at):
                 self._report()
+            # Not where the server has refused the report.
+            self._seen = now_seen
             if self._watches:
                 self._look()
         except NoPermissionError as error:

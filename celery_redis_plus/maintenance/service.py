@@ -75,6 +75,8 @@ logger = logging.getLogger(__name__)
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 1.0
 #: Seconds without consumers after which the thread ends; a new consumer starts it again.
 IDLE_END_S = 10.0
+#: Seconds for which a first claim waits for the thread, which may be busy or unable to connect; and between two looks at it.
+REPORT_PATIENCE_S, WORK_POLL_S = 0.25, 0.002
 #: Most seconds that the thread sleeps when nothing is due.
 MAX_IDLE_S = 30.0
 
@@ -283,12 +285,19 @@ class MaintenanceService:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until nothing is left to settle, at most `timeout_s` seconds; return whether that was reached."""
+        return self._wait_until(lambda: not self.unacked_messages.waiting, timeout_s)
+
+    def wait_until_reported(self) -> None:
+        """Wait until the server knows what this process consumes, `REPORT_PATIENCE_S` at most; before its first claim."""
+        self._wait_until(lambda: self._lost_processes.has_reported, REPORT_PATIENCE_S)
+
+    def _wait_until(self, reached: Callable[[], bool], timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
-        while self.unacked_messages.waiting:
+        while not reached():
             if time.monotonic() >= deadline:
                 return False
             self.start()
-            time.sleep(0.005)
+            time.sleep(WORK_POLL_S)
         return True
 
     def stop(self) -> None:

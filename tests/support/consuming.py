@@ -1,8 +1,9 @@
 """A consumer in a process of its own, and what such processes noted.
 
 `python -m tests.support.consuming URL NAME OPTIONS`, the options being JSON: those of the transport, and `queue`, `prefetch`,
-`arguments` (the queue's), `priority`, `work_s`, `exclusive`, `ack` (false: it keeps what it gets), `stepped_clock` (a test steps
-the clock that its scripts have). SIGUSR1 cancels the consumer; the process goes on with what it has.
+`arguments` (the queue's), `priority`, `work_s`, `exclusive`, `ack` (false: it keeps what it gets), `dies` (at its first
+delivery), `stepped_clock` (a test steps the clock that its scripts have). SIGUSR1 cancels the consumer; the process goes on
+with what it has.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ NOTES = "notes"
 READY = "ready"
 #: Names of processes that are about to consume.
 JOINING = "joining"
-OWN = ("queue", "prefetch", "arguments", "priority", "work_s", "exclusive", "ack", "stepped_clock")
+OWN = ("queue", "prefetch", "arguments", "priority", "work_s", "exclusive", "ack", "dies", "stepped_clock")
 
 
 class Consumers:
@@ -120,6 +121,8 @@ def consume(url: str, name: str, own: dict[str, Any], options: dict[str, Any]) -
     )
 
     def take(message: Any) -> None:
+        if own["dies"]:
+            os.kill(os.getpid(), signal.SIGKILL)
         journal.rpush(NOTES, f"{name} {message.payload} {bool(message.delivery_info['redelivered'])}")
         if own["work_s"]:
             time.sleep(own["work_s"])

@@ -51,6 +51,16 @@ def test_what_a_killed_consumer_had_runs_elsewhere_after_the_grace(channel, crew
     assert [event[5] for event in events if event[0] == "recovered"] == ["connection_lost"] * 20
 
 
+def test_a_process_that_dies_at_its_first_delivery_leaves_nothing_for_longer_than_the_grace(channel, crew, client):
+    """As by a task that ends the process of a solo worker: it has to be known by then that the process has messages."""
+    crew.start("watcher", queue="other", **OPTIONS)
+    crew.wait()
+    publish(channel, "q", *range(20))
+    crew.start("dead", prefetch=20, dies=True, **OPTIONS)
+    wait_until(lambda: client.zcard("messages_index:{q}") == 20, interval_s=0.005)
+    wait_until(lambda: client.zcard("queue:{q}") == 20, GRACE_S + 2)
+
+
 def test_only_the_message_whose_work_has_begun_has_failed_once_more(channel, crew, client):
     """From a message's first failure on its consumer says when it begins: what waits in a buffer then is not counted."""
     publish(channel, "q", *range(5))

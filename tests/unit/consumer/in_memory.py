@@ -170,7 +170,7 @@ class InMemoryConnection:
         self.id = "me"
         self.options = Options.from_mapping(options)
         self.keys = Keys("")
-        self.broken, self.loop_thread = False, None
+        self.broken, self.unreported, self.loop_thread = False, False, None
         self.waker, ringer = Waker(), Waker()
         self.claim_commands = InMemoryClaims()
         self.commands = _Commands(self.claim_commands)
