@@ -108,7 +108,7 @@ class DeadLetters:
         A transient queue keeps none. One with a dead-letter exchange loses none: they go on to that.
         """
         meta, dead = self._keys.queue(queue).meta, self._keys.queue(queue).dead
-        (ttl, exchange), kept = self._commands.pipeline([("HMGET", meta, "ttl", "dlx"), ("ZCARD", dead)])
+        (ttl, exchange), kept = self._commands.ask([("HMGET", meta, "ttl", "dlx"), ("ZCARD", dead)])
         if count == 0 or exchange is not None:
             return 0
         return count if ttl is not None else max(0, int(kept) + count - most)

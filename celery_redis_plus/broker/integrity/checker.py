@@ -144,7 +144,7 @@ class Checker:
             while True:
                 cursor, flat = self._commands.command("ZSCAN", place, cursor, "COUNT", self._batch)
                 tags = flat[::2]
-                there = self._commands.pipeline([("EXISTS", keys.message + tag) for tag in tags]) if tags else []
+                there = self._commands.ask([("EXISTS", keys.message + tag) for tag in tags])
                 missing = [tag for tag, exists in zip(tags, there, strict=True) if exists == 0]
                 yield from self._check_messages(name, missing)
                 if cursor == b"0":

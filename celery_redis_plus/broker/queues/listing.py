@@ -130,7 +130,7 @@ def waiting_tags(commands: CommandConnection, keys: Keys, queue: str, task: str)
         tags = [tag for tag, _ in scan_tags(commands, place)]
         for at in range(0, len(tags), LISTING_PAGE):
             page = tags[at : at + LISTING_PAGE]
-            payloads = commands.pipeline([("HGET", of.message + tag.encode(), "payload") for tag in page])
+            payloads = commands.ask([("HGET", of.message + tag.encode(), "payload") for tag in page])
             found = zip(page, payloads, strict=True)
             headers = [(tag, _envelope(payload)["headers"]) for tag, payload in found if isinstance(payload, bytes)]
             yield len(page), [tag for tag, of_message in headers if _is_of(of_message, task)]

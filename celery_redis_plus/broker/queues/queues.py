@@ -258,7 +258,7 @@ class Queues:
         if not gone:
             return {}
         found: dict[str, float | None] = {}
-        listed = self._commands.pipeline([("ZSCORE", self._keys.queues, encode_name(name)) for name in gone])
+        listed = self._commands.ask([("ZSCORE", self._keys.queues, encode_name(name)) for name in gone])
         for name, score in zip(gone, listed, strict=True):
             place = None if score is None else float(score)
             if place is None or place >= 0:
@@ -330,9 +330,7 @@ class Queues:
         """
         meta = self._keys.queue(name).meta
         # GT: a lasting queue of this name, or one that lives longer, keeps what it has.
-        kept, (record_id, published) = self._commands.pipeline(
-            [("PEXPIRE", meta, ttl_ms, "GT"), ("HMGET", meta, "id", "published")]
-        )
+        kept, (record_id, published) = self._commands.ask([("PEXPIRE", meta, ttl_ms, "GT"), ("HMGET", meta, "id", "published")])
         return record_id if kept == 1 and published is None else None
 
     def touch_page(self, name: str, page: int) -> int:

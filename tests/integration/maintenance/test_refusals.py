@@ -3,7 +3,9 @@
 import logging
 
 import pytest
+from redis.exceptions import ResponseError
 
+from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from tests.support.inbox import Inbox, publish
 from tests.support.waiting import wait_until
 
@@ -41,3 +43,20 @@ def test_heartbeats_go_on_while_a_queue_cannot_be_swept(connect, redis_client, l
 
     redis_client.delete(keys.trash)
     wait_until(lambda: lines("queue 'q' is swept again"), 10)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        pytest.param(lambda queues, _: queues.touch_unpublished("q", 1000), id="touch_unpublished"),
+        pytest.param(lambda queues, _: queues.missing(["none"]), id="missing"),
+        pytest.param(lambda _, dead: dead.lost_by("q", 1, 1), id="lost_by"),
+    ],
+)
+def test_an_error_reply_among_several_is_a_refusal_and_no_defect(ask, channel, redis_client):
+    """The server may begin to refuse between two commands of one write: a long script, a full disk."""
+    session = channel.session
+    redis_client.set(session.keys.queue("q").meta, "no hash")
+    redis_client.set(session.keys.queues, "no sorted set")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        ask(session.queues, DeadLetters(session.commands, session.keys))
