@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from urllib.parse import parse_qsl, urlsplit
+
 import kombu
 import pytest
 import yaml
 
 from tests.docs.blocks import blocks
 
-EXAMPLES = [yaml.safe_load(block.code) for block in blocks("yaml") if block.page.name == "metrics.md"]
+EXAMPLES = [yaml.safe_load(block.code) for block in blocks("yaml") if block.page.name == "kubernetes.md"]
 SCALED = [example for example in EXAMPLES if example.get("kind") == "ScaledObject"]
 AUTOSCALED = [example for example in EXAMPLES if example.get("kind") == "HorizontalPodAutoscaler"]
 RULES = [rule for example in EXAMPLES for rule in example.get("externalRules", ())]
@@ -43,6 +45,20 @@ def test_kedas_sum_has_all_that_needs_a_worker(broker_url, redis_client):
         counts = {name: redis_client.zcard(key) for name, key in keys.items()}
 
     assert counts == {"ready": 2, "delayed": 1, "unacked": 1}
+
+
+def test_a_pod_has_longer_to_end_than_its_worker_gives_its_tasks():
+    (deployment,) = (example for example in EXAMPLES if example.get("kind") == "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    (worker,) = pod["containers"]
+    (url,) = (variable["value"] for variable in worker["env"])
+    options = dict(parse_qsl(urlsplit(url).query))
+
+    assert float(options["graceful_timeout"]) < pod["terminationGracePeriodSeconds"]
+    (port,) = worker["ports"]
+    assert port["containerPort"] == int(options["metrics_port"])
+    assert worker["livenessProbe"]["httpGet"] == {"path": "/metrics", "port": port["name"]}
+    assert deployment["spec"]["selector"]["matchLabels"] == deployment["spec"]["template"]["metadata"]["labels"]
 
 
 def test_the_autoscaler_reads_the_metric_that_the_adapter_makes():
