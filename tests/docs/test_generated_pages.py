@@ -20,6 +20,6 @@ def test_generated_pages_are_current():
 
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
-    listed = set(re.findall(r": (\S+\.md)$", navigation, re.MULTILINE))
+    listed = set(re.findall(r"[:-] (\S+\.md)$", navigation, re.MULTILINE))
 
     assert listed == {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from importlib.util import find_spec
 import pytest
 
 from tests.docs.blocks import ROOT
+from tests.docs.questions import questions
 
 pytestmark = pytest.mark.skipif(not (find_spec("mkdocs") and find_spec("material")), reason="needs the extra docs")
 
@@ -47,6 +49,17 @@ def test_the_start_page_has_the_picture_of_a_message_and_leads_to_the_four_kinds
     assert (site / "assets/message.svg").is_file()
     for kind in ("the tutorials", "the how-to guides", "the reference", "the explanation"):
         assert f": {kind}</td>" in start
+
+
+@pytest.mark.parametrize("question", questions(), ids=lambda question: question.text[:40])
+def test_the_search_finds_the_answer_of_a_question(index, question):
+    place = question.page.replace(".md", ".html") + (f"#{question.anchor}" if question.anchor else "")
+    # An entry of a page has its text up to the first heading.
+    entries = [entry for at, entry in index.items() if at == place or (not question.anchor and at.startswith(f"{place}#"))]
+    found = " ".join(html.unescape(entry["title"] + " " + entry["text"]) for entry in entries).lower()
+
+    assert place in index
+    assert [word for word in question.words if word.lower() not in found] == []
 
 
 def test_nothing_of_the_site_is_loaded_from_elsewhere(site):

@@ -1,0 +1,37 @@
+"""Reads the table of docs/questions.md."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from tests.docs.blocks import ROOT
+
+PAGE = ROOT / "docs/questions.md"
+ROW = re.compile(r"\| (?P<text>.+) \| \[(?P<heading>[^\]]+)\]\((?P<page>[\w-]+\.md)#?(?P<anchor>[\w-]*)\) \| (?P<words>[^|]+) \|")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, and where its answer is."""
+
+    text: str
+    heading: str
+    page: str
+    anchor: str
+    words: tuple[str, ...]
+
+    @classmethod
+    def of_row(cls, row: str) -> Self | None:
+        """Return the question of a row of the table; None for other lines."""
+        match = ROW.fullmatch(row)
+        if match is None:
+            return None
+        return cls(match["text"], match["heading"], match["page"], match["anchor"], tuple(match["words"].split()))
+
+
+def questions() -> list[Question]:
+    """Return the questions in their order."""
+    found = map(Question.of_row, PAGE.read_text(encoding="utf-8").splitlines())
+    return [question for question in found if question is not None]

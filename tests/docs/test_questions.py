@@ -1,0 +1,35 @@
+"""docs/questions.md: each question of a stranger has a page and a heading with the answer."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from markdown_it import MarkdownIt
+
+from tests.docs.blocks import ROOT
+from tests.docs.questions import PAGE, Question, questions
+
+
+def headings(page):
+    tokens = MarkdownIt().parse(page.read_text(encoding="utf-8"))
+    return [after.content for token, after in pairwise(tokens) if token.type == "heading_open"]
+
+
+@pytest.mark.parametrize("question", questions(), ids=lambda question: question.text[:40])
+def test_the_heading_with_the_answer_exists(question):
+    assert question.heading in headings(ROOT / "docs" / question.page)
+    # A link to the top of a page names the page's title.
+    assert question.anchor or question.heading == headings(ROOT / "docs" / question.page)[0]
+
+
+def test_there_are_twenty_and_all_rows_are_read():
+    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+
+    assert len(questions()) == len(rows) - 1 >= 20
+
+
+def test_a_row_is_read_to_its_end():
+    assert Question.of_row("| Why? ([x#1](https://x.example)) | [A `b`](c.md#a-b) | two words |") == Question(
+        "Why? ([x#1](https://x.example))", "A `b`", "c.md", "a-b", ("two", "words")
+    )
