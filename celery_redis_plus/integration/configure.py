@@ -67,13 +67,13 @@ def configure_app(
     if connections is None:
         connections = Connections(app)
         compat.CONNECT.set(app, connections)
-        _forget_connections(app)
+        forget_connections(app)
     if accept is not None:
         connections.accept = dict(accept)
-        _forget_connections(app)
+        forget_connections(app)
     if event_log is not None:
         connections.event_log = event_log
-        _forget_connections(app)
+        forget_connections(app)
     if ack_policy is not None or queue_ack_policies is not None:
         connections.ack_policies = AckPolicies(ack_policy, dict(queue_ack_policies or {}))
     if revoke_removes:
@@ -88,7 +88,7 @@ def configure_app(
     return app
 
 
-def _forget_connections(app: Celery) -> None:
+def forget_connections(app: Celery) -> None:
     """Drop pools that were filled over the old transport, as Celery itself does after a fork."""
     # No public way leads there: `app.close()` would also take the app out of Celery's list.
     if compat.APP_POOL.of(app) is not None:

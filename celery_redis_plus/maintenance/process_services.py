@@ -76,6 +76,19 @@ def services() -> list[MaintenanceService]:
         return list(_services.values())
 
 
+def end_services(address: str | None = None) -> None:
+    """End this process's services of a broker, or of all, and forget what they know: a test's server is emptied, or ends.
+
+    Without tests a process never forgets a broker. `address` is as `BrokerAddress.display` has it.
+    """
+    with _services_lock:
+        ended = {place: service for place, service in _services.items() if address in {None, place.address}}
+        for place in ended:
+            del _services[place]
+    for service in ended.values():
+        service.close()
+
+
 @atexit.register
 def _at_exit() -> None:
     """Give back what this process holds: a child that the process forked has forgotten its parent's services, and has its own."""

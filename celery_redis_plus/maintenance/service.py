@@ -310,6 +310,11 @@ class MaintenanceService:
             thread.join(timeout=5)
         self.deliveries.stop()
 
+    def close(self) -> None:
+        """Stop for good: no connection of this process uses the service any more."""
+        self.stop()
+        self._waker.close()
+
     @property
     def running(self) -> bool:
         """Whether the thread is alive."""

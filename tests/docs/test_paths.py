@@ -16,6 +16,7 @@ REFERENCE = re.compile(r"`((?:[\w.]+/)+(?:[\w.]+\.(?:py|lua|md|toml))?|[\w.]+\.(
 NO_TRANSITION = frozenset(
     (
         *(
+            "advance",
             "replace_process",
             "report_process",
             "heartbeat_consumers",

@@ -8,9 +8,5 @@ MODULE = "celery_redis_plus.maintenance.process_services"
 def end_services() -> None:
     """Stop maintenance and forget what they held: the next test's server is empty. (A process never forgets a broker.)"""
     module = sys.modules.get(MODULE)
-    if module is None:
-        return
-    for service in module.services():
-        service.stop()
-        service._waker.close()  # noqa: SLF001
-    module._services.clear()  # noqa: SLF001
+    if module is not None:
+        module.end_services()

@@ -1,0 +1,69 @@
+"""`drain`, workers in a thread, and the app's settings before and after a test."""
+
+from urllib.parse import urlsplit
+
+import celery
+import pytest
+
+from celery_redis_plus.testing import EmbeddedServer, drain, enqueued, pointed_at, running_worker
+from tests.support.apps import plain_url
+
+
+def test_drain_runs_what_tasks_enqueue(app):
+    @app.task(name="count_down", shared=False)
+    def count_down(number):
+        if number:
+            count_down.delay(number - 1)
+
+    count_down.delay(5)
+    assert drain() == 6
+
+
+def test_drain_waits_for_the_worker_that_runs(app, add):
+    with running_worker(app):
+        results = [add.delay(number) for number in range(20)]
+        drain()
+        assert [result.result for result in results] == list(range(20))
+        assert enqueued() == []
+
+
+def test_drain_tells_what_is_left(app, add):
+    add.delay(1)
+    with app.connection_for_read() as connection:
+        held = connection.SimpleQueue("celery").get(timeout=5)
+        add.delay(2)
+        with pytest.raises(AssertionError) as raised:
+            drain(timeout=0.5)
+        held.ack()
+    assert str(raised.value).startswith("drain() is not done after 0.5 s:\n  celery: 1 ready, 1 unacked, 1 consumers")
+
+
+def test_a_failed_task_is_done(app):
+    @app.task(name="fail", shared=False)
+    def fail():
+        raise ValueError("no")
+
+    result = fail.delay()
+    assert drain() == 1
+    assert result.state == "FAILURE"
+
+
+def test_an_app_has_its_own_settings_again(broker_url, monkeypatch):
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://of.the.environment/3")
+    other = celery.Celery("other", broker="redis://production.example/0", set_as_current=False)
+    other.conf.task_always_eager = True
+    before = other.conf.broker_url, other.conf.result_backend, other.conf.task_always_eager
+    with pointed_at(other, broker_url, plain_url(broker_url, 1)):
+        assert other.connection_for_write().port == urlsplit(broker_url).port
+        assert celery.current_app.main == "other"
+        other.send_task("anything")
+    assert (other.conf.broker_url, other.conf.result_backend, other.conf.task_always_eager) == before
+    assert before[0] == "redis://of.the.environment/3"
+    assert celery.current_app.main != "other"
+
+
+def test_a_second_server_is_met_with_new_connections(app, add):
+    with EmbeddedServer() as server, pointed_at(app, server.url(), server.url(1, "redis")):
+        add.delay(1)
+        with server.client() as client:
+            assert client.zcard("queue:{celery}") == 1
