@@ -10,6 +10,24 @@
 -- @include append_broadcast
 if redis.call('HEXISTS', KEYS[2], 'limited') == 1 then return 'BOUNDED' end
 local nobody = redis.call('EXISTS', KEYS[4]) == 0
+if ARGV[6] == '0' and not (nobody and ARGV[9] == '2') then
+-- @include accept_original
+  if nobody then redis.call('HINCRBY', KEYS[2], 'unroutable', 1) end
+  local id = append_broadcast(KEYS[1], KEYS[2], ARGV[1], ARGV[3], ARGV[2], ARGV[4], ARGV[8])
+  -- Remembered first, it would be lost at the retry if it could not be stored.
+  local fine, new = pcall(accept_original, KEYS[3], ARGV[5], ARGV[7])
+  if not fine or not new then
+    redis.call('XDEL', KEYS[1], id)
+    redis.call('HINCRBY', KEYS[2], 'count', -1)
+    if nobody then redis.call('HINCRBY', KEYS[2], 'unroutable', -1) end
+    if not fine then error(new) end
+    id = ''
+  end
+  return nobody and ARGV[9] == '0' and 'NOBODY' or id
+end
+
+-- A retry, or a mandatory one that nobody would get.
+-- @include idempotent_publish
 if nobody and ARGV[9] == '2' then
   if ARGV[6] == '1' then
     fence_producer(KEYS[3], ARGV[7])
@@ -18,10 +36,9 @@ if nobody and ARGV[9] == '2' then
   redis.call('HINCRBY', KEYS[2], 'unroutable', 1)
   return 'NOBODY'
 end
-local accept_original = accept(KEYS[3], ARGV[5], ARGV[6] == '1', ARGV[7])
-if not accept_original then return nobody and ARGV[9] == '0' and 'NOBODY' or '' end
+local new = accept(KEYS[3], ARGV[5], true, ARGV[7])
+if not new then return nobody and ARGV[9] == '0' and 'NOBODY' or '' end
 if nobody then redis.call('HINCRBY', KEYS[2], 'unroutable', 1) end
 local id = append_broadcast(KEYS[1], KEYS[2], ARGV[1], ARGV[3], ARGV[2], ARGV[4], ARGV[8])
-remember_number(KEYS[3], ARGV[5], ARGV[6] == '1', ARGV[7])
-if nobody and ARGV[9] == '0' then return 'NOBODY' end
-return id
+remember_number(KEYS[3], ARGV[5], true, ARGV[7])
+return nobody and ARGV[9] == '0' and 'NOBODY' or id

@@ -10,6 +10,7 @@
 -- { 'THROTTLE', us to sleep first }; { 'WAIT', ticket, subscribers that it waits for... }; { 'FULL', limit, its size, what it has, 0 };
 -- { 'DROPPED', id, how many of the oldest were dropped unread, 0 }.
 -- @include append_broadcast
+-- @include idempotent_publish
 -- @include limits
 -- @include slowest_subscriber
 -- @include waiting_publishers

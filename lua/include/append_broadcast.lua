@@ -1,4 +1,3 @@
--- @include idempotent_publish
 -- @include now
 -- @include text
 

@@ -1,14 +1,6 @@
 -- @include now
 -- @include tag
-
--- Whether message number `n` is new here; remembers it. See docs/design/0003-idempotent-publish.md. `producer` holds the last number
--- of its producer, or `F` and the last number once a retry has fenced it. Originals come in the order of their connection.
-local function accept_original(producer, n, window_ms)
-  local last = redis.call('SET', producer, n, 'PX', window_ms, 'GET')
-  if not last or (string.sub(last, 1, 1) ~= 'F' and tonumber(last) < tonumber(n)) then return true end
-  redis.call('SET', producer, last, 'PX', window_ms)
-  return false
-end
+-- @include accept_original
 
 -- Stores an original that is due at once and for ever, as nearly all are, without the functions of `enqueue`: each call of a script
 -- makes the functions anew that it comes by. `record` is HMGET meta of RECORD there; `log` is that of the queue's events. Returns the

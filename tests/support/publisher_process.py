@@ -1,4 +1,4 @@
-"""A process that publishes as fast as it can: URL QUEUE COUNT NAME TIMEOUT. Prints how it went at the end."""
+"""A process that publishes as fast as it can: URL QUEUE COUNT NAME TIMEOUT [EXCHANGE]. Prints how it went at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from celery_redis_plus.errors import PublishRefused
 from tests.support.judge.recorder import install
 
 
-def main(url: str, queue: str, count: str, name: str, timeout: str) -> None:
+def main(url: str, queue: str, count: str, name: str, timeout: str, exchange: str = "") -> None:
     install()
     published = refused = 0
     begin = time.monotonic()
@@ -20,7 +20,7 @@ def main(url: str, queue: str, count: str, name: str, timeout: str) -> None:
         producer = kombu.Producer(connection.channel())
         for number in range(int(count)):
             try:
-                producer.publish(f"{name}-{number}", routing_key=queue)
+                producer.publish(f"{name}-{number}", exchange=exchange, routing_key=queue)
                 published += 1
             except PublishRefused:
                 refused += 1

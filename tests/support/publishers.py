@@ -57,12 +57,15 @@ class PublishingThread:
 
 
 class PublishingProcess:
-    """`python -m tests.support.publisher_process URL QUEUE COUNT NAME`: prints a line for each outcome."""
+    """`python -m tests.support.publisher_process URL QUEUE COUNT NAME`: prints a line for each outcome.
 
-    def __init__(self, url: str, queue: str, count: int, name: str, timeout_s: float = 30.0) -> None:
+    With an `exchange`, `queue` is the routing key.
+    """
+
+    def __init__(self, url: str, queue: str, count: int, name: str, timeout_s: float = 30.0, exchange: str = "") -> None:
         self.name = name
         self._output = TemporaryFile()  # noqa: SIM115 - open for as long as the process writes
-        arguments = ["tests.support.publisher_process", url, queue, str(count), name, str(timeout_s)]
+        arguments = ["tests.support.publisher_process", url, queue, str(count), name, str(timeout_s), exchange]
         self._process = fork_server().start(arguments, os.environ, self._output)
 
     @property

@@ -33,7 +33,7 @@ _ARGUMENTS: Final = {
     1: "client|setname del exists get hgetall hkeys hlen hrandfield hvals incr llen persist pttl scan scard script|load select "
     "smembers type unlink xinfo|stream xlen zcard zrandmember",
     2: "append client|setinfo copy hdel hexists hget hmget hstrlen lindex lpos lpush pexpire rename sadd set setnx srem wait "
-    "zrank zrem zscan zscore",
+    "xdel zrank zrem zscan zscore",
     3: "hincrby hset hsetnx lrem xrange xrevrange xtrim zadd zcount zincrby zrange zrangebyscore zremrangebyrank "
     "zremrangebyscore zrevrange",
     4: "xadd",

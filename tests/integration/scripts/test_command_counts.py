@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import kombu
 import pytest
 
 from tests.integration.flow_control.conftest import connect
@@ -55,3 +56,23 @@ def test_queues_with_names_that_json_escapes_have_events(connect, redis_client, 
     declare(channel, name)
     publish(channel, name, 1)
     assert redis_client.xlen(channel.session.keys.queue(name).events) == 1
+
+
+def test_a_broadcast_calls_five_commands_and_limits_add_eight(connect, redis_client):
+    channel = connect().channel()
+
+    def commands(name, **arguments):
+        news = kombu.Exchange(name, "fanout", durable=True, arguments=arguments)
+        kombu.Queue(name, news, durable=True)(channel).declare()
+        publish = kombu.Producer(channel, news).publish
+        publish("warm")
+        redis_client.config_resetstat()
+        for number in range(COUNT):
+            publish(number)
+        calls = {name.removeprefix("cmdstat_"): stats["calls"] for name, stats in redis_client.info("commandstats").items()}
+        return {name: round(number / COUNT) for name, number in calls.items() if number >= COUNT}
+
+    plain = {"evalsha": 1, "hexists": 1, "exists": 1, "hincrby": 1, "xadd": 1, "set": 1}
+    assert commands("plain") == plain
+    limited = commands("limited", **FAR)
+    assert sum(limited.values()) == 14
