@@ -265,7 +265,8 @@ OF_AN_EXCHANGE = (
     KeyDescription(
         _F.records,
         "hash",
-        "Subscriber -> its record: cursor (stream id), its number, since (ms), timeout (ms), state, label.",
+        "Subscriber -> its record: cursor (stream id), its number, since (ms), timeout (ms), state, label, and delivered, acked, "
+        "rejected, dead-lettered and lost broadcasts and delivered bytes.",
         WITH_EXCHANGE,
     ),
     KeyDescription(

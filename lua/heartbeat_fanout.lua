@@ -3,18 +3,31 @@
 -- KEYS  1 stream (stream)  2 fanout (hash)  3 subscribers (zset: deadlines)  4 cursors (zset)  5 subscriber (hash)
 --       6 waiting_publishers (zset)
 -- ARGV  1 age up to which entries are kept (ms; 0 = any), then per subscriber: id, timeout (ms), cursor, number of its entry,
---       label, id of the durable subscriber it reads for, or ''
+--       label, id of the durable subscriber it reads for, or '', counts (`SubscriberCounts.encode`)
 -- Returns { newest id of the stream, broadcasts so far }: a cursor beyond them means that the stream has gone back.
 -- Publishers that wait for these subscribers are woken.
 -- A record that is missing (flushed, or taken for dead meanwhile) is made anew.
 -- @include fanout
 local now = now_ms()
-for i = 2, #ARGV, 6 do
-  local id, timeout, cursor, number, label, durable = unpack(ARGV, i, i + 5)
+-- The counts of a durable subscriber, with what its reader has counted since its last report.
+local function added(sum, before, counts)
+  local sums, old = {}, {}
+  for value in string.gmatch(sum or '', '%d+') do sums[#sums + 1] = tonumber(value) end
+  for value in string.gmatch(before or '', '%d+') do old[#old + 1] = tonumber(value) end
+  local at = 0
+  return (string.gsub(counts, '%d+', function(value)
+    at = at + 1
+    return text((sums[at] or 0) + math.max(0, value - (old[at] or 0)))
+  end))
+end
+for i = 2, #ARGV, 7 do
+  local id, timeout, cursor, number, label, durable, counts = unpack(ARGV, i, i + 6)
   local stored = redis.call('HGET', KEYS[5], id)
   local record = stored and parse_record(stored) or { since = text(now) }
   record.cursor, record.number, record.timeout, record.label = cursor, tonumber(number), timeout, label
   record.state = 'live'
+  local before
+  before, record.counts = record.counts, counts
   redis.call('HSET', KEYS[5], id, format_record(record))
   redis.call('ZADD', KEYS[4], number, id)
   redis.call('ZADD', KEYS[3], text(now + timeout), id)
@@ -26,6 +39,7 @@ for i = 2, #ARGV, 6 do
       kept.cursor, kept.number, kept.label, kept.timeout = cursor, record.number, label, timeout
     end
     kept.state = 'live'
+    kept.counts = added(kept.counts, before, counts)
     redis.call('HSET', KEYS[5], durable, format_record(kept))
     redis.call('ZADD', KEYS[4], text(kept.number), durable)
   end

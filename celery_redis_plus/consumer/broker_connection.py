@@ -23,12 +23,13 @@ from celery_redis_plus.broker.consumers.leases import Leases
 from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR, Consumers
 from celery_redis_plus.broker.consumers.wakeup_waiter import WakeupWaiter
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
-from celery_redis_plus.broker.dead_letters.unroutable import UnroutableMessages
+from celery_redis_plus.broker.dead_letters.unroutable import REJECTED, UnroutableMessages
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.fanout.reader import FanoutReader
 from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
 from celery_redis_plus.broker.flow_control.controller import WAITER_CHECK_S, FlowController, PublishTimeouts
 from celery_redis_plus.broker.flow_control.publisher_queue import PublisherWaitQueue
+from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.delivery_store import DeliveryStore
 from celery_redis_plus.broker.publishing.publisher import Publisher, Replication, Target
 from celery_redis_plus.broker.queues.ownership import Ownership
@@ -44,17 +45,17 @@ from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance.process_services import service_for
+from celery_redis_plus.stored_message import BODY_SEPARATOR, Outgoing
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
     from celery_redis_plus.broker.consumers.registry import Consumer
-    from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor
+    from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor, UnackedBroadcast
     from celery_redis_plus.broker.queues.queues import Sizes
     from celery_redis_plus.connection.address import Address
     from celery_redis_plus.keys import FanoutKeys
     from celery_redis_plus.maintenance.service import MaintenanceService
     from celery_redis_plus.options import Options
-    from celery_redis_plus.stored_message import Outgoing
 
 logger = logging.getLogger(__name__)
 
@@ -327,6 +328,23 @@ class BrokerConnection:
         record = self.bindings.record(exchange)
         arguments = None if record is None else record.limits(exchange)
         return None if arguments is None else Limits.of(arguments)
+
+    def dead_letter_broadcast(self, unacked: UnackedBroadcast) -> bool:
+        """Give a rejected broadcast to the dead-letter exchange of its queue; return whether there is one.
+
+        Raises as `Publisher.to_dead_letters` does.
+        """
+        queue = unacked.position.queue
+        declared = self.queues.arguments(queue)
+        if declared is None or declared.dead_letter_exchange is None:
+            return False
+        envelope, _, body = unacked.entry[1][3].partition(BODY_SEPARATOR)
+        unacked.attempt = unacked.attempt or PublishAttempt()
+        self.queues.ensure_swept_once(queue)
+        self.publisher.to_dead_letters(
+            queue, Outgoing(envelope, body, rank=255), unacked.attempt, REJECTED, self.options.dead_letter_max
+        )
+        return True
 
     def report_progress(self, position: SubscriberCursor) -> None:
         """Tell publishers that may wait for a subscriber how far it is. If the connection is lost, its next heartbeat does."""

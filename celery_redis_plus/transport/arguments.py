@@ -50,7 +50,7 @@ QUEUE_TYPES = ("classic", "quorum")
 
 #: Broadcasts are kept in the exchange's stream, never in the queue, so these arguments of a bound queue have no effect...
 NO_EFFECT_ON_FANOUT = (
-    *("x-max-length", "x-max-length-bytes", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key"),
+    *("x-max-length", "x-max-length-bytes", "x-message-ttl"),
     *("x-delivery-limit", "x-delayed-retry-min", "x-delayed-retry-max", "x-retry-policy", "x-rate-limit", "x-max-unacked"),
     *("x-max-priority", "x-priority-ageing", "x-single-active-consumer", "x-event-log"),
 )

@@ -314,6 +314,11 @@ class Channel(virtual.Channel):
         return self._exchanges.subscribers(exchange)
 
     @amqp_method
+    def fanout_counters(self, exchange: str) -> dict[str, int]:
+        """Return the counters of a fanout exchange: see docs/counters.md. Raises as `fanout_subscribers`."""
+        return self._exchanges.counters(exchange)
+
+    @amqp_method
     def fanout_deaths(self, exchange: str, since_ms: int = 0) -> list[SubscriberDeath]:
         """Return the subscribers of a fanout exchange that were declared dead after `since_ms`, in the last ten minutes.
 

@@ -53,6 +53,10 @@ class ExchangeOperations:
         """Return who subscribes. Raises a ChannelError: there is no such exchange (404), or it is no fanout exchange (406)."""
         return self._connection.registry.subscribers(self._fanout_keys(exchange, "fanout_subscribers"))
 
+    def counters(self, exchange: str) -> dict[str, int]:
+        """Return the counters of a fanout exchange. Raises as `subscribers` does."""
+        return self._connection.registry.counters(self._fanout_keys(exchange, "fanout_counters"))
+
     def deaths(self, exchange: str, since_ms: int) -> list[SubscriberDeath]:
         """Return the subscribers that were declared dead after `since_ms`. Raises as `subscribers` does."""
         return self._connection.registry.reap(self._fanout_keys(exchange, "fanout_deaths"), since_ms)[1]

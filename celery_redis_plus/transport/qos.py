@@ -118,9 +118,14 @@ class QoS(virtual.QoS):
 
     def _settle_broadcast(self, unacked: Unacked | None, settlement: Settlement) -> None:
         """Settle what may be a broadcast, even after its channel was closed; any other tag is settled already."""
-        if not isinstance(unacked, UnackedBroadcast) or not unacked.position.settle(unacked.tag, settlement):
-            return
         session = self._session
+        if not isinstance(unacked, UnackedBroadcast):
+            return
+        if settlement is Settlement.REJECT and unacked.tracked is None and unacked.tag in unacked.position.open:
+            # First: a broadcast that is settled is not delivered again, should this fail.
+            unacked.position.dead_lettered += session.dead_letter_broadcast(unacked)
+        if not unacked.position.settle(unacked.tag, settlement):
+            return
         if unacked.tracked is not None:
             session.tracking.settled(unacked.tracked, settlement)
         if threading.get_ident() != session.loop_thread:

@@ -1,16 +1,17 @@
 -- @include now
 -- @include text
 
--- A subscriber's record is text: cursor, number of the cursor's entry, since (ms), timeout (ms), state, label.
+-- A subscriber's record is text: cursor, number of the cursor's entry, since (ms), timeout (ms), state, label, counts.
 -- States: bound (nobody reads yet), live, suspect (overdue once), left (a durable one whose reader went in order).
 
 local function parse_record(record)
-  local cursor, number, since, timeout, state, label = string.match(record, '^(%S+) (%S+) (%S+) (%S+) (%S+) (.*)$')
-  return { cursor = cursor, number = tonumber(number), since = since, timeout = timeout, state = state, label = label }
+  local cursor, number, since, timeout, state, label, counts =
+    string.match(record, '^(%S+) (%S+) (%S+) (%S+) (%S+) (%S+) ?(%S*)$')
+  return { cursor = cursor, number = tonumber(number), since = since, timeout = timeout, state = state, label = label, counts = counts }
 end
 
 local function format_record(r)
-  return table.concat({ r.cursor, text(r.number), r.since, r.timeout, r.state, r.label }, ' ')
+  return table.concat({ r.cursor, text(r.number), r.since, r.timeout, r.state, r.label, r.counts or '' }, ' ')
 end
 
 -- The newest id that the stream has given out; it outlives the entry.

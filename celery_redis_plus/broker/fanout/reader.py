@@ -63,6 +63,7 @@ class Subscription:
         self.buffered_bytes = 0
         #: Up to where it was read.
         self.fetched = position.reached
+        position.read_by(self)
 
     @property
     def full(self) -> bool:
@@ -79,6 +80,11 @@ class Subscription:
         """Whether no pattern filters; a binding without a key takes everything, as AMQP's fanout does."""
         return "" in self.patterns or "#" in self.patterns
 
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """How many broadcasts and bytes are read and not delivered."""
+        return len(self.buffer), self.buffered_bytes
+
     def fill(self, entries: list[Entry], *, filtered: bool) -> None:
         """Take the entries of a read that began where this subscriber was, or before."""
         if parse_id(entries[0][0]) <= self.fetched.id:
@@ -92,7 +98,10 @@ class Subscription:
         if filtered and not self.takes_all:
             entries = [entry for entry in entries if self._wants(routing_key_of(entry))]
         self.buffer.extend(entries)
-        self.buffered_bytes += sum(_size(entry) for entry in entries)
+        size = sum(_size(entry) for entry in entries)
+        self.buffered_bytes += size
+        self.position.received += len(entries)
+        self.position.received_bytes += size
         if not self.buffer:
             self.position.seek(self.fetched)
             if self.position.report_every:
@@ -338,8 +347,10 @@ class FanoutReader:
             rewind_to, position.rewind_to = position.rewind_to, None
             if rewind_to is not None:
                 subscription.report(None, b"")
+                position.read_by(None)
                 subscription.buffer.clear()
                 subscription.buffered_bytes = 0
+                position.read_by(subscription)
                 subscription.fetched = rewind_to
                 position.seek(rewind_to)
                 self.interrupt()

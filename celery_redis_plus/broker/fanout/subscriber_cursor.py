@@ -11,7 +11,7 @@ import logging
 import secrets
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_redis_plus import clock
@@ -22,12 +22,21 @@ from celery_redis_plus.connection.forks import lock_of
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
+    from celery_redis_plus.broker.publishing.attempt import PublishAttempt
     from celery_redis_plus.keys import FanoutKeys
 
 logger = logging.getLogger(__name__)
 
 #: The first part of a durable subscriber's id; others have a random one, without a dot.
 DURABLE = "durable"
+
+
+class Feed(Protocol):
+    """What is read for a subscriber: `reader.Subscription`."""
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """How many broadcasts and bytes are read and not delivered."""
 
 
 class Owner(Protocol):
@@ -42,6 +51,33 @@ class Owner(Protocol):
         """What opens a session again after this one: the client's connection, None where it is gone."""
 
 
+@dataclass(frozen=True, slots=True)
+class SubscriberCounts:
+    """What has happened to the broadcasts of one subscriber, since it exists.
+
+    Attributes:
+        delivered: handed to its consumer, each once. acked, rejected: its answers; without acks a delivery counts as acked.
+        dead_lettered: rejected ones that went to the dead-letter exchange of its queue. lost: dropped from the stream before it
+        had read them. bytes: size of those that were delivered, headers and bodies.
+    """
+
+    delivered: int = 0
+    acked: int = 0
+    rejected: int = 0
+    dead_lettered: int = 0
+    lost: int = 0
+    bytes: int = 0
+
+    def encode(self) -> str:
+        """Return them as the record has them."""
+        return ",".join(map(str, astuple(self)))
+
+    @classmethod
+    def decode(cls, text: str) -> SubscriberCounts:
+        """Return what `encode` was called on; zeros for the empty text."""
+        return cls(*map(int, text.split(","))) if text else cls()
+
+
 @dataclass(slots=True, eq=False)
 class UnackedBroadcast(Unacked):
     """A delivered broadcast that is not settled."""
@@ -50,6 +86,8 @@ class UnackedBroadcast(Unacked):
     entry: Entry
     #: Where the position was before it.
     before: Mark
+    #: The try to make it a dead letter; a second one after a failure is the same.
+    attempt: PublishAttempt | None = None
 
 
 class SubscriberCursor:
@@ -86,6 +124,10 @@ class SubscriberCursor:
         self._reported = 0
         #: How many broadcasts it has missed since it exists.
         self.missed = 0
+        #: Counters: broadcasts and bytes that were read for it, those that its consumer rejected, and dead letters of these.
+        self.received = self.received_bytes = self.rejected = self.dead_lettered = 0
+        #: What holds those that were read and are not delivered.
+        self.subscription: Feed | None = None
         self._lock = lock_of(self)
         self._passed: Entry | None = None
         self._mark = Mark()
@@ -136,7 +178,8 @@ class SubscriberCursor:
     def settle(self, tag: str, settlement: Settlement) -> bool:
         """Note a settlement; return False where the broadcast is settled already, perhaps by another thread.
 
-        A requeue brings the broadcast again; a reject ends it, for there is nowhere to put it.
+        A requeue brings the broadcast again; a reject ends it. The caller has made it a dead letter, where its queue has an
+        exchange for those.
         """
         opened = self.open.pop(tag, None)
         if opened is None:
@@ -144,6 +187,7 @@ class SubscriberCursor:
         if opened.deliveries is not None:
             opened.deliveries.pop(tag, None)
         if settlement is Settlement.REJECT:
+            self.rejected += 1
             logger.info(
                 "broadcast %s of exchange %r was rejected by queue %r: it ends there",
                 opened.entry[0].decode(), self.keys.exchange, self.queue,
@@ -153,6 +197,23 @@ class SubscriberCursor:
         if self.report_every:
             self.report_progress()
         return True
+
+    def counts(self) -> SubscriberCounts:
+        """Return what has happened to its broadcasts."""
+        waiting, waiting_bytes = (0, 0) if self.subscription is None else self.subscription.waiting
+        delivered = max(0, self.received - waiting)
+        acked = max(0, delivered - len(self.open) - len(self.to_redeliver) - self.rejected)
+        return SubscriberCounts(
+            delivered, acked, self.rejected, self.dead_lettered, self.missed, max(0, self.received_bytes - waiting_bytes)
+        )
+
+    def read_by(self, subscription: Feed | None) -> None:
+        """Note what reads for it from now on; what the one before has not delivered is read again."""
+        if self.subscription is not None:
+            waiting, waiting_bytes = self.subscription.waiting
+            self.received -= waiting
+            self.received_bytes -= waiting_bytes
+        self.subscription = subscription
 
     def report_progress(self) -> None:
         """Call `on_progress` if that is due."""

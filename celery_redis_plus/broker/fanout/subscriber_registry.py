@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.fanout.entries import Mark, parse_id
-from celery_redis_plus.broker.fanout.subscriber_cursor import DURABLE, SubscriberCursor
+from celery_redis_plus.broker.fanout.subscriber_cursor import DURABLE, SubscriberCounts, SubscriberCursor
 from celery_redis_plus.keys import decode_name
+from celery_redis_plus.record_fields import FANOUT_COUNTERS
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class Subscriber:
         cursor: id of the last entry that it has processed. lag: broadcasts that it has not processed.
         since_ms: when it subscribed; deadline_ms: when it is overdue, None for a durable one; heard_ms: its last heartbeat, None
         where it is suspect or nobody reads for it; now_ms: when the registry was read; all in ms since the epoch, on the
-        server's clock. host: where its reader runs, as `host:pid`.
+        server's clock. host: where its reader runs, as `host:pid`. counts: what has happened to its broadcasts, as of its last
+        report; of a durable one, with all its readers.
     """
 
     id: str
@@ -54,6 +56,7 @@ class Subscriber:
     heard_ms: int | None
     now_ms: int
     host: str
+    counts: SubscriberCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,7 @@ class SubscriberRegistry:
             cursor = position.cursor
             arguments += (
                 position.id, self._timeout_ms, cursor.entry, cursor.number, self._label, position.durable_id,
+                position.counts().encode(),
             )  # fmt: skip
         return arguments
 
@@ -161,6 +165,11 @@ class SubscriberRegistry:
         )  # fmt: skip
         return int(now), [_subscriber_death(text) for text in deaths]
 
+    def counters(self, keys: FanoutKeys) -> dict[str, int]:
+        """Return the counters of an exchange, by their names in `record_fields.FANOUT_COUNTERS`."""
+        values = self._commands.command("HMGET", keys.meta, *FANOUT_COUNTERS)
+        return {name: int(value or 0) for name, value in zip(FANOUT_COUNTERS, values, strict=True)}
+
     def subscribers(self, keys: FanoutKeys) -> list[Subscriber]:
         """Return the subscribers of a stream, the one that lags most first."""
         now, _, count, *flat = self._commands.call(
@@ -169,7 +178,7 @@ class SubscriberRegistry:
         found = []
         for at in range(0, len(flat), 3):
             name, deadline, record = flat[at : at + 3]
-            cursor, number, since, timeout, state, label = decode_name(record).split(" ", 5)
+            cursor, number, since, timeout, state, label, *counts = decode_name(record).split(" ")
             identity = decode_name(name)
             kind, _, queue = identity.partition(".")
             heard = int(deadline) - int(timeout) if deadline and state in HEARD_STATES else None
@@ -178,6 +187,7 @@ class SubscriberRegistry:
                     id=identity, queue=queue, durable=kind == DURABLE, state=state, cursor=cursor,
                     lag=max(int(count) - int(number), 0), since_ms=int(since),
                     deadline_ms=int(deadline) if deadline else None, heard_ms=heard, now_ms=int(now), host=label,
+                    counts=SubscriberCounts.decode("".join(counts)),
                 )
             )  # fmt: skip
         return sorted(found, key=lambda one: -one.lag)
