@@ -150,7 +150,13 @@ class ExchangePublisher:
             connection.acceptance.check(exchange, message, "exchange")
         outgoing = Outgoing(self._envelope(message), _body(message["body"]), rank=0, source_message=message)
         target = connection.target(exchange)
-        return connection.publisher.to_stream(target, outgoing, routing_key or "", attempt, mandatory=mandatory)
+        try:
+            return connection.publisher.to_stream(target, outgoing, routing_key or "", attempt, mandatory=mandatory)
+        except PublishRefused:
+            if TRACK in message["properties"]:
+                for subscriber in connection.registry.subscribers(target.keys):
+                    connection.tracking.refused(message["properties"], subscriber.id)
+            raise
 
     def _take_alternately(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt) -> bool:
         """Give a message to the alternate exchanges, one after the other, until one has somebody for it."""

@@ -7,7 +7,8 @@ import threading
 import kombu
 import pytest
 
-from celery_redis_plus.errors import InvalidArgument, MessageNotAccepted, PublishTimedOut, QueueFull
+import celery_redis_plus
+from celery_redis_plus.errors import InvalidArgument, MessageNotAccepted, PublisherBlocksItself, PublishTimedOut, QueueFull
 from celery_redis_plus.signals import Missed
 from tests.integration.fanout.conftest import NEWS
 from tests.support.inbox import Inbox
@@ -201,6 +202,44 @@ def test_a_publisher_learns_limits_that_another_process_declared(connect):
     publish(2)
     with pytest.raises(QueueFull):
         publish(3)
+
+
+def test_a_subscriber_that_publishes_into_its_own_full_exchange_is_told(connect):
+    of = exchange(max_pending=1, overflow="block")
+    channel = connect().channel()
+    publish, raised = sender(channel, of), []
+
+    def callback(_body, message):
+        with pytest.raises(PublisherBlocksItself, match="exchange 'limited' is full, and only this thread") as error:
+            publish("more")
+        raised.append(error)
+        message.ack()
+
+    with kombu.Consumer(channel, [queue(of)], callbacks=[callback]):
+        publish("first")
+        channel.connection.client.drain_events(timeout=10)
+    assert raised
+
+
+def test_the_limits_come_back_after_a_flush(connect, redis_client):
+    of = exchange(max_pending=1, overflow="reject-publish")
+    inbox = Inbox(connect().channel(), queue(of))
+    publish = sender(connect().channel(), of)
+    publish(1)
+    inbox.drain(1)
+    redis_client.flushdb()
+    wait_until(lambda: redis_client.hexists(META, "limited"), 20, message="the subscriber's process declares the exchange again")
+
+
+def test_a_tracked_broadcast_that_is_refused_is_resolved_for_all_recipients(connect, redis_client):
+    of = exchange(max_pending=1, overflow="reject-publish")
+    connection = connect()
+    Inbox(connection.channel(), queue(of))
+    celery_redis_plus.broadcast(1, "limited", connection=connection)
+    with pytest.raises(QueueFull):
+        celery_redis_plus.broadcast(2, "limited", connection=connection)
+    [refused] = [record for record in map(redis_client.hgetall, redis_client.keys("track:*}")) if b"refused" in record.values()]
+    assert refused[b"open"] == b"0"
 
 
 @pytest.mark.parametrize(
