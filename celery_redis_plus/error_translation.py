@@ -11,6 +11,7 @@ from celery_redis_plus.errors import (
     AuthenticationFailed,
     CeleryRedisPlusError,
     ClusterRedirected,
+    CommandUnavailable,
     InvalidAddress,
     NoPermission,
     NotRedis,
@@ -78,6 +79,9 @@ DENIED_IN_SCRIPT = ("ACL failure in script", "The user executing the script can'
 #: The replies to a command of a script that has run in part: its key is on another node, or the cluster is incomplete.
 #: Valkey 9 leaves out the word "Script" of Redis.
 REFUSED_IN_SCRIPT = ("ttempted to access a non local key", "while the cluster is down")
+#: The reply to a command that is renamed or disabled. In a script: "Unknown command called from script" (script.c of Valkey),
+#: in Redis "Unknown Redis command".
+UNKNOWN_COMMAND = "unknown command '"
 _BY_TEXT: tuple[tuple[str, type[CeleryRedisPlusError]], ...] = (
     # A primary that becomes a replica ends the blocking commands of its clients so (blocked.c of Valkey and Redis).
     ("instance state changed (master -> replica", ReadOnlyReplica),
@@ -86,6 +90,7 @@ _BY_TEXT: tuple[tuple[str, type[CeleryRedisPlusError]], ...] = (
     # What a script meets whose slot migrates, or whose cluster has become incomplete (script.c of Valkey and Redis).
     *((text, SlotUnavailable) for text in REFUSED_IN_SCRIPT),
     *((text, NoPermission) for text in DENIED_IN_SCRIPT),
+    *((text, CommandUnavailable) for text in (UNKNOWN_COMMAND, "nknown subcommand", "ommand called from script")),
 )
 
 

@@ -148,6 +148,14 @@ class ServerTooOld(CeleryRedisPlusError, redis_errors.RedisError):
     remedy = "upgrade the server, or point broker_url at a newer one"
 
 
+class CommandUnavailable(CeleryRedisPlusError, redis_errors.ResponseError):
+    """The server does not offer a command that this transport needs: its administrator or provider has renamed or disabled it, or
+    the server is neither Redis nor Valkey. The message names the command, or the script that calls it. See "Servers" in the docs.
+    """
+
+    remedy = "allow the command on the server, or use another one; the page Servers (docs/servers.md) has all that are needed"
+
+
 class ServerOutOfMemory(CeleryRedisPlusError, redis_errors.OutOfMemoryError):
     """The server reached its `maxmemory` and stores no more data. Nothing was stored. Workers can continue to consume,
     which frees memory. Otherwise raise `maxmemory` (CONFIG SET maxmemory), add workers, or publish less.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
+from redis.exceptions import ResponseError
 from redis.retry import Retry
 
 from celery_redis_plus.connection.cluster_address import one_slot_prefix
@@ -28,7 +29,7 @@ from celery_redis_plus.connection.sentinel_question import SentinelQuestion
 from celery_redis_plus.connection.server_check import ServerCheck
 from celery_redis_plus.connection.tls import check_files, tls_arguments
 from celery_redis_plus.connection.tls_mismatch import mismatch
-from celery_redis_plus.error_translation import translate
+from celery_redis_plus.error_translation import UNKNOWN_COMMAND, translate
 from celery_redis_plus.errors import (
     AuthenticationFailed,
     InvalidAddress,
@@ -77,6 +78,8 @@ class Connector:
         self._check = check
         self._pid = os.getpid()
         self._lock = lock_of(self)
+        #: Providers may refuse CLIENT; names only help readers of CLIENT LIST.
+        self._names_connections = True
         provider = self.address.credential_provider
         self.credentials: Credentials | None = None if provider is None else credentials_of(provider)
         self.finder: MasterFinder | None = None
@@ -129,7 +132,16 @@ class Connector:
         """Return a connection to the server at `address`; with `checks` it is one that can store messages."""
         connection = self._new(address, purpose, patience_s)
         try:
-            connection.connect()
+            try:
+                connection.connect()
+            except ResponseError as exc:
+                if not self._names_connections or UNKNOWN_COMMAND + "CLIENT" not in str(exc):
+                    raise
+                logger.info("%s: connections have no names: the server offers no CLIENT SETNAME", address.display())
+                self._names_connections = False
+                connection.client_name = None
+                connection.disconnect()
+                connection.connect()
             if checks:
                 if self.finder is not None:
                     self.finder.question.check(connection, address)
@@ -229,7 +241,7 @@ class Connector:
             "username": address.username,
             "password": address.password,
             "credential_provider": None if provider is None else credentials_of(provider),
-            "client_name": options.client_name or f"celery-redis-plus:{purpose}",
+            "client_name": (options.client_name or f"celery-redis-plus:{purpose}") if self._names_connections else None,
             "protocol": 2,
             "decode_responses": False,
             "retry": Retry(NoBackoff(), 0),
