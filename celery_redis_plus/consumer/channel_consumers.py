@@ -152,6 +152,14 @@ class ChannelConsumers:
         if ends and not self._connection.broken and not self._server.consumes(queue):
             self._leave_queue(queue)
 
+    def suspend(self) -> None:
+        """Give back what was claimed and not delivered; the credit keeps more from being claimed.
+
+        Raises as `CommandConnection.call` does.
+        """
+        self._server.fetcher.finish_pending()
+        self.queues.release_buffered()
+
     def get(self, queue: str) -> tuple[Payload, UnackedMessage] | None:
         """Return the first message of a queue, and its record; None where there is none.
 

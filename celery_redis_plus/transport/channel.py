@@ -245,6 +245,18 @@ class Channel(virtual.Channel):
         self.qos.prefetch_count = prefetch_count or 0
         self.session.waker.wake()
 
+    @amqp_method
+    def flow(self, active: bool = True) -> None:
+        """Suspend the consumers of this channel, or let them go on (`active`); other channels of the connection are not affected.
+
+        Suspended, they get neither messages nor broadcasts. What was prefetched and not delivered goes back in place at once,
+        for other consumers. What was delivered stays theirs to settle, and `basic_get` works.
+        """
+        self.qos.suspended = not active
+        if not active:
+            self._consumed.suspend()
+        self.session.waker.wake()
+
     # -- exchanges --------------------------------------------------------------------------------------------------------
 
     @amqp_method

@@ -40,6 +40,8 @@ class QoS(virtual.QoS):
         """Start with nothing delivered. `prefetch_count` 0 is no limit."""
         self.channel = channel
         self.prefetch_count = prefetch_count or 0
+        #: Nothing is claimed or delivered: `Channel.flow`.
+        self.suspended = False
         #: The records of what is delivered and not settled, by tag, in the order of delivery.
         self._delivered: dict[str, Unacked] = {}
         self._session = channel.session
@@ -48,7 +50,7 @@ class QoS(virtual.QoS):
     def can_consume(self) -> bool:
         """Return whether one more message may be delivered."""
         limit = self.prefetch_count
-        return not limit or len(self._delivered) < limit
+        return not self.suspended and (not limit or len(self._delivered) < limit)
 
     def can_consume_max_estimate(self) -> int | None:
         """Return how many more messages may be delivered; None is no limit."""
@@ -57,6 +59,8 @@ class QoS(virtual.QoS):
 
     def credit(self, buffered: int, most: int) -> int:
         """Return how many messages, at `most`, a claim may take beside the `buffered` ones."""
+        if self.suspended:
+            return 0
         if "can_consume" in self.__dict__:
             # Celery decides message by message (worker_disable_prefetch).
             return 1 if not buffered and self.can_consume() else 0
