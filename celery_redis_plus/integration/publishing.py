@@ -13,9 +13,11 @@ from typing import Any
 from celery import current_app, signals
 
 from celery_redis_plus.broker.arguments.eta import eta_to_ms
-from celery_redis_plus.errors import InvalidEta
+from celery_redis_plus.consumer.delivery_tracking import TRACK
+from celery_redis_plus.errors import InvalidArgument, InvalidEta
 from celery_redis_plus.integration.app_connections import publishes_to_us
 from celery_redis_plus.integration.patching import wrap
+from celery_redis_plus.transport.api import ACK_TIMEOUT_S, delivery, tracking_request
 from celery_redis_plus.transport.publishing import duplicate_tasks
 
 
@@ -91,14 +93,23 @@ def install_eta_property(app: Any) -> None:
 
 
 def install_duplicate_lookup(app: Any) -> None:
-    """Have the result of a deduplicated task carry the id of the task that stands for it; idempotent.
+    """Have the result of a deduplicated task carry the id of the task that stands for it, and track tasks; idempotent.
+
+    The result of a task with the option `track` has the handle of its delivery, `delivery`.
 
     `Task.apply_async` and all of Celery's canvas publish by `app.send_task`.
     """
     wrap(app, "send_task", _send_task)
 
 
-def _send_task(send: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+def _send_task(
+    send: Callable[..., Any], *arguments: Any, track: bool = False, ack_timeout: float | None = None, **options: Any
+) -> Any:  # fmt: skip
+    wanted = None
+    if track:
+        wanted = options[TRACK] = tracking_request(ACK_TIMEOUT_S if ack_timeout is None else ack_timeout)
+    elif ack_timeout is not None:
+        raise InvalidArgument(f"ack_timeout is {ack_timeout!r} without track=True; allowed with it, or none")
     duplicates: dict[str, str] = {}
     token = duplicate_tasks.set(duplicates)
     try:
@@ -106,4 +117,6 @@ def _send_task(send: Callable[..., Any], *arguments: Any, **options: Any) -> Any
     finally:
         duplicate_tasks.reset(token)
     task_id = duplicates.get(getattr(result, "id", ""))
+    if wanted is not None and task_id is None:
+        result.delivery = delivery(wanted.id, connection=result.app)
     return result if task_id is None else result.app.AsyncResult(task_id, parent=result.parent)

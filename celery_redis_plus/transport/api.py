@@ -207,11 +207,20 @@ def counters(queue: str, *, connection: Any) -> Counters:
 def _tracked(
     channel: Channel, body: Any, exchange: str, routing_key: str, ack_timeout: float, properties: Mapping[str, Any]
 ) -> Delivery:  # fmt: skip
-    if not 0 < ack_timeout < 1e9:
-        raise InvalidArgument(f"ack_timeout is {ack_timeout!r}; allowed is a number of seconds over 0")
-    wanted = TrackingRequest(uuid.uuid4().hex, ack_timeout)
+    wanted = tracking_request(ack_timeout)
     Producer(channel).publish(body, exchange=exchange, routing_key=routing_key, **{**properties, TRACK: wanted})
     return _handle(channel.session, wanted.id)
+
+
+def tracking_request(ack_timeout: Any) -> TrackingRequest:
+    """Return a new delivery to be tracked: the property `TRACK` of a message.
+
+    Raises:
+        InvalidArgument: `ack_timeout` is no number of seconds over 0.
+    """
+    if isinstance(ack_timeout, bool) or not isinstance(ack_timeout, int | float) or not 0 < ack_timeout < 1e9:
+        raise InvalidArgument(f"ack_timeout is {ack_timeout!r}; allowed is a number of seconds over 0")
+    return TrackingRequest(uuid.uuid4().hex, ack_timeout)
 
 
 def _handle(session: BrokerConnection, track: str) -> Delivery:

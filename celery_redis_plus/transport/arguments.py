@@ -39,7 +39,7 @@ OPTIONS_OF_CELERY = frozenset(
         *("periodic_task_name", "expire_seconds"),
     }
 )
-#: Arguments of `celery_redis_plus.publish` that do nothing as options of a task.
+#: Arguments of `celery_redis_plus.publish`, and options of a configured app's tasks, that a kombu Producer does not know.
 OF_OUR_PUBLISH = ("track", "ack_timeout")
 PASSED_ON = PROPERTIES | OPTIONS_OF_CELERY
 
@@ -75,8 +75,8 @@ def check_properties(properties: Mapping[str, Any], headers: Mapping[str, Any], 
     for name in sorted(unknown):
         if name in OF_OUR_PUBLISH:
             raise InvalidArgument(
-                f"publish option {name!r} is {properties[name]!r:.100}, and has no effect on a task or a kombu Producer; "
-                "allowed in celery_redis_plus.publish() and broadcast()"
+                f"publish option {name!r} is {properties[name]!r:.100}, and has no effect on a kombu Producer; allowed in "
+                "celery_redis_plus.publish() and broadcast(), and for tasks of an app after configure_app(app)"
             )
         _warn_once(
             ("property", name),

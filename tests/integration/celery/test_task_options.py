@@ -10,8 +10,8 @@ from celery_redis_plus.errors import InvalidArgument, InvalidEta, InvalidExpirat
 LAST = datetime.max  # noqa: DTZ901 - as users write it
 
 
-def test_a_task_cannot_be_tracked_silently(celery_app):
-    app = celery_app("configured")
+def test_a_task_of_an_app_that_is_not_configured_cannot_be_tracked_silently(celery_app):
+    app = celery_app("alone")
     with pytest.raises(InvalidArgument, match="publish option 'track' is True"):
         app.send_task("c.add", (1, 2), track=True)
 

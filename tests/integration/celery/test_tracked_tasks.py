@@ -1,0 +1,75 @@
+"""`task.apply_async(track=True, ack_timeout=…)`: the handle of a delivery tells when the work has ended."""
+
+import celery
+import pytest
+from celery.exceptions import Reject
+
+import celery_redis_plus
+from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.testing import pointed_at, running_worker
+from tests.support.apps import plain_url
+
+
+@pytest.fixture
+def app(broker_url):
+    tested = celery.Celery("tested", set_as_current=False)
+    tested.conf.task_acks_late = True
+    with pointed_at(tested, broker_url, plain_url(broker_url, 1)):
+        yield tested
+
+
+def test_a_tracked_task_is_complete_when_it_has_ended(app):
+    seen = []
+
+    @app.task(name="work", shared=False)
+    def work():
+        seen.append(dict(result.delivery.outcomes()))
+
+    result = work.apply_async(track=True, ack_timeout=60)
+    assert result.delivery.outcomes() == {"celery": "pending"}
+    with running_worker(app):
+        assert result.delivery.wait(30)
+    assert seen == [{"celery": "delivered"}]
+    assert result.delivery.complete
+    assert result.get(timeout=5) is None
+    assert celery_redis_plus.delivery(result.delivery.id, connection=app).complete
+
+
+def test_a_tracked_task_that_is_rejected_is_resolved(app):
+    @app.task(name="refuse", shared=False)
+    def refuse():
+        raise Reject("no", requeue=False)
+
+    result = refuse.apply_async(track=True)
+    with running_worker(app):
+        assert result.delivery.wait(30)
+    assert (result.delivery.complete, result.delivery.outcomes()) == (False, {"celery": "rejected"})
+
+
+def test_a_tracked_task_that_no_worker_takes_is_timed_out(app):
+    result = app.send_task("nobody", track=True, ack_timeout=0.5)
+    assert result.delivery.wait(20)
+    assert result.delivery.outcomes() == {"celery": "timed_out"}
+
+
+def test_a_signature_can_be_tracked(app):
+    result = celery.signature("nobody", app=app).set(track=True, ack_timeout=60).apply_async()
+    assert result.delivery.outcomes() == {"celery": "pending"}
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"ack_timeout": 3}, "ack_timeout is 3 without track=True"),
+        ({"track": True, "ack_timeout": 0}, "ack_timeout is 0; allowed is a number of seconds over 0"),
+        ({"track": True, "ack_timeout": "soon"}, "ack_timeout is 'soon'; allowed is a number"),
+    ],
+)
+def test_wrong_options_are_named(app, options, error):
+    with pytest.raises(InvalidArgument, match=error):
+        app.send_task("nobody", **options)
+
+
+def test_other_tasks_are_not_tracked(app):
+    assert not hasattr(app.send_task("nobody"), "delivery")
+    assert not hasattr(app.send_task("nobody", track=False), "delivery")
