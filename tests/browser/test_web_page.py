@@ -54,7 +54,7 @@ def test_replay_puts_ticked_dead_letters_back_to_work(user, broker_url):
     user.wait_for(f"{DEAD} in all")
     user.click("input[data-all]")
     user.find("tbody input[type=checkbox]").click()
-    user.click("button:not([formaction])[type=submit], p.bar > button")
+    user.click("div.bar > button")
     user.wait_for(f"{DEAD - 1} of {DEAD - 1} dead letters are back to work")
     user.wait_for("1 in all")
     with BrokerAdmin(broker_url) as admin:
@@ -62,11 +62,21 @@ def test_replay_puts_ticked_dead_letters_back_to_work(user, broker_url):
         assert admin.counters("orders").replayed == DEAD - 1
 
 
+def test_all_of_a_task_are_replayed_with_progress(user, broker_url):
+    user.open(user.base + "/dead-letters?queue=orders")
+    user.click("details summary")
+    user.find("input[name=task]").send_keys("shop.*")
+    user.click("details button")
+    user.wait_for(f"{DEAD} are back to work")
+    with BrokerAdmin(broker_url) as admin:
+        assert admin.overview_of("orders").dead == 0
+
+
 def test_delete_asks_first(user, broker_url):
     user.open(user.base + "/dead-letters?queue=orders")
     user.click("tbody input[type=checkbox]")
     assert not user.find("button.danger").is_displayed()
-    user.click("details summary")
+    user.click("div.bar summary")
     user.click("button.danger")
     user.wait_for("1 of 1 dead letters are deleted")
     with BrokerAdmin(broker_url) as admin:

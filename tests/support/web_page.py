@@ -14,6 +14,7 @@ from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.web.access import Access
 from celery_redis_plus.cli.web.app import make_app
 from celery_redis_plus.cli.web.connection import SharedConnection
+from celery_redis_plus.cli.web.replays import Replays
 from celery_redis_plus.cli.web.samples import Samples
 
 if TYPE_CHECKING:
@@ -40,13 +41,15 @@ class WebPage:
     """The page, for one user.
 
     Attributes:
-        access: its rules. samples: of its queues; the test adds some. cookie: the header of a user who is logged in.
+        access: its rules. samples: of its queues; the test adds some. replays: that it started.
+        cookie: the header of a user who is logged in.
     """
 
-    def __init__(self, app: ASGIApp, access: Access, samples: Samples) -> None:
+    def __init__(self, app: ASGIApp, access: Access, samples: Samples, replays: Replays) -> None:
         self._app = app
         self.access = access
         self.samples = samples
+        self.replays = replays
         self.host = f"127.0.0.1:{access.port}"
         self.cookie = f"{access.cookie}={access.session}"
 
@@ -97,9 +100,10 @@ class WebPage:
 @contextmanager
 def web_page(broker_url: str, *, read_only: bool = False, hosts: tuple[str, ...] = ()) -> Iterator[WebPage]:
     """Serve the page of a broker in this process."""
-    shared, samples = SharedConnection(lambda: BrokerAdmin(broker_url)), Samples()
+    shared, samples, replays = SharedConnection(lambda: BrokerAdmin(broker_url)), Samples(), Replays()
     access = Access(TOKEN, 9809, frozenset(hosts), read_only)
     try:
-        yield WebPage(make_app(shared.admin, samples, access, "the tests' broker"), access, samples)
+        yield WebPage(make_app(shared.admin, samples, access, replays, "the tests' broker"), access, samples, replays)
     finally:
+        replays.close()
         shared.close()

@@ -161,8 +161,11 @@ def _with_headers(send: Send) -> Send:
 
 def _is_from_here(request: Request) -> bool:
     # A proxy before us may speak HTTPS, so the scheme is left out.
-    origin = request.headers.get("origin", "")
-    return urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower() != ""
+    try:
+        origin = urlsplit(request.headers.get("origin", "")).netloc
+    except ValueError:
+        return False
+    return origin.lower() == request.headers.get("host", "").lower() != ""
 
 
 def _is_address(host: str) -> bool:

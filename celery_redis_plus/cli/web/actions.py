@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
+from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
 from celery_redis_plus.cli.web.requests import field, fields, parameter, required, url
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.cli.broker_admin import BrokerAdmin
     from celery_redis_plus.cli.web.access import Access
     from celery_redis_plus.cli.web.presentation import Presentation
+    from celery_redis_plus.cli.web.replays import Replays
 
 #: How long a pause may be, by the value of its form.
 PAUSES: Final = {"": None, "900": 900.0, "3600": 3_600.0, "28800": 28_800.0}
@@ -27,8 +29,11 @@ MAX_REFUSED_SHOWN: Final = 3
 class Actions:
     """What POST does; arguments as of `Pages`."""
 
-    def __init__(self, admin: Callable[[], BrokerAdmin], access: Access, presentation: Presentation) -> None:
+    def __init__(
+        self, admin: Callable[[], BrokerAdmin], access: Access, presentation: Presentation, replays: Replays
+    ) -> None:  # fmt: skip
         self._admin = admin
+        self._replays = replays
         self._access = access
         self._presentation = presentation
 
@@ -73,6 +78,20 @@ class Actions:
         refused = [str(one) for one in outcomes if isinstance(one, Exception)]
         notice = f"{sum(one is True for one in outcomes):,} of {len(tags):,} dead letters are back to work. "
         return self._back(url("/dead-letters", queue=name), notice + " ".join(refused[:MAX_REFUSED_SHOWN]))
+
+    def replay_many(self, request: Request) -> Response:
+        """Begin to put all dead letters of a queue back to work, or those of a task or a reason."""
+        admin, name = self._admin(), required(request, "queue")
+        wanted = DeadLetterFilter(field(request, "task") or None, field(request, "reason") or None)
+        started = self._replays.start(name, admin, admin.search_dead_letters(name, wanted))
+        notice = "The replay has begun." if started else "The replay before it still goes on: stop it first."
+        return self._back(url("/dead-letters", queue=name), notice)
+
+    def stop_replay(self, request: Request) -> Response:
+        """End the replay of a queue behind its present page."""
+        name = required(request, "queue")
+        self._replays.stop(name)
+        return self._back(url("/dead-letters", queue=name), "The replay is stopped. Another one does the rest.")
 
     def delete(self, request: Request) -> Response:
         """Delete the ticked dead letters of a queue for good."""

@@ -26,23 +26,27 @@ if TYPE_CHECKING:
 
     from celery_redis_plus.cli.broker_admin import BrokerAdmin
     from celery_redis_plus.cli.web.access import Access
+    from celery_redis_plus.cli.web.replays import Replays
     from celery_redis_plus.cli.web.samples import Samples
 
 STATIC: Final = Path(__file__).parent / "static"
 
 
-def make_app(admin: Callable[[], BrokerAdmin], samples: Samples, access: Access, broker: str = "") -> Starlette:
+def make_app(
+    admin: Callable[[], BrokerAdmin], samples: Samples, access: Access, replays: Replays, broker: str = ""
+) -> Starlette:  # fmt: skip
     """Return the ASGI application.
 
     Args:
         admin: gives the connection to the broker, to several threads; see `connection.SharedConnection`.
         samples: of the queues.
         access: who may use it.
+        replays: those that it starts; the caller closes it.
         broker: what it is called on the pages, without its password.
     """
     presentation = Presentation(access, broker)
-    pages = Pages(admin, samples, presentation)
-    actions = Actions(admin, access, presentation)
+    pages = Pages(admin, samples, presentation, replays)
+    actions = Actions(admin, access, presentation, replays)
 
     def answer_error(request: Request, error: Exception) -> Response:
         return presentation.refusal(request, *_told(error))
@@ -61,11 +65,15 @@ def make_app(admin: Callable[[], BrokerAdmin], samples: Samples, access: Access,
             Route("/queue/pause", actions.pause, methods=["POST"]),
             Route("/queue/resume", actions.resume, methods=["POST"]),
             Route("/dead-letters/replay", actions.replay, methods=["POST"]),
+            Route("/dead-letters/replay-many", actions.replay_many, methods=["POST"]),
+            Route("/dead-letters/stop", actions.stop_replay, methods=["POST"]),
             Route("/dead-letters/delete", actions.delete, methods=["POST"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[Middleware(Guard, access=access, refuse=presentation.refusal)],
-        exception_handlers=dict.fromkeys((HTTPException, CeleryRedisPlusError, RedisError, OSError), answer_error),
+        exception_handlers=dict.fromkeys(
+            (HTTPException, UnicodeEncodeError, CeleryRedisPlusError, RedisError, OSError), answer_error
+        ),
     )
 
 
@@ -77,4 +85,7 @@ def _told(error: Exception) -> tuple[int, str]:
         return 404, str(error)
     if isinstance(error, InvalidArgument):
         return 400, str(error)
+    if isinstance(error, UnicodeEncodeError):
+        # Odd bytes in a message's id.
+        return 400, "The address cannot be read."
     return 503, f"The broker cannot be asked: {error}"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.overview import QueueOverview
     from celery_redis_plus.cli.broker_admin import BrokerAdmin
     from celery_redis_plus.cli.web.presentation import Presentation
+    from celery_redis_plus.cli.web.replays import Replays
     from celery_redis_plus.cli.web.samples import Samples
 
 #: Queues on one page; each costs a round trip.
@@ -42,10 +43,14 @@ class Pages:
         admin: gives the connection to the broker. Raises as `BrokerAdmin.of_app` does.
         samples: of the queues, for lines and rates.
         presentation: makes HTML.
+        replays: that go on.
     """
 
-    def __init__(self, admin: Callable[[], BrokerAdmin], samples: Samples, presentation: Presentation) -> None:
+    def __init__(
+        self, admin: Callable[[], BrokerAdmin], samples: Samples, presentation: Presentation, replays: Replays
+    ) -> None:  # fmt: skip
         self._admin = admin
+        self._replays = replays
         self._samples = samples
         self._show = presentation.page
 
@@ -104,7 +109,14 @@ class Pages:
         letters = admin.dead_letters.page(name, page * ROWS, ROWS)
         total = admin.dead_letters.count(name)
         return self._show(
-            request, "dead_letters.html", name=name, letters=letters, total=total, page=page, more=total > (page + 1) * ROWS
+            request,
+            "dead_letters.html",
+            name=name,
+            replay=self._replays.of(name),
+            letters=letters,
+            total=total,
+            page=page,
+            more=total > (page + 1) * ROWS,
         )
 
     def consumers(self, request: Request) -> Response:

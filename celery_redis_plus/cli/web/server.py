@@ -10,6 +10,7 @@ import uvicorn
 
 from celery_redis_plus.cli.web.app import make_app
 from celery_redis_plus.cli.web.connection import SharedConnection
+from celery_redis_plus.cli.web.replays import Replays
 from celery_redis_plus.cli.web.samples import Sampler, Samples
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 def serve(connect: Callable[[], BrokerAdmin], access: Access, listener: socket.socket, broker: str) -> None:
     """Serve until Ctrl-C or SIGTERM; `connect` opens a connection to the broker, `broker` is what pages call it."""
-    shared, samples = SharedConnection(connect), Samples()
-    app = make_app(shared.admin, samples, access, broker)
+    shared, samples, replays = SharedConnection(connect), Samples(), Replays()
+    app = make_app(shared.admin, samples, access, replays, broker)
     # The access log would have the token of the login's URL.
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=5
@@ -39,4 +40,5 @@ def serve(connect: Callable[[], BrokerAdmin], access: Access, listener: socket.s
         with Sampler(samples, shared.admin):
             uvicorn.Server(config).run([listener])
     finally:
+        replays.close()
         shared.close()

@@ -14,6 +14,7 @@ from tests.support.web_page import TOKEN, web_page
 PAGES = ["/", "/queue?name=q", "/message?queue=q&id=1", "/scheduled", "/dead-letters", "/consumers", "/search?q=1", "/nonesuch"]
 ACTIONS = [
     "/queue/pause?name=q", "/queue/resume?name=q", "/dead-letters/replay?queue=q", "/dead-letters/delete?queue=q", "/logout",
+    "/dead-letters/replay-many?queue=q", "/dead-letters/stop?queue=q",
 ]  # fmt: skip
 
 
@@ -65,7 +66,7 @@ def test_a_logout_takes_the_cookie_away(page):
     assert "Max-Age=0" in page.post("/logout").headers["Set-Cookie"]
 
 
-@pytest.mark.parametrize("origin", [None, "null", "http://evil.example", "https://127.0.0.1:1", "//", "[", "http://"])
+@pytest.mark.parametrize("origin", [None, "null", "http://evil.example", "https://127.0.0.1:1", "//", "[", "http://[", "http://"])
 def test_a_form_of_another_site_is_refused(page, origin):
     body = urlencode({"form_token": page.access.form_token, "tag": "1", "reason": "x"})
     for path in (*ACTIONS, "/login"):
