@@ -348,7 +348,7 @@ the sampled messages only. A scrape reads up to 50,000 events a queue, 500 in a 
 ## Grafana
 
 [grafana-dashboard.json](grafana-dashboard.json) is a dashboard with queue lengths, ages, rates, consumers, dead letters, latencies and
-broadcasts. Import it in Grafana under *Dashboards, New, Import*, and choose the Prometheus data source.
+broadcasts, and with late heartbeats, reconnects, recoveries and held messages of each [worker](#in-a-worker). Import it in Grafana under *Dashboards, New, Import*, and choose the Prometheus data source.
 
 ## In a worker
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import generate_latest as text_format
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
@@ -89,6 +92,19 @@ def test_the_exposition_is_read_by_the_strict_parser():
     assert all(family.documentation == HELP[name.removeprefix(PREFIX)] for name, family in families.items())
     samples = {sample.name.removeprefix(PREFIX) for family in families.values() for sample in family.samples}
     assert samples == SAMPLES
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool here; Debian: apt-get install prometheus")
+def test_promtool_has_nothing_to_say():
+    registry = CollectorRegistry()
+    registry.register(Everything())
+    checked = subprocess.run(["promtool", "check", "metrics"], input=text_format(registry), capture_output=True, check=False)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+
+
+def test_the_dashboard_has_every_metric_of_a_worker():
+    shown = named(DASHBOARD.read_text(encoding="utf-8"))
+    assert {sample for sample in SAMPLES if sample.startswith(WORKER)} <= shown
 
 
 def test_every_metric_is_on_its_page_and_the_page_names_no_other():
