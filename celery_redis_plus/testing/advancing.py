@@ -15,6 +15,7 @@ from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.broker.queues.delayed import list_delayed
 from celery_redis_plus.broker.queues.overview import list_queues
 from celery_redis_plus.connection.scans import scan_keys
+from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.integration.app_broker import connected
 from celery_redis_plus.maintenance.dead_letter_forwarder import DeadLetterForwarder
@@ -74,6 +75,9 @@ def _envelopes(session: BrokerConnection, queue: str, ms: int) -> Iterator[str |
         times = {name: headers[name] for name in ("eta", "expires") if isinstance(headers.get(name), str)}
         for name, value in times.items():
             headers[name] = (datetime.fromisoformat(value) - timedelta(milliseconds=ms)).isoformat()
+        if "eta" in times and message.eta_ms - ms <= server_ms(session.commands):
+            # It is due: a worker need not look at the time again.
+            headers["eta"] = None
         if times:
             yield message.tag
             yield dump(envelope)

@@ -85,5 +85,6 @@ def _close_connections(app: Celery, address: str) -> None:
     results = getattr(app.backend, "result_consumer", None)
     if results is not None:
         results.stop()
-        # Results that the test still has would unsubscribe when they go, perhaps after the server.
-        getattr(results, "subscribed_to", set()).clear()
+        # Results that the test still has would unsubscribe when they go, perhaps after the server (Celery 5.6, 5.7).
+        if hasattr(results, "_pubsub"):
+            results._pubsub = None  # noqa: SLF001
