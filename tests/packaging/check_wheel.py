@@ -17,6 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 WEB = ROOT / "celery_redis_plus/cli/web"
 WEB_FILES = {path.relative_to(ROOT).as_posix() for folder in ("templates", "static") for path in (WEB / folder).iterdir()}
+#: The package, the distribution's metadata, and Spark's modules.
+OURS = ("celery_redis_plus/", "redisplus_celery-", "pyspark_celery_")
 SCRIPTS = {path.relative_to(ROOT / "lua").as_posix() for path in (ROOT / "lua").rglob("*.lua")}
 
 
@@ -45,7 +47,7 @@ def build(directory: Path) -> Path:
         names = set(archive.namelist())
         require({f"celery_redis_plus/lua/{name}" for name in SCRIPTS} <= names, f"{wheel.name} lacks Lua scripts")
         require(names >= WEB_FILES, f"{wheel.name} lacks files of the web page")
-        foreign = {name for name in names if not name.startswith(("celery_redis_plus", "pyspark_celery_"))}
+        foreign = {name for name in names if not name.startswith(OURS)}
         require(not foreign, f"{wheel.name} installs what is not ours: {sorted(foreign)}")
     return wheel
 
