@@ -15,6 +15,7 @@ from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback
 from celery import signals, states
+from celery.app.trace import fast_trace_task
 from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded, WorkerLostError
 from kombu.utils.imports import symbol_by_name
 
@@ -278,7 +279,12 @@ def _clear_rejections(**named: Any) -> None:  # noqa: ARG001 - signals gain argu
     while _rejections:
         with suppress(IndexError):
             error = _rejections.popleft()()
-            for frame, _ in traceback.walk_tb(None if error is None else error.__traceback__):
+            frames = [frame for frame, _ in traceback.walk_tb(None if error is None else error.__traceback__)]
+            caller = frames[0].f_back if frames else None
+            if caller is not None and caller.f_code is fast_trace_task.__code__:
+                # A pool process calls that. It is in no traceback, and has the result, and with it the exception.
+                frames.append(caller)
+            for frame in frames:
                 # RuntimeError: it runs in another thread.
                 with suppress(RuntimeError):
                     frame.clear()

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 from celery import Celery
-from celery.app.trace import build_tracer
+from celery.app.trace import build_tracer, fast_trace_task
 from celery.exceptions import Ignore, Reject
 
 from celery_redis_plus import configure_app
@@ -68,6 +68,24 @@ def test_the_exception_is_gone_with_the_result(app, end, has_cause):
     end_of_next = len(seen)
     trace("next", (), {}, {"id": "next", "delivery_info": {}})
     assert [ref() for ref in seen[:end_of_next]] == [None, None]
+
+
+@pytest.mark.usefixtures("_nothing_else")
+def test_the_exception_is_gone_in_a_pool_process_whose_call_had_the_result(app):
+    seen = []
+
+    @app.task(name="t", shared=False)
+    def task():
+        error = Rejected()
+        seen.append(weakref.ref(error))
+        raise error
+
+    task.__trace__ = build_tracer("t", task, app=app)
+    for number in range(2):
+        fast_trace_task(
+            "t", str(number), {"id": str(number), "delivery_info": {}}, ((), {}, {}), None, None, _loc=({"t": task}, [], "h")
+        )
+    assert seen[0]() is None
 
 
 def test_the_traceback_of_a_task_that_fails_around_a_rejected_one_is_whole(app):
