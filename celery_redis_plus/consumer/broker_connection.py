@@ -32,15 +32,14 @@ from celery_redis_plus.broker.flow_control.publisher_queue import PublisherWaitQ
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.delivery_store import DeliveryStore
 from celery_redis_plus.broker.publishing.publisher import Publisher, Replication, Target
-from celery_redis_plus.broker.queues.ownership import Ownership
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection import forks
 from celery_redis_plus.connection.blocking_connection import REPLY_GRACE_S, BlockingConnection
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
-from celery_redis_plus.connection.forks import this_process
 from celery_redis_plus.connection.waker import Waker
 from celery_redis_plus.consumer.delivery_tracking import Tracking
+from celery_redis_plus.consumer.owned_queues import OwnedQueues
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.keys import Keys
@@ -48,10 +47,8 @@ from celery_redis_plus.maintenance.process_services import service_for
 from celery_redis_plus.stored_message import BODY_SEPARATOR, Outgoing
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
     from celery_redis_plus.broker.consumers.registry import Consumer
     from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor, UnackedBroadcast
-    from celery_redis_plus.broker.queues.queues import Sizes
     from celery_redis_plus.connection.address import Address
     from celery_redis_plus.keys import FanoutKeys
     from celery_redis_plus.maintenance.service import MaintenanceService
@@ -116,6 +113,39 @@ class BrokerConnection:
         self.wakeup_connection = BlockingConnection(self.connector, "wakeups", timeout=options.socket_timeout)
         self.stream_connection = BlockingConnection(self.connector, "streams", timeout=options.socket_timeout)
         self.waker = Waker()
+        self.acceptance = acceptance
+        self.ignores_unroutable = ignores_unroutable
+        self._make_topology()
+        self._make_publishing()
+        self._make_consuming()
+        self._make_broadcasts()
+        #: The next claim is the first one of a queue, of which the server may not know yet that this process consumes it.
+        self.unreported = False
+        #: The thread whose event loop serves this session; None without one.
+        self.loop_thread: int | None = None
+        #: One of the connections has failed: what this session consumed is abandoned, and its consumers have to reconnect.
+        self.broken = False
+        #: If the session is dropped without a close, maintenance cleans up after it; not at the interpreter's exit.
+        self._on_drop = weakref.finalize(self, self.service.dropped.note, self.id)
+        self._on_drop.atexit = False
+        #: This process is a child of the one that opened it. It may publish; what was claimed and consumed is the parent's.
+        self.inherited = False
+        forks.on_fork_in_child(self)
+        for commands in (self.commands, self.wakeup_connection, self.stream_connection):
+            commands.on_failure = self._failed
+        try:
+            self._check_server()
+        except BaseException:
+            # Whoever tries again makes a new session; only the collector would find this one's descriptors.
+            self.commands.close()
+            self.waker.close()
+            raise
+        signals.broker_reached(address.display())
+
+    # -- its parts, each over the connections ----------------------------------------------------------------------------
+
+    def _make_topology(self) -> None:
+        options = self.options
         knowledge = self.service.knowledge
         self.bindings = Bindings(self.commands, self.keys, knowledge, self.fanout_keys)
         self.queues = Queues(
@@ -126,11 +156,13 @@ class BrokerConnection:
             event_log=EventLogSettings.of(options),
             knowledge=knowledge,
         )
-        self.ownership = Ownership(self.commands, self.keys, self.id, gone=knowledge.gone, remove=self._remove_queue)
-        #: Exclusive queues that were declared here -> the process that did; a fork leaves them to its parent.
-        self._owned: dict[str, int] = {}
-        self.acceptance = acceptance
-        self.ignores_unroutable = ignores_unroutable
+        self.owned_queues = OwnedQueues(
+            self.commands, self.keys, self.id, queues=self.queues, bindings=self.bindings, service=lambda: self.service
+        )
+        self.ownership = self.owned_queues.ownership
+
+    def _make_publishing(self) -> None:
+        options = self.options
         self.wait_queues = tuple(
             PublisherWaitQueue(self.commands, keys_of, self._capacity_connection)
             for keys_of in (self.keys.queue, self.fanout_keys)
@@ -143,10 +175,7 @@ class BrokerConnection:
             on_missing=self.queues.revive,
             replication=Replication(options.wait_replicas, options.wait_replicas_timeout),
             bounded=FlowController(
-                self.wait_queues[0],
-                timeouts,
-                check_type=self.acceptance.check_declared,
-                consumes_itself=self._consumes_itself,
+                self.wait_queues[0], timeouts, check_type=self.acceptance.check_declared, consumes_itself=self._consumes_itself
             ),
             bounded_exchanges=FlowController(
                 self.wait_queues[1],
@@ -156,10 +185,14 @@ class BrokerConnection:
                 kind="exchange",
             ),
         )
-        self.consumers = Consumers(self.commands, self.keys, timeout_s=options.consumer_heartbeat_timeout)
-        self._numbers = itertools.count(1)
         self.unroutable = UnroutableMessages(self.publisher, keep=options.dead_letter_max)
         self.tracking = Tracking(DeliveryStore(self.commands, self.keys), self.unroutable)
+        self.dead_letters = DeadLetters(self.commands, self.keys)
+
+    def _make_consuming(self) -> None:
+        options = self.options
+        self.consumers = Consumers(self.commands, self.keys, timeout_s=options.consumer_heartbeat_timeout)
+        self._numbers = itertools.count(1)
         self.acknowledger = Acknowledger(
             self.commands,
             self.keys,
@@ -184,10 +217,6 @@ class BrokerConnection:
             wake=self.keys.client_wakeup(self.id),
             polling_interval_s=options.polling_interval,
         )
-        self.registry = SubscriberRegistry(self.commands, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age)
-        self.reader = FanoutReader(
-            self.stream_connection, patterns=options.fanout_patterns, polling_interval_s=options.polling_interval
-        )
         self.leases = Leases(
             self.commands,
             self.keys,
@@ -196,33 +225,19 @@ class BrokerConnection:
             grace_s=options.connection_lost_grace,
             may_be_lost=self.service.presence.may_be_lost,
         )
-        self.dead_letters = DeadLetters(self.commands, self.keys)
+
+    def _make_broadcasts(self) -> None:
+        options = self.options
+        self.registry = SubscriberRegistry(self.commands, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age)
+        self.reader = FanoutReader(
+            self.stream_connection, patterns=options.fanout_patterns, polling_interval_s=options.polling_interval
+        )
         #: Where broadcasts go: exchange -> target.
         self.targets: dict[str, Target] = {}
         #: What is bound to fanout exchanges here: queue -> (exchange, routing key) -> the exchange's keys.
         self.bound: dict[str, dict[tuple[str, str], FanoutKeys]] = {}
-        #: The next claim is the first one of a queue, of which the server may not know yet that this process consumes it.
-        self.unreported = False
-        #: The thread whose event loop serves this session; None without one.
-        self.loop_thread: int | None = None
-        #: One of the connections has failed: what this session consumed is abandoned, and its consumers have to reconnect.
-        self.broken = False
-        #: If the session is dropped without a close, maintenance cleans up after it; not at the interpreter's exit.
-        self._on_drop = weakref.finalize(self, self.service.dropped.note, self.id)
-        self._on_drop.atexit = False
-        #: This process is a child of the one that opened it. It may publish; what was claimed and consumed is the parent's.
-        self.inherited = False
-        forks.on_fork_in_child(self)
-        for commands in (self.commands, self.wakeup_connection, self.stream_connection):
-            commands.on_failure = self._failed
-        try:
-            self._check_server()
-        except BaseException:
-            # Whoever tries again makes a new session; only the collector would find this one's descriptors.
-            self.commands.close()
-            self.waker.close()
-            raise
-        signals.broker_reached(address.display())
+
+    # -- its state ---------------------------------------------------------------------------------------------------------
 
     def _check_server(self) -> None:
         """Connect, and see that the server does more than to accept: one that loads its data refuses all but the handshake.
@@ -258,7 +273,7 @@ class BrokerConnection:
         if self._has_worked and not self.broken:
             self.service.note_lost_connection()
         self.broken = True
-        _disown(self.service, self.id, self._owned)
+        self.owned_queues.disown()
         signals.broker_lost(self.address.display())
 
     def new_consumer_id(self) -> str:
@@ -352,51 +367,7 @@ class BrokerConnection:
             with suppress(RedisError, OSError):
                 self.registry.report_progress(position)
 
-    # -- exclusive queues -------------------------------------------------------------------------------------------------
-
-    def declare_own(self, queue: str, arguments: QueueArguments) -> Sizes:
-        """Declare an exclusive queue, and keep it alive until the session is over.
-
-        Raises:
-            ResourceLocked: another connection was first.
-            PreconditionFailed: as `Queues.declare`.
-        """
-        service = self.service
-        owners = service.knowledge.owners
-        owners[queue] = self.ownership.me
-        try:
-            # What one that went with its owner's signs of life has left.
-            self.queues.clear_away(queue)
-            sizes = self.queues.declare(queue, arguments)
-            self.ownership.take(queue)
-        except BaseException:
-            owners.pop(queue, None)
-            raise
-        if not self._owned:
-            # A session that nobody closes is over as well when it is collected.
-            weakref.finalize(self, _disown, service, self.id, self._owned).atexit = False
-        self._owned[queue] = this_process.pid
-        if self.queues.owner_keeps(arguments):
-            service.watched.add(queue, _owner(self.id), self.queues.ttl_ms(arguments))
-            service.start()
-        return sizes
-
-    def disown(self, queue: str) -> None:
-        """Forget an exclusive queue: it was deleted."""
-        if self._owned.pop(queue, None) is not None:
-            self.service.knowledge.owners.pop(queue, None)
-            self.service.watched.remove(queue, _owner(self.id))
-
-    def _remove_queue(self, queue: str) -> None:
-        self.queues.delete(queue)
-        self.bindings.unbind_queues([queue])
-
-    def _remove_owned(self) -> None:
-        owned = [queue for queue, pid in self._owned.items() if pid == this_process.pid]
-        _disown(self.service, self.id, self._owned)
-        for queue in owned:
-            if not self.broken and self.ownership.owns(queue):
-                self._remove_queue(queue)
+    # -- the end ----------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close the connections in order; what is owed is read first."""
@@ -404,7 +375,7 @@ class BrokerConnection:
         if not self.broken:
             self._unsubscribe_bound()
             self.acknowledger.flush()
-        _disown(self.service, self.id, self._owned)
+        self.owned_queues.disown()
         self.wakeup_connection.close()
         self.stream_connection.close()
         for wait_queue in self.wait_queues:
@@ -418,7 +389,7 @@ class BrokerConnection:
         try:
             for position in positions.owned(self):
                 positions.end(position, self.registry.unsubscribe)
-            self._remove_owned()
+            self.owned_queues.remove()
         except (RedisError, OSError) as error:
             logger.debug("closing: %s; the server forgets subscribers and exclusive queues by itself", error)
 
@@ -427,22 +398,6 @@ class BrokerConnection:
         self.broken = True
         for commands in (self.wakeup_connection, self.stream_connection, self.commands):
             commands.abort()
-
-
-def _owner(session: str) -> str:
-    """Return the name under which the owner of exclusive queues watches them."""
-    return f"owner {session}"
-
-
-def _disown(service: MaintenanceService, session: str, owned: dict[str, int]) -> None:
-    """Give no sign of life any more for the exclusive queues of a session that is over; the same client may take them back."""
-    here = [queue for queue, pid in owned.items() if pid == this_process.pid]
-    owned.clear()
-    if here:
-        service.knowledge.note_gone(session)
-    for queue in here:
-        service.knowledge.owners.pop(queue, None)
-        service.watched.remove(queue, _owner(session))
 
 
 def _timeouts(options: Options) -> float | None:

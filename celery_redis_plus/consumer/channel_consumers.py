@@ -196,7 +196,7 @@ class ChannelConsumers:
         except ResourceLocked:
             return
         if connection.queues.delete(queue, if_unused=True, if_id=known.id) is not None:
-            connection.disown(queue)
+            connection.owned_queues.forget(queue)
             connection.bindings.unbind_queues([queue])
 
     # -- the channel's end -------------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ class QueueOperations:
         self._connection.ownership.check(name, declares=exclusive)
         parsed = QueueArguments.parse(name, durable=durable, exclusive=exclusive, auto_delete=auto_delete, arguments=arguments)
         check_queue_arguments(name, parsed)
-        declare = self._connection.declare_own if parsed.exclusive else self._queues.declare
+        declare = self._connection.owned_queues.declare if parsed.exclusive else self._queues.declare
         return declare(name, parsed).ready
 
     def look_up(self, name: str) -> tuple[int, int]:
@@ -115,7 +115,7 @@ class QueueOperations:
         deleted = self._queues.delete(queue, if_unused=if_unused, if_empty=if_empty)
         if deleted is None:
             return 0
-        connection.disown(queue)
+        connection.owned_queues.forget(queue)
         unbound = self._bindings.unbind_queues([queue])
         self._fanout.forget_queue(queue, {exchange for exchange, _ in unbound if self._bindings.is_fanout(exchange)})
         return deleted
