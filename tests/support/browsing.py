@@ -59,4 +59,5 @@ def assert_browsing_changes_nothing(channel: Any, client: redis.Redis, count: in
     assert browsed == [(state, tag.decode()) for state, place in places for tag in client.zrange(place, 0, -1)]
     assert standing(client, of) == before
     assert counters("q", connection=channel) == counted
-    assert found(client, Keys()) == []
+    violations = found(client, Keys())
+    assert violations == [], violations

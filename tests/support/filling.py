@@ -11,10 +11,12 @@ if TYPE_CHECKING:
 
 #: Copies that one call makes; 100,000 messages take about a second.
 COPIES_A_CALL = 5_000
+#: Each has a number of its own: originals in two places may have been published in one millisecond.
 COPY = """
+local number = 0x10000000 + redis.call('HGET', KEYS[3], 'published') - ARGV[1]
 for i = ARGV[1], ARGV[2] do
   local original = ARGV[3 + i % (#ARGV - 2)]
-  local tag = string.sub(original, 1, 11) .. string.format('%08x', 0x10000000 + i) .. string.sub(original, 20)
+  local tag = string.sub(original, 1, 11) .. string.format('%08x', number + i) .. string.sub(original, 20)
   redis.call('COPY', KEYS[2] .. original, KEYS[2] .. tag)
   redis.call('ZADD', KEYS[1], redis.call('ZSCORE', KEYS[1], original), tag)
 end
