@@ -209,7 +209,7 @@ REASONS = {
     "ignored": "`acked`: the task raised Ignore.",
     "revoked": "`acked`: the task was revoked, or had expired.",
     "early": "`acked`: before the work began (`acks_late` off, ack policy `ack_first`). If it then fails, `failed` follows.",
-    "heartbeat_lost": "`recovered`, `dead_lettered`: nobody moved its deadline on.",
+    "heartbeat_lost": "`recovered`, `dead_lettered`: no heartbeat moved its deadline on.",
     "not_begun": "`recovered`: its consumer was lost and had not begun it, which is no failure.",
     "connection_lost": "`recovered`: its session broke; `recovered`, `retried`: its process had no connection any more.",
     "handed_back": "`requeued`: claimed and not started.",

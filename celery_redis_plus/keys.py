@@ -253,7 +253,7 @@ class Keys:
         self.queue_ids = self._key("queue_ids")
         #: A random id: a database that was flushed gets another one.
         self.database_id = self._key("database_id")
-        #: Queues with work for the sweep even where nobody consumes them, and the wake-up for a new one.
+        #: Queues with work for the sweep even without consumers, and the wake-up for a new one.
         self.always_swept = self._key("always_swept")
         self.sweep_wakeup = self._key("sweep_wakeup")
         #: Tasks that expired and that no worker has revoked yet: all of them, the prefix of their copies, their tasks' names, the

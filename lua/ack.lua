@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Removes settled messages for good. No fence: whoever finished the work may remove it, wherever it stands by now.
+-- Removes settled messages for good. No fence: the process that finished the work may remove it, wherever it stands by now.
 -- KEYS  1 messages_index (zset)  2 queue (zset)  3 delayed (zset)  4 dead (zset)  5 dlx_outbox (zset)
 --       6 message (prefix of a hash)  7 meta (hash)
 -- ARGV  tags; one whose events are written may be followed by TAB, the reason of its event, TAB, the error's class name

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Removes messages that nobody has yet, ready or delayed: for good, or to the dead letters with the reason 'cancelled'.
+-- Removes messages that no consumer has yet, ready or delayed: for good, or to the dead letters with the reason 'cancelled'.
 -- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 wakeup (zset, read)
 --       6 meta (hash)  7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
 -- ARGV  1 to the dead letters (0/1)  2 how many dead letters the queue keeps at most, then tags

@@ -112,7 +112,7 @@ local function check_fields(hash, tag, place, fields)
   if not repair then return place end
   local score = fields[1] or original_score(hash, tag)
   if place == 'index' and not (fields[2] and fields[3]) then
-    -- Nobody can settle it or keep it: what the sweep would do at its deadline is done now.
+    -- No process can settle it or keep it: what the sweep would do at its deadline is done now.
     redis.call('ZREM', queue.index, tag)
     put('ready', score, tag)
     redis.call('HDEL', hash, 'score', 'delay', 'owner')

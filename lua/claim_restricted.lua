@@ -147,7 +147,7 @@ if rate then
   tokens = tokens - taken
   redis.call('HSET', keys.meta, 'tokens', string.format('%.6f', tokens), 'tokens_at', text(now))
   if left and tokens < 1 and not full then
-    -- One consumer comes back for the next token; nobody else is woken before.
+    -- One consumer comes back for the next token; no other is woken before.
     local pacer = record[13]
     if exhausted or me == '' then
       if pacer == me then pacer = nil end

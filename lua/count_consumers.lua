@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Counts a queue's live consumers: the list also has those that are overdue and nobody has missed yet.
+-- Counts a queue's live consumers: the list also has those that are overdue and not missed yet.
 -- KEYS  1 consumers (zset)
 -- ARGV  none
 -- Returns how many there are.

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Moves the deadlines of held messages on, and notes the visibility timeout for whoever sweeps their queues.
+-- Moves the deadlines of held messages on, and notes the visibility timeout for the process that sweeps their queues.
 -- KEYS  per queue: messages_index (zset), message (prefix of a hash, read), meta (hash)
 -- ARGV  1 visibility timeout (ms), then per queue: how many pairs follow, and the pairs: tag, claim number
 -- Returns the tags that this process no longer holds: another claim came, or they are settled.

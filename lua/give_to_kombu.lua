@@ -1,5 +1,5 @@
 #!lua
--- Moves messages that nobody has, ready or delayed, from one queue to a list of kombu's own Redis transport.
+-- Moves messages that no consumer has, ready or delayed, from one queue to a list of kombu's own Redis transport.
 -- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 wakeup (zset, read)
 --       6 meta (hash)  7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset, read)  10 dead (zset, read)
 --       11 trash (zset, read)  12 kombu's list

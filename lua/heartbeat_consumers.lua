@@ -5,7 +5,7 @@
 --       dead (zset, read), trash (zset, read), consumers (zset), consumer (prefix of a hash), with_credit (zset)
 -- ARGV  1 for how long a consumer counts as alive without being heard of (ms), then per queue: consumer, state
 -- Returns per queue: known (0 = it is not on the list any more and has to join again), ms until the next consumer of a queue
--- with rules counts as dead if it is not heard of, or one was probed (-1 = nobody has to look), why the queue is paused ('' = it
+-- with rules counts as dead if it is not heard of, or one was probed (-1 = no process has to look), why the queue is paused ('' = it
 -- is not), until when (ms since the epoch, 0 = for good), how many consumers the queue has.
 -- @include now
 -- @include consumers

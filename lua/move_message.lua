@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Moves one message that nobody has yet, ready or delayed, into another queue, where it keeps its priority and its time.
+-- Moves one message that no consumer has yet, ready or delayed, into another queue, where it keeps its priority and its time.
 -- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 wakeup (zset)
 --       6 meta (hash)  7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset, read)  10 dead (zset, read)
 --       11 trash (zset, read)  12 meta of the target (hash)  13 queue (zset)  14 delayed (zset)  15 message (prefix of a hash)

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Sends wake-ups: each wakes the client that has waited for it longest. A full server must not leave anybody asleep.
 -- KEYS  1.. wakeup (zset), sweep_wakeup (zset), expired_wakeup (zset) or client_wakeup (zset)
--- ARGV  1 life of a wake-up that nobody waits for (ms; '' = for ever)
+-- ARGV  1 life of a wake-up without a waiter (ms; '' = for ever)
 -- Returns how many were notified.
 for _, wakeup in ipairs(KEYS) do
   redis.call('ZADD', wakeup, 0, 'work')

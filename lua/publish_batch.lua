@@ -33,7 +33,7 @@ end
 
 redis.call('HSET', KEYS[1], 'published', published + count, 'newest', time)
 local function store()
-  -- Their places come first: whoever meets a tag without a message drops it, and a message without a place would stay for ever.
+  -- Their places come first: a script that meets a tag without a message drops it, and a message without a place would stay for ever.
   redis.call('ZADD', KEYS[2], unpack(places))
   for i = 1, count do redis.call('HSET', KEYS[3] .. tags[i], 'payload', ARGV[FIRST + 2 * i - 2]) end
   redis.call('ZADD', KEYS[4], 0, 'work')

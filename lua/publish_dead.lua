@@ -1,5 +1,5 @@
 #!lua
--- Puts one message that nobody can have straight into a queue's dead letters, once, however often its publisher retries.
+-- Puts one message without a recipient straight into a queue's dead letters, once, however often its publisher retries.
 -- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 wakeup (zset)
 --       6 meta (hash)  7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
 --       12 producer (string)  [13 message of a staged body (hash)]

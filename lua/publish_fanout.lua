@@ -3,8 +3,8 @@
 -- KEYS  1 stream (stream)  2 fanout (hash)  3 producer (string)  4 cursors (zset, read)
 -- ARGV  1 payload  2 routing key  3 identity (producer.number)  4 entries to keep (about)  5 number of the message on its connection
 --       6 retry (0/1)  7 dedup window (ms)  8 age up to which entries are kept (ms; 0 = any)
---       9 where nobody subscribes: 0 = say so, 1 = only count, 2 = say so and write nothing
--- Returns the entry's id, or '' for a duplicate; 'NOBODY' where nobody subscribes. It is appended all the same: the register of
+--       9 without subscribers: 0 = say so, 1 = only count, 2 = say so and write nothing
+-- Returns the entry's id, or '' for a duplicate; 'NOBODY' without subscribers. It is appended all the same: the register of
 -- subscribers may have been lost, and a reader that goes on then misses nothing. 'BOUNDED' where the exchange has limits, which
 -- only `publish_fanout_bounded` heeds (nothing is written then).
 -- @include append_broadcast

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Removes subscribers of a fanout stream that gave no sign of life twice in a row, and drops what nobody waits for any more.
+-- Removes subscribers of a fanout stream that gave no sign of life twice in a row, and drops broadcasts that no subscriber waits for.
 -- KEYS  1 stream (stream)  2 fanout (hash)  3 subscribers (zset: deadlines)  4 cursors (zset)  5 subscriber (hash)  6 dead_subscribers (zset)
 -- ARGV  1 age up to which entries are kept (ms; 0 = any)  2 second chance (ms)  3 how long deaths are remembered (ms)
 --       4 report deaths since (ms, exclusive; '' = only those found now)

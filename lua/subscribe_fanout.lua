@@ -10,7 +10,7 @@ local stored = ARGV[4] ~= '' and redis.call('HGET', KEYS[5], ARGV[4])
 local record
 if stored then
   record = parse_record(stored)
-  -- Whoever read for it before did not say goodbye: it may have seen more than it has told.
+  -- Its last reader did not say goodbye: it may have seen more than it has told.
   if record.state ~= 'left' then doubt = last_id(KEYS[1]) end
 else
   record = { cursor = last_id(KEYS[1]), number = broadcasts_so_far(KEYS[2]), since = text(now), label = ARGV[3] }

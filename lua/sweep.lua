@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- One pass over one queue or more: promotes what is due, expires what is overdue, recovers what nobody holds any more, bounds
+-- One pass over one queue or more: promotes what is due, expires what is overdue, recovers messages without a holder, bounds
 -- the dead letters, empties the trash, notifies again.
 -- KEYS  per queue: queue (zset), delayed (zset), messages_index (zset), message (prefix of a hash), wakeup (zset), meta (hash),
 --       schedule_wakeup (zset), expiry (zset), dlx_outbox (zset), dead (zset), trash (zset)
@@ -52,7 +52,7 @@ local function pace_of(shortest, longest)
   return pause, pause + margin, gap, math.max(grace, math.floor(2 * math.min(HEARTBEAT_MS, longest / HEARTBEATS)))
 end
 
--- Tells whether holders may have been unable to send a heartbeat since the last pass: nobody swept for `longest` ms, the clock went
+-- Tells whether holders may have been unable to send a heartbeat since the last pass: no sweep for `longest` ms, the clock went
 -- back, or the server was started meanwhile. Several short outages in a row leave them as little time as a long one.
 local function was_away(swept, longest)
   local gap = now - swept

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Asks who has not answered a tracked delivery in time; the asker then puts these messages to the dead letters.
 -- KEYS  1 track (hash)
--- ARGV  1 asker  2 for how long nobody else gets the same answer (ms)
+-- ARGV  1 asker  2 for how long no other process gets the same answer (ms)
 -- Returns { ms until the deadline } before it, or while another asker is at work; { -1 } where it is resolved or unknown; else
 -- { 0, description, payload, then per overdue recipient: name, tag ('' = none) }.
 -- @include now
@@ -10,7 +10,7 @@ local track = redis.call('HMGET', KEYS[1], 'deadline', 'resolved', 'about', 'pay
 if not track[1] or track[2] then return { -1 } end
 local began = tonumber(track[7] or 0)
 if began > now then
-  -- The clock went back: nobody has longer to answer than he was given.
+  -- The clock went back: no recipient has longer to answer than it was given.
   track[1] = string.format('%.0f', track[1] - began + now)
   redis.call('HSET', KEYS[1], 'began', string.format('%.0f', now), 'deadline', track[1])
 end

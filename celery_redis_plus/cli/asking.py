@@ -78,12 +78,12 @@ def confirm(question: str, *, yes: bool) -> None:
     """Ask before something is lost; ends the command where the answer is no.
 
     Raises:
-        click.UsageError: nobody can be asked, and `--yes` is missing.
+        click.UsageError: there is no terminal to ask on, and `--yes` is missing.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Nobody can be asked here: confirm with --yes, or see --dry-run.")
+        raise click.UsageError(f"{question} There is no terminal to ask on: confirm with --yes, or see --dry-run.")
     if not click.confirm(question, err=True):
         click.echo("nothing was changed", err=True)
         raise click.exceptions.Exit(1)

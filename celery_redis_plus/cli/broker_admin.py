@@ -160,7 +160,7 @@ class BrokerAdmin:
         yield from waiting_tags(self._commands, self._keys, queue, task)
 
     def cancel(self, queue: str, tags: Sequence[str], *, dead_letter: bool = False) -> list[str]:
-        """Remove messages that nobody has yet; return the ids of those that were there. See `Messages.cancel`."""
+        """Remove messages that no consumer has yet; return the ids of those that were there. See `Messages.cancel`."""
         return self._messages.cancel(queue, tags, dead_letter=dead_letter)
 
     @property

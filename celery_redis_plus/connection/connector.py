@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two rounds of questions while nobody names a master that takes connections.
+#: Seconds between two rounds of questions while no Sentinel names a master that takes connections.
 ASK_AGAIN_S = 0.1
 #: What every process has checked so far. A Connector can be given another one.
 PROCESS_CHECK = ServerCheck()
@@ -100,7 +100,7 @@ class Connector:
             timeout: seconds that a later read or write may take, None for no limit (blocking commands).
 
         Raises:
-            ServerUnreachable: nobody listens, TLS fails or only one side speaks it (TlsFailed), too many clients. Celery
+            ServerUnreachable: no server listens, TLS fails or only one side speaks it (TlsFailed), too many clients. Celery
                 retries this one and the next five.
             ServerTimeout: no connection, or no reply, in time.
             ServerLoading: the server reads its data set.

@@ -149,7 +149,7 @@ class MasterFinder:
                 looker.start()
             except RuntimeError as error:  # the interpreter ends, or there are too many threads
                 self._looker = None
-                logger.debug("nobody is asked for the %s: %s", self.question.wanted, error)
+                logger.debug("no Sentinel or node is asked for the %s: %s", self.question.wanted, error)
                 return
         finally:
             self._lock.release()

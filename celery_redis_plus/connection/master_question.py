@@ -56,7 +56,7 @@ class Question(Protocol):
     #: Of whom it is asked, and for what, in messages: "Sentinel", "master 'mymaster'".
     asked: str
     wanted: str
-    #: What to check where nobody has a good answer.
+    #: What to check where no answer is good.
     remedy: str
     #: Seconds that an answer may take; None: as long as any connection may take.
     timeout_s: float | None

@@ -73,7 +73,7 @@ class PersistentConnection:
         self._connection: Connection | None = None
         #: What the socket's descriptor stands for: a program that turns into a daemon closes it behind our back.
         self._identity: tuple[int, int] | None = None
-        #: Closes the connection where the collector finds this object: nobody has closed it.
+        #: Closes the connection where the collector finds this object: it was never closed.
         self._closer: weakref.finalize[Any, Any] | None = None
         self._used = 0.0
         #: Returns the next reply of the connection; raises what it says, or its failure.
@@ -130,7 +130,7 @@ class PersistentConnection:
             self._open()
 
     def check_master(self) -> None:
-        """Leave a server that is the master no more, as far as this process knows; asks nobody.
+        """Leave a server that is the master no more, as far as this process knows; asks no other.
 
         Raises:
             ServerUnreachable: another one was named since the connection was opened.

@@ -51,7 +51,7 @@ class Sentinels:
         """Return these with what the options of the same names add; what the URL says goes first.
 
         Raises:
-            InvalidAddress: nothing names the master, or `sentinel_kwargs` has what nobody understands.
+            InvalidAddress: nothing names the master, or `sentinel_kwargs` has names that redis-py does not know.
         """
         given = dict(sentinel_kwargs or {})
         unknown = sorted(name for name in given if name not in _KWARGS and not is_tls_argument(name))

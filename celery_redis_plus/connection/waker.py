@@ -100,6 +100,6 @@ class Waker:
             pipe.close()
 
     def __del__(self) -> None:
-        """Close what a connection that nobody closed has left, as redis-py does with its sockets."""
+        """Close what a connection that was never closed has left, as redis-py does with its sockets."""
         with suppress(AttributeError, TypeError, OSError):
             self._drop()

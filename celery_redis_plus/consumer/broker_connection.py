@@ -303,7 +303,7 @@ class BrokerConnection:
         """Leave what was claimed and is to be settled to the parent, in a child."""
         self.inherited = self.broken = True
         self.__dict__.pop("service", None)
-        # Another name than the parent's, in which nothing is claimed: what is given up under it concerns nobody.
+        # Another name than the parent's, in which nothing is claimed: what is given up under it concerns no process.
         self.id = secrets.token_hex(6)
         self.loop_thread = None
         self.waiter.reset()

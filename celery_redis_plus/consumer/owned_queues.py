@@ -62,7 +62,7 @@ class OwnedQueues:
             owners.pop(queue, None)
             raise
         if not self._owned:
-            # A session that nobody closes is over as well when it is collected.
+            # A session that is never closed is over as well when it is collected.
             weakref.finalize(self, _disown, service, self._session, self._owned).atexit = False
         self._owned[queue] = this_process.pid
         if self._queues.owner_keeps(arguments):

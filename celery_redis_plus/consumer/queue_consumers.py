@@ -143,7 +143,7 @@ class QueueConsumers:
         return NOTIFIED if queue in self.candidates else INTERESTED
 
     def stop(self, queue: str) -> None:
-        """Deliver no more of a queue. What it has claimed and nobody has seen goes back in place at once."""
+        """Deliver no more of a queue. Claimed messages that the application has not seen go back in place at once."""
         self.consumed.pop(queue, None)
         self.order.forget(queue)
         self.recheck_at.pop(queue, None)

@@ -139,7 +139,7 @@ def conclude(outcomes: list[Outcome], console: Console, seconds: float) -> int:
 
 
 class Interrupted(BaseException):
-    """A signal asked the demo to end. As KeyboardInterrupt, it is no error, and nobody may catch it as one."""
+    """A signal asked the demo to end. As KeyboardInterrupt, it is no error, and must not be caught as one."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

@@ -115,7 +115,7 @@ def _is_task(message: Any) -> bool:
 
 
 def _has_stopped(pool: Any) -> bool:
-    """Return whether the pool has ended, so that nobody works any more."""
+    """Return whether the pool has ended, so that no task runs any more."""
     return pool is None or compat.POOL_STATE.of(pool) == BasePool.TERMINATE
 
 

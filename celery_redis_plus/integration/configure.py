@@ -49,7 +49,7 @@ def configure_app(
       `ack_after`, `reject_on_error`, `nack_on_error` or `manual`. A task's own `ack_policy` goes first, then its queue's; where
       there is none, Celery's settings hold.
     - `revoke_removes=True` lets `app.control.revoke` (and `AsyncResult.revoke`) also take the tasks' messages out of the broker
-      that nobody has yet: delayed ones always, ready ones in queues with `event_log_index`.
+      that no consumer has yet: delayed ones always, ready ones in queues with `event_log_index`.
     - The result of a task with an `x-deduplication-id` that another task stands for has that task's id.
     - One warning tells an app with `priority_steps` or `sep` in its `broker_transport_options` to choose `priority_order`.
 

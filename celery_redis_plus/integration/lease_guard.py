@@ -63,12 +63,10 @@ def has_lease(request: Any) -> bool:
     try:
         held = channel.session.leases.holds(tag)
     except (RedisError, OSError):
-        # Nobody can tell: whoever takes it next begins it, perhaps this worker.
+        # It is unknown: the next worker that takes it begins it, perhaps this worker.
         held = False
         channel.qos.leave(tag)
-        logger.info(
-            "task %s[%s] is not begun and goes back: nobody can tell whether its message is held", request.name, request.id
-        )
+        logger.info("task %s[%s] is not begun and goes back: it is unknown whether its message is held", request.name, request.id)
     else:
         if not held:
             channel.qos.drop(tag)

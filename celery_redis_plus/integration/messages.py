@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def message(app: Celery, id: str, *, queue: str | None = None) -> MessageInfo | None:  # noqa: A002 - what users know it by
-    """Return where a message stands: its state, place, deliveries and holder; None where nobody knows it.
+    """Return where a message stands: its state, place, deliveries and holder; None where it is unknown.
 
     It takes a fixed number of commands for each queue that is looked into; for a task id of which no index knows, the delayed
     messages are looked through as well, up to 100,000 a queue. Of a task whose message was moved it tells where that is now.
@@ -44,7 +44,7 @@ def message(app: Celery, id: str, *, queue: str | None = None) -> MessageInfo | 
 
 
 def cancel(app: Celery, id: str, *, queue: str | None = None, dead_letter: bool = False) -> bool:  # noqa: A002 - as above
-    """Remove a message that nobody has yet, ready or delayed; return whether it was there.
+    """Remove a message that no consumer has yet, ready or delayed; return whether it was there.
 
     Args:
         app: see `message`.
@@ -57,7 +57,7 @@ def cancel(app: Celery, id: str, *, queue: str | None = None, dead_letter: bool 
 
 
 def reschedule(app: Celery, id: str, when: datetime | timedelta | float, *, queue: str | None = None) -> bool:  # noqa: A002
-    """Give a message that nobody has yet another time; return whether it was there.
+    """Give a message that no consumer has yet another time; return whether it was there.
 
     Args:
         app: see `message`.
@@ -80,7 +80,7 @@ def reschedule(app: Celery, id: str, when: datetime | timedelta | float, *, queu
 
 
 def move(app: Celery, id: str, target: str, *, queue: str | None = None) -> str | None:  # noqa: A002 - as above
-    """Move a message that nobody has yet into the queue `target`; return its id there, None where it was not found.
+    """Move a message that no consumer has yet into the queue `target`; return its id there, None where it was not found.
 
     Raises:
         QueueNotFound: there is no queue `target`.
@@ -101,7 +101,7 @@ def _search(app: Celery) -> Iterator[MessageSearch]:
 
 
 def install_revoke(app: Celery) -> None:
-    """Let `app.control.revoke` take what nobody has yet out of the broker, besides telling the workers; idempotent."""
+    """Let `app.control.revoke` take messages that no consumer has out of the broker, besides telling the workers; idempotent."""
     wrap(app.control, "revoke", _revoke, app)
 
 

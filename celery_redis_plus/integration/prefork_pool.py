@@ -1,8 +1,8 @@
 """Keeps a prefork pool from forgetting jobs that its processes run, or are about to, when a connection is lost.
 
 `AsynPool.flush` drops from the pool's cache of jobs what no child is known to have accepted, "since it will be redelivered by
-the broker" (Celery 5.7; 5.6 drops all). But a job whose writing has begun is on its way: the child runs it, nobody hears of its
-result, and its message goes to somebody else besides.
+the broker" (Celery 5.7; 5.6 drops all). But a job whose writing has begun is on its way: the child runs it, its
+result is not reported, and its message goes to another worker besides.
 """
 
 from __future__ import annotations

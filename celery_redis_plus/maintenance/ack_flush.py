@@ -23,7 +23,7 @@ class AckFlush:
         """Flush nothing yet; `wake` wakes the thread that runs this."""
         self._wake = wake
         #: Those with batched acks -> when to look at them, on `clock`, in seconds: also where a loop has flushed first, because
-        #: what it batches afterwards wakes nobody.
+        #: what it batches afterwards wakes no thread.
         self._due_at: dict[Acknowledger, float] = {}
 
     def schedule(self, acknowledger: Acknowledger) -> None:

@@ -1,7 +1,7 @@
 """Waits for the answers to tracked deliveries, and sees to the recipients that do not answer in time.
 
-Whoever watches a delivery in this process shares one thread and two connections, which exist while something is watched. What
-nobody watches any more, because its publisher has died, any process that consumes resolves (`AbandonedDeliveries`).
+All watched deliveries of this process share one thread and two connections, which exist while something is watched. What
+is watched no more, because its publisher has died, any process that consumes resolves (`AbandonedDeliveries`).
 """
 
 from __future__ import annotations

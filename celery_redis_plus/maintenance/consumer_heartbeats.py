@@ -66,7 +66,7 @@ class ConsumerHeartbeats:
         self._missed: set[str] = set()
         #: Paused queues, with the reasons that were logged.
         self._paused: dict[str, str] = {}
-        #: (queue, consumer) of connections that broke: nobody else takes them off the lists.
+        #: (queue, consumer) of connections that broke: no other process takes them off the lists.
         self._left_behind: deque[tuple[str, str]] = deque()
         #: Those of them that wait for the application's decision about deliveries -> until when, on `clock`, in seconds.
         self._waits_until: dict[tuple[str, str], float] = {}

@@ -1,4 +1,4 @@
-"""Gives back what connections have left that nobody closed: the program dropped them, and the collector freed them."""
+"""Gives back the messages of connections that were never closed: the program dropped them, and the collector freed them."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class LeaseHeartbeats:
         return self._next_run_at
 
     def run_soon(self) -> None:
-        """Run next at once: the connection is new, so nobody knows how long it was gone."""
+        """Run next at once: the connection is new, so it is unknown how long it was gone."""
         self._next_run_at = 0.0
 
     def run(self) -> None:

@@ -101,7 +101,7 @@ class LostProcesses:
         self._run, self._run_began_at = "", 0.0
         #: This process' record as it is stored; None: there is none.
         self._stored: ProcessRecord | None = None
-        #: False: this process does not report, because nobody could tell from its connections whether it lives.
+        #: False: this process does not report, because its connections would not tell whether it lives.
         self.reports = self._is_on = presence.grace_s > 0
         self._may_watch = True
         self._told: set[str] = set()
@@ -243,7 +243,7 @@ class LostProcesses:
             self._told.add(why)
             logger.warning(
                 "the messages of a worker that dies come back after the visibility timeout (%g s), and not after "
-                "connection_lost_grace: nobody can tell which connections it has left (%s)",
+                "connection_lost_grace: it is unknown which connections it has left (%s)",
                 self._visibility_timeout_s, why,
             )  # fmt: skip
 
@@ -274,11 +274,11 @@ class LostProcesses:
         absent = [name for name, record in watched.items() if not connected & set(record.ids)]
         look_again = False
         if absent:
-            # A write: while the server takes none, nobody can come back. And the records as they are now.
+            # A write: while the server takes none, no process can come back. And the records as they are now.
             before = dict(self._records)
             self._report(absent)
             unchanged = [name for name in absent if self._records.get(name) == before[name]]
-            # The others have reported since: nobody has asked for the connections that they name now.
+            # The others have reported since: no process has asked for the connections that they name now.
             look_again, absent = len(unchanged) < len(absent), unchanged
         self._note_absent(absent, interval_s)
         for name, absence in list(self._absences.items()):

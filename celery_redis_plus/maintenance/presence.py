@@ -38,7 +38,7 @@ class Presence:
         self.own = own
         self._watched = watched
         self._unacked_messages = unacked_messages
-        #: `connection_lost_grace`, in seconds; 0: nobody asks for these connections.
+        #: `connection_lost_grace`, in seconds; 0: no process asks for these connections.
         self.grace_s = grace_s
         #: Seconds after which heartbeats have failed.
         self._silence_s = max(grace_s, 2 * heartbeat_s)

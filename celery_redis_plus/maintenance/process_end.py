@@ -87,7 +87,7 @@ class ProcessEnd:
         # Before others may claim: what goes back comes before what is newer.
         self._unacked_messages.give_back()
         for session, queues in queues_of.items():
-            # A claim may be under way whose reply nobody reads any more.
+            # A claim may be under way whose reply is not read any more.
             self._unacked_messages.abandon(session, queues)
         ReconnectRecovery(commands, self._keys, self._unacked_messages, acknowledger).run()
         consumers = Consumers(commands, self._keys, timeout_s=options.consumer_heartbeat_timeout)

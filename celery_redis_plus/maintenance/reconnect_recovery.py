@@ -112,7 +112,7 @@ class ReconnectRecovery:
                 keeps = self.active_tasks.is_active(message, unacked.orphaned_at)
             unacked.kept = keeps is True
             if keeps is False:
-                logger.debug("message %s of queue %r goes back: nobody works on it any more", unacked.tag, unacked.queue)
+                logger.debug("message %s of queue %r goes back: no task works on it any more", unacked.tag, unacked.queue)
                 self._unacked_messages.release(unacked)
 
     def _hand_back_page(self, session: str, queue: str, page: bytes, total: int) -> None:

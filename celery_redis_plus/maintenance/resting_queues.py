@@ -1,7 +1,7 @@
 """Knows which queues were empty at their last sweep: until the next one, plain commands tell that they still are.
 
 An empty queue has nothing to sweep but the wakeup of a message that is published meanwhile and whose waiting consumer dies. So
-the queue's other consumers look. One alone has nobody to wake, and looks more rarely. Many of them look and sweep in turn: each
+the queue's other consumers look. One alone has no other to wake, and looks more rarely. Many of them look and sweep in turn: each
 more rarely, all of them as often as `ENOUGH_CONSUMERS`. A look also tells whether the queue was declared again.
 """
 

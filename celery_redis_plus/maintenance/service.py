@@ -175,7 +175,7 @@ class MaintenanceService:
         self._janitor.on_unbound = self._subscriber_heartbeats.forget
         #: Hears of acks that wait for others.
         self.ack_flush = AckFlush(self._waker.wake)
-        #: Hears of sessions that nobody closed.
+        #: Hears of sessions that were never closed.
         self.dropped = DroppedSessions(
             self.unacked_messages, self.watched, self.positions, self.consumer_heartbeats, wake=self._waker.wake
         )
@@ -193,7 +193,7 @@ class MaintenanceService:
                 self._janitor,
                 self._subscriber_heartbeats,
                 AbandonedDeliveries(OverdueDeliveries(commands, keys, options), shared),
-                # Where a worker takes what they publish, nobody has to be warned.
+                # Where a worker takes what they publish, no warning is needed.
                 *([] if options.take_from_kombu else [UnconvertedProcesses(commands, keys, self.watched)]),
             ),
             first=(MasterCheck(commands), self._lease_heartbeats, self.consumer_heartbeats, self.ack_flush),

@@ -113,7 +113,7 @@ class SubscriberHeartbeats:
         for position in self._positions.expired():
             self._positions.end(position, self._registry.unsubscribe)
             logger.warning(
-                "queue %r: nobody came back for its broadcasts of exchange %r within %.0f s after the connection broke; what "
+                "queue %r: no reader came back for its broadcasts of exchange %r within %.0f s after the connection broke; what "
                 "came after entry %s %s",
                 position.queue, position.keys.exchange, self._positions.keep_s, position.cursor.entry.decode(),
                 "waits for its next reader" if position.durable_id else "is not delivered to it",
@@ -150,7 +150,7 @@ class SubscriberHeartbeats:
             position.go_back_to(end.mark)
 
     def reap(self) -> None:
-        """Clear away dead subscribers of all fanout exchanges, and tell of deaths, whoever has noticed them."""
+        """Clear away dead subscribers of all fanout exchanges, and tell of deaths, by any process."""
         for exchange in self._bindings.names_of_type("fanout"):
             now_ms, deaths = self._registry.reap(self._fanout_keys(exchange), self._reaped_ms.get(exchange))
             self._reaped_ms[exchange] = now_ms

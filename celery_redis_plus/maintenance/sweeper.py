@@ -249,7 +249,7 @@ def _report(queue: str, swept: Swept) -> None:
         )  # fmt: skip
     if swept.unrevoked:
         logger.warning(
-            "%d expired task(s) of queue %r never become REVOKED, and whoever waits for their results waits on: no worker that "
+            "%d expired task(s) of queue %r never become REVOKED, and clients wait on for their results: no worker that "
             "has the task revoked them within a day, or more than 10,000 expired tasks, or 64 MB of them, were waiting (counter "
             "`unrevoked`)",
             swept.unrevoked, queue,

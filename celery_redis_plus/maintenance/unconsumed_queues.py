@@ -1,4 +1,4 @@
-"""Finds the queues that have to be swept although nobody may consume them: messages expire there, or go on when they are dead.
+"""Finds the queues that have to be swept although they may have no consumer: messages expire there, or go on when they are dead.
 
 The usual retry pattern is such a queue: a TTL, and a dead-letter exchange that leads back to the work queue.
 """

@@ -1,4 +1,4 @@
-"""Finds messages that kombu's own Redis transport has stored for the queues consumed here: nobody reads them.
+"""Finds messages that kombu's own Redis transport has stored for the queues consumed here, and that no worker reads.
 
 With an unchanged `redis://` URL, one process without `configure_app` publishes into kombu's lists in the same database, without
 an error anywhere. The consumers of its queues are the ones who can notice.
@@ -85,7 +85,7 @@ class UnconvertedProcesses:
             return
         self._warned.add(queue)
         logger.warning(
-            "queue %r: %d message(s) lie in %s, where kombu's own Redis transport keeps them and nobody reads them (bindings of "
+            "queue %r: %d message(s) lie in %s, where kombu's own Redis transport keeps them, unread (bindings of "
             "kombu: %d). Some process publishes without celery-redis-plus: give its broker URL the scheme redisplus://, or call "
             "configure_app. `celery-redis-plus migrate` moves the messages: docs/migration.md",
             queue,

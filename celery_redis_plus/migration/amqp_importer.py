@@ -79,7 +79,7 @@ class AmqpImporter:
 
         Raises:
             ServerUnreachable: the AMQP broker does not answer.
-            OptionError: nobody has said what shall become of priorities.
+            OptionError: it is not said what shall become of priorities.
             redis.exceptions.RedisError: as `CommandConnection.call`.
         """
         for name in names:

@@ -46,7 +46,7 @@ class PriorityMapping:
         """Return a message's priority on the other side; both directions are the same.
 
         Raises:
-            OptionError: the two orders differ, and nobody has said what shall become of priorities.
+            OptionError: the two orders differ, and it is not said what shall become of priorities.
         """
         if self.low_first == self.source_low_first or self.choice == "keep":
             return priority
@@ -148,7 +148,7 @@ def to_kombu(
         now_ms: the server's time, ms since the epoch.
 
     Raises:
-        UnreadableError: it cannot be read; or it is delayed and no task, so that nobody would wait there.
+        UnreadableError: it cannot be read; or it is delayed and no task, so that no worker would hold it there.
         OptionError: as `PriorityMapping.convert`.
     """
     try:

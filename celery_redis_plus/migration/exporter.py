@@ -57,7 +57,7 @@ class Exporter:
         """Move what waits in a queue, ready and then delayed; yield after each page how many were moved.
 
         Raises:
-            OptionError: nobody has said what shall become of priorities.
+            OptionError: it is not said what shall become of priorities.
             redis.exceptions.RedisError: as `error_translation.translate` names it.
         """
         of = self._keys.queue(queue)

@@ -39,7 +39,7 @@ class Importer:
         """Move what waits in a queue's lists, by their step; yield after each page how many were moved.
 
         Raises:
-            OptionError: nobody has said what shall become of priorities.
+            OptionError: it is not said what shall become of priorities.
             redis.exceptions.RedisError: as `error_translation.translate` names it.
         """
         for step in self._kombu.lengths(queue):

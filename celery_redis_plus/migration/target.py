@@ -54,7 +54,7 @@ class Target:
         Returns None where there is no such queue here. Those that cannot be read are left out, and noted in the report.
 
         Raises:
-            OptionError: nobody has said what shall become of priorities.
+            OptionError: it is not said what shall become of priorities.
         """
         known = self._queues.read(queue)
         if known is None:

@@ -148,7 +148,7 @@ class EmbeddedServer:
         self.start()
 
     def freeze(self) -> None:
-        """Halt the server with SIGSTOP: connections stay open and nobody answers."""
+        """Halt the server with SIGSTOP: connections stay open without an answer."""
         self._running_process().send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:

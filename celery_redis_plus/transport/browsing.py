@@ -93,7 +93,7 @@ def _check_queue(queue: str, connection: Any) -> None:
 
 @as_channel_errors
 def _page(queue: str, connection: Any, state: State, first: int, most: int) -> tuple[int, list[BrowsedMessage]]:
-    # A channel for each page: whoever reads slowly, or not to the end, keeps none of an app's connections.
+    # A channel for each page: a slow reader, or one that stops early, keeps none of an app's connections.
     with channel_of(connection) as channel:
         checked, page = read_page(channel.session.commands, channel.session.keys, Page(queue, state, first, most))
     return checked, [BrowsedMessage(*(getattr(one, field.name) for field in fields(one))) for one in page]

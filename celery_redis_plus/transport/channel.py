@@ -77,7 +77,7 @@ class Channel(virtual.Channel):
     def close(self) -> None:
         """Close the channel.
 
-        What nobody has seen goes back at once, and so does what was delivered and will not be settled any more. Under Celery
+        Unseen messages go back at once, and so do those that were delivered and will not be settled any more. Under Celery
         a channel also closes because its connection broke, while tasks of it run: those are kept until they settle.
         """
         if self.closed:
@@ -193,7 +193,7 @@ class Channel(virtual.Channel):
         return tag
 
     def basic_cancel(self, consumer_tag: str) -> None:
-        """End a consumer. What it has claimed and nobody has seen goes back in place at once."""
+        """End a consumer. Claimed messages that the application has not seen go back in place at once."""
         self._consumed.cancel(consumer_tag)
 
     @amqp_method
@@ -234,7 +234,7 @@ class Channel(virtual.Channel):
 
     @amqp_method
     def basic_recover(self, requeue: bool = False) -> None:
-        """Give everything delivered and not settled back, to whoever claims it next."""
+        """Give everything delivered and not settled back, to the next consumer that claims it."""
         if not requeue:
             raise channel_error("basic.recover without requeue is not supported", 540, "Channel.basic_recover")
         self.qos.restore_unacked()

@@ -142,7 +142,7 @@ class ExchangePublisher:
     def _take(
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
     ) -> bool:  # fmt: skip
-        """Give a message to an exchange that has a name; return False where nobody gets it there, and it is not kept."""
+        """Give a message to an exchange that has a name; return False where it has no recipient, and it is not kept."""
         connection = self._connection
         if not connection.bindings.is_fanout(exchange):
             return self._route(message, exchange, routing_key, attempt)
@@ -194,13 +194,13 @@ class ExchangePublisher:
     def _unrouted(
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
     ) -> None:  # fmt: skip
-        """Say, count and keep what nobody takes."""
+        """Log, count and keep a message without a recipient."""
         connection = self._connection
         broadcast = bool(exchange) and connection.bindings.is_fanout(exchange)
         reason = NO_SUBSCRIBERS if broadcast else UNROUTABLE
         text = f"no queue takes a message to exchange {exchange!r} with routing key {routing_key!r}"
         if broadcast:
-            text = f"nobody subscribes to exchange {exchange!r}"
+            text = f"exchange {exchange!r} has no subscriber"
         if mandatory:
             raise Unroutable(f"{text}; it was not stored (mandatory)")
         fallback = None if broadcast or not exchange else connection.options.deadletter_queue

@@ -1,6 +1,6 @@
 """What typed queues accept: patterns that a queue was declared with, and models of Python that this process was given.
 
-The patterns (`x-accept-types`) hold for every publisher, whoever declared the queue. A callable or a model exists only in
+The patterns (`x-accept-types`) hold for every publisher, in any process. A callable or a model exists only in
 the processes that have it: the transport option `accept`, which `configure_app(accept=…)` sets.
 """
 

@@ -21,7 +21,7 @@ local function for_flagged()
 end
 
 -- Takes up to `count` messages from the queue with these keys, which the reply calls `q`: into the index, then out of the queue.
--- A message that stands in both was taken by a claim that failed: nobody has it, and the next claim takes it.
+-- A message that stands in both was taken by a claim that failed: no consumer has it, and the next claim takes it.
 -- Returns how many it took, and whether nothing is left there.
 local function claim_messages(q, count, ready, index, message, meta, expiry, delayed)
   -- One more than is wanted tells whether something is left.
@@ -45,7 +45,7 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
       passed = passed + 1
       local hash = message .. tag
       local fields = redis.pcall('HMGET', hash, 'payload', 'claim', 'expires', 'died')
-      -- A key of another type is set aside as it is, and holds up nobody.
+      -- A key of another type is set aside as it is, and holds up no other.
       if fields.err then
         if not string.find(fields.err, 'WRONGTYPE', 1, true) then error(fields) end
         redis.call('HINCRBY', meta, 'damaged', 1)

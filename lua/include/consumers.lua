@@ -4,9 +4,9 @@
 
 -- The zset `consumers` is the only source of which consumers a queue has: consumer -> alive until (ms). What the record says
 -- besides (`active`, `exclusive`, `prioritised`, `wakeup`), and who is in `with_credit`, follows from it: `update_consumers`
--- derives it anew after each change of the list, and whoever reads one of them checks that the consumer is listed
+-- derives it anew after each change of the list, and a reader of one of them checks that the consumer is listed
 -- (`is_consistent`, `first_with_credit`). The list of a lasting queue has no TTL: a consumer that is gone leaves by
--- `remove_consumer`, however long nobody looked.
+-- `remove_consumer`, after any time without a look.
 
 -- How many keys of a queue a script gets that deals with its consumers.
 local CONSUMER_KEYS = STATE_KEYS + 3
@@ -37,7 +37,7 @@ local function touch_consumer(keys, id, timeout_ms, now)
     if queue[1] and not queue[2] then
       redis.call('PERSIST', key)
     else
-      -- Goes with a transient queue; without a record nobody would clear it away.
+      -- Goes with a transient queue; without a record it would never be cleared away.
       redis.call('PEXPIRE', key, math.max(tonumber(queue[2]) or 0, timeout_ms))
     end
   end

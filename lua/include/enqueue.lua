@@ -6,7 +6,7 @@
 -- @include log_event
 
 -- KEYS of its own  task_index (prefix of a string)
--- What of a queue's record whoever enqueues reads.
+-- The fields of a queue's record that an enqueue reads.
 local RECORD = { 'id', 'ttl', 'next', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest' }
 
 -- Notifies a sweeper that does not know of what is due at `due`: a `next` in the past belongs to one that is gone.
@@ -69,7 +69,7 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
     if ttl then redis.call('PEXPIRE', delayed, ttl) end
     notify_sweeper(schedule_wakeup, ttl, record[3], due, now)
   else
-    -- Nobody may take it now (paused, limits): who lifts that notifies.
+    -- No consumer may take it now (paused, limits): who lifts that notifies.
     redis.call('HSET', hash, 'payload', payload)
     if not record[8] then redis.call('ZADD', record[7] or wakeup, 0, 'work') end
     expires = expiry_of(ttl_ms, expires, now)

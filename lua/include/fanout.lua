@@ -2,7 +2,7 @@
 -- @include text
 
 -- A subscriber's record is text: cursor, number of the cursor's entry, since (ms), timeout (ms), state, label, counts.
--- States: bound (nobody reads yet), live, suspect (overdue once), left (a durable one whose reader went in order).
+-- States: bound (no reader yet), live, suspect (overdue once), left (a durable one whose reader went in order).
 
 local function parse_record(record)
   local cursor, number, since, timeout, state, label, counts =
@@ -47,7 +47,7 @@ local function trim_due(fanout, subscribers, records, now)
   return true
 end
 
--- Drops what every subscriber has processed, and what is too old whoever still wants it.
+-- Drops what every subscriber has processed, and what is too old even if a subscriber wants it.
 local function trim(stream, cursors, records, max_age)
   local slowest = redis.call('ZRANGE', cursors, 0, 0)[1]
   local record = slowest and redis.call('HGET', records, slowest)

@@ -1,6 +1,6 @@
 -- @include keep_ttl
 
--- Wakes whoever is to be woken next: a queue whose consumers differ says in `wakeup` whom, others have one wake-up.
+-- Wakes the next consumer: a queue whose consumers differ says in `wakeup` whom, others have one wake-up.
 local function notify(wakeup, meta)
   local record = redis.call('HMGET', meta, 'wakeup', 'ttl')
   wakeup = record[1] or wakeup

@@ -2,7 +2,7 @@
 -- @include waiting_publishers
 -- @include limits
 
--- A tag has this character in place of the dot before its queue's id where the queue has limits: whoever settles or claims a
+-- A tag has this character in place of the dot before its queue's id where the queue has limits: a script that settles or claims a
 -- message sees from its tag alone whether publishers may wait for the room that it leaves. Others pay nothing.
 local function is_bounded(tag)
   local flag = string.byte(tag, 20)

@@ -1,7 +1,7 @@
 -- @include release_capacity
 -- @include log_event
 
--- Finds a message that nobody has, ready or delayed. Returns the score of its place in the queue, and when it will be due (text;
+-- Finds a message that no consumer has, ready or delayed. Returns the score of its place in the queue, and when it will be due (text;
 -- false for a ready one); false where it does not wait.
 local function find_waiting(queue, tag)
   local score = redis.call('ZSCORE', queue.ready, tag)

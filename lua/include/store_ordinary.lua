@@ -9,7 +9,7 @@ local function store_ordinary(meta, ready, message, wakeup, producer, record, lo
   local time, published = newest_of(record[11], now_ms()), tonumber(record[10] or 0) + 1
   redis.call('HSET', meta, 'published', published, 'newest', time)
   local tag = new_tag(time, published, mark_of(record[5], log and is_sampled(published, log.permille)), record[1])
-  -- Its place comes first: whoever meets a tag without a message drops it, and a message without a place would stay for ever.
+  -- Its place comes first: a script that meets a tag without a message drops it, and a message without a place would stay for ever.
   redis.call('ZADD', ready, rank * PRIORITY_BAND + time, tag)
   redis.call('HSET', message .. tag, 'payload', payload)
   redis.call('ZADD', wakeup, 0, 'work')

@@ -4,7 +4,7 @@
 -- Any process may sweep a queue, and the visibility timeouts of those that hold its messages may differ from its own. So the
 -- queue's record has the shortest and the longest of them (ms), each with the time when it was heard last.
 
--- How long a timeout counts that nobody tells any more (ms).
+-- How long a timeout counts that is told no more (ms).
 local TOLD_MS = 3600000
 
 -- Returns the shortest timeout, when it was heard, the longest one, when it was heard; nothing where none was.

@@ -123,7 +123,7 @@ class QueueArguments:
 
     @property
     def transient(self) -> bool:
-        """Whether the queue vanishes whole when nobody uses it: auto_delete, exclusive or `x-expires`."""
+        """Whether the queue vanishes whole when it is not used: auto_delete, exclusive or `x-expires`."""
         return self.auto_delete or self.exclusive or "x-expires" in self.arguments
 
     def ttl_ms(self, default_ms: int) -> int | None:
@@ -135,7 +135,7 @@ class QueueArguments:
 
     @property
     def durable_subscriber(self) -> bool:
-        """`x-durable-subscriber`: a fanout exchange keeps this queue's place while nobody consumes it."""
+        """`x-durable-subscriber`: a fanout exchange keeps this queue's place while it has no consumer."""
         return self.arguments.get("x-durable-subscriber") is True
 
     @property

@@ -185,7 +185,7 @@ class Acknowledger:
     def take_for_claim(self, queues: Sequence[str]) -> list[UnackedMessage]:
         """Take the batched acks that a claim of `queues` carries, for `settle_claimed`; send the others with its write.
 
-        It carries those of messages without limits and events: their ack is two commands, and wakes nobody.
+        It carries those of messages without limits and events: their ack is two commands, and wakes no consumer.
         """
         if not self._batched:
             return []
@@ -240,7 +240,7 @@ class Acknowledger:
     ) -> None:  # fmt: skip
         """Post a call for each batch, of messages of one queue, inside `_Held`; defer what it does not take."""
         for messages in batches:
-            # Asked under the lock: a settlement never opens a lost connection anew, because nobody would read its reply.
+            # Asked under the lock: a settlement never opens a lost connection anew, because its reply would not be read.
             if is_free and self._commands.connected:
                 self._post(messages, settlement, buffered=buffered)
             else:

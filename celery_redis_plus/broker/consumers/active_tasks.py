@@ -33,7 +33,7 @@ def inactive(delivered: Iterable[Unacked], active_tasks: ActiveTasks) -> list[Un
     """Return those of the unsettled deliveries that the application does not work on, of a consumer that ends.
 
     What has begun and is inactive has ended just now, and will be settled: Celery forgets a task before it acks its message. If
-    nobody settles it, it goes back when the process ends.
+    it is not settled, it goes back when the process ends.
     """
     return [unacked for unacked in delivered if not _is_in_work(unacked, active_tasks)]
 

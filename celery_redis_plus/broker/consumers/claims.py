@@ -71,7 +71,7 @@ class RestrictedBatch:
 
     messages: list[Claimed]
     state: State
-    #: Seconds after which the consumer has to claim again, because nobody will wake it; None: somebody will.
+    #: Seconds after which the consumer has to claim again, because no other process will wake it; None: one will.
     wait_s: float | None
     #: Counts the changes of the single active consumer.
     activations: bytes

@@ -75,7 +75,7 @@ class Leases:
 
         A process that stood still for longer than the visibility timeout, or was without a connection for longer than
         `connection_lost_grace`, does not know: others may have its messages. Then, and only then, the server is asked, about all
-        of them. What does not stand in `UnackedMessages` is nobody else's business. Raises as `CommandConnection.call` does.
+        of them. Messages outside `UnackedMessages` are not its concern. Raises as `CommandConnection.call` does.
         """
         unacked = self._unacked_messages.find(tag)
         return unacked is None or unacked.is_certain(self.certain_s) or self.confirm(unacked)

@@ -36,7 +36,7 @@ SIGN_VALUES = 5
 #: What the join script answers -> what that means.
 REFUSALS = {
     b"exclusive": "has an exclusive consumer",
-    b"in use": "has consumers, so that nobody can consume it exclusively",
+    b"in use": "has consumers, so it cannot be consumed exclusively",
     b"probing": "has consumers, which may be dead and have been asked",
 }
 
@@ -50,7 +50,7 @@ class Consumer:
     queue: str
     #: What AMQP calls it; unique on its channel only.
     tag: str
-    #: `x-priority` of AMQP: whoever has a higher one gets every message while it has credit.
+    #: `x-priority` of AMQP: a consumer of a higher one gets every message while it has credit.
     priority: int = 0
     #: It wants the queue alone.
     exclusive: bool = False
@@ -67,7 +67,7 @@ class Sign:
     consumer: Consumer
     #: False: it is off the list, and has to join again.
     known: bool
-    #: Seconds until the next consumer is probed or counts as dead, if it is not heard of before; None where nobody has to know.
+    #: Seconds until the next consumer is probed or counts as dead, if it is not heard of before; None where it is not needed.
     next_expiry_s: float | None
     #: Why the queue is paused; None: it is not.
     paused: str | None

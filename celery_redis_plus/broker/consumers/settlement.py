@@ -17,7 +17,7 @@ class Settlement(Enum):
     FAIL = "fail"
     #: Given back by a consumer that had seen it, without a failure: close, cancel, shutdown.
     RELEASE_SEEN = "release seen"
-    #: Given back out of a buffer: nobody saw it.
+    #: Given back out of a buffer, unseen.
     RELEASE_UNSEEN = "release unseen"
 
     #: Enum's own is a Python function, and each ack looks its settlement up.

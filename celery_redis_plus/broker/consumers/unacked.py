@@ -275,7 +275,7 @@ class UnackedMessages:
             mine = [unacked for unacked in self._unacked.values() if unacked.session == session]
             self._release(unacked for unacked in mine if unacked.state is DeliveryState.BUFFERED)
             self.orphan(delivered)
-            # Last: whoever sees that it is broken sees what goes back, too.
+            # Last: a thread that sees that it is broken sees the returned messages, too.
             self._broken[session] = frozenset(queues) | self._broken.get(session, frozenset())
         self.on_work()
 
@@ -287,7 +287,7 @@ class UnackedMessages:
         self.on_work()
 
     def drop(self, session: str, queues: Iterable[str]) -> None:
-        """Give back what a session has claimed that nobody closed. The collector freed it, and so its messages.
+        """Give back the messages of a session that was never closed. The collector freed it, and so its messages.
 
         Args:
             session: the holder's id on the server.
@@ -309,7 +309,7 @@ class UnackedMessages:
         self._settle_again(list(self._unacked.values()))
 
     def _settle_again(self, messages: Iterable[UnackedMessage]) -> None:
-        """Have maintenance settle what is being settled: nobody sends that any more, or reads the server's reply to it."""
+        """Have maintenance settle what is being settled: no thread sends that any more, or reads the server's reply to it."""
         with self._lock:
             waiting = set(self._deferred)
             self._deferred.extend(

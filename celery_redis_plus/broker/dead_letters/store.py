@@ -155,7 +155,7 @@ class DeadLetters:
         Celery's `expires` is taken off.
 
         Raises:
-            InvalidArgument: it would go to the reserved queue of undelivered messages, which nobody consumes; it stays.
+            InvalidArgument: it would go to the reserved queue of undelivered messages, which has no consumer; it stays.
             QueueNotFound: no such queue; the dead letter stays.
         """
         targets = [letter.queue] if to is None else [to] if isinstance(to, str) else list(to)
@@ -266,7 +266,7 @@ def check_targets(letter: DeadLetter, targets: Sequence[str]) -> None:
     """Raise InvalidArgument where one of the queues is the reserved one, which has no consumers."""
     if UNDELIVERED in targets:
         raise InvalidArgument(
-            f"the dead letter {letter.tag} cannot be replayed to {UNDELIVERED!r}, which nobody consumes: name another queue"
+            f"the dead letter {letter.tag} cannot be replayed to {UNDELIVERED!r}, which has no consumer: name another queue"
         )
 
 
@@ -304,7 +304,7 @@ def _goes_on(letter: DeadLetter, routing: tuple[str, str] | None) -> tuple[bytes
     properties = {name: value for name, value in letter.properties.items() if name != "expiration"}
     expired = any(death.get("reason") == "expired" for death in headers["x-death"])
     if expired and routing is None and headers.get("expires") is not None:
-        # Whoever replays it wants it to run.
+        # A replayed task is meant to run.
         headers["expires"] = None
     if routing is not None:
         info = dict(properties.get("delivery_info") or {})

@@ -1,4 +1,4 @@
-"""Where messages are kept that nobody could have: the dead letters of one lasting queue of our own.
+"""Where messages without a recipient are kept: the dead letters of one lasting queue of our own.
 
 A dead letter belongs to the queue that it died in; these never reached one. Listing, replaying and deleting works as for any
 other queue: `celery-redis-plus dead-letters list celery_redis_plus.undelivered`.
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 UNDELIVERED = "celery_redis_plus.undelivered"
 #: The header of a dead letter that was meant for one recipient of several.
 RECIPIENT = "x-recipient"
-#: Reasons: no queue takes it; nobody subscribes; a recipient rejected it, or did not answer in time.
+#: Reasons: no queue takes it; the exchange has no subscriber; a recipient rejected it, or did not answer in time.
 UNROUTABLE, NO_SUBSCRIBERS, REJECTED, ACK_TIMEOUT = "unroutable", "no_subscribers", "rejected", "ack_timeout"
 
 
 class UnroutableMessages:
-    """Keeps what nobody could have."""
+    """Keeps messages without a recipient."""
 
     def __init__(self, publisher: Publisher, *, keep: int) -> None:
         """Keep at most `keep` messages by `publisher`; the oldest go first, and are counted."""
@@ -38,7 +38,7 @@ class UnroutableMessages:
         self._publisher.to_dead_letters(UNDELIVERED, message, attempt, reason, self._keep)
 
     def count(self) -> None:
-        """Count a message that is not kept: nobody misses it."""
+        """Count a message that is not kept: no recipient misses it."""
         self._publisher.count(UNDELIVERED, "unroutable")
 
     def keep_for(self, recipient: str, payload: bytes, attempt: PublishAttempt, reason: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.last_error import Failure
 
-#: Reasons for which nobody had the message in hand: a circle of these alone would turn for ever.
+#: Reasons for which no consumer had the message in hand: a circle of these alone would turn for ever.
 AUTOMATIC = ("expired", "maxlen")
 #: Headers that name the exception with which the work on a message ended last, and the end of its traceback where that is kept.
 EXCEPTION, TRACEBACK = "x-exception-message", "x-exception-stacktrace"

@@ -95,7 +95,7 @@ class Bindings:
         return stands
 
     def record(self, exchange: str) -> ExchangeRecord | None:
-        """Return the exchange's record, None where nobody declared it."""
+        """Return the exchange's record, None where it was not declared."""
         known = self._records.get(exchange)
         if known is None:
             stored = self._commands.command("HGET", self._keys.exchanges, encode_name(exchange))
@@ -111,7 +111,7 @@ class Bindings:
         return record is not None and record.type == "fanout"
 
     def alternates(self, exchange: str) -> Iterator[str]:
-        """Yield the exchanges that get what `exchange` has nobody for: its `alternate-exchange`, that one's own, and so on.
+        """Yield the exchanges that get unroutable messages of `exchange`: its `alternate-exchange`, that one's own, and so on.
 
         Each comes once, so a circle ends; the chain ends as well at an exchange that does not exist, with a warning.
         Source: https://www.rabbitmq.com/docs/ae

@@ -1,6 +1,6 @@
 """What this process has declared on a broker, so that it can declare it again should the server lose it (flush, eviction).
 
-Whoever declared a queue or a binding meant it to be there. What somebody deleted on purpose is not brought back: a deleted
+A declared queue or binding is meant to be there. What somebody deleted on purpose is not brought back: a deleted
 queue leaves the list of queues or a tombstone there, an exchange's last binding a version (`lua/bind.lua`). Only a flush takes
 these marks, too; it is known by the database's own mark (`lua/database_id.lua`), which goes with it.
 """
@@ -46,7 +46,7 @@ class DeclaredTopology:
 
     def __init__(self) -> None:
         self._lock = lock_of(self)
-        #: What was read of queues' records, whoever has declared them.
+        #: What was read of queues' records, no matter which process declared them.
         self.records = KnownQueues()
         self._queues: dict[str, QueueArguments] = {}
         #: The transient ones of them, in the order of their declarations: a process may declare any number of reply queues.
@@ -70,7 +70,7 @@ class DeclaredTopology:
 
     @property
     def unchecked(self) -> bool:
-        """Whether nobody has looked at the database's mark yet."""
+        """Whether the database's mark has not been read yet."""
         return not self._database_id
 
     def check_flush(self, commands: CommandConnection, keys: Keys) -> None:

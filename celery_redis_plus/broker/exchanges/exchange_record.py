@@ -48,7 +48,7 @@ class ExchangeRecord:
 
     @property
     def alternate_exchange(self) -> str | None:
-        """`alternate-exchange`: what gets the messages that this exchange has nobody for.
+        """`alternate-exchange`: the exchange that gets messages without a recipient here.
 
         Source: https://www.rabbitmq.com/docs/ae
         """

@@ -29,7 +29,7 @@ class KnownQueue:
 
     id: bytes
     arguments: QueueArguments
-    #: This process has seen to it that the queue is swept, also where nobody consumes it.
+    #: This process has seen to it that the queue is swept, also without consumers.
     always_swept: bool = False
 
 

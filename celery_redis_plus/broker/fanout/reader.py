@@ -134,7 +134,7 @@ class Subscription:
         if count is None:
             logger.warning(
                 "queue %r: the stream of exchange %r began anew after entry %s: what it held and this queue had not read is "
-                "lost, and nobody knows how much",
+                "lost, in an unknown number",
                 self.position.queue, exchange, after.decode(),
             )  # fmt: skip
         else:
@@ -319,7 +319,7 @@ class FanoutReader:
     # -- deliveries -------------------------------------------------------------------------------------------------------
 
     def next(self) -> Delivery | None:
-        """Take the next broadcast to deliver, of the subscribers in turn; None where there is none, or nobody may take one."""
+        """Take the next broadcast to deliver, of the subscribers in turn; None where there is none, or none may take one."""
         ready = self.ready
         for _ in range(len(ready)):
             subscription = ready[0]

@@ -280,7 +280,7 @@ class SubscriberCursors:
     """The positions of this process on one broker, of all its connections."""
 
     def __init__(self, keep_s: float) -> None:
-        """Give an orphan up that nobody adopts for `keep_s` seconds."""
+        """Give an orphan up that no session adopts for `keep_s` seconds."""
         self.keep_s = keep_s
         self._lock = lock_of(self)
         self._all: list[SubscriberCursor] = []
@@ -328,7 +328,7 @@ class SubscriberCursors:
                 self._all.remove(position)
 
     def expired(self) -> list[SubscriberCursor]:
-        """Return what broken sessions have left and nobody has adopted in time."""
+        """Return the cursors of broken sessions that no session has adopted in time."""
         now = clock.now_s()
         found = []
         for position in list(self._all):

@@ -36,11 +36,11 @@ class Subscriber:
     """A subscriber as the registry has it.
 
     Attributes:
-        id: its name in the registry. queue: whose broadcasts. durable: it keeps its cursor while nobody reads for it.
-        state: `bound` (nobody reads yet), `live`, `suspect` (overdue once) or `left` (a durable one without a reader).
+        id: its name in the registry. queue: whose broadcasts. durable: it keeps its cursor while it has no reader.
+        state: `bound` (no reader yet), `live`, `suspect` (overdue once) or `left` (a durable one without a reader).
         cursor: id of the last entry that it has processed. lag: broadcasts that it has not processed.
         since_ms: when it subscribed; deadline_ms: when it is overdue, None for a durable one; heard_ms: its last heartbeat, None
-        where it is suspect or nobody reads for it; now_ms: when the registry was read; all in ms since the epoch, on the
+        where it is suspect or has no reader; now_ms: when the registry was read; all in ms since the epoch, on the
         server's clock. host: where its reader runs, as `host:pid`. counts: what has happened to its broadcasts, as of its last
         report; of a durable one, with all its readers.
     """
@@ -154,7 +154,7 @@ class SubscriberRegistry:
         return arguments
 
     def reap(self, keys: FanoutKeys, since_ms: int | None = None) -> tuple[int, list[SubscriberDeath]]:
-        """Remove the dead; return the server's time in ms, and all deaths after `since_ms`, whoever noticed them.
+        """Remove the dead; return the server's time in ms, and all deaths after `since_ms` that any process noticed.
 
         None reports only what this call has found.
         """

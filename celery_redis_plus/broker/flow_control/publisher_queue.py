@@ -2,7 +2,7 @@
 
 The line of waiting publishers is `waiting_publishers:{Q}` (waiter -> ticket), so that the first that came is served first; each
 has a wake-up of its own beside it. A publisher comes back by itself every second: one that does not is taken for dead, so that
-nobody waits behind it (`lua/include/release_capacity.lua`).
+no publisher waits behind it (`lua/include/release_capacity.lua`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks one database, page by page, beside whoever works on it.
+"""Checks one database, page by page, beside the processes that work on it.
 
 Every message is looked at by a script, which sees one moment of its queue: a message in motion never looks half way. What
 stands in several slots is a violation only when it is still so at a second look. No repair loses a message: a tag is only
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CHECKED_A_CALL = 100
 #: Seconds after which what stands in several slots is looked at again.
 SETTLE_S = 2.0
-#: Milliseconds without a sweep after which nobody can be sweeping a queue.
+#: Milliseconds without a sweep after which no process can be sweeping a queue.
 UNSWEPT_MS = 15_000
 #: Milliseconds of lease for an unacked message whose place was lost: the default visibility timeout.
 CLAIMED_ANEW_MS = 300_000

@@ -160,7 +160,7 @@ class RegistryChecks:
             ttl: int | str = "" if queue.ttl is None else int(queue.ttl)
             yield Suspect(Violation("unlisted", name, "", "in no list of queues"), partial(self._queues.enlist, name, ttl))
         if arguments.always_swept and name not in always_swept:
-            detail = "nobody sweeps it where nobody consumes it"
+            detail = "no process sweeps it while it has no consumer"
             yield Suspect(Violation("unlisted", name, "always_swept", detail), partial(self._queues.ensure_swept, name))
 
     def _ids(self, queues: list[_Queue]) -> Iterator[Suspect]:
@@ -178,7 +178,7 @@ class RegistryChecks:
             detail = f"at {drawn}, and a queue has {highest}"
             yield Suspect(
                 Violation("id-counter-behind", "", "", detail),
-                # Whoever draws meanwhile only moves it further.
+                # A process that draws meanwhile only moves it further.
                 partial(self._commands.command, "INCRBY", self._keys.queue_ids, highest - drawn),
             )
 

@@ -20,7 +20,7 @@ RULES: dict[str, Rule] = {
         "a tag stands in a set, and there is no message behind it", "the tag is removed and counted (`vanished`)"
     ),
     "no-place": Rule(
-        "a message is in no set, so nobody will ever get it",
+        "a message is in no set, so no consumer will ever get it",
         "it goes where its fields say: claimed (with a fresh deadline, for its consumer may be at work), dead, delayed, else "
         "ready, with its own score, or with one made of its priority and the time of publishing",
     ),
@@ -40,7 +40,7 @@ RULES: dict[str, Rule] = {
     "no-expiry": Rule("a ready message has a TTL, and the list of expiries does not know it", "it is listed"),
     "no-wakeup": Rule("ready messages and live consumers, and neither wake-up nor sweep wakes them", "one is notified"),
     "never-delivered": Rule(
-        "a message is ready in the reserved queue of undelivered messages, which nobody consumes",
+        "a message is ready in the reserved queue of undelivered messages, which has no consumer",
         "it is made a dead letter there",
     ),
     "no-record": Rule(

@@ -11,12 +11,12 @@ from celery_redis_plus import clock
 
 @dataclass(slots=True)
 class _Number:
-    """What a message went out under, while nobody knows whether it arrived."""
+    """What a message went out under, while it is unknown whether it arrived."""
 
     producer: bytes
     number: int
     born: float
-    #: How many replicas have it, too few; None where nobody knows whether it has arrived at all.
+    #: How many replicas have it, too few; None where it is unknown whether it has arrived at all.
     replicas: int | None = None
 
 

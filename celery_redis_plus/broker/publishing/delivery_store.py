@@ -1,7 +1,7 @@
 """The state of tracked deliveries on the server: who shall answer, who has, and who was too late.
 
 It lives in `track:{ID}` with a TTL, so that any process can pick a delivery up by its id. Every answer is also an entry of the
-stream `track_events:{ID}`, on which whoever waits for answers blocks.
+stream `track_events:{ID}`, on which callers that wait for answers block.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ RESOLVED_KEPT_S = 3600.0
 #: Milliseconds for which one process alone resolves the recipients that were too late.
 ASKER_MS = 10_000
 
-#: Its message waits, or nobody has looked at it yet; a consumer has it.
+#: Its message waits, or no consumer has looked at it yet; a consumer has it.
 PENDING, DELIVERED = "pending", "delivered"
 ACKED, REJECTED = "acked", "rejected"
-#: It did not answer in time. Its queue did not take the message. Its message is gone, and nobody has said how.
+#: It did not answer in time. Its queue did not take the message. Its message is gone, and it is unknown how.
 TIMED_OUT, REFUSED, GONE = "timed_out", "refused", "gone"
 #: Not an outcome: the message is in the recipient's queue, under this tag.
 QUEUED = "queued"
@@ -57,7 +57,7 @@ class Tracked:
 
     @property
     def complete(self) -> bool:
-        """Whether all have acked; not with nobody."""
+        """Whether all have acked; not without recipients."""
         return (
             bool(self.outcomes) and self.resolved_ms is not None and all(outcome == ACKED for outcome in self.outcomes.values())
         )
@@ -120,13 +120,13 @@ class DeliveryStore:
         return OverdueDelivery(_about(about), payload, dict(zip(names[::2], names[1::2], strict=True)))
 
     def forgotten(self, limit: int = 100) -> list[str]:
-        """Return deliveries that nobody has resolved although their time is over."""
+        """Return deliveries that are not resolved although their time is over."""
         now = self._commands.command("TIME")
         found = self._commands.command("ZRANGE", self._keys.tracks, 0, int(now[0]) * 1000, "BYSCORE", "LIMIT", 0, limit)
         return [name.decode() for name in found]
 
     def settle(self, track: str) -> None:
-        """Note that nobody has to look after a delivery any more."""
+        """Note that a delivery needs no care any more."""
         self._commands.command("ZREM", self._keys.tracks, track)
 
     def kill(self, queue: str, tag: str, reason: str, dead_letter_max: int) -> str:

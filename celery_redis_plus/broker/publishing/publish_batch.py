@@ -53,7 +53,7 @@ class _Call(Generic[M]):
         return len(self.messages) >= MESSAGES_A_CALL or self.size >= BYTES_A_CALL
 
     def mark_unknown(self) -> None:
-        """Note that nobody knows whether the call has arrived. Its messages are numbered from 1."""
+        """Note that it is unknown whether the call has arrived. Its messages are numbered from 1."""
         for number, one in enumerate(self.messages, 1):
             one.attempt.mark_unknown(self.queue, self.producer, number)
 

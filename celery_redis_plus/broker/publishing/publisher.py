@@ -42,7 +42,7 @@ UNBOUNDED, DROPPED = b"UNBOUNDED", b"DROPPED"
 NO_DESCRIPTION = pack_description().encode()
 #: The last argument where none was made.
 UNDESCRIBED = (b"",)
-#: What a broadcast is answered that nobody would get.
+#: The answer to a broadcast without subscribers.
 NOBODY = b"NOBODY"
 #: Tells the script of broadcasts that such a one is an error.
 MANDATORY = 2
@@ -59,7 +59,7 @@ class Target:
     maxlen: int
     #: Milliseconds for which it keeps them; 0: without a limit.
     max_age_ms: int
-    #: Whether a broadcast that nobody subscribes to is only counted.
+    #: Whether a broadcast without subscribers is only counted.
     ignores_unroutable: bool = False
 
 
@@ -167,14 +167,14 @@ class Publisher:
         return queue not in self.event_logged and (self._bounded is None or queue not in self._bounded.queues)
 
     def to_dead_letters(self, queue: str, message: Outgoing, attempt: PublishAttempt, reason: str, keep: int) -> None:
-        """Put a message that nobody can have straight among the dead letters of `queue`, which keeps `keep` at most.
+        """Put a message without a recipient straight among the dead letters of `queue`, which keeps `keep` at most.
 
         Raises as `to_queue` does; a queue without a record gets one.
         """
         more = (reason.encode(), b"%d" % keep)
         while self._send(queue, message, attempt, self._publish_dead, more) == NO_QUEUE:
             if not self._on_missing(queue):
-                raise QueueNotFound(f"queue {queue!r}, for messages that nobody takes, was transient and is gone")
+                raise QueueNotFound(f"queue {queue!r}, for messages that no queue takes, was transient and is gone")
 
     def _put(self, queue: str, message: Outgoing, attempt: PublishAttempt) -> bytes:
         bounded = self._bounded
@@ -280,7 +280,7 @@ class Publisher:
     def to_stream(
         self, target: Target, message: Outgoing, routing_key: str, attempt: PublishAttempt, *, mandatory: bool = False
     ) -> bool:  # fmt: skip
-        """Append a broadcast to a fanout exchange's stream; return False where nobody subscribes, and it has to reach one.
+        """Append a broadcast to a fanout exchange's stream; return False without subscribers, if it has to reach one.
 
         Then the caller keeps it elsewhere, and confirms the attempt; a `mandatory` one is not appended.
         Raises as `to_queue` does.
@@ -338,7 +338,7 @@ class Publisher:
         return reply
 
     def _number_of_retry(self, target: str, attempt: PublishAttempt) -> tuple[bytes, int, int]:
-        """Return the producer and the number that an earlier try went out under, and 1 where nobody knows its outcome."""
+        """Return the producer and the number that an earlier try went out under, and 1 where its outcome is unknown."""
         pending = attempt.pending[target]
         age_s = clock.now_s() - pending.born
         if age_s > self._window_s:

@@ -34,15 +34,15 @@ class MessageSearch:
         return moved
 
     def cancel(self, id: str, queue: str | None = None, *, dead_letter: bool = False) -> bool:  # noqa: A002 - as above
-        """Remove a message that nobody has yet; return whether it was there."""
+        """Remove a message that no consumer has yet; return whether it was there."""
         return any(self._messages.cancel(name, self._tags(name, id), dead_letter=dead_letter) for name in self._names(queue))
 
     def reschedule(self, id: str, eta: int | str, queue: str | None = None) -> bool:  # noqa: A002 - as above
-        """Give a message that nobody has yet another time, see `Messages.reschedule`; return whether it was there."""
+        """Give a message that no consumer has yet another time, see `Messages.reschedule`; return whether it was there."""
         return any(self._messages.reschedule(name, tag, eta) for name in self._names(queue) for tag in self._tags(name, id))
 
     def move(self, id: str, target: str, queue: str | None = None) -> str | None:  # noqa: A002 - as above
-        """Move a message that nobody has yet into the queue `target`; return its id there, None where it was not found."""
+        """Move a message that no consumer has yet into the queue `target`; return its id there, None where it was not found."""
         for name in self._names(queue):
             for tag in self._tags(name, id):
                 moved = self._messages.move(name, tag, target)

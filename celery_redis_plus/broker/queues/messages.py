@@ -1,4 +1,4 @@
-"""One message by its id: where it stands, and what can be done with it while nobody has it."""
+"""One message by its id: where it stands, and what can be done with it while no consumer has it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MESSAGES_A_CALL = 25
 
 @dataclass(frozen=True, slots=True)
 class MessageInfo:
-    """What is known of a message. Times are ms since the epoch on the server's clock; None: there is none, or nobody knows."""
+    """What is known of a message. Times are ms since the epoch on the server's clock; None: there is none, or it is unknown."""
 
     id: str
     queue: str
@@ -123,7 +123,7 @@ class Messages:
         ]
 
     def cancel(self, queue: str, tags: Sequence[str], *, dead_letter: bool = False) -> list[str]:
-        """Remove messages that nobody has yet; return the ids of those that were there.
+        """Remove messages that no consumer has yet; return the ids of those that were there.
 
         Args:
             queue: the queue.
@@ -139,7 +139,7 @@ class Messages:
         return cancelled
 
     def reschedule(self, queue: str, tag: str, eta: int | str) -> bool:
-        """Give a message that nobody has yet another time; return False where it is not there.
+        """Give a message that no consumer has yet another time; return False where it is not there.
 
         Args:
             queue: the queue.
@@ -153,7 +153,7 @@ class Messages:
         return bool(self._commands.call(script("reschedule"), self._keys.queue(queue).state_keys, tag, eta))
 
     def move(self, queue: str, tag: str, target: str) -> str | None:
-        """Move a message that nobody has yet into another queue, with its priority and its time; return its id there.
+        """Move a message that no consumer has yet into another queue, with its priority and its time; return its id there.
 
         Returns:
             None where it is not there, or somebody has it.

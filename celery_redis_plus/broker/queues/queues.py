@@ -153,7 +153,7 @@ class Queues:
         return base36(int(self._commands.call(script("next_queue_id"), [self._keys.queue_ids])))
 
     def restore(self, name: str, queue_id: bytes = b"") -> None:
-        """Give a lasting queue a record whose arguments nobody here knows: those who do replace it with their declaration."""
+        """Give a lasting queue a record whose arguments are unknown here: a declaration replaces it."""
         self._write(name, QueueArguments(durable=True), None, [("assumed", 1)], queue_id.decode())
         self.enlist(name, "")
         if self._set_event_log(name, None):
@@ -168,12 +168,12 @@ class Queues:
         self._commands.call(script("list_queue"), [self._keys.queues], encode_name(name), ttl)
 
     def ensure_swept(self, name: str) -> None:
-        """Have the queue swept even while nobody consumes it: messages expire there, or go on to a dead-letter exchange."""
+        """Have the queue swept even while it has no consumer: messages expire there, or go on to a dead-letter exchange."""
         self._commands.call(script("add_to_queue_set"), [self._keys.always_swept], encode_name(name))
         self._commands.call(script("notify"), [self._keys.sweep_wakeup], "")
 
     def always_swept(self) -> list[str]:
-        """Return the queues that are swept although nobody may consume them."""
+        """Return the queues that are swept although they may have no consumer."""
         return [decode_name(name) for name in self._commands.command("SMEMBERS", self._keys.always_swept)]
 
     def remove_always_swept(self, names: Iterable[str]) -> None:
@@ -208,7 +208,7 @@ class Queues:
         return known
 
     def ensure_swept_once(self, name: str) -> None:
-        """Have the queue swept, also where nobody consumes it: messages that expire are on their way. Raises as `known` does."""
+        """Have the queue swept, also without consumers: messages that expire are on their way. Raises as `known` does."""
         known = self.known(name)
         if known is None or not known.always_swept:
             self.ensure_swept(name)
@@ -230,7 +230,7 @@ class Queues:
         Its arguments are those that this process knows of; else it is a lasting queue, until somebody declares it who knows.
 
         A publisher that never declared its queue must not lose messages; a reply to a client that has left must not make a
-        queue that nobody will ever read.
+        queue that will never be read.
         """
         deadline = self._commands.command("ZSCORE", self._keys.queues, encode_name(name))
         if deadline is not None and float(deadline) != float("inf"):

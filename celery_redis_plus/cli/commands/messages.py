@@ -153,7 +153,7 @@ def show(target: Target, *, message: str, queue: str | None, as_json: bool) -> i
 @yes_option
 @json_option
 def cancel(target: Target, *, chosen: Selection, dead_letter: bool, dry_run: bool, yes: bool, as_json: bool) -> int:
-    """Remove messages that nobody has yet, ready or delayed: those named, or all of a task in a queue (--queue and --task)."""
+    """Remove messages that no consumer has, ready or delayed: those named, or all of a task in a queue (--queue and --task)."""
     if not dead_letter and not dry_run:
         confirm(f"Delete {chosen} for good?", yes=yes)
     with target.admin() as admin:
@@ -222,7 +222,7 @@ class Losses:
 @dry_run_option
 @json_option
 def move(target: Target, *, chosen: Selection, to: str, dry_run: bool, as_json: bool) -> int:
-    """Move messages that nobody has yet into another queue, with their priority and their time: those named, or all of a task in
+    """Move messages that no consumer has into another queue, with their priority and their time: those named, or all of a task in
     a queue (--queue and --task).
     """
     if chosen.queue == to:
@@ -249,7 +249,7 @@ def move(target: Target, *, chosen: Selection, to: str, dry_run: bool, as_json: 
 def reschedule(
     target: Target, *, message: str, in_s: float | None, at: str | None, queue: str | None, as_json: bool
 ) -> int:  # fmt: skip
-    """Give a message that nobody has yet another time."""
+    """Give a message that no consumer has yet another time."""
     from celery_redis_plus.broker.arguments.eta import eta_to_ms
 
     if (in_s is None) == (at is None):

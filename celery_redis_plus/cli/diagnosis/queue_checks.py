@@ -40,7 +40,7 @@ NEARLY_EVICTED = 0.9
 
 
 def unconverted(broker: ExaminedBroker) -> Iterator[Finding]:
-    """Messages for our queues that nobody reads: in kombu's own lists, of any priority, or left there by a killed migration."""
+    """Messages for our queues without a reader: in kombu's own lists, of any priority, or left there by a killed migration."""
     found = [one for overview in broker.overviews for one in _unconverted(broker, overview.queue)]
     yield from _named(sorted(found, key=lambda one: -one.values["messages"]))
     if not found:

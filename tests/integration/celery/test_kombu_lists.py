@@ -30,7 +30,7 @@ def test_a_worker_takes_what_an_unconverted_process_publishes(celery_worker, not
         kill_connections(client)
     old_app.send_task("c.note", ["again", "1"])
     notes.wait_for("again", 1, message=worker.tail)
-    assert "nobody reads them" not in worker.log()
+    assert "keeps them, unread" not in worker.log()
 
     assert worker.stop() == 0
     old_app.send_task("c.note", ["after", "1"])

@@ -85,7 +85,7 @@ def test_what_is_refused_stays_and_is_named(cli, letters, monkeypatch):
 def test_those_selected_are_deleted(cli, letters):
     printed = cli("dead-letters", "delete", "q", "--older-than", "2h")
     assert printed.status == 2
-    assert "Delete the dead letters of queue 'q' that the filters select (of 1)? Nobody can be asked here" in printed.err
+    assert "Delete the dead letters of queue 'q' that the filters select (of 1)? There is no terminal to ask on" in printed.err
     assert cli("dead-letters", "delete", "q", "--older-than", "2h", "--yes").status == 0
     assert bodies(cli) == ["body 1", "body 2", "body 3"]
     assert "confirm with --yes" in cli("dead-letters", "purge", "q").err

@@ -129,7 +129,7 @@ def test_purge_removes_what_waits_and_nothing_else(cli, busy):
 def test_purge_asks_first(cli, busy, monkeypatch):
     printed = cli("purge", "q")
     assert printed.status == 2
-    assert "Delete 3 waiting messages of queue 'q'? Nobody can be asked here: confirm with --yes" in printed.err
+    assert "Delete 3 waiting messages of queue 'q'? There is no terminal to ask on: confirm with --yes" in printed.err
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("click.confirm", lambda *_, **__: False)
     assert cli("purge", "q").status == 1

@@ -48,7 +48,7 @@ def test_all_are_routed_again_by_their_exchange_and_key(run, lost, channel):
 def test_none_goes_to_the_reserved_queue(run, lost, channel):
     status, printed = run("dead-letters", "replay", "--all", UNDELIVERED, "--to", UNDELIVERED)
     assert (status, channel.session.dead_letters.count(UNDELIVERED)) == (1, 2)
-    assert "which nobody consumes: name another queue" in printed.err
+    assert "which has no consumer: name another queue" in printed.err
 
 
 def test_a_broadcast_needs_a_queue_to_go_to(run, channel):

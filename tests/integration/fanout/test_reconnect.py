@@ -118,7 +118,7 @@ def test_an_orphan_that_nobody_adopts_is_given_up_and_logged(connect, redis_clie
         connection.default_channel.queue_declare("other")
     connection.collect()
     with caplog.at_level(logging.WARNING):
-        wait_until(lambda: "nobody came back" in caplog.text, 10)
+        wait_until(lambda: "no reader came back" in caplog.text, 10)
     assert active_tasks.default_channel.fanout_subscribers("news") == []
 
 

@@ -1,23 +1,14 @@
 """A stranger's project that tests itself with `celery_redis_plus.testing` and pytest."""
 
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[2] / "sample_project"
-#: Seconds of computing, of the tests and their server; on an idle machine they take as long.
-MOST_S = 5.0
 
 
-def computed_s():
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def test_sample_project_passes_in_five_seconds(tmp_path):
-    before = computed_s()
+def test_sample_project_passes(tmp_path):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     # It has no plugins beside pytest.
     environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -33,4 +24,3 @@ def test_sample_project_passes_in_five_seconds(tmp_path):
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert "7 passed" in run.stdout
-    assert computed_s() - before < MOST_S
