@@ -118,8 +118,12 @@ class ServerConsumer:
             if consumers.buffer and consumers.credit.can_consume():
                 self.deliveries += 1
                 self._next_channel = number % len(everyone) + 1
-                self.connection.acknowledger.begin_delivery()
-                entries = consumers.deliver_next()
+                acknowledger = self.connection.acknowledger
+                acknowledger.begin_delivery()
+                try:
+                    entries = consumers.deliver_next()
+                finally:
+                    acknowledger.end_delivery()
                 if entries:
                     self._hub.count_timer_entries(entries)
                 return True

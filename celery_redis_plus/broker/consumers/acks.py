@@ -90,7 +90,7 @@ class Acknowledger:
         self._refusal = ""
         #: When they have to leave, on `clock`, in seconds.
         self._due_at = math.inf
-        #: When the last delivery began, on `clock`, in seconds.
+        #: When the delivery under way began, on `clock`, in seconds; 0 between deliveries.
         self._delivered_at = 0.0
         self._on_batched = on_batched
         #: Whether `flush_due` will be called where the loop does not send the acks: `on_batched` sees to that.
@@ -148,7 +148,7 @@ class Acknowledger:
     def batch_ack(self, unacked: UnackedMessage) -> None:
         """Keep an ack for `flush` or `flush_due`: one script call for several. May be called from any thread."""
         self._batched.append(unacked)
-        # After it: a flush in between sends it, or leaves it to the next one.
+        # After it: a flush in between sends it, or leaves it to the next one. The work that a pool has ended may have been long.
         due_at = clock.now_s() + EARLY_ACK_DELAY_S if unacked.acked_early else self._delivered_at + QUICK_WORK_S
         self._due_at = min(self._due_at, due_at)
         if not self.flush_scheduled:
@@ -169,6 +169,10 @@ class Acknowledger:
         self._delivered_at = now = clock.now_s()
         if self._batched and self._due_at <= now:
             self.flush()
+
+    def end_delivery(self) -> None:
+        """Note that what is acked from now on was not worked on within a delivery."""
+        self._delivered_at = 0.0
 
     def forget(self) -> None:
         """Drop the acks that were gathered, in a forked child: the parent sends them."""

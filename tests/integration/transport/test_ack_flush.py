@@ -110,6 +110,20 @@ def test_acks_of_work_that_takes_no_time_leave_together(worked, monkeypatch):
     assert len(calls) < 8
 
 
+def test_the_ack_of_what_a_pool_has_finished_leaves_before_the_loop_sleeps(connect, loop, monkeypatch):
+    monkeypatch.setattr("celery_redis_plus.broker.consumers.acks.QUICK_WORK_S", 100.0)
+    connection, publisher = connect(), connect().channel()
+    inbox = Inbox(connection.channel(), "q", prefetch=4, ack=False)
+    running = loop(connection)
+    connection.transport.delivery_loop.set_worker(pool_is_concurrent=True, check_shutdown=lambda: None)
+    # The maintenance thread sends none of them.
+    inbox.channel.session.acknowledger.flush_scheduled = True
+    publish(publisher, "q", "worked on for an hour", "delivered a moment ago")
+    running.run(lambda: len(inbox.messages) == 2)
+    running.hub.call_soon(inbox.messages[0].ack)
+    running.run(lambda: publisher.queue_sizes("q").unacked == 1)
+
+
 @pytest.mark.parametrize("early", [True, False])
 def test_nothing_is_claimed_while_the_loop_works(worked, early):
     ready = []

@@ -121,6 +121,9 @@ class InMemoryAcks:
     def begin_delivery(self) -> None:
         self.flush()
 
+    def end_delivery(self) -> None:
+        pass
+
     def begin(self, message: Any) -> None:
         pass
 
