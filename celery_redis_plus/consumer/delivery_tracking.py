@@ -48,7 +48,10 @@ class Tracking:
 
     # -- publishers -------------------------------------------------------------------------------------------------------
 
-    def begin(self, message: Mapping[str, Any], attempt: PublishAttempt, recipients: Sequence[str], payload: bytes) -> None:
+    def begin(
+        self, message: Mapping[str, Any], attempt: PublishAttempt, recipients: Sequence[str], payload: bytes, *,
+        delay_s: float = 0.0,
+    ) -> None:  # fmt: skip
         """Track a delivery, before any recipient can answer; a retry goes on with what was begun.
         Raises as `CommandConnection.call` does.
 
@@ -57,13 +60,14 @@ class Tracking:
             attempt: collects the tags of the recipients' messages from now on.
             recipients: queues, or subscribers.
             payload: of a broadcast; what a subscriber that is too late leaves.
+            delay_s: the seconds until the message becomes deliverable; the time for answers begins then.
         """
         if attempt.tags is not None:
             return
         properties, wanted = message["properties"], message["properties"][TRACK]
         info = properties["delivery_info"]
         about = About(info["exchange"], info["routing_key"], bool(payload))
-        self.tracks.begin(wanted.id, about, recipients, wanted.ack_timeout_s, payload)
+        self.tracks.begin(wanted.id, about, recipients, wanted.ack_timeout_s + delay_s, payload)
         message["headers"][HEADER] = wanted.id
         attempt.tags = {}
 

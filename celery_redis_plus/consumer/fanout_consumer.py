@@ -124,8 +124,7 @@ class FanoutConsumer:
             positions.add(position, connection)
         position.on_change = connection.waker.wake
         if limits := connection.exchange_limits(keys.exchange):
-            position.report_every = limits.reports_every
-            position.on_progress = connection.report_progress
+            position.report_each(limits.reports_every, connection.report_progress)
         return position
 
     def _end(self, position: SubscriberCursor) -> None:

@@ -96,7 +96,12 @@ class ServerConsumer:
         if delivery is None:
             return False
         self._broadcasts_in_a_row += 1
-        entries = delivery[0].consumer.deliver_broadcast(delivery)
+        acknowledger = self.connection.acknowledger
+        acknowledger.begin_delivery()
+        try:
+            entries = delivery[0].consumer.deliver_broadcast(delivery)
+        finally:
+            acknowledger.end_delivery()
         if entries:
             self._hub.count_timer_entries(entries)
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing.util
 import os
 import sys
 import time
@@ -55,6 +56,7 @@ def service_for(connector: Connector, keys: Keys, options: Options) -> Maintenan
         if service is None:
             service = _services[place] = MaintenanceService(connector, keys, options)
             service.active_tasks = _keepers[-1] if _keepers else None
+            _end_with_multiprocessing()
         return service
 
 
@@ -95,6 +97,12 @@ def _at_exit() -> None:
     until = time.monotonic() + END_LIMIT_S
     for service in services():
         service.process_end.run(until)
+
+
+def _end_with_multiprocessing() -> None:
+    """Have a child of multiprocessing give back what it holds: it ends without atexit, and calls its finalizers."""
+    if multiprocessing.parent_process() is not None:
+        multiprocessing.util.Finalize(None, _at_exit, exitpriority=100)
 
 
 def _after_fork_in_child() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -31,11 +32,11 @@ AWAKE_S = 0.05
 @contextmanager
 def running_worker(app: Celery, **options: Any) -> Iterator[Any]:
     """Run a worker of `app` in a thread, as `celery.contrib.testing.worker.start_worker` does; `options` are its own."""
-    # It would set the level of the root logger, for all tests that follow.
-    app.log.already_setup = True
     test_worker_started.connect(_keep_awake, sender=app)
     try:
-        with start_worker(app, **{"perform_ping_check": False, **options}) as worker:
+        # It sets the level of the root logger, for all tests that follow: to what it is.
+        level = logging.getLogger().level
+        with start_worker(app, **{"perform_ping_check": False, "loglevel": level, **options}) as worker:
             yield worker
     finally:
         test_worker_started.disconnect(_keep_awake, sender=app)

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from kombu.serialization import dumps, loads
+from kombu.exceptions import KombuError
+from kombu.serialization import dumps, loads, registry
 
 from celery_redis_plus.broker.arguments.eta import eta_to_ms, time_of_ms
 from celery_redis_plus.broker.queues.overview import list_queues
+from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.integration.app_broker import connected
 from celery_redis_plus.testing.tested_app import app_of
 from celery_redis_plus.transport.browsing import browse
@@ -23,6 +25,17 @@ if TYPE_CHECKING:
 
 #: By so much an eta may differ: a countdown counts from the call, the comparison from when the broker had the message.
 TOLERANCE_S = 1.0
+
+
+class NotDecoded:
+    """Stands for arguments that cannot be read, and says why."""
+
+    def __init__(self, error: Exception) -> None:
+        """Show `error`."""
+        self._error = error
+
+    def __repr__(self) -> str:
+        return f"<not decoded: {self._error}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +115,8 @@ def assert_enqueued(
 def _fits(app: Celery, found: EnqueuedTask, wanted: Mapping[str, Any]) -> bool:
     args, kwargs, queue, eta = wanted.values()
     return (
-        (args is None or found.args == _as_sent(app, list(args)))
-        and (kwargs is None or found.kwargs == _as_sent(app, dict(kwargs)))
+        (args is None or found.args == _as_sent(found, list(args)))
+        and (kwargs is None or found.kwargs == _as_sent(found, dict(kwargs)))
         and queue in {None, found.queue}
         and (eta is None or _is_due(app, found, eta))
     )
@@ -117,10 +130,14 @@ def _is_due(app: Celery, found: EnqueuedTask, eta: datetime | timedelta | float)
     return found.eta is None if not seconds else abs(found.countdown - seconds) <= TOLERANCE_S
 
 
-def _as_sent(app: Celery, value: Any) -> Any:
-    """Return a value as a worker gets it: JSON makes lists of tuples."""
-    content_type, encoding, data = dumps(value, serializer=app.conf.task_serializer)
-    return loads(data, content_type, encoding, accept={content_type})
+def _as_sent(found: EnqueuedTask, value: Any) -> Any:
+    """Return a value as a worker gets it: JSON makes lists of tuples. What cannot be sent so is equal to nothing."""
+    serializer = registry.type_to_name.get(found.message.content_type)
+    try:
+        content_type, encoding, data = dumps(value, serializer=serializer)
+        return loads(data, content_type, encoding, accept={content_type})
+    except (KombuError, ValueError, TypeError) as error:
+        return NotDecoded(error)
 
 
 def _waiting(app: Celery) -> Iterator[EnqueuedTask]:
@@ -134,7 +151,11 @@ def _waiting(app: Celery) -> Iterator[EnqueuedTask]:
 
 
 def _enqueued(app: Celery, message: BrowsedMessage) -> EnqueuedTask:
-    args, kwargs, _ = message.decode(accept=app.conf.accept_content)
+    try:
+        args, kwargs, _ = message.decode(accept=app.conf.accept_content)
+    except (CeleryRedisPlusError, KombuError, ValueError, TypeError) as error:
+        # A task that is asked for by its name alone is there all the same.
+        args, kwargs = [NotDecoded(error)], {}
     due_ms = message.time_ms if message.state == "delayed" else None
     # A tag begins with the time of the publish.
     published_ms = int(message.tag[:11], 16)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import kombu
 from kombu.exceptions import OperationalError
+from kombu.utils.url import maybe_sanitize_url
 
-from celery_redis_plus.errors import ServerUnreachable
+from celery_redis_plus.errors import InvalidAddress, ServerUnreachable
 from celery_redis_plus.transport.kombu_message import dump
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 #: Properties of AMQP 0-9-1 that stand elsewhere in kombu's messages.
 _ELSEWHERE = frozenset(("application_headers", "content_type", "content_encoding"))
 _NOT_FOUND = "404"
+#: Seconds after which a broker that says nothing is given up.
+SILENT_S = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,12 @@ class AmqpSource:
     """The queues of one AMQP broker. Messages that are not acked return to their queues when this is closed."""
 
     def __init__(self, url: str) -> None:
-        """Connect to `url` when it is first used."""
-        self._connection = kombu.Connection(url)
+        """Connect to `url` when it is first used. Raises InvalidAddress where kombu cannot read it."""
+        timeouts = {"read_timeout": SILENT_S, "write_timeout": SILENT_S}
+        try:
+            self._connection = kombu.Connection(url, transport_options=timeouts)
+        except TypeError as error:
+            raise InvalidAddress(f"{maybe_sanitize_url(url)}: kombu's amqp has no such option in its URL: {error}") from error
         self._channel: Any = None
 
     def __enter__(self) -> Self:
@@ -53,14 +60,17 @@ class AmqpSource:
     def waiting(self, queue: str) -> int | None:
         """Return how many messages wait in a queue; None where there is no such queue. Raises ServerUnreachable."""
         with _named_errors(self._connection):
+            self._connect()
+            # Of its own: a broker that has no such queue closes the channel, and takes back what was delivered over it.
+            channel = self._connection.channel()
             try:
-                return int(self._open().queue_declare(queue, passive=True).message_count)
+                waiting = int(channel.queue_declare(queue, passive=True).message_count)
             except self._connection.channel_errors as error:
-                # It has closed the channel, and with it returned what was not acked.
-                self._channel = None
                 if str(getattr(error, "reply_code", None)) == _NOT_FOUND:
                     return None
                 raise
+            channel.close()
+            return waiting
 
     def get(self, queue: str) -> AmqpMessage | None:
         """Return the first message of a queue, None where it has none. Raises ServerUnreachable."""
@@ -69,11 +79,16 @@ class AmqpSource:
             message = kombu.Queue(queue)(self._open()).get()
             return None if message is None else AmqpMessage(_text_of(message), message)
 
+    def _connect(self) -> None:
+        # Tried once: an operator waits for the answer.
+        self._connection.ensure_connection(max_retries=1)
+
     def _open(self) -> Any:
         if self._channel is None:
-            # Tried once: an operator waits for the answer.
-            self._connection.ensure_connection(max_retries=1)
+            self._connect()
             self._channel = self._connection.channel()
+            # py-amqp would decode bodies by their content encoding.
+            self._channel.auto_decode = False
         return self._channel
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
@@ -127,7 +128,7 @@ class ExchangePublisher:
         broadcast = bool(exchange) and self._connection.bindings.is_fanout(exchange)
         recipients = self._recipients(exchange, routing_key, message["headers"], broadcast=broadcast)
         payload = self._stream_payload(message) if broadcast else b""
-        self._connection.tracking.begin(message, attempt, recipients, payload)
+        self._connection.tracking.begin(message, attempt, recipients, payload, delay_s=_delay_s(message))
 
     def _recipients(
         self, exchange: str, routing_key: str, headers: Mapping[str, Any], *, broadcast: bool
@@ -309,6 +310,12 @@ def _body(body: Any) -> bytes:
     raise InvalidArgument(
         f"argument 'body' is of type {type(body).__name__!r}; allowed are bytes and str: a Producer serializes others"
     )
+
+
+def _delay_s(message: Mapping[str, Any]) -> float:
+    """Return in how many seconds a message becomes deliverable; 0 for one that is now."""
+    eta = _eta(message["properties"], message["headers"])
+    return int(eta) / 1000 if isinstance(eta, str) else max(0.0, eta / 1000 - time.time())
 
 
 def _eta(properties: Mapping[str, Any], headers: Mapping[str, Any]) -> int | str:

@@ -118,16 +118,17 @@ class SubscriberCursor:
         self.rewind_to: Mark | None = None
         #: Called, from any thread, when one of these two was set.
         self.on_change: Callable[[], None] = lambda: None
-        #: After so many broadcasts `on_progress` is called, because publishers may wait for them; 0: never.
+        #: After so many broadcasts a report is made, because publishers may wait for them; 0: never.
         self.report_every = 0
-        self.on_progress: Callable[[SubscriberCursor], None] = lambda _: None
+        self._on_progress: weakref.WeakMethod[Callable[[SubscriberCursor], None]] | None = None
         self._reported = 0
         #: How many broadcasts it has missed since it exists.
         self.missed = 0
         #: Counters: broadcasts and bytes that were read for it, those that its consumer rejected, and dead letters of these.
         self.received = self.received_bytes = self.rejected = self.dead_lettered = 0
-        #: What holds those that were read and are not delivered.
-        self.subscription: Feed | None = None
+        #: What holds those that were read and are not delivered. Weak, as the report: both lead to a session, which is freed when
+        #: its client drops it without a close.
+        self._subscription: weakref.ReferenceType[Feed] | None = None
         self._lock = lock_of(self)
         self._passed: Entry | None = None
         self._mark = Mark()
@@ -200,7 +201,7 @@ class SubscriberCursor:
 
     def counts(self) -> SubscriberCounts:
         """Return what has happened to its broadcasts."""
-        waiting, waiting_bytes = (0, 0) if self.subscription is None else self.subscription.waiting
+        waiting, waiting_bytes = self._waiting()
         delivered = max(0, self.received - waiting)
         acked = max(0, delivered - len(self.open) - len(self.to_redeliver) - self.rejected)
         return SubscriberCounts(
@@ -209,18 +210,28 @@ class SubscriberCursor:
 
     def read_by(self, subscription: Feed | None) -> None:
         """Note what reads for it from now on; what the one before has not delivered is read again."""
-        if self.subscription is not None:
-            waiting, waiting_bytes = self.subscription.waiting
-            self.received -= waiting
-            self.received_bytes -= waiting_bytes
-        self.subscription = subscription
+        waiting, waiting_bytes = self._waiting()
+        self.received -= waiting
+        self.received_bytes -= waiting_bytes
+        self._subscription = None if subscription is None else weakref.ref(subscription)
+
+    def _waiting(self) -> tuple[int, int]:
+        """Return how many broadcasts and bytes were read and are not delivered."""
+        subscription = None if self._subscription is None else self._subscription()
+        return (0, 0) if subscription is None else subscription.waiting
+
+    def report_each(self, number: int, report: Callable[[SubscriberCursor], None]) -> None:
+        """Call `report`, a method, after each `number` of broadcasts: publishers may wait for them."""
+        self.report_every, self._on_progress = number, weakref.WeakMethod(report)
 
     def report_progress(self) -> None:
-        """Call `on_progress` if that is due."""
+        """Make a report if that is due."""
         number = self.cursor.number
         if not 0 <= number - self._reported < self.report_every:
             self._reported = number
-            self.on_progress(self)
+            report = None if self._on_progress is None else self._on_progress()
+            if report is not None:
+                report(self)
 
     def take_again(self) -> UnackedBroadcast | None:
         """Take the next broadcast that comes again."""

@@ -88,8 +88,8 @@ def _take_from_amqp(target: Target, wanted: _Wanted) -> int:
 
     with AmqpSource(wanted.source or "") as source, target.admin() as admin:
         importer = admin.amqp_importer(source, wanted.priorities)
-        target.declare(wanted.queues)
         if not (wanted.status or wanted.dry_run):
+            target.declare(wanted.queues or list(target.app.amqp.queues) if target.app is not None else ())
             importer.declare(wanted.declare)
         names = importer.queues(wanted.queues)
         status = importer.status(names)

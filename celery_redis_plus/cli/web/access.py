@@ -36,6 +36,8 @@ HEADERS: Final = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
+#: What no name of a host has; some versions of Starlette read a path out of such a Host header.
+NOT_IN_HOSTS = frozenset("/?#@\\")
 #: What a request needs no login for.
 STATIC, LOGIN = "/static/", "/login"
 
@@ -85,9 +87,12 @@ class Access:
 
     def is_known_host(self, request: Request) -> bool:
         """Return whether the Host header is ours. By DNS rebinding a page of another site has its own name there, no address."""
+        named = request.headers.get("host", "")
         try:
-            host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+            host = urlsplit(f"//{named}").hostname or ""
         except ValueError:
+            return False
+        if not NOT_IN_HOSTS.isdisjoint(named):
             return False
         return host == "localhost" or host in self.hosts or _is_address(host)
 
@@ -97,7 +102,9 @@ class Access:
             return 400, "The name in the Host header is not this server's: allow it with --allow-host."
         if request.method == "POST" and not _is_from_here(request):
             return 403, "This form was not sent from a page of this server."
-        if request.url.path == LOGIN or request.url.path.startswith(STATIC):
+        # As the routes take it: `request.url` is made of the Host header as well.
+        path: str = request.scope["path"]
+        if path == LOGIN or path.startswith(STATIC):
             return None
         if not self.is_logged_in(request):
             return 401, "Log in with the URL that the server printed when it started, or with its token."
@@ -107,7 +114,7 @@ class Access:
 
     def form_refusal(self, request: Request, form: dict[str, list[str]]) -> tuple[int, str] | None:
         """Return the status and the reason with which a form is refused; None for one that is let through."""
-        if request.url.path == LOGIN or _equal(form.get("form_token", [""])[0], self.form_token):
+        if request.scope["path"] == LOGIN or _equal(form.get("form_token", [""])[0], self.form_token):
             return None
         return 403, "This form is from before the last login: load the page again."
 

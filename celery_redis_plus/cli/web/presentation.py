@@ -47,7 +47,7 @@ class Presentation:
         """Return the page of a template."""
         access = self._access
         html = _templates().get_template(template).render(
-            path=request.url.path, read_only=access.read_only, form_token=access.form_token, broker=self._broker,
+            path=request.scope["path"], read_only=access.read_only, form_token=access.form_token, broker=self._broker,
             notice=self._notices.pop(parameter(request, "notice"), None), now=datetime.now(UTC), **shown,
         )  # fmt: skip
         return HTMLResponse(html, status)
@@ -58,7 +58,7 @@ class Presentation:
         html = (
             _templates()
             .get_template("refusal.html")
-            .render(title=title, status=status, reason=reason, login=status in (200, 401), path=request.url.path)
+            .render(title=title, status=status, reason=reason, login=status in (200, 401), path=request.scope["path"])
         )
         return HTMLResponse(html, status)
 

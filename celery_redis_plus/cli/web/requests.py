@@ -46,7 +46,7 @@ def page_number(request: Request) -> int:
         HTTPException: it is no such number.
     """
     text = parameter(request, "page") or "0"
-    if not (text.isascii() and text.isdigit() and int(text[:11]) <= MAX_PAGE):
+    if not (text.isascii() and text.isdigit() and len(text) < 11 and int(text) <= MAX_PAGE):
         raise HTTPException(400, f"page={text:.50}: allowed are numbers from 0 to {MAX_PAGE:,}.")
     return int(text)
 

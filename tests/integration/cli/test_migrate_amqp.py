@@ -114,6 +114,32 @@ def test_what_cannot_be_read_stays_there_and_is_told_in_each_pass(there, channel
 
 
 @on_rabbitmq_only
+def test_a_body_in_another_charset_stays_as_it_is(there, channel, importer):
+    declare(channel, "shop")
+    kombu.Producer(there).publish(
+        "é".encode("latin-1"), routing_key="shop", content_type="text/plain", content_encoding="latin-1"
+    )
+    waits(there, 1)
+    assert take(importer) == 1
+    assert channel.basic_get("shop").payload == "é"
+
+
+@on_rabbitmq_only
+def test_a_queue_that_is_not_there_returns_no_message_that_is_held(there, channel, importer):
+    declare(channel, "shop")
+    publish(there, "shop", 1, headers={"id": "1", "task": "shop.pay", "eta": "soon"})
+    waits(there, 1)
+    assert take(importer, "shop", "elsewhere") == 0
+    assert there.queue_declare("shop", passive=True).message_count == 0
+
+
+def test_what_is_no_option_of_the_url_is_named(cli):
+    printed = cli("migrate", "--from", "amqp://guest:secret@127.0.0.1:1//?odd=1", "-Q", "shop")
+    assert printed.status in {1, 3}
+    assert "secret" not in printed.err
+
+
+@on_rabbitmq_only
 def test_a_message_that_was_not_acked_comes_again(there, channel, source_url):
     publish(there, "shop", 1)
     waits(there, 1)

@@ -18,6 +18,17 @@ def test_tasks_are_found_by_what_is_asked(add):
     assert [one.args for one in enqueued(add)] == [[1], [[1, 2]]]
 
 
+def test_tasks_whose_arguments_cannot_be_read_disturb_no_others(add, app):
+    add.delay("x" * 1_100_000)
+    add.apply_async(({1, 2},), serializer="pickle")
+    add.delay(7)
+    assert_enqueued(add, args=(7,))
+    with pytest.raises(AssertionError, match="not decoded"):
+        assert_enqueued(add, args=(object(),))
+    app.conf.accept_content = ["json", "pickle"]
+    assert_enqueued(add, args=({1, 2},))
+
+
 @pytest.mark.parametrize(
     "wrong", [{"args": (2,)}, {"kwargs": {}}, {"queue": "other"}, {"eta": 60}, {"eta": datetime(2030, 1, 1, tzinfo=UTC)}]
 )

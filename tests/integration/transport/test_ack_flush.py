@@ -124,6 +124,33 @@ def test_the_ack_of_what_a_pool_has_finished_leaves_before_the_loop_sleeps(conne
     running.run(lambda: publisher.queue_sizes("q").unacked == 1)
 
 
+CHILD = """
+import multiprocessing, sys
+import kombu
+from celery_redis_plus.broker.consumers import acks
+from tests.support.inbox import Inbox
+
+acks.QUICK_WORK_S = acks.EARLY_ACK_DELAY_S = 100.0
+
+def consume():
+    inbox = Inbox(kombu.Connection(sys.argv[1]).channel(), "q", prefetch=20)
+    inbox.drain(10)
+
+child = multiprocessing.get_context("fork").Process(target=consume)
+child.start()
+child.join()
+"""
+
+
+def test_a_child_of_multiprocessing_that_returns_gives_its_acks_away(connect, broker_url):
+    publisher = connect().channel()
+    declare(publisher, "q")
+    publish(publisher, "q", *range(15))
+    subprocess.run([sys.executable, "-c", CHILD, broker_url], check=True, timeout=60)
+    sizes = publisher.queue_sizes("q")
+    assert (sizes.ready, sizes.unacked) == (5, 0)
+
+
 @pytest.mark.parametrize("early", [True, False])
 def test_nothing_is_claimed_while_the_loop_works(worked, early):
     ready = []

@@ -29,6 +29,15 @@ def test_a_page_without_a_login_is_refused_and_says_nothing_of_the_broker(page, 
         assert "Log in" in answer.text
 
 
+@pytest.mark.parametrize(
+    "host", ["localhost/static/?", "localhost/login?x=", "localhost/login#", "localhost\\\\login", "a@localhost"]
+)
+def test_a_host_header_with_a_path_opens_nothing(page, host):
+    answer = page.ask("GET", "/", Host=host)
+    assert answer.status == 400
+    assert "the tests" not in answer.text
+
+
 def test_the_login_url_gives_a_cookie_that_no_script_and_no_other_site_gets(page):
     answer = page.ask("GET", f"/login?token={TOKEN}")
     assert answer.status == 200
