@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.support.workers import Worker
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 #: Stands for the last release until there is one; from then on, its tag.
 RELEASE = "5b12f72"
 PUBLISH = """
