@@ -47,14 +47,9 @@ def test_a_tracked_task_that_is_rejected_is_resolved(app):
 
 
 def test_the_time_for_answers_to_a_delayed_task_begins_when_it_is_due(app):
-    @app.task(name="work", shared=False)
-    def work():
-        pass
-
-    result = work.apply_async(countdown=3, track=True, ack_timeout=2.5)
-    with running_worker(app):
-        assert result.delivery.wait(30)
-    assert result.delivery.outcomes() == {"celery": "acked"}
+    result = app.send_task("nobody", countdown=60, track=True, ack_timeout=0.5)
+    assert not result.delivery.wait(1.5)
+    assert result.delivery.outcomes() == {"celery": "pending"}
 
 
 def test_a_tracked_task_that_no_worker_takes_is_timed_out(app):
