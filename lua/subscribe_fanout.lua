@@ -23,8 +23,8 @@ if ARGV[4] ~= '' and not stored then
   redis.call('ZADD', KEYS[4], text(record.number), ARGV[4])
   record.state = 'bound'
 end
-record.label = ARGV[3]
-record.since = text(now)
+-- The durable subscriber has counted what its readers did before; this one begins at nothing.
+record.label, record.since, record.counts = ARGV[3], text(now), nil
 -- Its deadline first: what has one is found by `reap_subscribers`.
 redis.call('ZADD', KEYS[3], text(now + ARGV[2]), ARGV[1])
 redis.call('HSET', KEYS[5], ARGV[1], format_record(record))

@@ -63,7 +63,6 @@ class Subscription:
         self.buffered_bytes = 0
         #: Up to where it was read.
         self.fetched = position.reached
-        position.read_by(self)
 
     @property
     def full(self) -> bool:
@@ -80,11 +79,6 @@ class Subscription:
         """Whether no pattern filters; a binding without a key takes everything, as AMQP's fanout does."""
         return "" in self.patterns or "#" in self.patterns
 
-    @property
-    def waiting(self) -> tuple[int, int]:
-        """How many broadcasts and bytes are read and not delivered."""
-        return len(self.buffer), self.buffered_bytes
-
     def fill(self, entries: list[Entry], *, filtered: bool) -> None:
         """Take the entries of a read that began where this subscriber was, or before."""
         if parse_id(entries[0][0]) <= self.fetched.id:
@@ -98,10 +92,7 @@ class Subscription:
         if filtered and not self.takes_all:
             entries = [entry for entry in entries if self._wants(routing_key_of(entry))]
         self.buffer.extend(entries)
-        size = sum(_size(entry) for entry in entries)
-        self.buffered_bytes += size
-        self.position.received += len(entries)
-        self.position.received_bytes += size
+        self.buffered_bytes += sum(_size(entry) for entry in entries)
         if not self.buffer:
             self.position.seek(self.fetched)
             if self.position.report_every:
@@ -158,8 +149,15 @@ class Subscription:
             if opened is not None:
                 return self, opened.entry, opened.before, True
         entry = buffer.popleft()
-        self.buffered_bytes -= _size(entry)
-        before = None if self.may is None else position.reached
+        size = _size(entry)
+        self.buffered_bytes -= size
+        position.delivered += 1
+        position.delivered_bytes += size
+        before = None
+        if self.may is None:
+            position.acked += 1
+        else:
+            before = position.reached
         redelivered = position.redeliver_up_to is not None and parse_id(entry[0]) <= position.redeliver_up_to
         if buffer:
             position.pass_to(entry)
@@ -347,10 +345,8 @@ class FanoutReader:
             rewind_to, position.rewind_to = position.rewind_to, None
             if rewind_to is not None:
                 subscription.report(None, b"")
-                position.read_by(None)
                 subscription.buffer.clear()
                 subscription.buffered_bytes = 0
-                position.read_by(subscription)
                 subscription.fetched = rewind_to
                 position.seek(rewind_to)
                 self.interrupt()

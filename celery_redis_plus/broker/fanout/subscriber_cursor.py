@@ -31,14 +31,6 @@ logger = logging.getLogger(__name__)
 DURABLE = "durable"
 
 
-class Feed(Protocol):
-    """What is read for a subscriber: `reader.Subscription`."""
-
-    @property
-    def waiting(self) -> tuple[int, int]:
-        """How many broadcasts and bytes are read and not delivered."""
-
-
 class Owner(Protocol):
     """A session, as far as its positions have to know it."""
 
@@ -120,15 +112,14 @@ class SubscriberCursor:
         self.on_change: Callable[[], None] = lambda: None
         #: After so many broadcasts a report is made, because publishers may wait for them; 0: never.
         self.report_every = 0
+        # Weak: it leads to a session, which is freed when its client drops it without a close.
         self._on_progress: weakref.WeakMethod[Callable[[SubscriberCursor], None]] | None = None
         self._reported = 0
         #: How many broadcasts it has missed since it exists.
         self.missed = 0
-        #: Counters: broadcasts and bytes that were read for it, those that its consumer rejected, and dead letters of these.
-        self.received = self.received_bytes = self.rejected = self.dead_lettered = 0
-        #: What holds those that were read and are not delivered. Weak, as the report: both lead to a session, which is freed when
-        #: its client drops it without a close.
-        self._subscription: weakref.ReferenceType[Feed] | None = None
+        #: Counters, which never fall: the server adds up how much they grow. Broadcasts that were delivered, their bytes, those
+        #: acked or rejected by the consumer, and dead letters.
+        self.delivered = self.delivered_bytes = self.acked = self.rejected = self.dead_lettered = 0
         self._lock = lock_of(self)
         self._passed: Entry | None = None
         self._mark = Mark()
@@ -187,8 +178,10 @@ class SubscriberCursor:
             return False
         if opened.deliveries is not None:
             opened.deliveries.pop(tag, None)
+        with self._lock:
+            self.acked += settlement is Settlement.ACK
+            self.rejected += settlement is Settlement.REJECT
         if settlement is Settlement.REJECT:
-            self.rejected += 1
             logger.info(
                 "broadcast %s of exchange %r was rejected by queue %r: it ends there",
                 opened.entry[0].decode(), self.keys.exchange, self.queue,
@@ -201,24 +194,7 @@ class SubscriberCursor:
 
     def counts(self) -> SubscriberCounts:
         """Return what has happened to its broadcasts."""
-        waiting, waiting_bytes = self._waiting()
-        delivered = max(0, self.received - waiting)
-        acked = max(0, delivered - len(self.open) - len(self.to_redeliver) - self.rejected)
-        return SubscriberCounts(
-            delivered, acked, self.rejected, self.dead_lettered, self.missed, max(0, self.received_bytes - waiting_bytes)
-        )
-
-    def read_by(self, subscription: Feed | None) -> None:
-        """Note what reads for it from now on; what the one before has not delivered is read again."""
-        waiting, waiting_bytes = self._waiting()
-        self.received -= waiting
-        self.received_bytes -= waiting_bytes
-        self._subscription = None if subscription is None else weakref.ref(subscription)
-
-    def _waiting(self) -> tuple[int, int]:
-        """Return how many broadcasts and bytes were read and are not delivered."""
-        subscription = None if self._subscription is None else self._subscription()
-        return (0, 0) if subscription is None else subscription.waiting
+        return SubscriberCounts(self.delivered, self.acked, self.rejected, self.dead_lettered, self.missed, self.delivered_bytes)
 
     def report_each(self, number: int, report: Callable[[SubscriberCursor], None]) -> None:
         """Call `report`, a method, after each `number` of broadcasts: publishers may wait for them."""

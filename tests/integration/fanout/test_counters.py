@@ -6,6 +6,7 @@ import dataclasses
 
 import kombu
 
+from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCounts
 from tests.integration.fanout.conftest import NEWS, news, send
 from tests.support.inbox import Inbox
 from tests.support.waiting import wait_until
@@ -42,9 +43,14 @@ def test_a_durable_subscriber_counts_what_all_its_readers_have_done(connect):
     for expected in (3, 6):
         connection = connect()
         inbox = Inbox(connection.channel(), durable)
+        [reader] = [one for one in publisher.fanout_subscribers("news") if not one.durable]
+        assert reader.counts == SubscriberCounts()
         send(publisher, 1, 2, 3)
         inbox.drain(3)
-        wait_until(lambda expected=expected: counts(publisher, state=True).get("acked") == expected)
+        wait_until(
+            lambda expected=expected: counts(publisher, state=True).get("acked") == expected,
+            message=lambda: publisher.fanout_subscribers("news"),
+        )
         connection.close()
 
 
