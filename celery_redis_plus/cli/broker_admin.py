@@ -130,6 +130,10 @@ class BrokerAdmin:
         """Return how one queue stands."""
         return read_overview(self._commands, self._keys, queue)
 
+    def overviews_of(self, queues: Sequence[str]) -> Iterator[QueueOverview]:
+        """Yield how queues stand, each when it is needed, without those that are gone."""
+        return read_overviews(self._commands, self._keys, queues)
+
     def purge(self, queue: str, progress: Callable[[int], object] = lambda _: None) -> int:
         """Remove all waiting messages, ready and delayed, for good; return how many. Memory is freed in short steps.
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
-from celery_redis_plus.broker.queues.overview import list_queues, read_overviews
+from celery_redis_plus.broker.queues.overview import list_queues
 from celery_redis_plus.migration.conversion import Priorities, PriorityMapping
 from celery_redis_plus.migration.remote_importer import KEPT_MS
-from celery_redis_plus.migration.status import MigrationStatus
-from celery_redis_plus.migration.target import NO_QUEUE, Target
+from celery_redis_plus.migration.status import MigrationStatus, with_ours
+from celery_redis_plus.migration.target import NO_QUEUE, Target, declare_lasting
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.queues import Queues
@@ -60,17 +59,12 @@ class AmqpImporter:
 
     def declare(self, names: Sequence[str]) -> None:
         """Declare queues here without arguments; those that stand keep theirs."""
-        for name in names:
-            if not self._queues.exists(name):
-                self._queues.declare(name, QueueArguments(durable=True))
+        declare_lasting(self._queues, names)
 
     def status(self, names: Sequence[str]) -> list[MigrationStatus]:
         """Return how queues stand in both brokers. What AMQP consumers have is not told. Raises as `queues`."""
         found = {name: MigrationStatus(name, {0: self._source.waiting(name) or 0}) for name in names}
-        for overview in read_overviews(self._target.commands, self._target.keys, list(found)):
-            one = found[overview.queue]
-            one.here_ready, one.here_delayed, one.here_unacked = overview.ready, overview.delayed, overview.unacked
-        return [one for _, one in sorted(found.items())]
+        return with_ours(self._target.commands, self._target.keys, found)
 
     def take(self, names: Sequence[str], stopped: Callable[[], bool]) -> Iterator[int]:
         """Move what waits in the queues, once; yield from time to time how many messages were moved.

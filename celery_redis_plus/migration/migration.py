@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.queues.overview import list_queues
 from celery_redis_plus.connection.address import Address, url_options
 from celery_redis_plus.connection.command_connection import CommandConnection
@@ -19,7 +18,7 @@ from celery_redis_plus.migration.importer import Importer
 from celery_redis_plus.migration.kombu_broker import KombuBroker
 from celery_redis_plus.migration.remote_importer import RemoteImporter
 from celery_redis_plus.migration.status import MigrationStatus, read_status
-from celery_redis_plus.migration.target import Target
+from celery_redis_plus.migration.target import Target, declare_lasting
 from celery_redis_plus.options import Options
 
 if TYPE_CHECKING:
@@ -79,9 +78,7 @@ class Migration:
 
     def declare(self, names: Sequence[str]) -> None:
         """Declare queues here without arguments; those that stand keep theirs."""
-        for name in names:
-            if not self._queues.exists(name):
-                self._queues.declare(name, QueueArguments(durable=True))
+        declare_lasting(self._queues, names)
 
     def importer(self) -> Importer:
         """Return what takes messages from kombu."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.publishing.publisher import stage
 from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.migration.conversion import Converted, PriorityMapping, UnreadableError, from_kombu
@@ -36,6 +37,13 @@ class Found:
     #: The message in it.
     message: bytes
     converted: Converted
+
+
+def declare_lasting(queues: Queues, names: Sequence[str]) -> None:
+    """Declare queues here without arguments; those that stand keep theirs."""
+    for name in names:
+        if not queues.exists(name):
+            queues.declare(name, QueueArguments(durable=True))
 
 
 class Target:

@@ -13,7 +13,6 @@ from celery_redis_plus.broker.queues.listing import LISTING_PAGE, State
 from celery_redis_plus.cli.output import span, time_of
 from celery_redis_plus.cli.web.requests import page_number, parameter, required, url
 from celery_redis_plus.cli.web.samples import Sample, rates
-from celery_redis_plus.errors import QueueNotFound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from celery_redis_plus.broker.queues.overview import QueueOverview
     from celery_redis_plus.cli.broker_admin import BrokerAdmin
     from celery_redis_plus.cli.web.presentation import Presentation
     from celery_redis_plus.cli.web.replays import Replays
@@ -61,7 +59,7 @@ class Pages:
         names = [name for name in admin.queues() if wanted.lower() in name.lower()]
         shown = names[page * QUEUES_A_PAGE : (page + 1) * QUEUES_A_PAGE]
         more = len(names) > (page + 1) * QUEUES_A_PAGE
-        queues = list(self._looked_at(admin, shown))
+        queues = [(one, self._trend(one.queue)) for one in admin.overviews_of(shown)]
         return self._show(request, "queues.html", queues=queues, name=wanted, page=page, more=more, total=len(names))
 
     def queue(self, request: Request) -> Response:
@@ -134,16 +132,6 @@ class Pages:
         if found is not None:
             return RedirectResponse(url("/message", queue=found.queue, id=found.id), 303)
         return self._show(request, "search.html", status=404 if wanted else 200, wanted=wanted)
-
-    def _looked_at(self, admin: BrokerAdmin, names: list[str]) -> list[tuple[QueueOverview, dict[str, Any]]]:
-        found = []
-        for name in names:
-            try:
-                found.append((admin.overview_of(name), self._trend(name)))
-            except QueueNotFound:
-                # A transient one that has vanished since.
-                continue
-        return found
 
     def _trend(self, queue: str) -> dict[str, Any]:
         """Return the figures of the last minutes for the lines, and the rates of the last moment; None where it is not known."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 from redis.exceptions import RedisError
 
 from celery_redis_plus.connection.forks import lock_of
-from celery_redis_plus.errors import CeleryRedisPlusError, QueueNotFound
+from celery_redis_plus.errors import CeleryRedisPlusError
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.queues.overview import QueueOverview
@@ -52,9 +52,7 @@ class Samples:
     def add(self, overviews: Sequence[QueueOverview], at: float) -> None:
         """Note how queues stand; forget those that are not among them."""
         with self._lock:
-            self._of = {
-                one.queue: self._of.get(one.queue, deque(maxlen=KEPT)) for one in overviews
-            }  # fmt: skip
+            self._of = {one.queue: self._of.get(one.queue, deque(maxlen=KEPT)) for one in overviews}
             for one in overviews:
                 self._of[one.queue].append(Sample(at, one.ready, one.dead, one.published, one.delivered))
 
@@ -111,12 +109,8 @@ class Sampler:
     def _overviews(self) -> list[QueueOverview]:
         admin = self._admin()
         found = []
-        for queue in admin.queues()[:MAX_QUEUES]:
-            try:
-                found.append(admin.overview_of(queue))
-            except QueueNotFound:
-                # A transient one that has vanished since.
-                continue
+        for overview in admin.overviews_of(admin.queues()[:MAX_QUEUES]):
+            found.append(overview)
             if self._ended.is_set():
                 break
         return found
