@@ -132,16 +132,7 @@ class Connector:
         """Return a connection to the server at `address`; with `checks` it is one that can store messages."""
         connection = self._new(address, purpose, patience_s)
         try:
-            try:
-                connection.connect()
-            except ResponseError as exc:
-                if not self._names_connections or UNKNOWN_COMMAND + "CLIENT" not in str(exc):
-                    raise
-                logger.info("%s: connections have no names: the server offers no CLIENT SETNAME", address.display())
-                self._names_connections = False
-                connection.client_name = None
-                connection.disconnect()
-                connection.connect()
+            self._handshake(connection, address)
             if checks:
                 if self.finder is not None:
                     self.finder.question.check(connection, address)
@@ -159,6 +150,19 @@ class Connector:
             connection.disconnect()
             raise
         return connection
+
+    def _handshake(self, connection: Connection, address: Address) -> None:
+        """Connect, without a name where the server knows no CLIENT."""
+        try:
+            connection.connect()
+        except ResponseError as exc:
+            if not self._names_connections or UNKNOWN_COMMAND + "CLIENT" not in str(exc):
+                raise
+            logger.info("%s: connections have no names: the server offers no CLIENT SETNAME", address.display())
+            self._names_connections = False
+            connection.client_name = None
+            connection.disconnect()
+            connection.connect()
 
     def _connect_to_master(self, purpose: str, finder: MasterFinder) -> Connection:
         """Ask until somebody names a master that takes the connection, as long as a connection may take."""

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -16,7 +17,7 @@ from celery_redis_plus.consumer.fetcher import Fetcher
 from celery_redis_plus.consumer.restricted_queues import RestrictedQueues
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
     from celery_redis_plus.consumer.hub_registration import HubRegistration
@@ -96,15 +97,19 @@ class ServerConsumer:
         if delivery is None:
             return False
         self._broadcasts_in_a_row += 1
+        self._deliver(partial(delivery[0].consumer.deliver_broadcast, delivery))
+        return True
+
+    def _deliver(self, deliver: Callable[[], int]) -> None:
+        """Make a delivery, which returns how many entries it has added to Celery's timer."""
         acknowledger = self.connection.acknowledger
         acknowledger.begin_delivery()
         try:
-            entries = delivery[0].consumer.deliver_broadcast(delivery)
+            entries = deliver()
         finally:
             acknowledger.end_delivery()
         if entries:
             self._hub.count_timer_entries(entries)
-        return True
 
     def deliver_burst(self, until: float) -> None:
         """Deliver more of the broadcasts that a read has brought, `until` then, and while queues need not wait for it."""
@@ -123,14 +128,7 @@ class ServerConsumer:
             if consumers.buffer and consumers.credit.can_consume():
                 self.deliveries += 1
                 self._next_channel = number % len(everyone) + 1
-                acknowledger = self.connection.acknowledger
-                acknowledger.begin_delivery()
-                try:
-                    entries = consumers.deliver_next()
-                finally:
-                    acknowledger.end_delivery()
-                if entries:
-                    self._hub.count_timer_entries(entries)
+                self._deliver(consumers.deliver_next)
                 return True
         return False
 

@@ -87,8 +87,8 @@ def _age_deduplication(session: BrokerConnection, ms: int) -> None:
     """Shorten the keys that stand for an `x-deduplication-id`: these the server forgets by itself."""
     commands = session.commands
     for page in scan_keys(commands, session.keys.queue("*").dedup + b"*"):
-        left = commands.pipeline([("PTTL", key) for key in page])
-        commands.pipeline([("PEXPIRE", key, max(0, int(ttl) - ms)) for key, ttl in zip(page, left, strict=True)])
+        left = commands.ask([("PTTL", key) for key in page])
+        commands.ask([("PEXPIRE", key, max(0, int(ttl) - ms)) for key, ttl in zip(page, left, strict=True)])
 
 
 def _sweep(session: BrokerConnection, queues: Sequence[str]) -> None:
