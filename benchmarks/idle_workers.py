@@ -95,7 +95,7 @@ def pretend(client: Redis, workers: int) -> None:
     until = (time.time() + PRETENDED_S) * 1000
     client.zadd(f"consumers:{{{TASK_QUEUE}}}", {f"pretended{number}": until for number in range(workers)})
     # Of another run of the server: watchers do not judge them.
-    record = json.dumps({"run": "", "ids": [], "grace_s": 5, "sessions": [], "queues": [], "host": "", "pid": 0})
+    record = json.dumps({"run": "", "ids": [], "grace_s": 5, "sessions": [], "queues": [], "host": "", "pid": 0, "busy": False})
     client.hset("processes:{presence}", mapping={f"pretended{number}": record for number in range(workers)})
 
 

@@ -333,7 +333,7 @@ OF_THE_DATABASE = (
         _WATCHERS,
         "zset",
         "The processes that watch the connections of the others: process -> end of its lease, ms since the epoch.",
-        "6 s; 25 s of one that is alone.",
+        "6 s; 75 s of one that is alone, or watches idle processes only.",
     ),
     KeyDescription(
         _WATCH_WAKEUP + b"PROCESS",

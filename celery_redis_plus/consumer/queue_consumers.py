@@ -198,7 +198,10 @@ class QueueConsumers:
     def add(self, result: FetchResult, asked_at: float) -> None:
         """Take the result of a claim that was made at `asked_at`, on `clock`, in seconds."""
         self._apply(result)
-        fresh = self._connection.service.unacked_messages.add(result.messages, self._connection.id, asked_at)
+        service = self._connection.service
+        fresh = service.unacked_messages.add(result.messages, self._connection.id, asked_at)
+        if fresh:
+            service.wait_until_told_busy()
         self.buffer.extend(self.order.took(fresh))
 
     def _apply(self, result: FetchResult) -> None:
@@ -351,7 +354,9 @@ class QueueConsumers:
             found = self._restricted_queues.get(queue)
             if not found:
                 return None
-            added = self._connection.service.unacked_messages.add(found, self._connection.id, asked_at)
+            service = self._connection.service
+            added = service.unacked_messages.add(found, self._connection.id, asked_at)
+            service.wait_until_told_busy()
             unacked = added[0] if added else None
         self._note_delivered(unacked, payload)
         return payload, unacked

@@ -1,8 +1,8 @@
 """Notices that a consuming process has lost all of its connections, and puts back what it had.
 
-Each process stores which connections it has (`presence.py`). Two of them at a time are watchers: once a second they ask the
-server which of these connections still exist. docs/design/0013-lost-processes.md says why no living process counts as lost when
-the server stalls, restarts or fails over.
+Each process stores which connections it has (`presence.py`). Two of them at a time are watchers: they ask the server which of
+these connections still exist, once a second, and every 30 s while all processes are idle. docs/design/0013-lost-processes.md says
+why no living process counts as lost when the server stalls, restarts or fails over.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from redis.exceptions import NoPermissionError, ResponseError
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers.failures import log_deaths
-from celery_redis_plus.broker.consumers.processes import FIRST_PAGE, LEASE_S, LOST, REPORT_S, ProcessRecord
+from celery_redis_plus.broker.consumers.processes import IDLE_S, LEASE_S, LOST, REPORT_S, ProcessRecord
 from celery_redis_plus.connection.server_check import parse_info
-from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.maintenance.process_recovery import ProcessRecovery
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.processes import Processes
@@ -53,21 +52,6 @@ class _Absence:
     #: Its record, as it is stored.
     text: str
     seconds: float = 0.0
-
-
-@dataclass(slots=True)
-class _Recovery:
-    """A lost process whose messages are put back."""
-
-    name: str
-    text: str
-    record: ProcessRecord
-    queues: list[str]
-    page: bytes = FIRST_PAGE
-    #: Messages put back, by queue.
-    recovered: Counter[str] = field(default_factory=Counter)
-    died: int = 0
-    consumers: int = 0
 
 
 class LostProcesses:
@@ -106,27 +90,44 @@ class LostProcesses:
         self._may_watch = True
         self._told: set[str] = set()
         self._watches = False
+        #: The record says that this process is busy; and whether a delivery has waited for that in vain.
+        self._told_busy = self.told_late = False
+        #: All processes are idle: this one looks rarely. And whether the server knows that.
+        self._calm = self._told_calm = False
         self._version = ""
         #: All records by process, and when each was seen first that is not watched, on `clock`.
         self._records: dict[str, str] = {}
         self._idle_since: dict[tuple[str, str], float] = {}
         self._absences: dict[str, _Absence] = {}
         self._looked_at = -math.inf
-        self._recoveries: list[_Recovery] = []
-        #: Messages that this process has put back.
-        self.recovered = 0
+        self._recovery = ProcessRecovery(processes)
 
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
         if not self._is_on:
             return math.inf
-        return self._next_run_at if self._now_seen() == self._seen else 0.0
+        return self._next_run_at if self._now_seen() == self._seen and not self._owes_report else 0.0
+
+    @property
+    def _owes_report(self) -> bool:
+        """Whether this process has messages, and the server takes it for idle."""
+        return not self.told_busy and self._presence.has_messages
 
     @property
     def has_reported(self) -> bool:
         """Whether the server knows what this process consumes: else its messages would not be missed. True where it is off."""
         return not (self._is_on and self.reports) or self._seen[-1:] == (self._watched.version,)
+
+    @property
+    def told_busy(self) -> bool:
+        """Whether the server knows that this process may have messages: others look for it often. True where it is off."""
+        return self._told_busy or not (self._is_on and self.reports)
+
+    @property
+    def recovered(self) -> int:
+        """How many messages this process has put back."""
+        return self._recovery.recovered
 
     def run_soon(self) -> None:
         """Run next at once: there is a process to watch, or one watcher too few."""
@@ -139,7 +140,7 @@ class LostProcesses:
         try:
             self._meet_server()
             now_seen = self._now_seen()
-            if self.reports and (now_seen != self._seen or now >= self._report_at):
+            if self.reports and (now_seen != self._seen or now >= self._report_at or self._owes_report):
                 self._report()
             # Not where the server has refused the report.
             self._seen = now_seen
@@ -151,8 +152,8 @@ class LostProcesses:
         finally:
             if self.reports and self._next_run_at == math.inf:
                 self._next_run_at = min(self._report_at, now + LOOK_S if self._watches else math.inf)
-        if self._recoveries:
-            self._recover()
+        if not self._recovery.run():
+            self._next_run_at = 0.0
 
     def _now_seen(self) -> tuple[int, ...]:
         return (*(connection.generation for connection in self._presence.connections()), self._watched.version)
@@ -195,18 +196,24 @@ class LostProcesses:
 
     def _report(self, absent: Collection[str] = ()) -> None:
         """Store what has changed of this process, and take or renew a watcher's place; `absent` ones lose theirs."""
+        # What is claimed from now on may be missing in the record, and waits for the next one.
+        self._told_busy = False
         record = self._presence.record(self._run, self._run_began_at)
         if record is None:
             self._withdraw()
             return
         text = "" if self._stored is not None and self._stored.covers(record) else record.encode()
-        report = self._processes.report(self._name, text, watches=self._may_watch, version=self._version, absent=absent)
+        rarely = self._calm and not record.busy
+        report = self._processes.report(
+            self._name, text, watches=self._may_watch, version=self._version, rarely=rarely, absent=absent
+        )
         if report.state == "unknown":
             # The database was flushed; or this process was away for long, and counts as lost.
-            text = record.encode()
+            text, rarely = record.encode(), False
             report = self._processes.report(self._name, text, watches=self._may_watch, version=self._version)
         if text:
             self._stored = record
+        self._told_busy, self._told_calm = record.busy, rarely
         self._version, self._shared.processes = report.version, report.processes
         if report.state != "standby" and report.records is not None:
             self._records = report.records
@@ -215,8 +222,13 @@ class LostProcesses:
             self._version = ""
         if report.state != "watching":
             self._absences.clear()
+            self._calm = False
         self._watches = report.state == "watching"
-        self._report_at = clock.now_s() + (LEASE_S / 2 if self._watches else self._shared.interval_s(REPORT_S))
+        if self._watches:
+            rest_s = IDLE_S if rarely else LEASE_S / 2
+        else:
+            rest_s = self._shared.interval_s(REPORT_S if record.busy else IDLE_S)
+        self._report_at = clock.now_s() + rest_s
 
     def _withdraw(self) -> None:
         """Remove the record: this process has nothing that somebody else could miss."""
@@ -288,6 +300,17 @@ class LostProcesses:
             else:
                 interval_s = min(interval_s, max(grace_s - absence.seconds, 0.05))
         self._next_run_at = self._looked_at + (LEAST_LOOK_S if look_again else interval_s)
+        self._calm = not (
+            self._told_busy
+            or self._absences
+            or any(record.busy for record in watched.values())
+            or any(text.startswith(LOST) for text in self._records.values())
+        )
+        if self._calm:
+            self._next_run_at = min(self._looked_at + IDLE_S, self._report_at)
+        elif self._told_calm:
+            # Its place must not outlast it for long any more.
+            self._next_run_at = self._report_at = 0.0
 
     def _watched_records(self) -> dict[str, ProcessRecord]:
         """Return the records of the other processes that can be judged, and see to the others."""
@@ -303,8 +326,8 @@ class LostProcesses:
                 watched[name] = record
                 continue
             since = idle[name, text] = self._idle_since.get((name, text), now)
-            if lost and now - since > TAKE_OVER_S and all(recovery.name != name for recovery in self._recoveries):
-                self._recoveries.append(_Recovery(name, text, record, list(record.queues)))
+            if lost and now - since > TAKE_OVER_S and not self._recovery.includes(name):
+                self._recovery.add(name, text, record)
             elif not lost and now - since > STALE_S and self._processes.replace(name, text, ""):
                 del self._records[name]
         self._idle_since = idle
@@ -346,54 +369,4 @@ class LostProcesses:
         text = LOST + absence.text
         if self._processes.replace(name, absence.text, text):
             self._records[name] = text
-            self._recoveries.append(_Recovery(name, text, record, list(record.queues)))
-
-    def _recover(self) -> None:
-        """Put back what lost processes had, for one slice."""
-        slice_ = Slice()
-        while self._recoveries and not slice_.over:
-            recovery = self._recoveries[0]
-            if recovery.queues:
-                self._recover_page(recovery)
-                continue
-            self._processes.replace(recovery.name, recovery.text, "")
-            self._recoveries.pop(0)
-            _tell_recovered(recovery)
-        if self._recoveries:
-            self._next_run_at = 0.0
-
-    def _recover_page(self, recovery: _Recovery) -> None:
-        queue = recovery.queues[0]
-        try:
-            page = self._processes.recover(queue, recovery.record.sessions, recovery.page)
-        except ResponseError as error:
-            if not isinstance(error, NoPermissionError) and "WRONGTYPE" not in str(error):
-                raise
-            logger.error("queue %r: the messages of a lost process are left to the visibility timeout: %s", queue, error)  # noqa: TRY400
-            recovery.queues.pop(0)
-            recovery.page = FIRST_PAGE
-            return
-        recovery.recovered[queue] += page.recovered
-        self.recovered += page.recovered
-        recovery.died += page.died
-        recovery.consumers += page.consumers
-        recovery.page = page.next_page
-        if page.died:
-            log_deaths(queue, page.died, page.deaths)
-        if not page.next_page:
-            recovery.queues.pop(0)
-            recovery.page = FIRST_PAGE
-
-
-def _tell_recovered(recovery: _Recovery) -> None:
-    record = recovery.record
-    total = recovery.recovered.total()
-    queues = ", ".join(f"{queue!r}: {count}" for queue, count in sorted((+recovery.recovered).items()))
-    # A process that has given everything back need not remove its record.
-    level = logging.WARNING if total else logging.INFO if recovery.consumers else logging.DEBUG
-    logger.log(
-        level,
-        "process %d on %s is lost: it had no connection for %g s (connection_lost_grace). %d message(s) are put back%s, %d "
-        "consumer(s) are removed",
-        record.pid, record.host, record.grace_s, total, f" ({queues})" if queues else "", recovery.consumers,
-    )  # fmt: skip
+            self._recovery.add(name, text, record)

@@ -14,8 +14,12 @@ from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import UnackedMessages
+    from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
     from celery_redis_plus.connection.persistent_connection import PersistentConnection
-    from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
+    from celery_redis_plus.maintenance.consumed_queues import ConsumedQueue, ConsumedQueues
+
+#: Seconds after its last message, and after its start, for which a process still counts as busy.
+BUSY_S = 20.0
 
 
 class Presence:
@@ -26,18 +30,23 @@ class Presence:
         own: Sequence[PersistentConnection],
         watched: ConsumedQueues,
         unacked_messages: UnackedMessages,
+        knowledge: DeclaredTopology,
         *,
         grace_s: float,
         heartbeat_s: float,
     ) -> None:
         """Tell of the connections `own` of the maintenance thread, and of what stands in `watched` and `unacked_messages`.
 
-        `grace_s` is `connection_lost_grace`, `heartbeat_s` the time between two heartbeats of the leases, in seconds.
+        `knowledge` tells which queues have a single active consumer. `grace_s` is `connection_lost_grace`, `heartbeat_s` the time
+        between two heartbeats of the leases, in seconds.
         """
         #: Those of the maintenance thread.
         self.own = own
         self._watched = watched
         self._unacked_messages = unacked_messages
+        self._knowledge = knowledge
+        #: When this process counts as idle, on `clock`, in seconds, and how many batches of messages had come by then.
+        self._busy_until, self._batches = clock.now_s() + BUSY_S, 0
         #: `connection_lost_grace`, in seconds; 0: no process asks for these connections.
         self.grace_s = grace_s
         #: Seconds after which heartbeats have failed.
@@ -61,6 +70,11 @@ class Presence:
         first = self.own[0]
         return age_s > self._silence_s or not first.connected or first.opened_at > since
 
+    @property
+    def has_messages(self) -> bool:
+        """Whether this process has messages that are not settled."""
+        return len(self._unacked_messages) > 0
+
     def record(self, run: str, started_at: float) -> ProcessRecord | None:
         """Return the record; None where the process neither consumes nor has messages.
 
@@ -68,8 +82,11 @@ class Presence:
             run: the `run_id` of the server.
             started_at: when that run began, on `clock`: an older connection has ended, though it may not be noticed yet.
         """
-        users = {(queue.name, user) for queue in self._watched.all() for user in queue.users}
-        unacked = self._unacked_messages.sessions()
+        watched = self._watched.all()
+        users = {(queue.name, user) for queue in watched for user in queue.users}
+        batches, unacked = self._unacked_messages.batches, self._unacked_messages.sessions()
+        if unacked or batches != self._batches:
+            self._busy_until, self._batches = clock.now_s() + BUSY_S, batches
         if not users and not unacked:
             return None
         # A user is a consumer, a session, or the owner of exclusive queues: each ends with or has the session's id.
@@ -93,7 +110,15 @@ class Presence:
             queues=tuple(sorted(queues)),
             host=socket.gethostname(),
             pid=os.getpid(),
+            busy=clock.now_s() < self._busy_until or any(map(self._has_privilege, watched)),
         )
+
+    def _has_privilege(self, queue: ConsumedQueue) -> bool:
+        """Return whether a consumer of this process may keep others from the queue's messages, even without one in hand."""
+        if any(consumer.priority or consumer.exclusive for consumer in queue.consumers):
+            return True
+        declared = self._knowledge.records.get(queue.name)
+        return bool(queue.consumers) and (declared is None or declared.arguments.single_active)
 
     def connections(self) -> Iterator[PersistentConnection]:
         """Yield the connections of which one at least says that the process lives."""

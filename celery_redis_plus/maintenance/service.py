@@ -124,6 +124,7 @@ class MaintenanceService:
             (commands, blocking),
             self.watched,
             self.unacked_messages,
+            self.knowledge,
             grace_s=options.connection_lost_grace,
             heartbeat_s=interval_s(options.visibility_timeout),
         )
@@ -290,6 +291,18 @@ class MaintenanceService:
     def wait_until_reported(self) -> None:
         """Wait until the server knows what this process consumes, `REPORT_PATIENCE_S` at most; before its first claim."""
         self._wait_until(lambda: self._lost_processes.has_reported, REPORT_PATIENCE_S)
+
+    def wait_until_told_busy(self) -> None:
+        """Wait until the server knows that this process has messages, `REPORT_PATIENCE_S` at most; before it delivers the first.
+
+        Once only, where the thread cannot tell it in time.
+        """
+        lost_processes = self._lost_processes
+        if lost_processes.told_busy:
+            lost_processes.told_late = False
+        elif not lost_processes.told_late:
+            self._waker.wake()
+            lost_processes.told_late = not self._wait_until(lambda: lost_processes.told_busy, REPORT_PATIENCE_S)
 
     def _wait_until(self, reached: Callable[[], bool], timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s

@@ -7,15 +7,17 @@ from collections import Counter
 
 import pytest
 
+from celery_redis_plus.broker.consumers.processes import IDLE_S
+from celery_redis_plus.maintenance.presence import BUSY_S
 from tests.support.apps import JOURNAL_DB
 from tests.support.consuming import consumers
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.full_only, pytest.mark.judged(acks=0)]
-#: Seconds until all have reported, and seconds of the measurement: several reports of each process.
-SETTLED_S, MEASURED_S = 12, 60
-#: What the two watchers send together, and each further process, in commands a second at most; 0013 says why it is not less.
-WATCHERS_COST, OTHERS_COST = 2.9, 0.11
+#: Seconds until all have told that they are idle, and seconds of the measurement: several reports of each process.
+SETTLED_S, MEASURED_S = BUSY_S + 2 * IDLE_S, 4 * IDLE_S
+#: Commands a second that the watch may cost, for each process.
+MOST_COMMANDS = 0.1
 PROCESSES = "processes:{presence}"
 #: Not of idle processes: the test's own, and what a script calls.
 CALLS = ("evalsha", "eval", "client|list", "info", "ping", "get", "bzmpop", "client|id", "client|setname", "hello", "script|load")
@@ -54,4 +56,4 @@ def test_commands_of_idle_processes(processes, own_server, tmp_path, figures):
         f"{processes} idle processes: {more:.2f} commands a second more, {more / processes:.2f} a process; "
         f"with {told[5]}, without {told[0]}"
     )
-    assert more <= WATCHERS_COST + OTHERS_COST * (processes - 2)
+    assert more <= MOST_COMMANDS * processes

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 WATCHERS = 2
 #: Seconds for which a watcher has its place; it renews it after half of that.
 LEASE_S = 6.0
-#: The same for one that is alone, in multiples of the time between its reports.
-LEASE_ALONE = 2.5
 #: Seconds between two reports of a process that does not watch.
 REPORT_S = 10.0
+#: Seconds between two reports of an idle process, and between two looks of a watcher while all processes are idle.
+IDLE_S = 30.0
+#: Seconds for which a watcher has its place that is alone, or has idle processes to watch: two reports may be late.
+IDLE_LEASE_S = 2.5 * IDLE_S
 #: Client ids in one CLIENT LIST.
 IDS = 500
 #: Unacked messages that one call of the recovery looks at.
@@ -55,6 +57,8 @@ class ProcessRecord:
     queues: tuple[str, ...]
     host: str
     pid: int
+    #: It has messages, or had some lately, or a consumer with a privilege: others wait for what it leaves when it dies.
+    busy: bool = True
 
     def encode(self) -> str:
         """Return it as one line of JSON."""
@@ -73,6 +77,7 @@ class ProcessRecord:
                 tuple(map(str, fields["queues"])),
                 str(fields["host"]),
                 int(fields["pid"]),
+                bool(fields.get("busy", True)),
             )
         except (ValueError, KeyError, TypeError):
             return None
@@ -80,7 +85,7 @@ class ProcessRecord:
     def covers(self, other: ProcessRecord) -> bool:
         """Return whether this record, which is stored, says all that `other` does: what is over does no harm."""
         return (
-            (self.run, self.grace_s) == (other.run, other.grace_s)
+            (self.run, self.grace_s, self.busy) == (other.run, other.grace_s, other.busy)
             and set(self.ids) >= set(other.ids)
             and set(self.sessions) >= set(other.sessions)
             and set(self.queues) >= set(other.queues)
@@ -129,15 +134,23 @@ class Processes:
         self._keys = keys
         self._limits = (-1 if delivery_limit is None else delivery_limit, dead_letter_max)
 
-    def report(self, process: str, record: str, *, watches: bool, version: str, absent: Iterable[str] = ()) -> Report:
+    def report(
+        self, process: str, record: str, *, watches: bool, version: str, rarely: bool = False, absent: Iterable[str] = ()
+    ) -> Report:
         """Store `record` ('': it is as stored), and take or renew a watcher's place where `watches` and one is free.
 
-        The processes `absent` have no connection, and lose their places as watchers.
+        Args:
+            process: the process that reports.
+            record: its record.
+            watches: whether it may be a watcher.
+            version: that of the records that it knows.
+            rarely: whether it looks every `IDLE_S` seconds only, and keeps a watcher's place for longer.
+            absent: processes without a connection: they lose their places as watchers.
         """
         places = WATCHERS if watches else 0
-        leases = int(LEASE_S * 1000), int(LEASE_ALONE * REPORT_S * 1000)
+        leases = int(LEASE_S * 1000), int(IDLE_LEASE_S * 1000)
         state, new_version, count, *fields = self._commands.call(
-            script("report_process"), self._keys.processes, process, record, places, *leases, version, *absent
+            script("report_process"), self._keys.processes, process, record, places, *leases, int(rarely), version, *absent
         )
         records: Mapping[bytes, bytes] = dict(zip(fields[::2], fields[1::2], strict=True))
         changed = new_version.decode() != version

@@ -165,6 +165,8 @@ class UnackedMessages:
         self.pauses_told: set[str] = set()
         #: How many messages that were added a consumer had seen before.
         self.redelivered = 0
+        #: How many batches have brought a message.
+        self.batches = 0
         #: Called, from any thread, when maintenance has something to do.
         self.on_work: Callable[[], None] = lambda: None
 
@@ -201,6 +203,8 @@ class UnackedMessages:
                     if known.state is DeliveryState.BUFFERED:
                         known.content = message
                         fresh.append(known)
+            if fresh:
+                self.batches += 1
         return fresh
 
     def _ack_again(self, message: Claimed, session: str) -> None:

@@ -2,11 +2,28 @@
 
 import pytest
 
+from celery_redis_plus import clock
+from celery_redis_plus.broker.consumers.processes import Processes, ProcessRecord
+from celery_redis_plus.broker.consumers.settlement import Settlement
+from celery_redis_plus.broker.consumers.unacked import UnackedMessages
+from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
+from celery_redis_plus.connection.address import Address
+from celery_redis_plus.connection.blocking_connection import BlockingConnection
+from celery_redis_plus.connection.command_connection import CommandConnection
+from celery_redis_plus.connection.connector import Connector
+from celery_redis_plus.keys import Keys
+from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
+from celery_redis_plus.maintenance.lost_processes import LostProcesses
+from celery_redis_plus.maintenance.presence import Presence
+from celery_redis_plus.maintenance.shared_work import SharedWork
+from celery_redis_plus.options import Options
+from celery_redis_plus.stored_message import Claimed
 from tests.integration.transport.conftest import connect  # noqa: F401
 from tests.support.apps import JOURNAL_DB, make_app
 from tests.support.consuming import consumers
 
 GRACE_S = 1
+KEYS = Keys()
 
 
 @pytest.fixture
@@ -66,3 +83,71 @@ def send(own_server):
 
     yield send_tasks
     app.close()
+
+
+class Clock:
+    def __init__(self, monkeypatch):
+        self._now = clock.now_s()
+        monkeypatch.setattr(clock, "now_s", lambda: self._now)
+
+    def advance(self, seconds):
+        self._now += seconds
+
+
+class Process:
+    """The maintenance task of one process, without its thread."""
+
+    def __init__(self, name, url, **options):
+        self.name = name
+        self.options = Options(**options)
+        connector = Connector(Address.from_url(url), self.options)
+        self.commands = CommandConnection(connector, "maintenance", timeout=5, learns_id=True)
+        self.timers = BlockingConnection(connector, "timers", timeout=5, learns_id=True)
+        self.watched = ConsumedQueues()
+        self.watched.add("q", f"session of {name}.1", None)
+        self.unacked_messages = UnackedMessages()
+        presence = Presence(
+            (self.commands, self.timers),
+            self.watched,
+            self.unacked_messages,
+            DeclaredTopology(),
+            grace_s=Options().connection_lost_grace,
+            heartbeat_s=5,
+        )
+        self.registry = Processes(self.commands, KEYS, delivery_limit=5, dead_letter_max=10)
+        self.task = LostProcesses(
+            self.commands, self.registry, presence, self.watched, SharedWork(), name=name, visibility_timeout_s=300
+        )
+
+    def claim(self):
+        """Have a message."""
+        self.unacked_messages.add([Claimed("m", "q", 1, 0, False, b"", b"")], "session", clock.now_s())
+
+    def settle(self):
+        self.unacked_messages.discard(self.unacked_messages.settle("m", Settlement.ACK))
+
+    def record(self, client):
+        return ProcessRecord.decode(client.hget(KEYS.processes[0], self.name).decode())
+
+    def close(self):
+        self.commands.close()
+        self.timers.abort()
+
+
+@pytest.fixture
+def start(broker_url):
+    started = []
+
+    def start(name, url=broker_url, **options):
+        started.append(Process(name, url, **options))
+        started[-1].task.run()
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+@pytest.fixture
+def time(monkeypatch):
+    return Clock(monkeypatch)

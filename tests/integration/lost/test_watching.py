@@ -8,73 +8,14 @@ from dataclasses import replace
 import pytest
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers.processes import LOST, Processes, ProcessRecord
-from celery_redis_plus.broker.consumers.unacked import UnackedMessages
-from celery_redis_plus.connection.address import Address
-from celery_redis_plus.connection.blocking_connection import BlockingConnection
-from celery_redis_plus.connection.command_connection import CommandConnection
-from celery_redis_plus.connection.connector import Connector
-from celery_redis_plus.keys import Keys
-from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
-from celery_redis_plus.maintenance.lost_processes import LOOK_S, STALE_S, TAKE_OVER_S, LostProcesses
-from celery_redis_plus.maintenance.presence import Presence
-from celery_redis_plus.maintenance.shared_work import SharedWork
-from celery_redis_plus.options import Options
+from celery_redis_plus.broker.consumers.processes import LOST, ProcessRecord
+from celery_redis_plus.maintenance.lost_processes import LOOK_S, STALE_S, TAKE_OVER_S
+from tests.integration.lost.conftest import KEYS, Process
 
-KEYS = Keys()
 REGISTRY = KEYS.processes[0]
 GRACE_S = 5.0
 #: No connection has this id.
 NOBODY = 10**9
-
-
-class Clock:
-    def __init__(self, monkeypatch):
-        self._now = clock.now_s()
-        monkeypatch.setattr(clock, "now_s", lambda: self._now)
-
-    def advance(self, seconds):
-        self._now += seconds
-
-
-class Process:
-    """The maintenance task of one process, without its thread."""
-
-    def __init__(self, name, url, **options):
-        self.options = Options(**options)
-        connector = Connector(Address.from_url(url), self.options)
-        self.commands = CommandConnection(connector, "maintenance", timeout=5, learns_id=True)
-        self.timers = BlockingConnection(connector, "timers", timeout=5, learns_id=True)
-        self.watched = ConsumedQueues()
-        self.watched.add("q", f"session of {name}.1", None)
-        presence = Presence((self.commands, self.timers), self.watched, UnackedMessages(), grace_s=GRACE_S, heartbeat_s=5)
-        self.registry = Processes(self.commands, KEYS, delivery_limit=5, dead_letter_max=10)
-        self.task = LostProcesses(
-            self.commands, self.registry, presence, self.watched, SharedWork(), name=name, visibility_timeout_s=300
-        )
-
-    def close(self):
-        self.commands.close()
-        self.timers.abort()
-
-
-@pytest.fixture
-def start(broker_url):
-    started = []
-
-    def start(name, url=broker_url, **options):
-        started.append(Process(name, url, **options))
-        started[-1].task.run()
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.close()
-
-
-@pytest.fixture
-def time(monkeypatch):
-    return Clock(monkeypatch)
 
 
 @pytest.fixture
@@ -306,10 +247,11 @@ def test_when_a_watchers_lease_ends_the_other_one_has_it_replaced(start, redis_c
     assert redis_client.zrange(wakeup, 0, -1) == [b"watch"]
 
 
-def test_a_process_that_does_not_watch_sends_a_command_in_ten_seconds(time, start, redis_client):
+def test_a_busy_process_that_does_not_watch_sends_a_command_in_ten_seconds(time, start, redis_client):
     for name in ("a", "b", "c"):
         start(name)
     third = start("d")
+    third.claim()
     look(third, time, seconds=0.5, times=4)
     redis_client.config_resetstat()
     for _ in range(600):

@@ -1,0 +1,102 @@
+"""Puts back what lost processes had: their messages, and their places among the consumers of queues."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from redis.exceptions import NoPermissionError, ResponseError
+
+from celery_redis_plus.broker.consumers.failures import log_deaths
+from celery_redis_plus.broker.consumers.processes import FIRST_PAGE
+from celery_redis_plus.maintenance.time_slices import Slice
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.processes import Processes, ProcessRecord
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Lost:
+    """A lost process whose messages are put back."""
+
+    name: str
+    #: Its record, as it is stored.
+    text: str
+    record: ProcessRecord
+    #: Those that are left.
+    queues: list[str]
+    page: bytes = FIRST_PAGE
+    #: Messages put back, by queue.
+    recovered: Counter[str] = field(default_factory=Counter)
+    consumers: int = 0
+
+
+class ProcessRecovery:
+    """The recovery of one lost process after the other, by pages."""
+
+    def __init__(self, processes: Processes) -> None:
+        """Recover over the connection of `processes`."""
+        self._processes = processes
+        self._lost: list[_Lost] = []
+        #: Messages that this process has put back.
+        self.recovered = 0
+
+    def add(self, name: str, text: str, record: ProcessRecord) -> None:
+        """Recover the process `name` with the next runs, whose `record` is stored as `text`."""
+        self._lost.append(_Lost(name, text, record, list(record.queues)))
+
+    def includes(self, name: str) -> bool:
+        """Return whether a process is being recovered here."""
+        return any(lost.name == name for lost in self._lost)
+
+    def run(self) -> bool:
+        """Put back messages for one slice; return whether nothing is left to do. Raises as `CommandConnection.call` does."""
+        slice_ = Slice()
+        while self._lost and not slice_.over:
+            lost = self._lost[0]
+            if lost.queues:
+                self._recover_page(lost)
+                continue
+            self._processes.replace(lost.name, lost.text, "")
+            self._lost.pop(0)
+            _tell_recovered(lost)
+        return not self._lost
+
+    def _recover_page(self, lost: _Lost) -> None:
+        queue = lost.queues[0]
+        try:
+            page = self._processes.recover(queue, lost.record.sessions, lost.page)
+        except ResponseError as error:
+            if not isinstance(error, NoPermissionError) and "WRONGTYPE" not in str(error):
+                raise
+            logger.error("queue %r: the messages of a lost process are left to the visibility timeout: %s", queue, error)  # noqa: TRY400
+            lost.queues.pop(0)
+            lost.page = FIRST_PAGE
+            return
+        lost.recovered[queue] += page.recovered
+        self.recovered += page.recovered
+        lost.consumers += page.consumers
+        lost.page = page.next_page
+        if page.died:
+            log_deaths(queue, page.died, page.deaths)
+        if not page.next_page:
+            lost.queues.pop(0)
+            lost.page = FIRST_PAGE
+
+
+def _tell_recovered(lost: _Lost) -> None:
+    record = lost.record
+    total = lost.recovered.total()
+    queues = ", ".join(f"{queue!r}: {count}" for queue, count in sorted((+lost.recovered).items()))
+    # A process that has given everything back need not remove its record.
+    level = logging.WARNING if total else logging.INFO if lost.consumers else logging.DEBUG
+    logger.log(
+        level,
+        "process %d on %s is lost: it had no connection for %g s (connection_lost_grace). %d message(s) are put back%s, %d "
+        "consumer(s) are removed",
+        record.pid, record.host, record.grace_s, total, f" ({queues})" if queues else "", lost.consumers,
+    )  # fmt: skip
