@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.integration.configure import configure_app
     from celery_redis_plus.integration.messages import cancel, move, reschedule
     from celery_redis_plus.integration.send_many import send_many
+    from celery_redis_plus.integration.task_settlements import ack, nack, reject
     from celery_redis_plus.transport.api import Delivery, broadcast, counters, delivery, publish
     from celery_redis_plus.transport.browsing import BrowsedMessage, browse
     from celery_redis_plus.transport.transport import Transport
@@ -33,6 +34,7 @@ __all__ = [
     "RetryPolicy",
     "Transport",
     "__version__",
+    "ack",
     "broadcast",
     "browse",
     "cancel",
@@ -41,7 +43,9 @@ __all__ = [
     "delivery",
     "message",
     "move",
+    "nack",
     "publish",
+    "reject",
     "reschedule",
     "send_many",
 ]
@@ -55,10 +59,13 @@ _LAZY = {
     "delivery": "celery_redis_plus.transport.api",
     "publish": "celery_redis_plus.transport.api",
     "Transport": "celery_redis_plus.transport.transport",
+    "ack": "celery_redis_plus.integration.task_settlements",
     "cancel": "celery_redis_plus.integration.messages",
     "configure_app": "celery_redis_plus.integration.configure",
     "counters": "celery_redis_plus.transport.api",
     "move": "celery_redis_plus.integration.messages",
+    "nack": "celery_redis_plus.integration.task_settlements",
+    "reject": "celery_redis_plus.integration.task_settlements",
     "reschedule": "celery_redis_plus.integration.messages",
     "send_many": "celery_redis_plus.integration.send_many",
 }

@@ -214,6 +214,7 @@ REASONS = {
     "connection_lost": "`recovered`: its session broke; `recovered`, `retried`: its process had no connection any more.",
     "handed_back": "`requeued`: claimed and not started.",
     "rejected": "`requeued`, `retried`, `dead_lettered`: the consumer rejected it.",
+    "consumer_timeout": "`requeued`, `retried`: its consumer did not settle it within `x-consumer-timeout`.",
     "requeue": "`requeued`, `retried`: the consumer wants it to be delivered again, which is no failure.",
     "delivery_limit": "`dead_lettered`: delivered too often.",
     "retry_policy": "`dead_lettered`: the queue's retry policy is `none`, or at its end.",

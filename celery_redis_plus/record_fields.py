@@ -117,6 +117,7 @@ QUEUE_FIELDS = {
     "prioritised": "1: consumers have priorities.",
     "stalled": "Since when woken consumers of a higher priority do not fetch, ms since the epoch.",
     "max_unacked": "`x-max-unacked`.",
+    "filtered": "1: `x-filtered`.",
     "rate": "`x-rate-limit`, messages per second.",
     "burst": "Most tokens that the rate limit collects.",
     "tokens": "Tokens at `tokens_at`.",

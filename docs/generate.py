@@ -228,6 +228,56 @@ message it raises `Ignore` or `Reject`.
 """
 
 
+ACK_POLICIES_END = """
+## Settle inside the task
+
+A running task can settle its own message, before it ends. Its message must not be acked before that: set `acks_late=True`, or a
+policy other than `ack_first`.
+
+```python
+import celery_redis_plus as crp
+from celery import Celery
+from celery_redis_plus import configure_app
+
+app = configure_app(Celery("shop", broker="redisplus://localhost:6379/0"))
+
+
+@app.task(acks_late=True)
+def charge(order, card):
+    if card == "":
+        crp.reject("no card")
+    elif card == "busy":
+        crp.nack(delay=30)
+    else:
+        crp.ack()
+```
+
+* `ack()` removes the message. Its event is `acked`, without a reason.
+* `nack(delay=…)` delivers it again: after `delay` seconds, or else as a policy's `requeue`. It is a failed delivery, so the
+  delivery limit and the end of the retry policy hold.
+* `reject(reason=…)` makes it a dead letter. Its `error` is `Reject: ` and the reason.
+
+The call settles the message at once, in every pool. In a process of a prefork pool, the worker's main process does it, some
+milliseconds later. The task goes on, and nothing of what it does then settles the message again:
+
+| the task then | after `ack()` | after `nack()` | after `reject()` |
+|---|---|---|---|
+| returns, or raises Ignore or Reject | it stays acked | it is delivered again | it stays a dead letter |
+| raises another exception | it stays acked; an event `failed` follows | it is delivered again | it stays a dead letter |
+| raises Retry | the new message of the retry runs | both run: the new message, and this one again | the new message runs |
+| meets its time limit, or its process dies | as with an exception | it is delivered again | it stays a dead letter |
+| dies with its worker | it does not run again | it is delivered again | it stays a dead letter |
+| calls one of the three again | `NotSettled` | `NotSettled` | `NotSettled` |
+
+The event `failed` has the exception, and the message reads FAILED then. After `nack()` another worker may begin the message while
+this task still runs. The result backend has what the task returns or raises, whatever it said before. A kill of the worker within
+milliseconds of the call may lose the call: then the message is delivered again.
+
+`NotSettled` also ends a call outside a task, in another thread than the task's, in a task with early acks, and for a message that
+another consumer has by now. A broadcast is settled for its subscriber alone, and `nack` takes no `delay` there.
+"""
+
+
 def ack_policies_page() -> str:
     """Return the page of the ack policies."""
     rows = (
@@ -235,7 +285,7 @@ def ack_policies_page() -> str:
         for ending, doc in ENDINGS.items()
     )
     head = table_head("ending", "event", *(f"`{policy}`" for policy in POLICIES))
-    return ACK_POLICIES_INTRO + head + "".join(rows)
+    return ACK_POLICIES_INTRO + head + "".join(rows) + ACK_POLICIES_END
 
 
 DATA_INTRO = """# Data in Redis

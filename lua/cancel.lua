@@ -21,10 +21,12 @@ for i = 3, #ARGV do
       dead_letter(queue, record, tag, score, 'cancelled', now)
       remove_waiting(queue, tag, due)
     else
+      local track = tracked_by(queue.meta, queue.message .. tag)
       release_capacity_of(queue, tag, now)
       redis.call('UNLINK', queue.message .. tag)
       remove_waiting(queue, tag, due)
       log_event(queue.meta, tag, 'cancelled', {})
+      tell_tracked(track, tag, 'gone')
     end
   end
 end

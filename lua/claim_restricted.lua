@@ -7,9 +7,11 @@
 --       5 consumer ('' = one that gets messages one at a time)  6 credit that it has in all  7 `activations` in the
 --       last reply to it ('' = none)  8 delivery limit of queues without their own (-1 = none)  9 how many dead letters the queue
 --       keeps at most  10 the worker's name, packed for events
+--       of a filtered queue also: 11 the consumer's filter (include/match_headers.lua; '' = none)  12 whether all others shall look as well
+--       (0/1)  13 where its last look has ended ('' = at the end of the queue)
 -- Returns { 'state wait activations more ranked deaths', header, payload, ..., death, ... }: the last `deaths` entries are about
 -- messages that died in a takeover, as return_to_queue.lua has them. wait: ms after which the consumer has to claim again (-1 = it is
--- woken); more: 1 = there is work left, or the consumer has to claim when it has credit again;
+-- woken); a filtered queue adds where this look has ended ('-' = at the end of the queue); more: 1 = there is work left, or the consumer has to claim when it has credit again;
 -- ranked: 1 = consumers have priorities. States:
 --   ok; plain (it has no rules any more); paused; standby (another consumer is the active one, or has the queue alone);
 --   outranked (one of a higher priority has credit); again (a takeover takes more calls);
@@ -27,7 +29,8 @@ deadline = text(now + visibility)
 remove_expired(keys, now, me)
 local function read_record()
   return redis.call('HMGET', keys.meta, 'restricted', 'paused', 'paused_until', 'sac', 'active', 'takeover', 'activations',
-    'max_unacked', 'rate', 'burst', 'tokens', 'tokens_at', 'pacer', 'pacer_until', 'prioritised', 'exclusive', 'owner', 'paused_at')
+    'max_unacked', 'rate', 'burst', 'tokens', 'tokens_at', 'pacer', 'pacer_until', 'prioritised', 'exclusive', 'owner', 'paused_at',
+    'filtered')
 end
 local record = read_record()
 if not is_consistent(keys, { record[4], record[5], record[16] }) then
@@ -102,6 +105,31 @@ if record[4] then
   if record[6] and not take_over() then return answer('again', 0, true) end
   -- It was deposed and chosen again, and has not heard of either: what it has in its buffer is not its own any more.
   if activations ~= ARGV[7] then return answer('ok', 0, true) end
+end
+
+if record[19] then
+-- @include match_headers
+  local filter, cursor = ARGV[11] or '', ARGV[13] or ''
+  local chosen, reached = nil, ''
+  if filter ~= '' then chosen, reached = look(keys, cjson.decode(filter), count, cursor) end
+  local wanted = chosen and #chosen / 2 or count
+  local taken, _, passed = 0, true, 0
+  if wanted > 0 then
+    taken, _, passed = claim_messages(1, wanted, keys.ready, keys.index, keys.message, keys.meta, keys.expiry, keys.delayed, chosen)
+  end
+  -- What the reply had no room for is met again.
+  if chosen and passed < wanted then reached = cursor end
+  local left = redis.call('EXISTS', keys.ready) == 1
+  if left and ARGV[12] == '1' then
+    -- Any of them may be the one that matches. Each has a wake-up of its own: who finds nothing wakes no other.
+    for _, id in ipairs(redis.call('ZRANGE', keys.consumers, 0, -1)) do
+      if id ~= me then redis.call('ZADD', keys.wakeup .. ':' .. id, 0, 'work') end
+      keep_ttl(redis.call('HGET', keys.meta, 'ttl'), keys.wakeup .. ':' .. id)
+    end
+  end
+  answer('ok', -1, left and (reached ~= '' or passed < wanted or taken >= count))
+  reply[1] = reply[1] .. ' ' .. (reached == '' and '-' or reached)
+  return reply
 end
 
 if record[15] and me ~= '' then

@@ -10,6 +10,7 @@
 -- @include now
 -- @include state_keys
 -- @include remove_waiting
+-- @include tracked_message
 local queue = state_keys(0)
 local now = now_ms()
 local given, count = {}, 0
@@ -20,10 +21,12 @@ for i = 2, #ARGV, 3 do
   if waits then
     -- Stored first: a script that fails between the two leaves the message twice, and loses none.
     redis.call('LPUSH', KEYS[12], ARGV[i + 2])
+    local track = tracked_by(queue.meta, queue.message .. tag)
     release_capacity_of(queue, tag, now)
     redis.call('UNLINK', queue.message .. tag)
     remove_waiting(queue, tag, due)
     log_event(queue.meta, tag, 'moved', { target = ARGV[1] })
+    tell_tracked(track, tag, 'moved')
     count = count + 1
   end
   given[#given + 1] = waits and 1 or 0

@@ -12,6 +12,7 @@
 -- @include remove_waiting
 -- @include enqueue
 -- @include deduplication
+-- @include tracked_message
 local queue, tag = state_keys(0), ARGV[1]
 local record = redis.call('HMGET', KEYS[12], unpack(RECORD))
 if not record[1] then return 'NOQUEUE' end
@@ -22,6 +23,7 @@ local hash = queue.message .. tag
 local fields = redis.call('HMGET', hash, 'payload', 'expires', 'ttl_ms', 'rank')
 local size = is_bounded(tag) and size_of(hash)
 local expiry_text = (fields[2] or '') .. (fields[3] and '+' .. fields[3] or '')
+local track = tracked_by(queue.meta, hash)
 local duplicate = ARGV[4] and duplicate_of(ARGV[4], queue.message)
 local moved = enqueue(KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17], record, fields[1],
   tonumber(fields[4]) or math.floor(tonumber(score) / PRIORITY_BAND), due or '0', hash, KEYS[18], expiry_text, false)
@@ -29,5 +31,6 @@ remove_waiting(queue, tag, due)
 if size then release_capacity(queue.meta, 1, size, 'gone', now_ms()) end
 redis.call('HINCRBY', queue.meta, 'moved', 1)
 log_event(queue.meta, tag, 'moved', { target = ARGV[3] })
+tell_tracked(track, tag, 'moved')
 if duplicate and string.match(duplicate, '^%S+') == tag then move_duplicate(ARGV[4], moved, ARGV[5], KEYS[15]) end
 return moved

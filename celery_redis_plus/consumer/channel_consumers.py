@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
 from celery_redis_plus.broker.consumers.active_tasks import inactive
 from celery_redis_plus.broker.consumers.registry import NOT_INTERESTED, Consumer
 from celery_redis_plus.consumer.fanout_consumer import DecodeBroadcast, FanoutConsumer
+from celery_redis_plus.consumer.queue_browser import QueueBrowser
 from celery_redis_plus.consumer.queue_consumers import Credit, Deliver, Payload, QueueConsumers
-from celery_redis_plus.errors import ResourceLocked, ServerUnreachable
+from celery_redis_plus.errors import InvalidArgument, QueueNotFound, ResourceLocked, ServerUnreachable
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import UnackedMessage
@@ -46,12 +47,15 @@ class ChannelConsumers:
         self.fanout = FanoutConsumer(connection, credit, self.queues.consumed, decode=decode_broadcast)
         #: consumer tag -> queue
         self._queue_of: dict[str, str] = {}
+        #: consumer tag -> one that only looks.
+        self._browsers: dict[str, QueueBrowser] = {}
+        self._decode = decode
         #: Queues that were asked for single messages.
         self._asked: set[str] = set()
         server.consumers.append(self.queues)
 
     def consume(
-        self, queue: str, tag: str, deliver: Deliver, *, priority: int, exclusive: bool, no_ack: bool
+        self, queue: str, tag: str, deliver: Deliver, *, priority: int, exclusive: bool, no_ack: bool, wanted: str = ""
     ) -> None:  # fmt: skip
         """Hand messages and broadcasts of `queue` to `deliver` from now on.
 
@@ -62,8 +66,10 @@ class ChannelConsumers:
             priority: of the consumer.
             exclusive: consume the queue alone.
             no_ack: a delivered message counts as settled.
+            wanted: which messages it takes, as `broker.arguments.header_filter` packs it; empty: all.
 
         Raises:
+            InvalidArgument: `wanted` of a queue that is not filtered, or beside another one of this channel.
             AccessRefused: another consumer has the queue alone, or this one wants to and there are others.
             ResourceLocked: another connection declared it with `exclusive=True`.
         """
@@ -71,29 +77,70 @@ class ChannelConsumers:
         connection.check_process()
         connection.ownership.check(queue)
         if queue not in self.queues.consumers:
-            self._join(queue, tag, priority, exclusive=exclusive)
+            self._join(queue, tag, priority, exclusive=exclusive, wanted=wanted)
+        elif wanted != self.queues.consumers[queue].filter:
+            raise InvalidArgument(
+                f"argument 'x-filter' of a consumer of queue {queue!r} differs from another one's on its channel; "
+                "allowed is one for each channel and queue"
+            )
         self.queues.start(queue, deliver, no_ack=no_ack)
         self._queue_of[tag] = queue
         self.fanout.consume(queue, no_ack=no_ack)
         # A loop that sleeps until other wake-ups has to hear of this queue.
         connection.waker.wake()
 
-    def _join(self, queue: str, tag: str, priority: int, *, exclusive: bool) -> None:
+    def browse(self, queue: str, tag: str, deliver: Callable[[Payload], Any]) -> None:
+        """Hand copies of the ready messages of `queue` to `deliver` from now on; the queue does not notice.
+
+        Raises:
+            ResourceLocked: another connection declared it with `exclusive=True`.
+            QueueNotFound: there is no such queue.
+        """
+        connection = self._connection
+        connection.check_process()
+        connection.ownership.check(queue)
+        if connection.queues.read(queue) is None:
+            raise QueueNotFound(f"queue {queue!r} does not exist: there is nothing to browse")
+        self._stop_browsing(tag)
+        browser = QueueBrowser(
+            connection, queue, deliver, decode=self._decode, may_deliver=lambda: not self._credit.suspended
+        )  # fmt: skip
+        self._browsers[tag] = browser
+        self._server.browsers.append(browser)
+        connection.waker.wake()
+
+    def _stop_browsing(self, tag: str) -> None:
+        browser = self._browsers.pop(tag, None)
+        if browser is not None:
+            self._server.browsers.remove(browser)
+
+    def _join(self, queue: str, tag: str, priority: int, *, exclusive: bool, wanted: str) -> None:
         """Enter a consumer into the queue's list on the server. Raises as `consume`."""
         connection = self._connection
+        known = connection.queues.read(queue)
+        filtered = known is not None and known.arguments.filtered
+        if wanted and not filtered:
+            raise InvalidArgument(
+                f"argument 'x-filter' of a consumer of queue {queue!r}, which was declared without 'x-filtered'; "
+                "allowed for a queue with it"
+            )
+        if filtered and priority:
+            raise InvalidArgument(
+                f"argument 'x-priority' of a consumer of queue {queue!r} is {priority}, and the queue is filtered "
+                "('x-filtered'); allowed there is 0"
+            )
         # Maintenance calls these; they do not keep alive a channel that was dropped.
         channel = weakref.ref(self.queues)
         consumer = Consumer(
-            connection.new_consumer_id(), queue, tag, priority=priority, exclusive=exclusive,
+            connection.new_consumer_id(), queue, tag, priority=priority, exclusive=exclusive, filter=wanted,
             state=lambda: NOT_INTERESTED if (alive := channel()) is None else alive.state_of(queue),
             on_redeclared=lambda: None if (alive := channel()) is None else alive.note_redeclared(queue),
         )  # fmt: skip
-        known = connection.queues.read(queue)
         restricted = connection.consumers.join(consumer, patient=True)
         self._server.restricted_queues.note(queue, restricted=restricted)
         self.queues.add_consumer(consumer)
-        if known is not None and known.arguments.max_unacked is not None:
-            connection.service.unacked_messages.limited.add(queue)
+        if known is not None:
+            connection.service.unacked_messages.note_arguments(queue, known.arguments)
         connection.watch_queue(queue, consumer)
 
     def _end(self, queue: str) -> None:
@@ -127,6 +174,7 @@ class ChannelConsumers:
         On a connection that breaks here, as on one that is broken, the consumer ends too: what it leaves is maintenance's. So it
         is where the server refuses a part of it; the refusal is raised.
         """
+        self._stop_browsing(tag)
         try:
             self._cancel(tag)
         except ServerUnreachable:
@@ -252,6 +300,8 @@ class ChannelConsumers:
 
     def clear(self) -> None:
         """Forget all consumers, of a channel that is closed."""
+        for tag in list(self._browsers):
+            self._stop_browsing(tag)
         self._queue_of.clear()
         self.queues.clear()
 

@@ -39,6 +39,8 @@ class Credit(Protocol):
 
     #: How many messages may be delivered and not settled; 0 is no limit.
     prefetch_count: int
+    #: Nothing is claimed or delivered.
+    suspended: bool
 
     @property
     def busy(self) -> bool:
@@ -98,6 +100,8 @@ class QueueConsumers:
         self.consumers: dict[str, Consumer] = {}
         #: queue -> the key of the wake-up of this channel's consumer of it.
         self.wakeups: dict[str, bytes] = {}
+        #: filtered queue -> the key of another wake-up, of this consumer alone.
+        self.own_wakeups: dict[str, bytes] = {}
         #: queue -> when to ask it again without a wake-up, on `clock`, in seconds.
         self.recheck_at: dict[str, float] = {}
         #: Claimed and not delivered.
@@ -129,7 +133,23 @@ class QueueConsumers:
         connection, consumer = self._connection, self.consumers[queue]
         declared = connection.queues.arguments(queue)
         alone = declared is not None and declared.single_active
-        self.wakeups[queue] = connection.keys.queue(queue).wakeup_of(consumer.id if alone else str(consumer.priority or ""))
+        of = connection.keys.queue(queue)
+        self.wakeups[queue] = of.wakeup_of(consumer.id if alone else str(consumer.priority or ""))
+        if declared is not None and declared.filtered:
+            self.own_wakeups[queue] = of.wakeup_of(consumer.id)
+            self._restricted_queues.look_through(consumer)
+        else:
+            self.own_wakeups.pop(queue, None)
+
+    def note_wakeup(self, wakeup: bytes) -> bool:
+        """Ask the queues that a wake-up is of with the next claims; return whether there is one."""
+        own = self.own_wakeups
+        queues = [queue for queue in self.consumed if wakeup in (self.wakeups[queue], own.get(queue))]
+        for queue in queues:
+            if queue in own:
+                self._restricted_queues.note_ready(self.consumers[queue], pass_on=wakeup == self.wakeups[queue])
+        self.add_candidates(queues)
+        return bool(queues)
 
     def note_redeclared(self, queue: str) -> None:
         """Note that a queue was declared again, by any process. From any thread."""
@@ -147,6 +167,7 @@ class QueueConsumers:
         self.consumed.pop(queue, None)
         self.order.forget(queue)
         self.recheck_at.pop(queue, None)
+        self.own_wakeups.pop(queue, None)
         self._no_ack.discard(queue)
         if not self._connection.broken:
             self.release_buffered(queue)
@@ -160,6 +181,7 @@ class QueueConsumers:
     def clear(self) -> None:
         """Forget all consumers, of a channel that is closed."""
         self.consumed.clear()
+        self.own_wakeups.clear()
         self.consumers.clear()
         self.order.clear()
 

@@ -15,7 +15,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED_BYTES, MAX_QUEUES, Batch, State
+from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED_BYTES, MAX_QUEUES, Batch, Look, State
 from celery_redis_plus.errors import AccessRefused, ResourceLocked
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ class RestrictedQueues:
         self._prioritized: set[str] = set()
         #: Consumer -> how often the active consumer had changed when it last claimed.
         self._activations: dict[str, bytes] = {}
+        #: Consumer -> how it looks through its filtered queue.
+        self._looks: dict[str, Look] = {}
         #: Consumer -> when it last heard that it is the active one, on `clock`, in seconds.
         self._confirmed_at: dict[str, float] = {}
 
@@ -157,7 +159,8 @@ class RestrictedQueues:
         """Claim from the consumer's queue."""
         queue, asked_at = consumer.queue, clock.now_s()
         known = self._activations.get(consumer.id, b"")
-        reply = self._claim_commands.claim_restricted(queue, count, consumer.id, credit=credit, activations=known)
+        look = self._looks.get(consumer.id)
+        reply = self._claim_commands.claim_restricted(queue, count, consumer.id, credit=credit, activations=known, look=look)
         if reply.activations != known or reply.state is State.STANDBY:
             # What it claimed as the active consumer belongs to another by now.
             self._activations[consumer.id] = reply.activations
@@ -185,8 +188,27 @@ class RestrictedQueues:
         if reply.wait_s is not None and not reply.more:
             result.recheck_at[queue] = clock.now_s() + reply.wait_s
         result.messages.extend(reply.messages)
-        if reply.more:
+        again = look is not None and reply.state is State.OK and self._looks_again(look, reply.cursor)
+        if reply.more or again:
             result.more.append(queue)
+
+    def look_through(self, consumer: Consumer) -> None:
+        """Note that the queue of `consumer` is filtered."""
+        self._looks.setdefault(consumer.id, Look(consumer.filter))
+
+    def note_ready(self, consumer: Consumer, *, pass_on: bool) -> None:
+        """Note that something has become ready in a filtered queue; `pass_on`: its other consumers do not know."""
+        look = self._looks.get(consumer.id)
+        if look is not None:
+            look.pass_on = look.pass_on or pass_on
+            look.again = look.again or bool(look.cursor)
+
+    @staticmethod
+    def _looks_again(look: Look, cursor: bytes) -> bool:
+        """Note where a look has ended; return whether another one has to follow, because something may have come behind it."""
+        look.pass_on, look.cursor = False, cursor
+        again, look.again = look.again and not cursor, look.again and bool(cursor)
+        return again
 
     def _suspend(self, result: FetchResult, request: FetchRequest) -> None:
         """Tell the queues with consumer priorities that the channel's credit is gone: by what came from others, perhaps."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,12 +22,15 @@ if TYPE_CHECKING:
 
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
     from celery_redis_plus.consumer.hub_registration import HubRegistration
+    from celery_redis_plus.consumer.queue_browser import QueueBrowser
     from celery_redis_plus.consumer.queue_consumers import QueueConsumers
 
 #: Broadcasts that are delivered in a row while messages may wait in queues.
 BROADCASTS_IN_A_ROW = 32
 #: Messages that are delivered in a row before broadcasts are checked.
 MESSAGES_IN_A_ROW = 32
+#: Copies of browsed messages that are delivered in a row before the others are checked.
+COPIES_IN_A_ROW = 32
 #: Seconds; what a channel looks at later than this waits for a turn that comes anyway.
 LONG_RECHECK_S = 2.5
 
@@ -40,6 +44,8 @@ class ServerConsumer:
         self._hub = hub
         #: Those of the channels.
         self.consumers: list[QueueConsumers] = []
+        #: Those that only look.
+        self.browsers: deque[QueueBrowser] = deque()
         self.restricted_queues = RestrictedQueues(
             connection.claim_commands, connection.consumers, connection.queues,
             on_paused=self._queue_is_paused, consumer_timeout_s=connection.options.consumer_heartbeat_timeout,
@@ -51,6 +57,7 @@ class ServerConsumer:
         self._next_channel = 0
         self._broadcasts_in_a_row = 0
         self._messages_in_a_row = 0
+        self._copies_in_a_row = 0
         #: Under which the event loop knows its sockets.
         self._names = tuple(f"{kind} {connection.id}" for kind in ("wakeups", "streams", "commands"))
 
@@ -90,7 +97,30 @@ class ServerConsumer:
                 self._start_stream_wait()
                 self.take_broadcasts()
             return True
+        if self.browsers and self._deliver_browsed():
+            return True
         return bool(reader.ready) and self._deliver_broadcast()
+
+    def _deliver_browsed(self) -> bool:
+        """Deliver a copy of a message to one of the browsers, in turn; return whether there was one."""
+        for _ in range(len(self.browsers)):
+            browser = self.browsers[0]
+            self.browsers.rotate(-1)
+            if browser.may_deliver() and browser.deliver_one():
+                self._copies_in_a_row += 1
+                if self._copies_in_a_row >= COPIES_IN_A_ROW:
+                    self._copies_in_a_row = 0
+                    self._look_around()
+                return True
+        self._copies_in_a_row = 0
+        return False
+
+    def _look_around(self) -> None:
+        """Look for messages and broadcasts while copies are delivered: what has come is delivered before the next copy."""
+        self.start_waits()
+        self.take_wakeups()
+        self.take_broadcasts()
+        self.fetcher.claim()
 
     def _deliver_broadcast(self) -> bool:
         delivery = self.connection.reader.next()
@@ -160,6 +190,7 @@ class ServerConsumer:
         for consumers in () if self.fetcher.delay_s() else self.consumers:
             if consumers.consumed and consumers.available(self.fetcher.batch) > 0:
                 wakeups.update(dict.fromkeys(consumers.wakeups[queue] for queue in consumers.consumed))
+                wakeups.update(dict.fromkeys(consumers.own_wakeups.values()))
         return tuple(wakeups)
 
     def take_wakeups(self, *, wait: bool = False) -> None:
@@ -173,9 +204,7 @@ class ServerConsumer:
             return
         used, delayed = False, self.fetcher.delay_s() > 0
         for consumers in self.consumers:
-            queues = [queue for queue in consumers.consumed if consumers.wakeups[queue] == wakeup]
-            if queues:
-                consumers.add_candidates(queues)
+            if consumers.note_wakeup(wakeup):
                 used = used or (not delayed and consumers.available(self.fetcher.batch) > 0)
         if not used:
             # Woken for nothing: cancelled, or out of credit. The next in line shall look.
@@ -216,8 +245,11 @@ class ServerConsumer:
         connection.commands.flush()
 
     def recheck_in_s(self) -> float:
-        """Return the seconds until a channel has to look at a queue by itself; infinity where none has to."""
+        """Return the seconds until a channel, or a browser, has to look at a queue by itself; infinity where none has to."""
         at = min((at for consumers in self.consumers for at in consumers.recheck_at.values()), default=math.inf)
+        for browser in self.browsers:
+            if browser.may_deliver():
+                at = min(at, browser.next_read_at)
         return max(0.0, at - clock.now_s())
 
     def wait_at_most_s(self) -> float:

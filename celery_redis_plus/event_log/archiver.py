@@ -1,7 +1,7 @@
 """Moves finished messages out of a queue's events into Parquet files, in batches; needs pyarrow.
 
 A queue has a folder of its own, `queue=NAME`. A batch is a file `finished-EPOCH-N.parquet`, named by the last event that it
-knows, and beside it `open-EPOCH-N.parquet` with the events so far of the messages that are not finished. The first one's
+knows, and beside it `open-EPOCH-N.parquet` with the events so far of the messages that are not gone. The first one's
 appearance is the commit: a run goes on after the newest, with the `open` file of the same name. So a run that dies in between
 loses no row and writes none twice, and the server trims only what files have.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from celery_redis_plus.event_log.finished_messages import FINISHED, is_finished, row
+from celery_redis_plus.event_log.finished_messages import FINISHED, is_finished, is_gone, row
 from celery_redis_plus.event_log.installed import check_installed
 from celery_redis_plus.event_log.offsets import BEGINNING
 from celery_redis_plus.event_log.readers import commit
@@ -37,7 +37,7 @@ class Moved:
 
     Attributes:
         finished: rows written.
-        open: messages that are not finished yet.
+        open: messages that are not gone yet: dead letters are among them, and have a row.
         events: events read.
         lost: events that were trimmed before they could be read.
     """
@@ -100,7 +100,9 @@ class _Mover:
                     path = self._open.setdefault(event.id, [])
                     path.append(event)
                     if is_finished(path):
-                        rows.append(row(self._open.pop(event.id)))
+                        rows.append(row(path))
+                    if is_gone(path):
+                        del self._open[event.id]
         return rows, read
 
     # -- files ------------------------------------------------------------------------------------------------------------

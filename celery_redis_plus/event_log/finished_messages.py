@@ -10,13 +10,13 @@ from celery_redis_plus.events import CLAIMED, DEAD, DELAYED, GONE, READY, TRANSI
 
 #: The columns of a row.
 #: Reasons of an event that ends a delivery, where the delivery failed.
-FAILED_REASONS = frozenset(("rejected", "heartbeat_lost", "delivery_limit", "retry_policy"))
+FAILED_REASONS = frozenset(("rejected", "heartbeat_lost", "delivery_limit", "retry_policy", "consumer_timeout"))
 
 FINISHED = (
     Column("id", "text", "The message's id."),
     Column("task_id", "text", "Celery's task id."),
     Column("task", "text", "The task's name."),
-    Column("state", "text", "COMPLETED, FAILED, RETRIED or MOVED."),
+    Column("state", "text", "COMPLETED, FAILED, DEAD, RETRIED or MOVED."),
     Column("event", "text", "The event that ended it."),
     Column("reason", "text", "Its reason; empty on `acked` means that the work was done."),
     Column("error", "text", "The exception that the task ended with, `ValueError: its message`."),
@@ -24,7 +24,7 @@ FINISHED = (
     Column("published_at", "ms", "When it was published."),
     Column("first_delivery_at", "us", "When it was claimed first."),
     Column("last_delivery_at", "us", "When it was claimed last."),
-    Column("finished_at", "us", "When it was gone."),
+    Column("finished_at", "us", "When it was gone, or became a dead letter."),
     Column("deliveries", "int", "How often it was claimed."),
     Column("failures", "int", "How many of its deliveries failed."),
     Column("queued_ms", "long", "How long it was ready or delayed, ms."),
@@ -38,7 +38,18 @@ FINISHED = (
 
 
 def is_finished(path: Sequence[Event]) -> bool:
-    """Return whether a message's events end with its end."""
+    """Return whether a message's events end with its end: it is gone, or has become a dead letter.
+
+    What becomes of a dead letter is no other end, unless it is replayed, or a late ack says that its work was done.
+    """
+    last = path[-1]
+    if not is_gone(path):
+        return TRANSITIONS[last.event].target == DEAD
+    return last.event == "acked" or len(path) == 1 or TRANSITIONS[path[-2].event].target != DEAD
+
+
+def is_gone(path: Sequence[Event]) -> bool:
+    """Return whether a message is not on the server any more, by its events."""
     return TRANSITIONS[path[-1].event].target == GONE
 
 
@@ -68,7 +79,7 @@ def row(path: Sequence[Event]) -> dict[str, Any]:
         "id": last.id,
         "task_id": first.task_id,
         "task": first.task,
-        "state": shown_state(GONE, event=last.event, reason=last.reason or "", tried=bool(claims)),
+        "state": shown_state(TRANSITIONS[last.event].target, event=last.event, reason=last.reason or "", tried=bool(claims)),
         "event": last.event,
         "reason": last.reason,
         "error": last.error,

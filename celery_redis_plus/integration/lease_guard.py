@@ -45,6 +45,10 @@ def begin_in_pool(consumer: Any) -> None:
 
 def _process(process: Callable[[Any], Any], controller: Any, request: Any) -> Any:
     if has_lease(request):
+        note = getattr(request, "crp_note_delivery", None)
+        if note is not None:
+            # What a child gets is packed next.
+            note()
         if isinstance(request.message, Message):
             # The job is written to a child, which may end this process before it says that it has accepted the job.
             request.message.begin()

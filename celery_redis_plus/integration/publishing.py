@@ -5,12 +5,13 @@ Where no signal handler ran, the transport reads Celery's header itself and take
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from celery import current_app, signals
+from celery import Task, current_app, signals
 
 from celery_redis_plus.broker.arguments.eta import eta_to_ms
 from celery_redis_plus.consumer.delivery_tracking import TRACK
@@ -19,6 +20,10 @@ from celery_redis_plus.integration.app_connections import publishes_to_us
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.transport.api import ACK_TIMEOUT_S, delivery, tracking_request
 from celery_redis_plus.transport.publishing import duplicate_tasks
+
+#: Options of a task that hold the signatures of tasks that follow it; and arguments of canvas that hold their members.
+_CONTINUATIONS = ("chain", "chord", "link", "link_error")
+_MEMBERS = ("tasks", "header", "body")
 
 
 class EtaProperty:
@@ -100,11 +105,51 @@ def install_duplicate_lookup(app: Any) -> None:
     `Task.apply_async` and all of Celery's canvas publish by `app.send_task`.
     """
     wrap(app, "send_task", _send_task)
+    # A task that runs eagerly does not pass there.
+    if not getattr(Task.apply, _REFUSES_TRACKING, False):
+        Task.apply = _refuse_tracking(Task.apply)
+
+
+#: Marks the method that is ours.
+_REFUSES_TRACKING = "crp_refuses_tracking"
+
+
+def _refuse_tracking(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `Task.apply` for all tasks of this process: with the option `track` it raises InvalidArgument."""
+
+    @functools.wraps(apply)
+    def refusing(task: Any, *arguments: Any, **options: Any) -> Any:
+        if options.get("track"):
+            raise InvalidArgument(f"track is True for {task.name!r}, which runs eagerly; allowed for sent tasks")
+        return apply(task, *arguments, **options)
+
+    setattr(refusing, _REFUSES_TRACKING, True)
+    return refusing
+
+
+def _asks_for_tracking(signatures: Any) -> bool:
+    """Return whether a signature, or one of a list or within another one, has the option `track`."""
+    if isinstance(signatures, Mapping):
+        options, inner = signatures.get("options") or {}, signatures.get("kwargs") or {}
+        nested = (options.get(name) for name in _CONTINUATIONS)
+        return bool(options.get("track")) or any(map(_asks_for_tracking, (*nested, *(inner.get(name) for name in _MEMBERS))))
+    return isinstance(signatures, list | tuple) and any(map(_asks_for_tracking, signatures))
+
+
+def _check_tracking(name: str, options: Mapping[str, Any], *, track: bool) -> None:
+    """Raise InvalidArgument where a task of a chain, group or chord is to be tracked: its caller would get no handle."""
+    in_canvas = any(options.get(name) for name in ("chain", "chord", "group_id"))
+    if (track and in_canvas) or any(_asks_for_tracking(options[name]) for name in _CONTINUATIONS if options.get(name)):
+        raise InvalidArgument(
+            f"track is True for a task that is sent with {name!r}, in a chain, group or chord, or as a callback: no caller gets "
+            "its handle; allowed for a single task"
+        )
 
 
 def _send_task(
     send: Callable[..., Any], *arguments: Any, track: bool = False, ack_timeout: float | None = None, **options: Any
 ) -> Any:  # fmt: skip
+    _check_tracking(arguments[0] if arguments else options.get("name", ""), options, track=track)
     wanted = None
     if track:
         wanted = options[TRACK] = tracking_request(ACK_TIMEOUT_S if ack_timeout is None else ack_timeout)

@@ -24,6 +24,7 @@ from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.ack_policies import ACK, POLICIES, REQUEUE, AckPolicies
 from celery_redis_plus.integration.lease_guard import TaskLostError, has_lease
 from celery_redis_plus.integration.patching import wrap
+from celery_redis_plus.integration.task_settlements import note_delivery, settled_by_task
 from celery_redis_plus.transport.kombu_message import Message
 
 #: Ending -> reason of the event `acked`, where the two differ.
@@ -56,6 +57,8 @@ class BrokerRequest:
     #: Its greenlet is being killed.
     _crp_killed = False
     _crp_acked_early = False
+    #: The events tell that it failed after its ack.
+    _crp_failure_told = False
 
     # -- what Celery calls ------------------------------------------------------------------------------------------------
 
@@ -68,11 +71,12 @@ class BrokerRequest:
         """
         if self.crp_waits_in_pool and (not has_lease(self) or self.revoked()):  # type: ignore[attr-defined]
             raise TaskLostError(self.id)  # type: ignore[attr-defined]
+        self.crp_note_delivery()
         message = self.message  # type: ignore[attr-defined]
         if isinstance(message, Message):
             message.begin()
         super().on_accepted(pid, time_accepted)  # type: ignore[misc]
-        if self.crp_policies is not None and self._crp_table() is None:
+        if self.crp_policies is not None and self._crp_acks_early():
             self._crp_settle(ACK, early=True)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
@@ -102,16 +106,33 @@ class BrokerRequest:
         super().cancel(pool, *args, **kwargs)  # type: ignore[misc]
 
     def acknowledge(self) -> None:
-        """Settle as the policy says; without one, ack. Leave the message of a killed greenlet: it goes back."""
-        if self._crp_killed:
+        """Settle as the policy says; without one, ack. Leave what the task has settled, and what a killed greenlet had."""
+        if self._crp_killed or self._crp_settled_by_task():
             return
         self._crp_settle(self._crp_action(ACK), early=not self.task.acks_late)  # type: ignore[attr-defined]
 
     def reject(self, requeue: bool = False) -> None:
         """Settle as the policy says; without one, reject."""
+        if self._crp_settled_by_task():
+            return
         self._crp_settle(self._crp_action(REQUEUE if requeue else "reject"))
 
     # -- ours -------------------------------------------------------------------------------------------------------------
+
+    def crp_note_delivery(self) -> None:
+        """Let the task know which delivery it may settle, before its pool begins it."""
+        message = self.message  # type: ignore[attr-defined]
+        if isinstance(message, Message):
+            note_delivery(message, acked_early=self._crp_acks_early())
+
+    def _crp_settled_by_task(self) -> str:
+        message = self.message  # type: ignore[attr-defined]
+        return settled_by_task(message) if isinstance(message, Message) else ""
+
+    def _crp_acks_early(self) -> bool:
+        if self.crp_policies is None:
+            return not self.task.acks_late  # type: ignore[attr-defined]
+        return self._crp_table() is None
 
     def _crp_end(self, ending: str, error: BaseException | None = None, traceback: str = "") -> None:
         """Note how the work ended; where its message was acked before, the events tell of a failure."""
@@ -121,9 +142,13 @@ class BrokerRequest:
             return
         failure = None if error is None else _failure(error, traceback, message)
         reason = ACK_REASONS.get(ending, ending)
-        if self._crp_acked_early and ending in FAILED_ENDINGS:
-            message.tell_failed(reason or ending, failure)
-        else:
+        settled = self._crp_settled_by_task()
+        if (self._crp_acked_early or settled == ACK) and ending in FAILED_ENDINGS:
+            if not self._crp_failure_told:
+                # Celery tells twice of a time limit: when it is over, and when its process has ended.
+                self._crp_failure_told = True
+                message.tell_failed(reason or ending, failure)
+        elif not settled:
             message.note_outcome(reason, failure)
 
     def _crp_action(self, asked: str) -> str:

@@ -23,6 +23,7 @@ from celery_redis_plus.integration.lease_guard import begin_in_pool, install_lea
 from celery_redis_plus.integration.prefork_pool import install_prefork_guard
 from celery_redis_plus.integration.requests import install_immediate_acks, install_request_class
 from celery_redis_plus.integration.scheduled import install_inspect
+from celery_redis_plus.integration.task_settlements import listen_to_children
 from celery_redis_plus.integration.worker_metrics import MetricsServer, serve_metrics
 from celery_redis_plus.maintenance.process_services import set_keeper
 from celery_redis_plus.transport.transport import Transport
@@ -63,6 +64,7 @@ class BrokerStep(bootsteps.StartStopStep):
         _share_node_names(parent.app)
         connections = connections_of(parent.app)
         policies = AckPolicies() if connections is None else connections.ack_policies
+        listen_to_children(parent.pool)
         install_request_class(parent.app, policies, waits_in_pool=isinstance(parent.pool, thread.TaskPool))
         if not (compat.drops_waiting_jobs(parent.pool) or isinstance(parent.pool, solo.TaskPool)):
             note_given(parent)
@@ -78,6 +80,7 @@ class BrokerStep(bootsteps.StartStopStep):
         signals.worker_shutting_down.connect(self._wake_loop, sender=parent.hostname)
         set_keeper(self._running)
         install_prefork_guard(parent.pool)
+        listen_to_children(parent.pool, parent.hub)
         install_immediate_acks(parent)
         install_lease_guard(parent)
         begin_in_pool(parent)

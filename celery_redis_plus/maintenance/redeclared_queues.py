@@ -34,10 +34,7 @@ class RedeclaredQueues:
         record = self._queues.read(queue)
         if record is None:
             return
-        if record.arguments.max_unacked is None:
-            self._unacked_messages.limited.discard(queue)
-        else:
-            self._unacked_messages.limited.add(queue)
+        self._unacked_messages.note_arguments(queue, record.arguments)
         if known is not None:
             logger.info("queue %r was declared again: %s", queue, record.arguments.encode())
         self._watched.redeclared(queue, self._queues.ttl_ms(record.arguments))

@@ -41,6 +41,7 @@ from celery_redis_plus.maintenance.ack_flush import AckFlush
 from celery_redis_plus.maintenance.ack_timeouts import AbandonedDeliveries, AckTimeouts, OverdueDeliveries
 from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.consumer_heartbeats import ConsumerHeartbeats
+from celery_redis_plus.maintenance.consumer_timeouts import ConsumerTimeouts
 from celery_redis_plus.maintenance.dead_letter_forwarder import DeadLetterForwarder
 from celery_redis_plus.maintenance.delivering import Delivering
 from celery_redis_plus.maintenance.dropped_sessions import DroppedSessions
@@ -187,6 +188,7 @@ class MaintenanceService:
                 self._lost_processes,
                 self._unconsumed_queues,
                 self._reconnect_recovery,
+                ConsumerTimeouts(self.unacked_messages, acknowledger),
                 self._sweeper,
                 forwarder,
                 self._expired_task_revocation,

@@ -33,7 +33,8 @@ class Delivery:
     Recipients are the queues that the message was routed to, by name, or the subscribers that a fanout exchange had, by their
     ids (the part behind the first dot is the queue). Each ends `acked`, `rejected`, `timed_out` (no answer within
     `ack_timeout`: it counts as nacked, and its message is a dead letter), `refused` (its queue was full, or accepts other
-    types) or `gone` (deleted, purged or expired unseen); until then it is `pending` or `delivered`. The state is on the
+    types), `expired`, `moved` (to another queue) or `gone` (purged, deleted, dropped by a limit); until then it is `pending` or
+    `delivered`. The state is on the
     server, for an hour after the timeout, so that any process can ask by `id`.
     """
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from celery_redis_plus.broker.arguments.header_filter import pack_filter
 from celery_redis_plus.broker.arguments.queue_arguments import KNOWN_ARGUMENTS, QueueArguments
 from celery_redis_plus.errors import InvalidArgument, PreconditionFailed
 from celery_redis_plus.transport import framework_hooks
@@ -43,6 +44,9 @@ OPTIONS_OF_CELERY = frozenset(
 OF_OUR_PUBLISH = ("track", "ack_timeout")
 PASSED_ON = PROPERTIES | OPTIONS_OF_CELERY
 
+#: Consumer arguments that have an effect.
+CONSUMER_ARGUMENTS = ("x-priority", "x-browse", "x-filter")
+ALLOWED_FOR_CONSUMERS = ", ".join(map(repr, CONSUMER_ARGUMENTS))
 #: Consumer arguments of RabbitMQ that change nothing about which messages are delivered.
 HARMLESS_CONSUMER_ARGUMENTS = frozenset({"x-cancel-on-ha-failover", "x-consumer-timeout"})
 #: `x-queue-type` -> whether an application notices that the queue is another one here.
@@ -52,7 +56,7 @@ QUEUE_TYPES = ("classic", "quorum")
 NO_EFFECT_ON_FANOUT = (
     *("x-max-length", "x-max-length-bytes", "x-message-ttl"),
     *("x-delivery-limit", "x-delayed-retry-min", "x-delayed-retry-max", "x-retry-policy", "x-rate-limit", "x-max-unacked"),
-    *("x-max-priority", "x-priority-ageing", "x-single-active-consumer", "x-event-log"),
+    *("x-max-priority", "x-priority-ageing", "x-single-active-consumer", "x-event-log", "x-consumer-timeout", "x-filtered"),
 )
 #: ... and these are refused, because they promise a publisher that it is slowed down or told.
 REFUSED_ON_FANOUT = ("x-max-pending", "x-throttle", "x-accept-types")
@@ -92,12 +96,15 @@ def check_consumer_arguments(queue: str, arguments: Mapping[str, Any]) -> None:
         InvalidArgument: one of them would change what is delivered, and is unknown here.
     """
     for name, value in arguments.items():
-        if name == "x-priority" or value is None:
+        if name in CONSUMER_ARGUMENTS or value is None:
             continue
         what = f"argument {name!r} of a consumer of queue {queue!r} is {value!r:.100}"
         if name not in HARMLESS_CONSUMER_ARGUMENTS:
-            raise InvalidArgument(f"{what}, which is unknown here; allowed is 'x-priority'")
-        _warn_once(("consumer", queue, name), f"{what}, and has no effect; allowed is 'x-priority'")
+            raise InvalidArgument(f"{what}, which is unknown here; allowed are {ALLOWED_FOR_CONSUMERS}")
+        _warn_once(
+            ("consumer", queue, name),
+            f"{what}, and has no effect; allowed are {ALLOWED_FOR_CONSUMERS}, and for a queue 'x-consumer-timeout'",
+        )
 
 
 def consumer_priority(queue: str, arguments: Mapping[str, Any] | None, default: int) -> int:
@@ -116,6 +123,29 @@ def consumer_priority(queue: str, arguments: Mapping[str, Any] | None, default: 
             f"{-MAX_CONSUMER_PRIORITY} to {MAX_CONSUMER_PRIORITY}"
         )
     return priority
+
+
+def browses(queue: str, arguments: Mapping[str, Any] | None, *, exclusive: bool) -> bool:
+    """Return the argument `x-browse` of a consumer of `queue`: whether it only looks.
+
+    Raises:
+        InvalidArgument: it is neither true nor false; or stands beside `x-priority` or `exclusive`.
+    """
+    value = (arguments or {}).get("x-browse")
+    what = f"argument 'x-browse' of a consumer of queue {queue!r} is {value!r:.100}"
+    if value is not None and not isinstance(value, bool):
+        raise InvalidArgument(f"{what}; allowed are true and false")
+    others = [name for name in ("x-priority", "x-filter") if (arguments or {}).get(name) is not None]
+    if value and (exclusive or others):
+        beside = "exclusive=True" if exclusive else repr(others[0])
+        raise InvalidArgument(f"{what} beside {beside}; allowed is one of the two: what only looks takes nothing from others")
+    return bool(value)
+
+
+def consumer_filter(queue: str, arguments: Mapping[str, Any] | None) -> str:
+    """Return the argument `x-filter` of a consumer of `queue`, packed; empty: it takes all. Raises as `pack_filter`."""
+    value = (arguments or {}).get("x-filter")
+    return "" if value is None else pack_filter(value, f"a consumer of queue {queue!r}")
 
 
 def check_queue_arguments(queue: str, declared: QueueArguments) -> None:

@@ -18,7 +18,7 @@ from celery_redis_plus.connection import forks
 from celery_redis_plus.consumer.channel_consumers import ChannelConsumers
 from celery_redis_plus.errors import ServerUnreachable
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS, amqp_method, channel_error
-from celery_redis_plus.transport.arguments import consumer_priority
+from celery_redis_plus.transport.arguments import browses, consumer_filter, consumer_priority
 from celery_redis_plus.transport.compat import RedisClient, SocketOwner
 from celery_redis_plus.transport.declarations import ExchangeOperations, QueueOperations
 from celery_redis_plus.transport.kombu_message import Message as DeliveredMessage
@@ -171,13 +171,16 @@ class Channel(virtual.Channel):
             consumer_tag: None makes one.
             exclusive: consume the queue alone.
             arguments: `x-priority`, a whole number (0 where it is missing): consumers with a higher one get every message while
-                they have credit, as in RabbitMQ (https://www.rabbitmq.com/docs/consumer-priority).
+                they have credit, as in RabbitMQ (https://www.rabbitmq.com/docs/consumer-priority). `x-browse`, true: it gets
+                copies of the ready messages, which stay where they are; it settles nothing, and prefetch does not count for it.
+                `x-filter`, headers and their values as for a binding of a headers exchange: only messages that match, of a queue
+                with `x-filtered`.
             kwargs: what kombu passes to other transports.
 
         Raises:
             InvalidArgument: `x-priority` is no whole number, or there is an argument that is unknown here.
-            ChannelError: 403: another consumer has the queue alone, or this one wants to and there are others; 405: another
-                connection declared it with `exclusive=True`.
+            ChannelError: 404: there is no such queue to browse; 403: another consumer has the queue alone, or this one wants to
+                and there are others; 405: another connection declared it with `exclusive=True`.
         """
         tag = consumer_tag or uuid()
         priority = consumer_priority(queue, arguments, self.session.options.consumer_priority)
@@ -189,7 +192,11 @@ class Channel(virtual.Channel):
                 self.qos.deliver(message, unacked)
             return callback(message) if callback is not None else None
 
-        self._consumed.consume(queue, tag, deliver, priority=priority, exclusive=exclusive, no_ack=no_ack)
+        if browses(queue, arguments, exclusive=exclusive):
+            self._consumed.browse(queue, tag, lambda copy: deliver(copy, None))
+            return tag
+        wanted = consumer_filter(queue, arguments)
+        self._consumed.consume(queue, tag, deliver, priority=priority, exclusive=exclusive, no_ack=no_ack, wanted=wanted)
         return tag
 
     def basic_cancel(self, consumer_tag: str) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport import base
 from kombu.utils import json as kombu_json
 
+from celery_redis_plus.broker.consumers.last_error import Failure
 from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 from celery_redis_plus.stored_message import BODY_SEPARATOR
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.last_error import Failure
     from celery_redis_plus.broker.consumers.unacked import Unacked
     from celery_redis_plus.broker.fanout.entries import Entry
     from celery_redis_plus.stored_message import Claimed
@@ -89,6 +89,8 @@ class Message(base.Message):
     queue: str | None = None
     #: Its task was given to the worker's pool, which runs it whatever becomes of the connection.
     given_to_pool = False
+    #: `ack`, `nack` or `reject` where its task has settled it while it ran.
+    settled_by_task = ""
 
     @property
     def waits_in_pool(self) -> bool:
@@ -106,6 +108,35 @@ class Message(base.Message):
             self._unacked.started = True
             if self._unacked.failed_before:
                 self.channel.session.acknowledger.begin(self._unacked)
+
+    @property
+    def claim(self) -> int:
+        """Its claim number; 0 of a broadcast."""
+        return 0 if self._unacked is None else self._unacked.claim
+
+    def settle_for_task(self, how: str, *, delay_ms: int | None = None, error: str | None = None) -> bool:
+        """Settle it for its task, which runs; return False where it is settled, or another consumer has it. From any thread.
+
+        Args:
+            how: `ack`, `nack` or `reject`.
+            delay_ms: of `nack`: until it is delivered again; None leaves that to its queue.
+            error: of `reject`: what its dead letter has as `error`.
+        """
+        unacked = self._unacked
+        # An ack counts although the lease was lost: the work is done.
+        if self.acknowledged or (unacked is not None and not unacked.can_settle(lost=how == "ack")):
+            return False
+        self.settled_by_task = how
+        if how == "ack":
+            self.ack()
+            # The task goes on, perhaps for long.
+            self.channel.session.acknowledger.flush()
+            return True
+        if unacked is not None:
+            unacked.failed, unacked.retry_delay_ms = True, delay_ms
+            unacked.note_outcome("", None if error is None else Failure(error))
+        self.reject(requeue=how == "nack")
+        return True
 
     def note_outcome(self, reason: str, failure: Failure | None = None) -> None:
         """Note how the work on it ended, for its settlement: a reason of `events.REASONS`, and the exception."""

@@ -22,10 +22,11 @@ end
 
 -- Takes up to `count` messages from the queue with these keys, which the reply calls `q`: into the index, then out of the queue.
 -- A message that stands in both was taken by a claim that failed: no consumer has it, and the next claim takes it.
--- Returns how many it took, and whether nothing is left there.
-local function claim_messages(q, count, ready, index, message, meta, expiry, delayed)
+-- `chosen` is nil for the first ones, or a table of tags and scores. Returns how many it took, whether nothing is left there, and how
+-- many left the queue.
+local function claim_messages(q, count, ready, index, message, meta, expiry, delayed, chosen)
   -- One more than is wanted tells whether something is left.
-  local found = redis.call('ZRANGE', ready, 0, count, 'WITHSCORES')
+  local found = chosen or redis.call('ZRANGE', ready, 0, count, 'WITHSCORES')
   local drained = #found <= 2 * count
   if #found > 0 and not deadline then
     now = now_ms()
@@ -84,7 +85,11 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
     end
   end
   if #claimed > 0 then redis.call('ZADD', index, unpack(claimed)) end
-  if passed > 0 then redis.call('ZREMRANGEBYRANK', ready, 0, passed - 1) end
+  if passed > 0 and chosen then
+    for i = 1, 2 * passed, 2 do redis.call('ZREM', ready, chosen[i]) end
+  elseif passed > 0 then
+    redis.call('ZREMRANGEBYRANK', ready, 0, passed - 1)
+  end
   if to_sweep then
     local ttl = redis.call('HGET', meta, 'ttl')
     if ttl then redis.call('PEXPIRE', delayed, ttl, 'NX') end
@@ -99,5 +104,5 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
   if passed > 0 and not is_plain(found[1]) and for_flagged().is_bounded(found[1]) then
     for_flagged().release_capacity(meta, passed, 0, 'claimed', now)
   end
-  return taken, drained
+  return taken, drained, passed
 end

@@ -2,6 +2,11 @@
 -- @include release_capacity
 -- @include text
 -- @include log_event
+-- @include tracked_message
+
+-- What the publisher of a tracked message is told by the reason of its death. Of the others, its consumer tells, or the process that
+-- has waited for an answer.
+local TOLD = { expired = 'expired', delivery_limit = 'rejected', retry_policy = 'rejected', cancelled = 'gone', maxlen = 'gone' }
 
 -- Ends a message's life in its queue; the caller then takes it out of its place. It goes on to the dead-letter exchange
 -- (`dlx_outbox`, which the sweeper's process empties), or into the queue's own store (`dead`), or away: a transient queue has no
@@ -12,7 +17,9 @@ local function dead_letter(queue, record, tag, score, reason, now)
   local err = error_of(hash, tag)
   local ttl, exchange = record[1], record[2]
   local size = is_bounded(tag) and redis.call('HEXISTS', hash, 'died') == 0 and size_of(hash)
+  local track = TOLD[reason] and tracked_by(queue.meta, hash)
   local function count_out()
+    tell_tracked(track, tag, TOLD[reason])
     if reason == 'expired' then redis.call('HINCRBY', queue.meta, 'expired', 1) end
     if size then release_capacity(queue.meta, 1, size, 'gone', now) end
   end

@@ -36,12 +36,13 @@ local function note_death(queue, rules, tag, failures)
   for _, part in ipairs({ queue.meta, tag, failures, place, envelope_of(queue.message .. tag) }) do deaths[#deaths + 1] = part end
 end
 
--- Puts back a message after a delivery that is over. `how`: 'lost' with its consumer, for the reason `why`; 'failed', as its consumer says; 'asked': its
+-- Puts back a message after a delivery that is over. `how`: 'lost' with its consumer, for the reason `why`; 'failed', as its consumer says;
+-- 'timed_out': its consumer has not settled it in time; 'asked': its
 -- consumer wants it to be delivered again, which is a failure only where the queue has a limit of its own. At the limit the message
 -- dies, or where the retry policy is at its end. `rules` is HMGET meta of FAILURE_RULES, `limit` holds for queues without one of
--- their own (-1 = none). Returns 'ready'; 'delayed', and which delivery it was that the policy or the pause counts; 'dead'. The caller
--- then takes it out of its place.
-local function return_failed(queue, rules, limit, tag, score, expires, now, how, why)
+-- their own (-1 = none), `wait` the delay (ms) that its consumer wants instead of the queue's (-1 or nil = none). Returns 'ready';
+-- 'delayed', and which delivery it was that the policy or the pause counts; 'dead'. The caller then takes it out of its place.
+local function return_failed(queue, rules, limit, tag, score, expires, now, how, why, wait)
   local hash = queue.message .. tag
   local counts = how ~= 'asked' or rules[3]
   redis.call('HINCRBY', hash, counts and 'failed' or 'requeues', 1)
@@ -55,13 +56,14 @@ local function return_failed(queue, rules, limit, tag, score, expires, now, how,
   elseif how ~= 'lost' then
     delay = requeue_pause(attempt)
   end
+  if delay and wait and wait >= 0 then delay = wait end
   local at_limit = limit >= 0 and failures >= limit
   if at_limit or not delay then
     note_death(queue, rules, tag, failures)
     dead_letter(queue, rules, tag, score, at_limit and 'delivery_limit' or 'retry_policy', now)
     return 'dead'
   end
-  local reason = how == 'lost' and (why or 'heartbeat_lost') or counts and 'rejected' or 'requeue'
+  local reason = how == 'lost' and (why or 'heartbeat_lost') or how == 'timed_out' and 'consumer_timeout' or counts and 'rejected' or 'requeue'
   local err = error_of(hash, tag)
   if delay == 0 then
     return_to_queue(queue, tag, score, expires, rules[1])

@@ -1,6 +1,7 @@
 -- @include message
 -- @include release_capacity
 -- @include log_event
+-- @include tracked_message
 
 -- The next tags of the trash, `limit` at most, and the number and the key of the set that has them; none where the trash is empty.
 local function next_in_trash(trash, limit)
@@ -29,12 +30,14 @@ local function empty_trash(trash, message, meta, limit, now, event_log)
     -- A dead letter was counted out when it died, and a message of a deleted queue with its record.
     local counts = is_bounded(tag) and string.sub(tag, 21) == id and not fields_of(hash, 'died')[1]
     local size = counts and size_of(hash)
+    local track = tracked_by(meta, hash)
     -- It is gone where a late ack was first, and where it was in two sets.
     if redis.call('UNLINK', hash) == 1 then
       if counts then
         freed = freed + 1
         bytes = bytes + size
       end
+      tell_tracked(track, tag, 'gone')
       log_event(meta, tag, 'purged', { reason = deleted and 'queue_deleted' or nil })
     end
   end

@@ -34,6 +34,8 @@ _RULE_FIELDS = {
     "ageing": "x-priority-ageing",
 }
 
+#: What a queue with `x-filtered` may not have besides.
+_NOT_FILTERED = ("x-single-active-consumer", "x-max-unacked", "x-rate-limit")
 _FLAGS = ("durable", "exclusive", "auto_delete")
 
 
@@ -117,6 +119,9 @@ class QueueArguments:
             flag = "auto_delete" if self.auto_delete else "exclusive"
             problem = f"beside {flag}=True, which deletes the queue with its consumer; allowed only with {flag}=False"
             yield "x-durable-subscriber", problem
+        beside = [name for name in _NOT_FILTERED if given.get(name)]
+        if self.filtered and beside:
+            yield "x-filtered", f"beside {beside[0]!r}; allowed without it: a consumer could hold what it does not take"
         if self.event_log and self.transient:
             problem = "beside exclusive, auto_delete or x-expires; allowed only in a lasting queue, because its events outlive it"
             yield "x-event-log", problem
@@ -200,6 +205,8 @@ class QueueArguments:
         rate = self.rate_per_s
         if rate is not None:
             rules += [("rate", repr(rate)), ("burst", repr(max(1.0, rate / BURST_SHARE)))]
+        if self.filtered:
+            rules.append(("filtered", 1))
         if rules or self.max_unacked is not None:
             rules.append(("restricted", "declared"))
         return rules
@@ -213,6 +220,16 @@ class QueueArguments:
     def max_unacked(self) -> int | None:
         """`x-max-unacked`: how many messages may be in work at once, over all consumers; None: no limit."""
         return self._whole("x-max-unacked")
+
+    @property
+    def filtered(self) -> bool:
+        """`x-filtered`: consumers may choose messages by their headers (`x-filter`)."""
+        return self.arguments.get("x-filtered") is True
+
+    @property
+    def consumer_timeout_ms(self) -> int | None:
+        """`x-consumer-timeout`: for how long a consumer may hold a message; None: no limit."""
+        return self._whole("x-consumer-timeout")
 
     @property
     def rate_per_s(self) -> float | None:
@@ -344,6 +361,7 @@ _RULES: dict[str, _Rule] = {
     "x-max-length-bytes": _whole_number(0, inf, " of bytes"),
     # -1 is RabbitMQ 4's "no limit".
     "x-delivery-limit": _whole_number(-1, inf),
+    "x-consumer-timeout": _whole_number(1, MAX_TTL_MS, " of ms"),
     # RabbitMQ 4.3: https://www.rabbitmq.com/docs/quorum-queues#delayed-retry
     "x-delayed-retry-min": _whole_number(1, MAX_TTL_MS, " of ms"),
     "x-delayed-retry-max": _whole_number(1, MAX_TTL_MS, " of ms"),
@@ -366,6 +384,7 @@ _RULES: dict[str, _Rule] = {
     # Ours: see docs/broadcasts.md.
     "x-durable-subscriber": _BOOLEAN,
     "x-event-log": _BOOLEAN,
+    "x-filtered": _BOOLEAN,
 }
 
 

@@ -36,7 +36,7 @@ EARLY_ACK_DELAY_S = 0.01
 #: Seconds of work whose acks may wait for each other while messages are delivered: a crash in the next delivery repeats it.
 QUICK_WORK_S = 0.001
 #: Settlement -> what the requeue script calls it.
-REQUEUES = {Settlement.REQUEUE: "asked", Settlement.FAIL: "failed"}
+REQUEUES = {Settlement.REQUEUE: "asked", Settlement.FAIL: "failed", Settlement.TIME_OUT: "timed_out"}
 
 
 class _Held:
@@ -316,6 +316,16 @@ class Acknowledger:
             if batch[0].queue in self._unacked_messages.limited:
                 self._commands.call(self._wake, self._wake_keys(batch[0].queue))
 
+    def time_out(self, messages: Sequence[UnackedMessage]) -> None:
+        """Put messages of one queue back, and wait for the reply; they stay unacked here.
+
+        Raises as `CommandConnection.call` does. A late ack still counts, as of messages that others have: the work is done.
+        """
+        keys, arguments = self._call(messages, Settlement.TIME_OUT)
+        self._log_requeue(messages[0].queue, self._commands.call(self._requeue, keys, *arguments))
+        for unacked in messages:
+            self._unacked_messages.mark_lease_lost(unacked.tag, unacked.claim)
+
     def _log_requeue(self, queue: str, reply: Any) -> None:
         _, died, _, deaths, paused = reply
         if died:
@@ -335,7 +345,7 @@ class Acknowledger:
             return self._reject
         return self._requeue if settlement in REQUEUES else self._release
 
-    def _call(self, messages: list[UnackedMessage], settlement: Settlement) -> tuple[Sequence[bytes], list[Argument]]:
+    def _call(self, messages: Sequence[UnackedMessage], settlement: Settlement) -> tuple[Sequence[bytes], list[Argument]]:
         keys = self._keys.queue(messages[0].queue)
         if settlement is Settlement.ACK:
             return keys.ack, [_with_outcome(unacked) for unacked in messages]
@@ -345,7 +355,9 @@ class Acknowledger:
         if settlement is Settlement.REJECT:
             return keys.state_keys, ["rejected", self._dead_letter_max, *pairs]
         if settlement in REQUEUES:
-            return keys.state_keys, [self._delivery_limit, self._dead_letter_max, REQUEUES[settlement], *pairs]
+            waits = [-1 if unacked.retry_delay_ms is None else unacked.retry_delay_ms for unacked in messages]
+            triples = [part for unacked, wait in zip(messages, waits, strict=True) for part in (unacked.tag, unacked.claim, wait)]
+            return keys.state_keys, [self._delivery_limit, self._dead_letter_max, REQUEUES[settlement], *triples]
         seen = settlement is not Settlement.RELEASE_UNSEEN
         return [keys.ready, keys.index, keys.message, keys.wakeup, keys.expiry, keys.schedule_wakeup, keys.meta], [
             int(seen),

@@ -79,6 +79,22 @@ class RestrictedBatch:
     more: bool
     #: Its consumers have priorities.
     has_priorities: bool
+    #: Of a filtered queue: where the look has ended, for the next claim; empty: at the end of the queue.
+    cursor: bytes = b""
+
+
+@dataclass(slots=True)
+class Look:
+    """How a consumer of a filtered queue looks through it."""
+
+    #: What it takes, packed; empty: all.
+    filter: str = ""
+    #: Something has become ready since its last claim, of which the other consumers shall hear.
+    pass_on: bool = False
+    #: Where its last look has ended; empty: at the end of the queue.
+    cursor: bytes = b""
+    #: Something has become ready in the course of this look, perhaps behind it.
+    again: bool = False
 
 
 class ClaimCommands:
@@ -193,7 +209,9 @@ class ClaimCommands:
         fixed = (credit, self._visibility_timeout_ms, self._holder, MAX_CLAIMED_BYTES, shares, self._worker, len(acks))
         return keys, (*fixed, *pairs, *held)
 
-    def claim_restricted(self, queue: str, count: int, consumer: str, *, credit: int, activations: bytes) -> RestrictedBatch:
+    def claim_restricted(
+        self, queue: str, count: int, consumer: str, *, credit: int, activations: bytes, look: Look | None = None
+    ) -> RestrictedBatch:  # fmt: skip
         """Take up to `count` messages of a queue that has rules for its consumers.
 
         Args:
@@ -202,6 +220,7 @@ class ClaimCommands:
             consumer: the consumer's id; empty for one that gets messages one at a time.
             credit: what the consumer could take in all.
             activations: what the last claim of this consumer from this queue brought as `activations`; empty at first.
+            look: of a filtered queue.
 
         Raises as `CommandConnection.call` does.
         """
@@ -212,8 +231,9 @@ class ClaimCommands:
             self._claim_restricted, self._keys.queue(queue).consumer_keys,
             count, self._visibility_timeout_ms, self._holder, MAX_CLAIMED_BYTES, consumer, credit, activations,
             self._delivery_limit, self._dead_letter_max, self._worker,
+            *(() if look is None else (look.filter, int(look.pass_on), look.cursor)),
         )  # fmt: skip
-        state, wait_ms, now_activations, more, ranked, told = reply[0].split()
+        state, wait_ms, now_activations, more, ranked, told, *cursor = reply[0].split()
         wait_s = int(wait_ms) / 1000
         claimed_to = len(reply) - int(told)
         if int(told):
@@ -226,6 +246,7 @@ class ClaimCommands:
             now_activations,
             more=more == b"1",
             has_priorities=ranked == b"1",
+            cursor=b"" if not cursor or cursor[0] == b"-" else cursor[0],
         )
 
     def fetch_body(self, message: Claimed) -> bytes | None:

@@ -54,6 +54,8 @@ class Consumer:
     priority: int = 0
     #: It wants the queue alone.
     exclusive: bool = False
+    #: Which messages it takes, as `broker.arguments.header_filter` packs it; empty: all.
+    filter: str = ""
     #: Tells its state; asked from another thread.
     state: Callable[[], str] = field(default=lambda: INTERESTED, compare=False)
     #: Told that its queue was deleted and declared again, by whomever; from another thread.

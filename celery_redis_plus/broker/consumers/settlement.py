@@ -15,6 +15,8 @@ class Settlement(Enum):
     REQUEUE = "requeue"
     #: Sent back because the work on it failed: a failed delivery, back in place.
     FAIL = "fail"
+    #: Put back by maintenance: its consumer has held it for longer than its queue allows.
+    TIME_OUT = "time out"
     #: Given back by a consumer that had seen it, without a failure: close, cancel, shutdown.
     RELEASE_SEEN = "release seen"
     #: Given back out of a buffer, unseen.

@@ -24,6 +24,7 @@ from celery_redis_plus.events import pack_text
 from celery_redis_plus.stored_message import TAG_FLAG
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
     from celery_redis_plus.broker.consumers.last_error import Failure
     from celery_redis_plus.stored_message import Claimed
 
@@ -101,6 +102,8 @@ class UnackedMessage(Unacked):
     acked_early: bool = False
     #: Its consumer says that the work on it failed, should it send it back.
     failed: bool = False
+    #: Milliseconds until it is delivered again, once it was sent back as failed; None leaves them to its queue.
+    retry_delay_ms: int | None = None
     #: A delivery of it failed before: the server has to hear when the work on it begins.
     failed_before: bool = False
     #: The server was told so.
@@ -116,6 +119,10 @@ class UnackedMessage(Unacked):
     def given_back(self) -> bool:
         """Whether it is being settled, and not by an ack."""
         return self.settlement not in (None, Settlement.ACK)
+
+    def can_settle(self, *, lost: bool) -> bool:
+        """Return whether it is not settled; and, unless also a `lost` one counts, ours."""
+        return self.state is not DeliveryState.SETTLING and (lost or not self.lease_lost)
 
     @property
     def is_logged(self) -> bool:
@@ -161,6 +168,8 @@ class UnackedMessages:
         self._gone: dict[str, None] = {}
         #: Queues with a limit of messages in work: a settlement there makes room, and wakes who may take the next one.
         self.limited: set[str] = set()
+        #: Queue -> seconds for which a consumer may hold a message of it, where that is limited.
+        self.timeouts_s: dict[str, float] = {}
         #: Queues whose log line about messages that are sent back repeatedly was written.
         self.pauses_told: set[str] = set()
         #: How many messages that were added a consumer had seen before.
@@ -173,6 +182,17 @@ class UnackedMessages:
     def __len__(self) -> int:
         """Return how many messages are unacked."""
         return len(self._unacked)
+
+    def note_arguments(self, queue: str, arguments: QueueArguments) -> None:
+        """Remember what a queue's arguments say about unacked messages."""
+        if arguments.max_unacked is None:
+            self.limited.discard(queue)
+        else:
+            self.limited.add(queue)
+        if arguments.consumer_timeout_ms is None:
+            self.timeouts_s.pop(queue, None)
+        else:
+            self.timeouts_s[queue] = arguments.consumer_timeout_ms / 1000
 
     # -- claimed, delivered, settled ------------------------------------------------------------------------------------
 

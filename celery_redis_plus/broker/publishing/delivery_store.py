@@ -26,7 +26,8 @@ ASKER_MS = 10_000
 #: Its message waits, or no consumer has looked at it yet; a consumer has it.
 PENDING, DELIVERED = "pending", "delivered"
 ACKED, REJECTED = "acked", "rejected"
-#: It did not answer in time. Its queue did not take the message. Its message is gone, and it is unknown how.
+#: It did not answer in time. Its queue did not take the message. Its message was deleted, or is gone, and it is unknown how.
+#: (Scripts report two more: `expired`, `moved`.)
 TIMED_OUT, REFUSED, GONE = "timed_out", "refused", "gone"
 #: Not an outcome: the message is in the recipient's queue, under this tag.
 QUEUED = "queued"

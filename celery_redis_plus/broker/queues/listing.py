@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS
 from celery_redis_plus.connection.scans import scan_tags
 from celery_redis_plus.scripts import script
-from celery_redis_plus.stored_message import split_payload
+from celery_redis_plus.stored_message import Claimed, split_payload
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
@@ -118,6 +118,25 @@ def read_page(commands: CommandConnection, keys: Keys, wanted: Page) -> tuple[in
     width = 3 + len(LISTED)
     entries = [found[at : at + width] for at in range(0, len(found), width)]
     return checked, [_message(wanted.queue, wanted.state, ageing, entry) for entry in entries]
+
+
+def read_copies(
+    commands: CommandConnection, keys: Keys, queue: str, first: int, most: int
+) -> tuple[int, list[Claimed]]:  # fmt: skip
+    """Return how many places from rank `first` on were looked at, and copies of the ready messages there, which nobody claims.
+
+    Raises as `list_messages` does.
+    """
+    of = keys.queue(queue)
+    places, fields = [of.ready, of.message], ("claim", "failed", "seen")
+    _, checked, *found = commands.call(script("list_messages"), places, first, most, LISTING_PAGE_BYTES, *fields)
+    copies = []
+    for at in range(0, len(found), 3 + len(fields)):
+        tag, _, payload, claims, failed, seen = found[at : at + 3 + len(fields)]
+        envelope, body = split_payload(payload)
+        redelivered = bool(seen) or bool(int(failed or 0))
+        copies.append(Claimed(tag.decode(), queue, int(claims or 0), int(failed or 0), redelivered, envelope, body))
+    return checked, copies
 
 
 def waiting_tags(commands: CommandConnection, keys: Keys, queue: str, task: str) -> Iterator[tuple[int, list[str]]]:

@@ -79,3 +79,38 @@ def test_wrong_options_are_named(app, options, error):
 def test_other_tasks_are_not_tracked(app):
     assert not hasattr(app.send_task("nobody"), "delivery")
     assert not hasattr(app.send_task("nobody", track=False), "delivery")
+
+
+def test_chains_groups_chords_and_callbacks_are_refused_with_tracking(app):
+    a, b = celery.signature("a", app=app), celery.signature("b", app=app)
+    tracked = b.clone().set(track=True)
+    refused = [
+        lambda: celery.chain(a, b).apply_async(track=True),
+        lambda: celery.chain(a, tracked).apply_async(),
+        lambda: celery.group(a, b).apply_async(track=True),
+        lambda: celery.chord([a, b], b).apply_async(track=True),
+        lambda: celery.chord([a, b], tracked).apply_async(),
+        lambda: celery.chain(a, celery.group(b, tracked)).apply_async(),
+        lambda: a.apply_async(link=tracked),
+        lambda: a.apply_async(link_error=[tracked]),
+    ]
+    for send in refused:
+        with pytest.raises(
+            InvalidArgument, match=r"track is True for a task that is sent with '[ab]', in a chain, group or chord"
+        ):
+            send()
+    with app.connection_for_read() as connection:
+        assert connection.default_channel.queue_sizes("celery").ready == 0
+    celery.chain(a, b).apply_async()
+
+
+def test_an_eager_task_is_refused_with_tracking(app):
+    @app.task(name="eager", shared=False)
+    def eager():
+        return 1
+
+    app.conf.task_always_eager = True
+    assert eager.delay().get() == 1
+    for send in (lambda: eager.apply_async(track=True), lambda: eager.s().set(track=True).apply()):
+        with pytest.raises(InvalidArgument, match="track is True for 'eager', which runs eagerly; allowed for sent tasks"):
+            send()

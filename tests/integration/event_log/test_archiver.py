@@ -14,7 +14,8 @@ from celery_redis_plus.event_log import archiver
 from celery_redis_plus.event_log.archiver import move_finished
 from celery_redis_plus.event_log.finished_messages import FINISHED, is_finished, row
 from celery_redis_plus.event_log.readers import readers
-from tests.support.event_streams import add_events, lives
+from celery_redis_plus.events import Event
+from tests.support.event_streams import START_MS, add_events, lives
 
 LIVES = lives(2000)
 
@@ -96,6 +97,33 @@ def test_a_run_that_dies_is_made_good_by_the_next(dies_at, log, redis_client, tm
     move_finished(log, ["celery"], tmp_path)
     rows = rows_in(tmp_path)
     assert Counter(found["id"] for found in rows) == Counter(expected(LIVES).keys())
+
+
+def test_a_dead_letter_is_a_row_at_once_with_its_exception_and_a_replayed_one_gets_another(log, redis_client, tmp_path):
+    def begun(number):
+        tag, start_us = f"{START_MS:011x}{number:08x}.1", START_MS * 1000
+        return [Event(event="published", ts=start_us, id=tag, task="t"), Event(event="claimed", ts=start_us, id=tag, claim=1)]
+
+    kept, replayed, gone = begun(1), begun(2), begun(3)
+
+    def happens(path, kind, **values):
+        return Event(event=kind, ts=path[-1].ts + 1000, id=path[0].id, **values)
+
+    deaths = [happens(path, "dead_lettered", reason="rejected", error="KeyError: 'x'") for path in (kept, replayed, gone)]
+    add_events(redis_client, "celery", [*kept, *replayed, *gone, *deaths])
+    (moved,) = move_finished(log, ["celery"], tmp_path).values()
+    assert moved.finished == 3
+    assert {(found["state"], found["event"], found["error"]) for found in rows_in(tmp_path)} == {
+        ("DEAD", "dead_lettered", "KeyError: 'x'")
+    }
+    later = [happens(deaths[1:], "replayed"), happens(deaths[1:], "claimed", claim=2, worker="w"), happens(deaths[1:], "acked")]
+    add_events(redis_client, "celery", [*later, happens(deaths[2:], "dropped", reason="retention")])
+    (moved,) = move_finished(log, ["celery"], tmp_path).values()
+    assert moved.finished == 1
+    states = {tag: [] for tag in (kept[0].id, replayed[0].id, gone[0].id)}
+    for found in rows_in(tmp_path):
+        states[found["id"]].append((found["state"], found["deliveries"]))
+    assert list(states.values()) == [[("DEAD", 1)], [("DEAD", 1), ("COMPLETED", 2)], [("DEAD", 1)]]
 
 
 def test_what_was_trimmed_before_it_was_read_is_counted(log, redis_client, tmp_path):

@@ -14,6 +14,7 @@ import pytest
 import celery_redis_plus
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
+from celery_redis_plus.broker.queues.messages import Messages
 from celery_redis_plus.errors import DeliveryNotFound, InvalidArgument, QueueFull
 from tests.support.inbox import Inbox, declare
 from tests.support.waiting import wait_until
@@ -267,3 +268,66 @@ def test_a_delivery_whose_publisher_has_died_is_resolved_by_any_consumer(look_of
     assert delivery.outcomes() == {"q": "timed_out"}
     assert len(dead("q")) == 1
     consumer.consumer.cancel()
+
+
+# ---- messages that end without a consumer's answer
+
+
+def outcome(delivery):
+    assert delivery.wait(5)
+    assert not delivery.complete
+    return dict(delivery.outcomes())
+
+
+def test_a_purge_and_a_deletion_resolve_at_once(connection, channel, topic):
+    topic("a", "b")
+    delivery = publish(connection, exchange="t", routing_key="k", ack_timeout=60)
+    publish(connection, routing_key="a", ack_timeout=60)
+    channel.queue_purge("a")
+    assert delivery.outcomes() == {"a": "gone", "b": "pending"}
+    channel.queue_delete("b")
+    assert outcome(delivery) == {"a": "gone", "b": "gone"}
+
+
+def test_a_message_that_expires_resolves_its_delivery(connection, channel):
+    declare(channel, "q")
+    delivery = publish(connection, routing_key="q", ack_timeout=60, expiration=0.2)
+    Inbox(channel, "other")
+    assert outcome(delivery) == {"q": "expired"}
+
+
+def test_a_cancelled_message_and_a_moved_one_resolve_their_deliveries(connection, channel):
+    for queue in ("q", "elsewhere"):
+        declare(channel, queue)
+    first, second, third = (publish(connection, routing_key="q", ack_timeout=60) for _ in range(3))
+    session = channel.session
+    messages = Messages(session.commands, session.keys, dead_letter_max=100)
+    tags = [message.tag for message in celery_redis_plus.browse("q", connection=connection)]
+    messages.cancel("q", tags[:1])
+    messages.cancel("q", tags[1:2], dead_letter=True)
+    assert [outcome(delivery) for delivery in (first, second)] == [{"q": "gone"}, {"q": "gone"}]
+    messages.move("q", tags[2], "elsewhere")
+    assert outcome(third) == {"q": "moved"}
+    channel.basic_get("elsewhere").ack()
+    assert third.outcomes() == {"q": "moved"}
+
+
+def test_a_message_that_dies_at_its_limit_or_makes_room_resolves_its_delivery(connection, channel, bounded):
+    declare(channel, "dies", arguments={"x-delivery-limit": 1})
+    delivery = publish(connection, routing_key="dies", ack_timeout=60)
+    channel.basic_get("dies").requeue()
+    assert outcome(delivery) == {"dies": "rejected"}
+    bounded("full", max_length=1, overflow="drop-head")
+    dropped = publish(connection, routing_key="full", ack_timeout=60)
+    publish(connection, routing_key="full", ack_timeout=60)
+    assert outcome(dropped) == {"full": "gone"}
+
+
+def test_messages_that_claim_to_be_tracked_are_no_trouble(connection, channel, redis_client):
+    declare(channel, "q")
+    publish(connection, routing_key="q", ack_timeout=60)
+    redis_client.set("track:{ab}", "of another type")
+    for header in ("ab", "cd", "no hex", 7):
+        celery_redis_plus.publish("x", connection=connection, routing_key="q", headers={"x-delivery-id": header})
+    assert channel.queue_purge("q") == 5
+    redis_client.delete("track:{ab}")

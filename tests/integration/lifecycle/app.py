@@ -12,6 +12,7 @@ from typing import Any
 from celery import Celery, Task, shared_task
 from celery.exceptions import Ignore, Reject
 
+import celery_redis_plus
 from celery_redis_plus import configure_app
 from tests.chaos.ledger import Pen
 from tests.support.judge.recorder import install
@@ -79,6 +80,27 @@ def own(self: Task) -> None:
     """Fail when delivered first."""
     if not self.request.delivery_info["redelivered"]:
         raise ValueError("as asked")
+
+
+@shared_task(name="life.settle", bind=True, max_retries=None)
+def settle(self: Task, steps: str, then: str, path: str = "") -> None:
+    """Settle the message in `steps`, `nack 0.5, ack`, and go on; succeed when delivered again, or retried."""
+    if self.request.delivery_info["redelivered"] or self.request.retries:
+        return
+    for step in steps.split(", "):
+        how, _, value = step.partition(" ")
+        argument = {"nack": lambda: float(value), "reject": lambda: value}[how]() if value else None  # noqa: B023
+        getattr(celery_redis_plus, how)(*([argument] if value else []))
+    if path:
+        Path(path).touch()
+    {
+        "return": lambda: None,
+        "raise": lambda: _raise(ValueError("as asked")),
+        "reject": lambda: _raise(Reject("too late", requeue=True)),
+        "retry": lambda: self.retry(countdown=0),
+        "wait": lambda: time.sleep(60),
+        "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    }[then]()
 
 
 def make_app(url: str, configured: dict[str, Any], settings: dict[str, Any]) -> Celery:

@@ -61,11 +61,12 @@ def test_immediate_is_refused_as_rabbitmq_does(channel):
 # ---- consumers
 
 
-@pytest.mark.parametrize(("name", "value"), [("x-browse", True), ("x-filter", "a > 1"), ("x-priorty", 3)])
+@pytest.mark.parametrize(("name", "value"), [("x-browze", True), ("x-selector", "a > 1"), ("x-priorty", 3)])
 def test_an_unknown_consumer_argument_is_refused(name, value, channel):
     channel.queue_declare("q")
     with pytest.raises(
-        InvalidArgument, match=rf"argument '{name}' of a consumer of queue 'q' is {value!r}.*allowed is 'x-priority'"
+        InvalidArgument,
+        match=rf"argument '{name}' of a consumer of queue 'q' is {value!r}.*allowed are 'x-priority', 'x-browse', 'x-filter'",
     ):
         channel.basic_consume("q", callback=print, arguments={name: value})
 
@@ -122,6 +123,7 @@ VALUES = {
     "x-retry-policy": "constant first=5",
     "x-single-active-consumer": True,
     "x-event-log": True,
+    "x-filtered": True,
 }
 
 

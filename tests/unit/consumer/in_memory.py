@@ -76,7 +76,9 @@ class InMemoryClaims:
             reply += [b"%d %b 1 0 0" % (queues.index(message.queue) + 1, message.tag.encode()), message.envelope + b"\n"]
         done(reply, None)
 
-    def claim_restricted(self, queue: str, count: int, consumer: str, *, credit: int, activations: bytes) -> RestrictedBatch:
+    def claim_restricted(
+        self, queue: str, count: int, consumer: str, *, credit: int, activations: bytes, look: Any = None
+    ) -> RestrictedBatch:
         self._take_acks()
         self.made.append(([queue], count))
         state = self.restricted.get(queue, State.PLAIN)

@@ -1,0 +1,114 @@
+"""A consumer that looks at the messages of a queue and takes none (consumer argument `x-browse`)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from celery_redis_plus import clock
+from celery_redis_plus.broker.queues.listing import LISTING_PAGE, read_copies
+from celery_redis_plus.consumer.queue_consumers import UNREADABLE, Payload
+
+if TYPE_CHECKING:
+    from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.stored_message import Claimed
+
+logger = logging.getLogger(__name__)
+
+#: Ids that one command reads, to find those of new messages.
+TAGS_A_READ = 1000
+#: Seconds between two passes over the queue; and how much longer than the pass itself, so that a long queue costs little.
+PAUSE_S, PAUSE_SHARE = 1.0, 20
+#: What the delivery tag of a copy begins with: no settlement of it reaches the message.
+COPY = "browsed/"
+
+
+class QueueBrowser:
+    """Delivers a copy of each ready message of a queue, once, in the queue's order; then of those that become ready, in passes.
+
+    It remembers the ids of the ready messages: some 100 bytes each.
+    """
+
+    def __init__(
+        self,
+        connection: BrokerConnection,
+        queue: str,
+        deliver: Callable[[Payload], Any],
+        *,
+        decode: Callable[[Claimed], Payload],
+        may_deliver: Callable[[], bool],
+    ) -> None:
+        """Begin with the first ready message.
+
+        Args:
+            connection: the connections to the broker.
+            queue: its name.
+            deliver: gets the payload of each copy.
+            decode: makes a payload of a message; raises one of `UNREADABLE` where it cannot.
+            may_deliver: tells whether the channel's consumers are not suspended.
+        """
+        self._connection = connection
+        self._queue = queue
+        self._deliver = deliver
+        self._decode = decode
+        self.may_deliver = may_deliver
+        self._buffer: deque[Claimed] = deque()
+        #: The rank where this pass goes on.
+        self._rank = 0
+        #: Ids that this pass and the one before have met. A message that changed its rank meanwhile may be missed by one pass.
+        self._met: set[str] = set()
+        self._met_before: set[str] = set()
+        #: When to read again, on `clock`, in seconds.
+        self.next_read_at = 0.0
+        self._began_at = time.monotonic()
+
+    def deliver_one(self) -> bool:
+        """Deliver a copy if there is one; return whether. Raises as `CommandConnection.call` does."""
+        while not self._buffer:
+            if self.next_read_at > clock.now_s():
+                return False
+            self._read()
+        copy = self._buffer.popleft()
+        try:
+            if copy.body is None:
+                copy = replace(copy, body=self._connection.claim_commands.fetch_body(copy))
+            payload = None if copy.body is None else self._decode(copy)
+        except UNREADABLE:
+            logger.exception("message %s of queue %r cannot be read; its browser passes over it", copy.tag, copy.queue)
+            payload = None
+        if payload is not None:
+            payload["properties"]["delivery_tag"] = COPY + copy.tag
+            self._deliver(payload)
+        return True
+
+    def _read(self) -> None:
+        """Read the next messages that are new, or go on with the pass."""
+        commands, keys = self._connection.commands, self._connection.keys
+        found = commands.command("ZRANGE", keys.queue(self._queue).ready, self._rank, self._rank + TAGS_A_READ - 1)
+        tags = [tag.decode() for tag in found]
+        fresh = next((at for at, tag in enumerate(tags) if not self._knows(tag)), None)
+        if fresh is None:
+            self._met.update(tags)
+            self._rank += len(tags)
+            if len(tags) < TAGS_A_READ:
+                self._end_pass()
+            return
+        self._met.update(tags[:fresh])
+        first = self._rank + fresh
+        checked, copies = read_copies(commands, keys, self._queue, first, LISTING_PAGE)
+        self._rank = first + checked
+        self._buffer.extend(copy for copy in copies if not self._knows(copy.tag))
+        self._met.update(copy.tag for copy in copies)
+
+    def _knows(self, tag: str) -> bool:
+        return tag in self._met or tag in self._met_before
+
+    def _end_pass(self) -> None:
+        now = time.monotonic()
+        self.next_read_at = clock.now_s() + max(PAUSE_S, PAUSE_SHARE * (now - self._began_at))
+        self._met, self._met_before, self._rank = set(), self._met, 0
+        self._began_at = now

@@ -1,0 +1,67 @@
+"""Puts messages back that their consumer has held for longer than their queue's `x-consumer-timeout`.
+
+Each process sees to what it holds itself: a consumer that hangs still has a maintenance thread, and the leases of a process that
+hangs as a whole end after the visibility timeout.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING
+
+from celery_redis_plus import clock
+from celery_redis_plus.broker.consumers.acks import SETTLED_A_CALL
+from celery_redis_plus.broker.consumers.unacked import DeliveryState
+
+if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.acks import Acknowledger
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessage, UnackedMessages
+
+logger = logging.getLogger(__name__)
+
+#: How often a queue's timeout is looked after in the course of it; and the shortest and the longest pause, in seconds.
+LOOKS, SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 10, 0.05, 1.0
+
+
+class ConsumerTimeouts:
+    """The maintenance task that ends what takes a consumer too long."""
+
+    def __init__(self, unacked_messages: UnackedMessages, acknowledger: Acknowledger) -> None:
+        """Look at `unacked_messages`; put back by `acknowledger`."""
+        self._unacked_messages = unacked_messages
+        self._acknowledger = acknowledger
+        self._next_run_at = 0.0
+        #: Message -> its claim number, and when it was first seen with its consumer, on `clock`, in seconds.
+        self._since: dict[UnackedMessage, tuple[int, float]] = {}
+
+    @property
+    def next_run_at(self) -> float:
+        """When to run next, on `clock`, in seconds."""
+        return self._next_run_at if self._unacked_messages.timeouts_s else math.inf
+
+    def run(self) -> None:
+        """Put back what is overdue. Raises as `CommandConnection.call` does."""
+        timeouts_s, now = dict(self._unacked_messages.timeouts_s), clock.now_s()
+        shortest_s = min(timeouts_s.values(), default=LONGEST_PAUSE_S)
+        self._next_run_at = now + min(max(shortest_s / LOOKS, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
+        before, self._since = self._since, {}
+        unacked_by_queue = self._unacked_messages.by_queue()
+        for queue, timeout_s in timeouts_s.items():
+            overdue = []
+            for unacked in unacked_by_queue.get(queue, ()):
+                if unacked.state is not DeliveryState.DELIVERED:
+                    continue
+                claim, since = before.get(unacked, (0, now))
+                self._since[unacked] = (unacked.claim, since if claim == unacked.claim else now)
+                if now - self._since[unacked][1] >= timeout_s:
+                    overdue.append(unacked)
+            for at in range(0, len(overdue), SETTLED_A_CALL):
+                self._put_back(queue, timeout_s, overdue[at : at + SETTLED_A_CALL])
+
+    def _put_back(self, queue: str, timeout_s: float, overdue: list[UnackedMessage]) -> None:
+        self._acknowledger.time_out(overdue)
+        logger.warning(
+            "%d message(s) of queue %r were with a consumer here for longer than x-consumer-timeout (%g s), and went back: %s",
+            len(overdue), queue, timeout_s, ", ".join(unacked.tag for unacked in overdue[:3]),
+        )  # fmt: skip

@@ -1,0 +1,189 @@
+"""`ack()`, `nack()` and `reject()` inside a running task, and how the message fares when the task goes on."""
+
+from __future__ import annotations
+
+import threading
+
+import celery
+import pytest
+from kombu import Queue
+from kombu.common import Broadcast
+
+import celery_redis_plus as crp
+from celery_redis_plus.errors import InvalidArgument, NotSettled
+from celery_redis_plus.maintenance.process_services import services
+from celery_redis_plus.testing import pointed_at, running_worker
+from tests.support.apps import plain_url
+from tests.support.waiting import wait_until
+
+LATE = {"task_acks_late": True, "task_reject_on_worker_lost": True}
+#: What the task does, and how it goes on -> the events behind `claimed`: with reason, error and delay, as far as there are.
+FATES = {
+    ("ack", "return"): ["acked"],
+    ("ack", "raise"): ["acked", "failed failure ValueError: as asked"],
+    ("ack", "reject"): ["acked"],
+    ("ack", "retry"): ["acked"],
+    ("nack", "return"): ["requeued rejected", "claimed", "acked"],
+    ("nack", "raise"): ["requeued rejected", "claimed", "acked"],
+    ("nack 0.3", "return"): ["retried rejected 300", "promoted", "claimed", "acked"],
+    ("nack 0.3", "retry"): ["retried rejected 300", "promoted", "claimed", "acked"],
+    ("nack 0", "raise"): ["requeued rejected", "claimed", "acked"],
+    ("reject", "return"): ["dead_lettered rejected"],
+    ("reject no such street", "raise"): ["dead_lettered rejected Reject: no such street"],
+    ("reject no such street", "reject"): ["dead_lettered rejected Reject: no such street"],
+    ("ack, ack", "return"): ["acked", "failed failure NotSettled: ack() comes after ack() in task life.settle[ack, ack return]"],
+    ("nack 0.3, reject", "return"): ["retried rejected 300", "promoted", "claimed", "acked"],
+}
+#: Of pools whose processes may be ended.
+DEATHS = {
+    ("ack", "die"): ["acked", "failed failure WorkerLostError"],
+    ("nack 0.3", "die"): ["retried rejected 300", "promoted", "claimed", "acked"],
+    ("reject no such street", "die"): ["dead_lettered rejected Reject: no such street"],
+    ("ack", "wait"): ["acked", "failed failure TimeLimitExceeded"],
+    ("nack 0.3", "wait"): ["retried rejected 300", "promoted", "claimed", "acked"],
+}
+
+
+def told(path):
+    """Return what the events behind the first claim say."""
+    described = []
+    for event in path[2:]:
+        parts = (event.event, event.reason, event.error, event.delay)
+        described.append(" ".join(str(part) for part in parts if part))
+    return described
+
+
+@pytest.mark.parametrize("pool", ["solo", "prefork", "threads", "gevent", "eventlet"])
+def test_a_settled_message_fares_as_its_task_said_however_the_task_goes_on(pool, life_app, life_worker, paths):
+    if pool in {"gevent", "eventlet"}:
+        pytest.importorskip(pool)
+    fates = FATES | (DEATHS if pool == "prefork" else {})
+    worker = life_worker(pool=pool, settings=LATE, concurrency=2)
+    app = life_app()
+    for steps, then in fates:
+        limits = {"time_limit": 1} if then == "wait" else {}
+        app.send_task("life.settle", [steps, then], task_id=f"{steps} {then}", **limits)
+
+    def found():
+        by_task = {path[0].task_id: told(path) for path in paths("celery").values() if not path[0].retries}
+        return {key: by_task.get(" ".join(key), []) for key in fates}
+
+    def is_as_expected():
+        return all(
+            len(events) == len(fates[key]) and all(map(str.startswith, events, fates[key])) for key, events in found().items()
+        )
+
+    wait_until(is_as_expected, 60, lambda: ({key: got for key, got in found().items() if got != fates[key]}, worker.tail()))
+
+
+def test_a_message_that_was_acked_early_is_not_settled_again(life_app, life_worker, paths):
+    life_worker(settings={"task_acks_late": False}, concurrency=1)
+    life_app().send_task("life.settle", ["nack", "return"])
+    wait_until(lambda: any(path[-1].event == "failed" for path in paths("celery").values()), 30)
+    (path,) = paths("celery").values()
+    assert path[-1].error.startswith("NotSettled: nack() comes too late: the message of task life.settle[")
+    assert path[-1].error.endswith("set acks_late=True, or an ack policy other than ack_first")
+
+
+def test_a_kill_of_the_worker_repeats_nothing_that_was_acked(life_app, life_worker, paths, tmp_path):
+    worker = life_worker(settings=LATE, concurrency=1)
+    life_app().send_task("life.settle", ["ack", "wait", str(tmp_path / "acked")])
+    wait_until((tmp_path / "acked").exists, 30, worker.tail)
+    wait_until(lambda: any(path[-1].event == "acked" for path in paths("celery").values()), 5, worker.tail)
+    worker.kill()
+    worker.start()
+    life_app().send_task("life.settle", ["ack", "return"])
+    wait_until(lambda: len(paths("celery")) == 2 and all(path[-1].event == "acked" for path in paths("celery").values()), 30)
+    assert [len(path) for path in paths("celery").values()] == [3, 3]
+
+
+# ---- in this process
+
+
+@pytest.fixture
+def app(broker_url):
+    tested = celery.Celery("tested", set_as_current=False)
+    tested.conf.task_acks_late = True
+    with pointed_at(tested, broker_url, plain_url(broker_url, 1)):
+        yield tested
+
+
+def refusal_of(call, *arguments):
+    with pytest.raises(NotSettled) as refused:
+        call(*arguments)
+    return str(refused.value)
+
+
+def test_outside_a_task_there_is_nothing_to_settle(app):
+    @app.task(name="eager", shared=False)
+    def eager():
+        return refusal_of(crp.reject)
+
+    text = "was called outside a task of a worker; call it inside one, in the thread that runs it"
+    assert refusal_of(crp.ack) == f"ack() {text}"
+    assert refusal_of(crp.nack, 3) == f"nack() {text}"
+    assert eager.apply().get() == f"reject() {text}"
+
+
+@pytest.mark.parametrize("delay", [-1, "3", True, float("inf"), float("nan"), 1e12])
+def test_a_delay_that_is_none_is_refused(delay):
+    with pytest.raises(
+        InvalidArgument, match=r"argument 'delay' of nack is .*; allowed is a number of seconds from 0 on, and None"
+    ):
+        crp.nack(delay)
+
+
+def test_a_task_that_another_one_calls_settles_the_message_of_the_caller(app):
+    @app.task(name="inner", shared=False)
+    def inner():
+        crp.ack()
+
+    @app.task(name="outer", shared=False)
+    def outer():
+        inner()
+        in_thread = []
+        thread = threading.Thread(target=lambda: in_thread.append(refusal_of(crp.ack)))
+        thread.start()
+        thread.join()
+        return [refusal_of(crp.ack), *in_thread]
+
+    result = outer.delay()
+    with running_worker(app):
+        again, in_thread = result.get(timeout=30)
+    assert again == f"ack() comes after ack() in task outer[{result.id}]: its message is settled"
+    assert "outside a task" in in_thread
+
+
+def test_a_message_that_another_consumer_has_is_acked_and_not_sent_back(app):
+    @app.task(name="loser", shared=False, bind=True)
+    def loser(self):
+        (unacked,) = filter(
+            None, (service.unacked_messages.find(self.request.properties["delivery_tag"]) for service in services())
+        )
+        unacked.lease_lost = True
+        refusals = [refusal_of(crp.nack), refusal_of(crp.reject)]
+        crp.ack()
+        return refusals
+
+    result = loser.delay()
+    with running_worker(app):
+        for how, refusal in zip(("nack", "reject"), result.get(timeout=30), strict=True):
+            assert refusal.startswith(f"{how}() comes too late: message ")
+            assert refusal.endswith("is settled, or was given to another consumer")
+
+
+def test_a_broadcast_is_settled_and_does_not_wait(app):
+    app.conf.task_queues = [Broadcast("news"), Queue("celery")]
+
+    @app.task(name="hear", shared=False)
+    def hear():
+        with pytest.raises(InvalidArgument, match="a broadcast comes again at once; allowed is None"):
+            crp.nack(1)
+        crp.ack()
+        heard.append(refusal_of(crp.nack))
+
+    heard = []
+    with running_worker(app):
+        hear.apply_async(queue="news")
+        wait_until(lambda: heard, 30)
+    assert "nack() comes after ack()" in heard[0]
