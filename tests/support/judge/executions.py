@@ -184,7 +184,7 @@ class Judgement:
 
     def _verdict_on_deaths(self, before: Execution, again: Execution, life: Life) -> Verdict | None:
         """Return the verdict where the run was lost with a server's data or a process; None where its end was told."""
-        if any(_was_undone(before, again, rollback) for rollback in self._rollbacks):
+        if any(_was_undone(before, again, rollback, self._refusals) for rollback in self._rollbacks):
             return Verdict.ROLLED_BACK
         child_killed_at = life.children_killed.get(before.pid)
         if child_killed_at is not None and (before.end is None or before.end > _last_read(life, child_killed_at) - UNREAD_S):
@@ -218,10 +218,16 @@ class Judgement:
         return any(run.start <= until + aftermath_s and end >= since for since, until in life.silent)
 
 
-def _was_undone(before: Execution, again: Execution, rollback: Rollback) -> bool:
-    """Return whether the server may have forgotten what it knew of the run `before`."""
-    end = float("inf") if before.end is None else before.end
-    return rollback.undoes(before.delivered, end, replicated=False) and again.start >= rollback.since
+def _was_undone(before: Execution, again: Execution, rollback: Rollback, refusals: Iterable[tuple[float, float]]) -> bool:
+    """Return whether the server may have forgotten what it knew of the run `before`.
+
+    An ack that it refused it was told when it took writes again.
+    """
+    end = told_at = float("inf") if before.end is None else before.end
+    for since, until in refusals:
+        if since - UNSENT_S <= end <= until:
+            told_at = max(told_at, until + ACKED_AGAIN_S)
+    return rollback.undoes(before.delivered, told_at, replicated=False) and again.start >= rollback.since
 
 
 def _last_read(life: Life, at: float) -> float:

@@ -4,6 +4,7 @@ import pytest
 
 from tests.chaos.ledger import Entry
 from tests.support.judge.executions import Judgement, Life, Verdict
+from tests.support.judge.records import Rollback
 
 
 def entries(task, worker, start, end):
@@ -51,3 +52,20 @@ def test_a_worker_that_died_without_a_connection_had_no_chance_to_send_its_acks(
 
 def test_a_repeat_without_a_reason_is_illegal():
     assert verdict(Life("w", 1), 9.99) is Verdict.ILLEGAL
+
+
+@pytest.mark.parametrize(
+    ("end", "refused", "expected"),
+    [
+        (10.0, (9.9, 11.6), Verdict.ROLLED_BACK),
+        (9.5, (9.9, 11.6), Verdict.ROLLED_BACK),
+        (7.5, (9.9, 11.6), Verdict.ILLEGAL),
+        (10.0, (12.9, 14.0), Verdict.ILLEGAL),
+    ],
+)
+def test_an_ack_that_was_refused_is_lost_with_the_writes_that_the_server_took_next(end, refused, expected):
+    """It is sent again when the server takes writes again, and confirmed then."""
+    lost = {"rollbacks": [Rollback(12.0, 12.6)], "refusals": [refused]}
+    history = Judgement([Life("w", 1), Life("other", 2)], acks=8, **lost)
+    (repeat,) = history.repeats(entries("t", 1, 5.0, end) + entries("t", 2, 30.0, 31.0))
+    assert repeat.verdict is expected
