@@ -63,7 +63,7 @@ class RestingQueues:
             self._resting.pop(queue, None)
 
     def awake(self, queues: list[str]) -> list[str]:
-        """Return those of the queues that have to be swept. Raises as `CommandConnection.pipeline` does."""
+        """Return those of the queues that have to be swept. Raises as `CommandConnection.ask` does."""
         now = clock.now_s()
         queues = [queue for queue in queues if not self._is_unused(queue)]
         ids = {queue: self._resting[queue][1] for queue in queues if queue in self._resting and self._resting[queue][0] > now}
@@ -71,7 +71,7 @@ class RestingQueues:
             return queues
         keys = [self._keys.queue(queue) for queue in ids]
         places = [place for of_queue in keys for place in of_queue.places()]
-        messages, *found = self._commands.pipeline([("EXISTS", *places), *(("HGET", of_queue.meta, "id") for of_queue in keys)])
+        messages, *found = self._commands.ask([("EXISTS", *places), *(("HGET", of_queue.meta, "id") for of_queue in keys)])
         if messages:
             return queues
         same = {queue for queue, record_id in zip(ids, found, strict=True) if (record_id or b"") == ids[queue]}

@@ -181,8 +181,8 @@ class Messages:
         of = self._keys.queue(queue)
         trail: bytes | None = self._commands.command("GET", of.event_index + tag.encode())
         ids = [] if trail is None else trail.split()
-        found = self._commands.pipeline([("XRANGE", of.events, entry, entry) for entry in ids]) if ids else []
-        return [decode(entry[1][1]) for entries in found if not isinstance(entries, Exception) for entry in entries]
+        found = self._commands.ask([("XRANGE", of.events, entry, entry) for entry in ids])
+        return [decode(entry[1][1]) for entries in found for entry in entries]
 
     def _tail(self, queue: str, tag: str) -> list[Event]:
         stream, last = self._keys.queue(queue).events, b"+"

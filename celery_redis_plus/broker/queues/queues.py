@@ -217,7 +217,7 @@ class Queues:
 
     def without_record(self, names: Sequence[str]) -> list[str]:
         """Return those of the queues that have no record, in one round trip."""
-        there = self._commands.pipeline([("HEXISTS", self._keys.queue(name).meta, "id") for name in names])
+        there = self._commands.ask([("HEXISTS", self._keys.queue(name).meta, "id") for name in names])
         return [name for name, exists in zip(names, there, strict=True) if exists == 0]
 
     def exists(self, name: str) -> bool:
@@ -253,7 +253,7 @@ class Queues:
 
         Queues that were deleted are left out, where they left a tombstone.
         """
-        there = self._commands.pipeline([("HEXISTS", self._keys.queue(name).meta, "id") for name in names])
+        there = self._commands.ask([("HEXISTS", self._keys.queue(name).meta, "id") for name in names])
         gone = [name for name, exists in zip(names, there, strict=True) if not exists]
         if not gone:
             return {}
