@@ -12,13 +12,15 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from celery_redis_plus.broker.arguments.argument_rules import KNOWN_ARGUMENTS
 from celery_redis_plus.broker.arguments.header_filter import pack_filter
-from celery_redis_plus.broker.arguments.queue_arguments import KNOWN_ARGUMENTS, QueueArguments
 from celery_redis_plus.errors import InvalidArgument, PreconditionFailed
 from celery_redis_plus.transport import framework_hooks
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
+
+    from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments, check_arguments
+from celery_redis_plus.broker.arguments.argument_rules import check_arguments
+from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.errors import InvalidArgument
 
 if TYPE_CHECKING:

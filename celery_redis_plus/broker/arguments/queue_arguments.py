@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from math import inf
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.broker.arguments.argument_rules import check_arguments, rate_of
 from celery_redis_plus.broker.arguments.field_tables import first_difference, inequivalent, pack_table, to_text, unpack_table
-from celery_redis_plus.broker.arguments.retry_policy import POLICY_KINDS, RetryPolicy
+from celery_redis_plus.broker.arguments.retry_policy import RetryPolicy
 from celery_redis_plus.errors import InvalidArgument, InvalidQueueName
 from celery_redis_plus.keys import encode_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
 #: Bytes of UTF-8. AMQP allows 255; 4 KB leave room for 1,000 characters of any script and keep keys handy.
 MAX_QUEUE_NAME = 4096
-#: Milliseconds, a hundred years: a deadline stays below the 10^13 that a score keeps for the time.
-MAX_TTL_MS = 100 * 31_557_600_000
-MAX_PRIORITY = 255
+#: A queue with a rate limit that was idle may give this part of a second's messages at once.
+BURST_SHARE = 10
 
 #: Field of the record `meta:{Q}` -> the argument whose number stands in it for the scripts.
 _RULE_FIELDS = {
@@ -50,7 +49,7 @@ def check_queue_name(name: object) -> str:
     """
     allowed = f"allowed is a str of 1 to {MAX_QUEUE_NAME} bytes of UTF-8"
     if not isinstance(name, str):
-        raise InvalidQueueName(f"queue name {name!r} is of type {_type_of(name)}; {allowed}")
+        raise InvalidQueueName(f"queue name {name!r} is of type {type(name).__name__}; {allowed}")
     if not name:
         raise InvalidQueueName(f"queue name '' is empty; {allowed}")
     try:
@@ -235,7 +234,7 @@ class QueueArguments:
     def rate_per_s(self) -> float | None:
         """`x-rate-limit`: how many messages a second go to consumers, over all of them; None: no limit."""
         value = self.arguments.get("x-rate-limit")
-        return None if value is None else _rate(value)
+        return None if value is None else rate_of(value)
 
     def encode(self) -> str:
         """Return canonical ASCII JSON for the queue's record `meta:{Q}`, which holds the format's version."""
@@ -291,129 +290,3 @@ class QueueArguments:
 
 def _comparable(arguments: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in arguments.items() if (key, value) != ("x-queue-type", "classic")}
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """What one argument may be."""
-
-    allowed: str
-    fits: Callable[[object], bool]
-
-
-def _whole_number(minimum: int, maximum: float, unit: str = "") -> _Rule:
-    extent = f"from {minimum}" if maximum == inf else f"from {minimum} to {maximum}"
-    return _Rule(
-        f"a whole number{unit} {extent}",
-        lambda value: isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum,
-    )
-
-
-def _one_of(*names: str) -> _Rule:
-    return _Rule(f"one of {', '.join(map(repr, names))}", lambda value: value in names)
-
-
-def _throttle(value: object) -> bool:
-    return isinstance(value, bool) or (isinstance(value, int | float) and 0 < value <= 1)
-
-
-def _patterns(value: object) -> bool:
-    return isinstance(value, list | tuple) and len(value) > 0 and all(isinstance(item, str) and item for item in value)
-
-
-def _retry_policy() -> _Rule:
-    def fits(value: object) -> bool:
-        try:
-            return bool(RetryPolicy.parse(str(value)))
-        except ValueError:
-            return False
-
-    return _Rule(f"a policy such as 'exponential first=1000 max=60000', of the kinds {', '.join(POLICY_KINDS)}", fits)
-
-
-_STRING = _Rule("a str", lambda value: isinstance(value, str))
-_BOOLEAN = _Rule("true or false", lambda value: isinstance(value, bool))
-
-#: Seconds in the units of Celery's `rate_limit`.
-_RATE_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-#: A queue with a rate limit that was idle may give this part of a second's messages at once.
-BURST_SHARE = 10
-
-
-def _rate(value: object) -> float | None:
-    """Return messages a second of a number or of Celery's `100/m`; None for what is neither."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, str):
-        number, _, unit = value.partition("/")
-        try:
-            value = float(number) / _RATE_UNITS[unit.strip()]
-        except (ValueError, KeyError):
-            return None
-    return float(value) if isinstance(value, int | float) and 1e-4 <= value <= 1e6 else None
-
-
-_RULES: dict[str, _Rule] = {
-    "x-expires": _whole_number(1, MAX_TTL_MS, " of ms"),
-    "x-message-ttl": _whole_number(0, MAX_TTL_MS, " of ms"),
-    "x-max-priority": _whole_number(0, MAX_PRIORITY),
-    "x-max-length": _whole_number(0, inf),
-    "x-max-length-bytes": _whole_number(0, inf, " of bytes"),
-    # -1 is RabbitMQ 4's "no limit".
-    "x-delivery-limit": _whole_number(-1, inf),
-    "x-consumer-timeout": _whole_number(1, MAX_TTL_MS, " of ms"),
-    # RabbitMQ 4.3: https://www.rabbitmq.com/docs/quorum-queues#delayed-retry
-    "x-delayed-retry-min": _whole_number(1, MAX_TTL_MS, " of ms"),
-    "x-delayed-retry-max": _whole_number(1, MAX_TTL_MS, " of ms"),
-    # Ours: what RabbitMQ has no argument for.
-    "x-max-pending": _whole_number(1, inf),
-    "x-throttle": _Rule("true, false, or a share of free room over 0 and up to 1", _throttle),
-    "x-accept-types": _Rule("a list of patterns, each a str that is not empty", _patterns),
-    "x-retry-policy": _retry_policy(),
-    "x-overflow": _one_of("drop-head", "reject-publish", "reject-publish-dlx", "block"),
-    "x-dead-letter-exchange": _STRING,
-    "x-dead-letter-routing-key": _STRING,
-    "x-single-active-consumer": _BOOLEAN,
-    # Ours, too.
-    "x-max-unacked": _whole_number(1, inf),
-    "x-rate-limit": _Rule(
-        "a number of messages a second, or one with its unit such as '100/m' (s, m, h), from 0.0001 to 1000000 a second",
-        lambda value: _rate(value) is not None,
-    ),
-    "x-priority-ageing": _whole_number(1, MAX_TTL_MS // 1000, " of ms"),
-    # Ours: see docs/broadcasts.md.
-    "x-durable-subscriber": _BOOLEAN,
-    "x-event-log": _BOOLEAN,
-    "x-filtered": _BOOLEAN,
-}
-
-
-#: The names of all arguments that have an effect.
-KNOWN_ARGUMENTS = frozenset(_RULES)
-
-
-def check_arguments(owner: str, arguments: Mapping[str, object] | None) -> dict[str, object]:
-    """Return the arguments of a declaration as they are kept, without those that are None; `owner` is for errors.
-
-    Raises:
-        InvalidArgument: naming owner, argument, value and what is allowed.
-    """
-    given = {key: value for key, value in (arguments or {}).items() if value is not None}
-    pack_table(given, owner)
-    return {key: _checked(owner, key, value) for key, value in given.items()}
-
-
-def _checked(owner: str, key: str, value: object) -> object:
-    """Return the value as it is kept: 10000.0, which arithmetic on seconds makes, becomes 10000."""
-    rule = _RULES.get(key)
-    if rule is None:
-        return value
-    kept = int(value) if isinstance(value, float) and value.is_integer() else value
-    if not rule.fits(kept):
-        what = f"argument {key!r} of {owner} is {value!r:.100} ({_type_of(value)})"
-        raise InvalidArgument(f"{what}; allowed is {rule.allowed}")
-    return kept
-
-
-def _type_of(value: object) -> str:
-    return type(value).__name__

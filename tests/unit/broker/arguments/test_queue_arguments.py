@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.broker.arguments.queue_arguments import MAX_QUEUE_NAME, MAX_TTL_MS, QueueArguments, check_queue_name
+from celery_redis_plus.broker.arguments.argument_rules import MAX_TTL_MS
+from celery_redis_plus.broker.arguments.queue_arguments import MAX_QUEUE_NAME, QueueArguments, check_queue_name
 from celery_redis_plus.errors import InvalidArgument, InvalidQueueName
 
 parse = QueueArguments.parse
