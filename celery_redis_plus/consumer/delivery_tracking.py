@@ -101,8 +101,9 @@ class Tracking:
             except (RedisError, OSError, CeleryRedisPlusError) as error:
                 # Unreported, the rejection becomes a dead letter when its time is over.
                 logger.warning(
-                    "broadcast %s was rejected by %r, and is no dead letter yet: %s", recipient.id, recipient.name, error
-                )
+                    "broadcast %s was rejected by %r, and is no dead letter yet: %s", recipient.id, recipient.name, error,
+                    extra={"queue": recipient.name},
+                )  # fmt: skip
                 return
         self._report(recipient.id, recipient.name, ACKED if settlement is Settlement.ACK else REJECTED)
 

@@ -147,7 +147,9 @@ class FanoutConsumer:
         try:
             payload = self._decode(entry, tag, redelivered)
         except UNREADABLE:
-            logger.exception("broadcast %r to queue %r cannot be read; passed over", entry[0], position.queue)
+            logger.exception(
+                "broadcast %r to queue %r cannot be read; passed over", entry[0], position.queue, extra={"queue": position.queue}
+            )
             return 0
         deliver = self._consumed.get(position.queue)
         if deliver is None:

@@ -78,7 +78,10 @@ class QueueBrowser:
                 copy = replace(copy, body=self._connection.claim_commands.fetch_body(copy))
             payload = None if copy.body is None else self._decode(copy)
         except UNREADABLE:
-            logger.exception("message %s of queue %r cannot be read; its browser passes over it", copy.tag, copy.queue)
+            logger.exception(
+                "message %s of queue %r cannot be read; its browser passes over it", copy.tag, copy.queue,
+                extra={"tag": copy.tag, "queue": copy.queue},
+            )  # fmt: skip
             payload = None
         if payload is not None:
             payload["properties"]["delivery_tag"] = COPY + copy.tag

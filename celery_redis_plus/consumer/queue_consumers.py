@@ -353,12 +353,22 @@ class QueueConsumers:
             if claimed.body is None:
                 claimed.body = self._connection.claim_commands.fetch_body(claimed)
             if claimed.body is None:
-                logger.warning("message %s of queue %r is gone: the queue was deleted, or expired", claimed.tag, claimed.queue)
+                logger.warning(
+                    "message %s of queue %r is gone: the queue was deleted, or expired",
+                    claimed.tag,
+                    claimed.queue,
+                    extra={"tag": claimed.tag, "queue": claimed.queue},
+                )
                 self.credit.ack(claimed.tag)
                 return None
             return self._decode(claimed)
         except UNREADABLE:
-            logger.exception("message %s of queue %r cannot be read: to the dead letters", claimed.tag, claimed.queue)
+            logger.exception(
+                "message %s of queue %r cannot be read: to the dead letters",
+                claimed.tag,
+                claimed.queue,
+                extra={"tag": claimed.tag, "queue": claimed.queue},
+            )
             self.credit.reject(claimed.tag)
             return None
 

@@ -175,12 +175,15 @@ class RestrictedQueues:
             try:
                 self._consumers.join(consumer)
             except (AccessRefused, ResourceLocked) as error:
-                logger.warning("consumer %s gets nothing: %s", consumer.tag, error)
+                logger.warning("consumer %s gets nothing: %s", consumer.tag, error, extra={"queue": queue})
                 result.recheck_at[queue] = asked_at + REFUSED_AGAIN_S
                 return
         elif reply.state is State.LOCKED:
             logger.warning(
-                "consumer %s ends: queue %r was declared again, and belongs to another connection", consumer.tag, queue
+                "consumer %s ends: queue %r was declared again, and belongs to another connection",
+                consumer.tag,
+                queue,
+                extra={"queue": queue},
             )
             result.ended.append(queue)
             return

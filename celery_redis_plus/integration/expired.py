@@ -146,7 +146,10 @@ def _revoke(consumer: Any, expired: ExpiredTask) -> bool:
             state.revoked.discard(request.id)
     except Exception:
         logger.exception(
-            "task %s[%s] expired, and is not revoked yet", payload["headers"].get("task"), payload["headers"].get("id")
+            "task %s[%s] expired, and is not revoked yet",
+            payload["headers"].get("task"),
+            payload["headers"].get("id"),
+            extra={"task_name": payload["headers"].get("task"), "task_id": payload["headers"].get("id")},
         )
         return False
     return True

@@ -84,5 +84,9 @@ class KombuListTaker:
                 if (one.queue, reason) not in self._told:
                     self._told.add((one.queue, reason))
                     logger.warning(
-                        "take_from_kombu: queue %r: %d message(s) stay in kombu's lists: %s", one.queue, one.left, reason
+                        "take_from_kombu: queue %r: %d message(s) stay in kombu's lists: %s",
+                        one.queue,
+                        one.left,
+                        reason,
+                        extra={"queue": one.queue},
                     )

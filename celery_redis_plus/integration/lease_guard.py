@@ -70,11 +70,21 @@ def has_lease(request: Any) -> bool:
         # It is unknown: the next worker that takes it begins it, perhaps this worker.
         held = False
         channel.qos.leave(tag)
-        logger.info("task %s[%s] is not begun and goes back: it is unknown whether its message is held", request.name, request.id)
+        logger.info(
+            "task %s[%s] is not begun and goes back: it is unknown whether its message is held",
+            request.name,
+            request.id,
+            extra={"task_name": request.name, "task_id": request.id},
+        )
     else:
         if not held:
             channel.qos.drop(tag)
-            logger.info("task %s[%s] is not begun: its message was given to another consumer", request.name, request.id)
+            logger.info(
+                "task %s[%s] is not begun: its message was given to another consumer",
+                request.name,
+                request.id,
+                extra={"task_name": request.name, "task_id": request.id},
+            )
     if not held:
         compat.forget(request)
     return bool(held)

@@ -112,5 +112,5 @@ def _revoke(revoke: Any, app: Celery, task_id: Any, *args: Any, **kwargs: Any) -
     with _search(app) as search:
         for one in ids:
             if search.cancel(one):
-                logger.info("task %s is revoked, and its message removed from the broker", one)
+                logger.info("task %s is revoked, and its message removed from the broker", one, extra={"task_id": one})
     return answer

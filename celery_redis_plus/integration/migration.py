@@ -52,5 +52,5 @@ def _name_delayed(migration: Any) -> None:
         logger.warning(
             "celery migrate takes ready messages only: queue %r of %s still holds %d delayed message(s). Let a worker run there "
             "until they are due, or make them ready with celery_redis_plus.reschedule(app, id, 0) and migrate again",
-            name, connection.as_uri(), count,
+            name, connection.as_uri(), count, extra={"queue": name},
         )  # fmt: skip

@@ -81,7 +81,7 @@ def held_by_broker(
     for listing in listings.values():
         if listing.total > len(listing.messages):
             logger.info("inspect scheduled: queue %r holds %d delayed messages, %d are listed",
-                        listing.queue, listing.total, len(listing.messages))  # fmt: skip
+                        listing.queue, listing.total, len(listing.messages), extra={"queue": listing.queue})  # fmt: skip
     held = sorted((message for listing in listings.values() for message in listing.messages), key=attrgetter("eta_ms"))
     entries = (_entry(message, listings[message.queue], app, hostname) for message in held[:limit])
     return [entry for entry in entries if entry is not None]

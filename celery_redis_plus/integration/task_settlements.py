@@ -117,7 +117,8 @@ def _settle_for_child(*, token: str, how: str, **what: Any) -> None:
     except NotSettled as error:
         logger.warning("a process of the pool: %s", error)
     except Exception:
-        logger.exception("a process of the pool: %s() of message %s failed", how, token)
+        tag = token.rpartition(" ")[0]
+        logger.exception("a process of the pool: %s() of message %s failed", how, token, extra={"tag": tag})
 
 
 def _message(token: str) -> Message | None:

@@ -80,8 +80,9 @@ class OverdueDeliveries:
                 outcome = OUTCOMES[self.tracks.kill(recipient, tag, ACK_TIMEOUT, self._keep)]
             self.tracks.report(track, recipient, outcome, wait=True)
             logger.warning(
-                "delivery %s: %r gave no answer in time (ack_timeout); it counts as nacked: %s", track, recipient, outcome
-            )
+                "delivery %s: %r gave no answer in time (ack_timeout); it counts as nacked: %s", track, recipient, outcome,
+                extra={"queue": recipient, "tag": tag},
+            )  # fmt: skip
         return None
 
 

@@ -135,7 +135,7 @@ class ConsumerHeartbeats:
         try:
             self._consumers.join(consumer)
         except (AccessRefused, ResourceLocked) as error:
-            logger.warning("consumer %s was taken for dead meanwhile: %s", consumer.tag, error)
+            logger.warning("consumer %s was taken for dead meanwhile: %s", consumer.tag, error, extra={"queue": consumer.queue})
             return
         if consumer not in self._present():
             self._consumers.leave(consumer.queue, consumer.id)
@@ -145,11 +145,11 @@ class ConsumerHeartbeats:
         if sign.paused != self._paused.get(queue):
             if sign.paused is None:
                 del self._paused[queue]
-                logger.info("queue %r is resumed", queue)
+                logger.info("queue %r is resumed", queue, extra={"queue": queue})
             else:
                 self._paused[queue] = sign.paused
                 end = time_of_ms(sign.paused_until * 1000).isoformat() if sign.paused_until else "it is resumed"
-                logger.warning("queue %r is paused until %s: %s", queue, end, sign.paused)
+                logger.warning("queue %r is paused until %s: %s", queue, end, sign.paused, extra={"queue": queue})
         if sign.paused is not None:
             self._next_run_at = min(self._next_run_at, clock.now_s() + PAUSE_CHECK_S)
 

@@ -64,4 +64,5 @@ class ConsumerTimeouts:
         logger.warning(
             "%d message(s) of queue %r were with a consumer here for longer than x-consumer-timeout (%g s), and went back: %s",
             len(overdue), queue, timeout_s, ", ".join(unacked.tag for unacked in overdue[:3]),
+            extra={"queue": queue},
         )  # fmt: skip

@@ -109,10 +109,10 @@ class DeadLetterForwarder:
             logger.warning(
                 "the dead-letter exchange %r of queue %r takes %d dead message(s) nowhere (unbound, no queue, circle, damaged): "
                 "they are in the queue's own dead letters",
-                exchange, queue, kept,
+                exchange, queue, kept, extra={"exchange": exchange, "queue": queue},
             )  # fmt: skip
         if discarded:
             logger.warning(
                 "the dead-letter exchange %r of the transient queue %r takes %d dead message(s) nowhere: they are discarded",
-                exchange, queue, discarded,
+                exchange, queue, discarded, extra={"exchange": exchange, "queue": queue},
             )  # fmt: skip

@@ -73,7 +73,10 @@ class ProcessRecovery:
         except ResponseError as error:
             if not isinstance(error, NoPermissionError) and "WRONGTYPE" not in str(error):
                 raise
-            logger.error("queue %r: the messages of a lost process are left to the visibility timeout: %s", queue, error)  # noqa: TRY400
+            logger.error(  # noqa: TRY400
+                "queue %r: the messages of a lost process are left to the visibility timeout: %s", queue, error,
+                extra={"queue": queue},
+            )  # fmt: skip
             lost.queues.pop(0)
             lost.page = FIRST_PAGE
             return

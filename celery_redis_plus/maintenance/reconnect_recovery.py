@@ -131,4 +131,4 @@ class ReconnectRecovery:
             return
         self._returning.popleft()
         if total:
-            logger.info("%d message(s) of queue %r went back: their claim's reply was lost", total, queue)
+            logger.info("%d message(s) of queue %r went back: their claim's reply was lost", total, queue, extra={"queue": queue})

@@ -36,5 +36,5 @@ class RedeclaredQueues:
             return
         self._unacked_messages.note_arguments(queue, record.arguments)
         if known is not None:
-            logger.info("queue %r was declared again: %s", queue, record.arguments.encode())
+            logger.info("queue %r was declared again: %s", queue, record.arguments.encode(), extra={"queue": queue})
         self._watched.redeclared(queue, self._queues.ttl_ms(record.arguments))

@@ -117,6 +117,7 @@ class SubscriberHeartbeats:
                 "came after entry %s %s",
                 position.queue, position.keys.exchange, self._positions.keep_s, position.cursor.entry.decode(),
                 "waits for its next reader" if position.durable_id else "is not delivered to it",
+                extra={"queue": position.queue, "exchange": position.keys.exchange},
             )  # fmt: skip
 
     def _report(self, now: float) -> None:
@@ -167,6 +168,6 @@ def _tell(exchange: str, death: SubscriberDeath, *, ours: bool) -> None:
         logging.WARNING if ours else logging.DEBUG,
         "subscriber %s of exchange %r on %s is dead: no sign of life within its time, nor after its second chance; %d "
         "broadcast(s) after entry %s were not processed by it",
-        death.id, exchange, death.host, death.unread, death.cursor,
+        death.id, exchange, death.host, death.unread, death.cursor, extra={"exchange": exchange},
     )  # fmt: skip
     notify(SubscriberDied(death.queue, exchange, death.id, death.host, death.unread, death.cursor, death.at_ms))

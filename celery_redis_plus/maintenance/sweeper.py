@@ -185,11 +185,16 @@ class Sweeper:
                 ResponseError(text), ("EVALSHA", script("sweep").sha, len(places), *places)
             )
             logger.error(
-                "queue %r cannot be swept (%s%s); trying again every %g s", queue, text, about and f": {about}", self._interval_s
+                "queue %r cannot be swept (%s%s); trying again every %g s",
+                queue,
+                text,
+                about and f": {about}",
+                self._interval_s,
+                extra={"queue": queue},
             )
         else:
             del self._failing[queue]
-            logger.info("queue %r is swept again", queue)
+            logger.info("queue %r is swept again", queue, extra={"queue": queue})
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,36 +228,44 @@ SWEEP_VALUES = len(fields(Swept))
 
 def _report(queue: str, swept: Swept) -> None:
     if swept.recovered:
-        logger.info("recovered %d message(s) of queue %r: their consumers gave no sign of life", swept.recovered, queue)
+        logger.info(
+            "recovered %d message(s) of queue %r: their consumers gave no sign of life",
+            swept.recovered,
+            queue,
+            extra={"queue": queue},
+        )
     if swept.expired:
-        logger.info("%d message(s) of queue %r expired", swept.expired, queue)
+        logger.info("%d message(s) of queue %r expired", swept.expired, queue, extra={"queue": queue})
     if swept.discarded:
-        logger.info("%d dead message(s) of the transient queue %r are discarded", swept.discarded, queue)
+        logger.info("%d dead message(s) of the transient queue %r are discarded", swept.discarded, queue, extra={"queue": queue})
     if swept.evicted:
         logger.warning(
-            "%d old dead letter(s) of queue %r are removed (options dead_letter_max, dead_letter_ttl)", swept.evicted, queue
+            "%d old dead letter(s) of queue %r are removed (options dead_letter_max, dead_letter_ttl)",
+            swept.evicted,
+            queue,
+            extra={"queue": queue},
         )
     if swept.overrun:
         logger.warning(
             "%d event(s) of queue %r are removed that a registered reader has not read (option event_log_hard_maxlen)",
-            swept.overrun, queue,
+            swept.overrun, queue, extra={"queue": queue},
         )  # fmt: skip
     if swept.skipped:
         logger.warning(
             "%d event(s) of queue %r were not written: the server's memory is full, or their key holds something else",
-            swept.skipped, queue,
+            swept.skipped, queue, extra={"queue": queue},
         )  # fmt: skip
     if swept.damaged:
         logger.error(
             "%d message(s) of queue %r are set aside: what is stored under their keys is no message any more (counter `damaged`)",
-            swept.damaged, queue,
+            swept.damaged, queue, extra={"queue": queue},
         )  # fmt: skip
     if swept.unrevoked:
         logger.warning(
             "%d expired task(s) of queue %r never become REVOKED, and clients wait on for their results: no worker that "
             "has the task revoked them within a day, or more than 10,000 expired tasks, or 64 MB of them, were waiting (counter "
             "`unrevoked`)",
-            swept.unrevoked, queue,
+            swept.unrevoked, queue, extra={"queue": queue},
         )  # fmt: skip
 
 

@@ -110,8 +110,9 @@ class TopologyRecovery:
         logger.warning(
             "the record of queue %r, consumed or bound here, vanished from the server (flushed or evicted): it is declared again",
             name,
+            extra={"queue": name},
         )
         try:
             self._queues.declare(name, arguments)
         except PreconditionFailed as error:
-            logger.warning("queue %r was declared otherwise meanwhile: %s", name, error)
+            logger.warning("queue %r was declared otherwise meanwhile: %s", name, error, extra={"queue": name})

@@ -92,6 +92,7 @@ class UnconvertedProcesses:
             sum(lengths.values()),
             ", ".join(f"list {key.decode(errors='backslashreplace')!r}" for key in lengths),
             self._count("SCARD", self._keys.kombu.binding(queue)),
+            extra={"queue": queue},
         )
 
     def _lists_of(self, queue: str) -> list[bytes]:

@@ -204,21 +204,22 @@ class ExchangePublisher:
             text = f"exchange {exchange!r} has no subscriber"
         if mandatory:
             raise Unroutable(f"{text}; it was not stored (mandatory)")
+        about = {"exchange": exchange, "routing_key": routing_key, "task_id": message["headers"].get("id")}
         fallback = None if broadcast or not exchange else connection.options.deadletter_queue
         if fallback:
-            logger.warning("%s: it goes to %r", text, fallback)
+            logger.warning("%s: it goes to %r", text, fallback, extra=about)
             connection.publisher.to_queue(fallback, self._outgoing(message, fallback), attempt)
         elif not exchange:
             # Its queue was transient and is gone, a client that has left: such queues keep no dead letters.
             connection.unroutable.count()
-            logger.warning("%s: it is dropped and counted (mandatory=True makes it an error)", text)
+            logger.warning("%s: it is dropped and counted (mandatory=True makes it an error)", text, extra=about)
         elif connection.ignores_unroutable(exchange):
             connection.unroutable.count()
             logger.debug("%s: it is counted (option ignore_unroutable_exchanges)", text)
         else:
             connection.queues.ensure_swept_once(UNDELIVERED)
             connection.unroutable.keep(self._outgoing(message, UNDELIVERED), attempt, reason)
-            logger.warning("%s: it is a dead letter of %r now (reason %s)", text, UNDELIVERED, reason)
+            logger.warning("%s: it is a dead letter of %r now (reason %s)", text, UNDELIVERED, reason, extra=about)
         if broadcast:
             # It may be in its stream already, for those who come back; a retry shall not ask again.
             attempt.confirm(exchange)

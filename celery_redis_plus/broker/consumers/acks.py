@@ -286,7 +286,9 @@ class Acknowledger:
     def _log_refusal(self, error: Exception, settlement: Settlement, queue: str) -> None:
         if isinstance(error, ResponseError) and str(error) != self._refusal:
             self._refusal = str(error)
-            logger.warning("the server refuses to %s messages of queue %r: %s", settlement.value, queue, error)
+            logger.warning(
+                "the server refuses to %s messages of queue %r: %s", settlement.value, queue, error, extra={"queue": queue}
+            )
 
     def settle_or_defer(self, messages: Sequence[UnackedMessage], settlement: Settlement) -> None:
         """Settle messages and wait for the replies. Raises as `CommandConnection.call` does; maintenance then settles them."""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -31,15 +32,14 @@ class Failed:
     failures: int
     #: A key of `PLACES`.
     place: bytes
-    #: What the log calls it.
-    name: str
+    envelope: bytes
 
 
 def read_deaths(parts: Sequence[bytes | int]) -> Iterator[Failed]:
     """Yield the deaths that a script's reply tells of; it has the first ones only."""
     for at in range(0, len(parts), DEATH_VALUES):
         meta, tag, failures, place, envelope = (_bytes(part) for part in parts[at : at + DEATH_VALUES])
-        yield Failed(meta, tag.decode(), int(failures), place, name_of(tag.decode(), envelope))
+        yield Failed(meta, tag.decode(), int(failures), place, envelope)
 
 
 def log_deaths(queue: str, died: int, deaths: Sequence[Failed]) -> None:
@@ -48,10 +48,12 @@ def log_deaths(queue: str, died: int, deaths: Sequence[Failed]) -> None:
         end = PLACES.get(death.place, PLACES[b"store"]) % {"queue": queue, "tag": death.tag}
         logger.warning(
             "%s of queue %r died at the delivery limit, or at the end of its retry policy, after %d failed deliveries; %s",
-            death.name, queue, death.failures, end,
+            name_of(death.tag, death.envelope), queue, death.failures, end, extra=_about(queue, death.tag, death.envelope),
         )  # fmt: skip
     if died > len(deaths):
-        logger.warning("%d more message(s) of queue %r died at the delivery limit", died - len(deaths), queue)
+        logger.warning(
+            "%d more message(s) of queue %r died at the delivery limit", died - len(deaths), queue, extra={"queue": queue}
+        )
 
 
 def log_pause(queue: str, tag: str, envelope: bytes) -> None:
@@ -59,17 +61,28 @@ def log_pause(queue: str, tag: str, envelope: bytes) -> None:
     logger.warning(
         "%s of queue %r was sent back with requeue for the second time: from now on such messages wait before they are delivered "
         "again, up to 5 s, so that others have their turn (this is logged once a queue)",
-        name_of(tag, envelope), queue,
+        name_of(tag, envelope), queue, extra=_about(queue, tag, envelope),
     )  # fmt: skip
 
 
 def name_of(tag: str, envelope: bytes) -> str:
     """Return what a log calls a message: Celery's task name and id, where it is a task."""
+    task, task_id = _task_in(envelope)
+    return f"task {task}[{task_id}] (message {tag})" if task else f"message {tag}"
+
+
+def _about(queue: str, tag: str, envelope: bytes) -> dict[str, Any]:
+    """Return what a log record has beside its text."""
+    task, task_id = _task_in(envelope)
+    return {"queue": queue, "tag": tag, "task_name": task, "task_id": task_id}
+
+
+def _task_in(envelope: bytes) -> tuple[Any, Any]:
+    """Return Celery's name and id of the task in a message; None where it is none."""
     with suppress(ValueError, AttributeError):
         headers = json.loads(envelope).get("headers") or {}
-        if headers.get("task"):
-            return f"task {headers['task']}[{headers.get('id')}] (message {tag})"
-    return f"message {tag}"
+        return headers.get("task"), headers.get("id")
+    return None, None
 
 
 def _bytes(part: bytes | int) -> bytes:

@@ -232,7 +232,7 @@ class UnackedMessages:
         logger.warning(
             "message %s of queue %r came again after its ack, which the server has lost (a failover, or a restored state): it is "
             "acked again, and does not run again here",
-            message.tag, message.queue,
+            message.tag, message.queue, extra={"tag": message.tag, "queue": message.queue},
         )  # fmt: skip
         unacked = self._unacked[message.tag] = UnackedMessage(message.tag, message.queue, message.claim, session)
         self.defer(unacked, Settlement.ACK)

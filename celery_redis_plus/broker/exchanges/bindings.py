@@ -123,7 +123,9 @@ class Bindings:
             if alternate is None or alternate in met:
                 return
             if self.record(alternate) is None:
-                logger.warning("the alternate exchange %r of exchange %r does not exist", alternate, exchange)
+                logger.warning(
+                    "the alternate exchange %r of exchange %r does not exist", alternate, exchange, extra={"exchange": exchange}
+                )
                 return
             met.add(alternate)
             yield alternate
@@ -244,7 +246,7 @@ class Bindings:
             return False
         logger.warning(
             "bindings of exchange %r have vanished from the server (flushed or evicted): the %d known here are declared again",
-            exchange, len(missing),
+            exchange, len(missing), extra={"exchange": exchange},
         )  # fmt: skip
         self._commands.call(script("bind"), [self._keys.binding(exchange)], "bind", *map(encode_binding, missing))
         return True

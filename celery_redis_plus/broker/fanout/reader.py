@@ -126,7 +126,7 @@ class Subscription:
             logger.warning(
                 "queue %r: the stream of exchange %r began anew after entry %s: what it held and this queue had not read is "
                 "lost, in an unknown number",
-                self.position.queue, exchange, after.decode(),
+                self.position.queue, exchange, after.decode(), extra={"queue": self.position.queue, "exchange": exchange},
             )  # fmt: skip
         else:
             logger.warning(
@@ -134,6 +134,7 @@ class Subscription:
                 "no more (stream_maxlen, stream_max_age, limits of the exchange)",
                 self.position.queue, count, exchange,
                 self.fetched.number + 1, self.fetched.number + count, after.decode(), until.decode(),
+                extra={"queue": self.position.queue, "exchange": exchange},
             )  # fmt: skip
         self.position.missed += count or 0
         notify(Missed(self.position.queue, exchange, count, after.decode(), until.decode()))

@@ -185,6 +185,7 @@ class SubscriberCursor:
             logger.info(
                 "broadcast %s of exchange %r was rejected by queue %r: it ends there",
                 opened.entry[0].decode(), self.keys.exchange, self.queue,
+                extra={"exchange": self.keys.exchange, "queue": self.queue},
             )  # fmt: skip
         elif settlement is Settlement.REQUEUE:
             self._bring_again([opened])

@@ -173,7 +173,14 @@ class FlowController:
             fate = "are dead letters now"
         elif self._kind == "exchange":
             fate = "are lost to subscribers that had not processed them"
-        logger.warning("%s %r is full: %d message(s) at its head had to make room, and %s", self._kind, queue, count, fate)
+        logger.warning(
+            "%s %r is full: %d message(s) at its head had to make room, and %s",
+            self._kind,
+            queue,
+            count,
+            fate,
+            extra={self._kind: queue},
+        )
 
 
 @dataclass(slots=True)

@@ -78,7 +78,9 @@ class Ownership:
         ours = session.decode() in self._gone
         if (ours or not self._is_connected(client)) and self._own(queue, owner):
             if not (ours and declares):
-                logger.info("the connection that had the exclusive queue %r is gone, and the queue with it", queue)
+                logger.info(
+                    "the connection that had the exclusive queue %r is gone, and the queue with it", queue, extra={"queue": queue}
+                )
                 self._remove(queue)
             return
         raise ResourceLocked(f"cannot obtain exclusive access to locked queue {queue!r}: it belongs to another connection")

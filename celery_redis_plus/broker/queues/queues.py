@@ -239,10 +239,10 @@ class Queues:
         record = self._known.get(name)
         known = self._knowledge.queue(name) if record is None else record.arguments
         if known is None:
-            logger.info("queue %r has no record on the server; declaring it as a lasting queue", name)
+            logger.info("queue %r has no record on the server; declaring it as a lasting queue", name, extra={"queue": name})
             self.restore(name)
             return True
-        logger.warning("the record of queue %r has vanished from the server; it is declared again", name)
+        logger.warning("the record of queue %r has vanished from the server; it is declared again", name, extra={"queue": name})
         # Should it have been declared otherwise meanwhile, it has a record.
         with suppress(PreconditionFailed):
             self.declare(name, known)
