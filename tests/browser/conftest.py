@@ -14,8 +14,8 @@ import uvicorn
 from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.web.access import Access
 from celery_redis_plus.cli.web.app import make_app
+from celery_redis_plus.cli.web.bulk_actions import BulkActions
 from celery_redis_plus.cli.web.connection import SharedConnection
-from celery_redis_plus.cli.web.replays import Replays
 from celery_redis_plus.cli.web.samples import INTERVAL_S, KEPT, Samples
 from celery_redis_plus.cli.web.server import listen
 from tests.integration.transport.conftest import connect, connection  # noqa: F401
@@ -77,7 +77,7 @@ def login_url(broker_url: str, night: None) -> Iterator[str]:
     _fill(samples, shared.admin())
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        app = make_app(shared.admin, samples, Access(TOKEN, port), Replays(), "redisplus://broker:6379/0")
+        app = make_app(shared.admin, samples, Access(TOKEN, port), BulkActions(), "redisplus://broker:6379/0")
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -22,7 +22,7 @@ MEDIAN_FROM = 5
 
 
 class SlowCalls:
-    """Calls of this process's main thread, by script or command; its maintenance threads do what workers do, too."""
+    """Calls by script or command, of the threads that are watched: maintenance threads do what workers do, too."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
@@ -46,9 +46,17 @@ class SlowCalls:
         }
 
 
+def is_main_thread() -> bool:
+    """Return whether this is the main thread, which runs the commands of a test."""
+    return threading.current_thread() is threading.main_thread()
+
+
 @contextmanager
-def slow_calls(client: redis.Redis, over_us: int) -> Iterator[SlowCalls]:
-    """Note the commands of this process that take the server longer than `over_us`; read them from `slow` at the end."""
+def slow_calls(client: redis.Redis, over_us: int, is_watched: Callable[[], bool] = is_main_thread) -> Iterator[SlowCalls]:
+    """Note the commands of this process that take the server longer than `over_us`; read them from `slow` at the end.
+
+    `is_watched` tells whether the thread that calls it is one whose commands count.
+    """
     found = SlowCalls(client)
     pack_call, pack_command = command_connection.pack_call, command_connection.pack_command
     # Event logs have a connection of their own.
@@ -56,7 +64,7 @@ def slow_calls(client: redis.Redis, over_us: int) -> Iterator[SlowCalls]:
     names = {script(name).sha: name for name in script_names()}
 
     def count(kind: str) -> None:
-        if threading.current_thread() is threading.main_thread():
+        if is_watched():
             found.calls[kind] += 1
 
     def call(sha: bytes, *arguments: Any) -> bytes:

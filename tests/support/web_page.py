@@ -13,12 +13,12 @@ from urllib.parse import unquote_to_bytes, urlencode
 from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.web.access import Access
 from celery_redis_plus.cli.web.app import make_app
+from celery_redis_plus.cli.web.bulk_actions import BulkActions
 from celery_redis_plus.cli.web.connection import SharedConnection
-from celery_redis_plus.cli.web.replays import Replays
 from celery_redis_plus.cli.web.samples import Samples
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from starlette.types import ASGIApp
 
@@ -41,15 +41,18 @@ class WebPage:
     """The page, for one user.
 
     Attributes:
-        access: its rules. samples: of its queues; the test adds some. replays: that it started.
-        cookie: the header of a user who is logged in.
+        access: its rules. samples: of its queues; the test adds some. bulk: the actions on many messages that it started.
+        admin: gives its connection. cookie: the header of a user who is logged in.
     """
 
-    def __init__(self, app: ASGIApp, access: Access, samples: Samples, replays: Replays) -> None:
+    def __init__(
+        self, app: ASGIApp, access: Access, samples: Samples, bulk: BulkActions, admin: Callable[[], BrokerAdmin]
+    ) -> None:  # fmt: skip
         self._app = app
         self.access = access
         self.samples = samples
-        self.replays = replays
+        self.bulk = bulk
+        self.admin = admin
         self.host = f"127.0.0.1:{access.port}"
         self.cookie = f"{access.cookie}={access.session}"
 
@@ -100,10 +103,10 @@ class WebPage:
 @contextmanager
 def web_page(broker_url: str, *, read_only: bool = False, hosts: tuple[str, ...] = ()) -> Iterator[WebPage]:
     """Serve the page of a broker in this process."""
-    shared, samples, replays = SharedConnection(lambda: BrokerAdmin(broker_url)), Samples(), Replays()
+    shared, samples, bulk = SharedConnection(lambda: BrokerAdmin(broker_url)), Samples(), BulkActions()
     access = Access(TOKEN, 9809, frozenset(hosts), read_only)
     try:
-        yield WebPage(make_app(shared.admin, samples, access, replays, "the tests' broker"), access, samples, replays)
+        yield WebPage(make_app(shared.admin, samples, access, bulk, "the tests' broker"), access, samples, bulk, shared.admin)
     finally:
-        replays.close()
+        bulk.close()
         shared.close()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
 from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
+from celery_redis_plus.cli.web.bulk_actions import BulkAction
 from celery_redis_plus.cli.web.requests import field, fields, parameter, required, url
 
 if TYPE_CHECKING:
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
 
     from celery_redis_plus.cli.broker_admin import BrokerAdmin
     from celery_redis_plus.cli.web.access import Access
+    from celery_redis_plus.cli.web.bulk_actions import BulkActions, Treat
     from celery_redis_plus.cli.web.presentation import Presentation
-    from celery_redis_plus.cli.web.replays import Replays
 
 #: How long a pause may be, by the value of its form.
 PAUSES: Final = {"": None, "900": 900.0, "3600": 3_600.0, "28800": 28_800.0}
+#: The pages with actions on many messages, and the parameter that has their queue.
+PATHS: Final = {"/dead-letters": "queue", "/queue": "name"}
 #: Refusals of a replay that a notice has.
 MAX_REFUSED_SHOWN: Final = 3
 
@@ -30,10 +33,10 @@ class Actions:
     """What POST does; arguments as of `Pages`."""
 
     def __init__(
-        self, admin: Callable[[], BrokerAdmin], access: Access, presentation: Presentation, replays: Replays
+        self, admin: Callable[[], BrokerAdmin], access: Access, presentation: Presentation, bulk: BulkActions
     ) -> None:  # fmt: skip
         self._admin = admin
-        self._replays = replays
+        self._bulk = bulk
         self._access = access
         self._presentation = presentation
 
@@ -81,17 +84,76 @@ class Actions:
 
     def replay_many(self, request: Request) -> Response:
         """Begin to put all dead letters of a queue back to work, or those of a task or a reason."""
-        admin, name = self._admin(), required(request, "queue")
-        wanted = DeadLetterFilter(field(request, "task") or None, field(request, "reason") or None)
-        started = self._replays.start(name, admin, admin.search_dead_letters(name, wanted))
-        notice = "The replay has begun." if started else "The replay before it still goes on: stop it first."
-        return self._back(url("/dead-letters", queue=name), notice)
+        admin = self._admin()
 
-    def stop_replay(self, request: Request) -> Response:
-        """End the replay of a queue behind its present page."""
+        def treat(letters: Any) -> tuple[int, list[str]]:
+            outcomes = admin.replay_page(letters)
+            return sum(one is True for one in outcomes), [str(one) for one in outcomes if isinstance(one, Exception)]
+
+        return self._treat_dead_letters(request, admin, "replay", "back to work", treat)
+
+    def delete_many(self, request: Request) -> Response:
+        """Begin to delete all dead letters of a queue, or those of a task or a reason, for good."""
+        admin, name = self._admin(), required(request, "queue")
+
+        def treat(letters: Any) -> tuple[int, list[str]]:
+            return admin.dead_letters.delete(name, [letter.tag for letter in letters]), []
+
+        return self._treat_dead_letters(request, admin, "deletion", "deleted", treat)
+
+    def _treat_dead_letters(
+        self, request: Request, admin: BrokerAdmin, action: str, done_as: str, treat: Treat
+    ) -> Response:  # fmt: skip
         name = required(request, "queue")
-        self._replays.stop(name)
-        return self._back(url("/dead-letters", queue=name), "The replay is stopped. Another one does the rest.")
+        wanted = DeadLetterFilter(field(request, "task") or None, field(request, "reason") or None)
+        search = admin.search_dead_letters(name, wanted)
+        return self._begin("/dead-letters", name, BulkAction(action, done_as, len(search.tags), search.pages(), treat))
+
+    def move_many(self, request: Request) -> Response:
+        """Begin to move the waiting messages of a task into another queue."""
+        admin, name, to = self._admin(), required(request, "name"), field(request, "to")
+        if to == name:
+            raise HTTPException(400, f"{to!r} is the queue that they are in: name another one.")
+        admin.check_queue(to)
+
+        def treat(tags: Any) -> tuple[int, list[str]]:
+            return sum(admin.messages.move(tag, to, name) is not None for tag in tags), []
+
+        return self._treat_waiting(request, admin, "move", f"in queue {to!r}", treat)
+
+    def cancel_many(self, request: Request) -> Response:
+        """Begin to cancel the waiting messages of a task: they are deleted for good."""
+        admin, name = self._admin(), required(request, "name")
+
+        def treat(tags: Any) -> tuple[int, list[str]]:
+            return len(admin.cancel(name, tags)), []
+
+        return self._treat_waiting(request, admin, "cancellation", "cancelled", treat)
+
+    def _treat_waiting(
+        self, request: Request, admin: BrokerAdmin, action: str, done_as: str, treat: Treat
+    ) -> Response:  # fmt: skip
+        name, task = required(request, "name"), field(request, "task")
+        if not task:
+            raise HTTPException(400, "The form lacks the task: its name, or a pattern such as shop.*")
+        overview, pages = admin.overview_of(name), admin.waiting_tags(name, task)
+        return self._begin("/queue", name, BulkAction(action, done_as, overview.ready + overview.delayed, pages, treat))
+
+    def _begin(self, page: str, queue: str, action: BulkAction) -> Response:
+        started = self._bulk.start(page, queue, action)
+        notice = f"The {action.name} has begun." if started else "The action before it still goes on: stop it first."
+        return self._back_to(page, queue, notice)
+
+    def stop(self, request: Request) -> Response:
+        """End the action of a page behind its present step."""
+        page, queue = required(request, "page"), required(request, "queue")
+        if page not in PATHS:
+            raise HTTPException(400, f"page={page:.50}: allowed are {', '.join(PATHS)}.")
+        self._bulk.stop(page, queue)
+        return self._back_to(page, queue, "It is stopped. Another one does the rest.")
+
+    def _back_to(self, page: str, queue: str, notice: str) -> Response:
+        return self._back(url(page, **{PATHS[page]: queue}), notice)
 
     def delete(self, request: Request) -> Response:
         """Delete the ticked dead letters of a queue for good."""

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
     from celery_redis_plus.cli.broker_admin import BrokerAdmin
     from celery_redis_plus.cli.web.access import Access
-    from celery_redis_plus.cli.web.replays import Replays
+    from celery_redis_plus.cli.web.bulk_actions import BulkActions
     from celery_redis_plus.cli.web.samples import Samples
 
 STATIC: Final = Path(__file__).parent / "static"
 
 
 def make_app(
-    admin: Callable[[], BrokerAdmin], samples: Samples, access: Access, replays: Replays, broker: str = ""
+    admin: Callable[[], BrokerAdmin], samples: Samples, access: Access, bulk: BulkActions, broker: str = ""
 ) -> Starlette:  # fmt: skip
     """Return the ASGI application.
 
@@ -41,12 +41,12 @@ def make_app(
         admin: gives the connection to the broker, to several threads; see `connection.SharedConnection`.
         samples: of the queues.
         access: who may use it.
-        replays: those that it starts; the caller closes it.
+        bulk: the actions on many messages that it starts; the caller closes it.
         broker: what it is called on the pages, without its password.
     """
     presentation = Presentation(access, broker)
-    pages = Pages(admin, samples, presentation, replays)
-    actions = Actions(admin, access, presentation, replays)
+    pages = Pages(admin, samples, presentation, bulk)
+    actions = Actions(admin, access, presentation, bulk)
 
     def answer_error(request: Request, error: Exception) -> Response:
         return presentation.refusal(request, *_told(error))
@@ -66,7 +66,10 @@ def make_app(
             Route("/queue/resume", actions.resume, methods=["POST"]),
             Route("/dead-letters/replay", actions.replay, methods=["POST"]),
             Route("/dead-letters/replay-many", actions.replay_many, methods=["POST"]),
-            Route("/dead-letters/stop", actions.stop_replay, methods=["POST"]),
+            Route("/dead-letters/delete-many", actions.delete_many, methods=["POST"]),
+            Route("/queue/move", actions.move_many, methods=["POST"]),
+            Route("/queue/cancel", actions.cancel_many, methods=["POST"]),
+            Route("/stop", actions.stop, methods=["POST"]),
             Route("/dead-letters/delete", actions.delete, methods=["POST"]),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from celery_redis_plus.cli.broker_admin import BrokerAdmin
+    from celery_redis_plus.cli.web.bulk_actions import BulkActions
     from celery_redis_plus.cli.web.presentation import Presentation
-    from celery_redis_plus.cli.web.replays import Replays
     from celery_redis_plus.cli.web.samples import Samples
 
 #: Queues on one page; each costs a round trip.
@@ -41,14 +41,14 @@ class Pages:
         admin: gives the connection to the broker. Raises as `BrokerAdmin.of_app` does.
         samples: of the queues, for lines and rates.
         presentation: makes HTML.
-        replays: that go on.
+        bulk: actions on many messages that go on.
     """
 
     def __init__(
-        self, admin: Callable[[], BrokerAdmin], samples: Samples, presentation: Presentation, replays: Replays
+        self, admin: Callable[[], BrokerAdmin], samples: Samples, presentation: Presentation, bulk: BulkActions
     ) -> None:  # fmt: skip
         self._admin = admin
-        self._replays = replays
+        self._bulk = bulk
         self._samples = samples
         self._show = presentation.page
 
@@ -73,7 +73,7 @@ class Pages:
         more = getattr(one, state) > (page + 1) * ROWS
         return self._show(
             request, "queue.html", one=one, trend=self._trend(name), consumers=admin.consumers(name), state=state, states=TABS,
-            messages=messages, page=page, more=more,
+            messages=messages, page=page, more=more, action=self._bulk.of("/queue", name),
         )  # fmt: skip
 
     def message(self, request: Request) -> Response:
@@ -110,7 +110,7 @@ class Pages:
             request,
             "dead_letters.html",
             name=name,
-            replay=self._replays.of(name),
+            action=self._bulk.of("/dead-letters", name),
             letters=letters,
             total=total,
             page=page,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from celery_redis_plus.cli.web.app import make_app
+from celery_redis_plus.cli.web.bulk_actions import BulkActions
 from celery_redis_plus.cli.web.connection import SharedConnection
-from celery_redis_plus.cli.web.replays import Replays
 from celery_redis_plus.cli.web.samples import Sampler, Samples
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def listen(host: str, port: int) -> socket.socket:
 
 def serve(connect: Callable[[], BrokerAdmin], access: Access, listener: socket.socket, broker: str) -> None:
     """Serve until Ctrl-C or SIGTERM; `connect` opens a connection to the broker, `broker` is what pages call it."""
-    shared, samples, replays = SharedConnection(connect), Samples(), Replays()
-    app = make_app(shared.admin, samples, access, replays, broker)
+    shared, samples, bulk = SharedConnection(connect), Samples(), BulkActions()
+    app = make_app(shared.admin, samples, access, bulk, broker)
     # The access log would have the token of the login's URL.
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=5
@@ -40,5 +40,5 @@ def serve(connect: Callable[[], BrokerAdmin], access: Access, listener: socket.s
         with Sampler(samples, shared.admin):
             uvicorn.Server(config).run([listener])
     finally:
-        replays.close()
+        bulk.close()
         shared.close()

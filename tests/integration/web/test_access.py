@@ -14,7 +14,8 @@ from tests.support.web_page import TOKEN, web_page
 PAGES = ["/", "/queue?name=q", "/message?queue=q&id=1", "/scheduled", "/dead-letters", "/consumers", "/search?q=1", "/nonesuch"]
 ACTIONS = [
     "/queue/pause?name=q", "/queue/resume?name=q", "/dead-letters/replay?queue=q", "/dead-letters/delete?queue=q", "/logout",
-    "/dead-letters/replay-many?queue=q", "/dead-letters/stop?queue=q",
+    "/dead-letters/replay-many?queue=q", "/dead-letters/delete-many?queue=q", "/queue/move?name=q", "/queue/cancel?name=q",
+    "/stop?page=/queue&queue=q",
 ]  # fmt: skip
 
 
