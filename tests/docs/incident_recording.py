@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import os
 import re
 import shlex
@@ -29,6 +30,7 @@ from tests.support.inbox import Inbox, declare, publish
 from tests.support.servers import session_server
 from tests.support.services import end_services
 from tests.support.waiting import wait_until
+from tests.support.web_page import web_page
 
 if TYPE_CHECKING:
     import redis
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 PAGE = ROOT / "docs/incidents.md"
 #: The page is about what waits for minutes and hours: the records are made so old, ms.
 PAUSED_MS, FLOODED_MS, SILENT_MS = 7_230_000, 5_430_000, 400_000
+#: Rows of a table of the web page that the page shows.
+ROWS = 4
 #: A killed worker is lost sooner than by default, and a frozen one stays listed for longer, however slow the machine is.
 OPTIONS = "?connection_lost_grace=1&consumer_heartbeat_timeout=600"
 #: A worker that takes one message and never settles it.
@@ -47,6 +51,12 @@ with kombu.Connection(sys.argv[1]) as connection:
         while True:
             connection.drain_events()
 """
+
+
+def _texts(tag: str, text: str) -> list[str]:
+    """Return the texts of the elements with a tag."""
+    found = re.findall(rf"<{tag}\b[^>]*>(.*?)</{tag}>", text, re.DOTALL)
+    return [" ".join(html.unescape(re.sub(r"<[^>]+>", " ", one)).split()) for one in found]
 
 
 def _age(match: re.Match[str]) -> str:
@@ -85,6 +95,19 @@ class IncidentRecording(Recording):
         for pattern, replacement in SHOWN:
             text = pattern.sub(replacement, text)
         return text
+
+    def look(self, path: str) -> str:
+        """Return the heading and the table of a page, its first rows."""
+        with web_page(self._url) as page:
+            text = page.get(path).text
+        heading = _texts("h1", text)[0]
+        (table,) = re.findall(r"<table>.*?</table>", text, re.DOTALL)
+        found = [_texts("t[hd]", row) for row in re.findall(r"<tr.*?</tr>", table, re.DOTALL)]
+        rows = [row[: -(path == "/") or None] for row in found[: ROWS + 1]]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        more = [f"… {len(found) - len(rows)} more on this page"] if len(found) > len(rows) else []
+        return re.sub(r" +$", "", self.shown("\n".join([heading, "", *lines, *more])), flags=re.MULTILINE)
 
     def _metrics(self, wanted: str) -> str:
         collector = BrokerCollector(lambda: BrokerAdmin(self._url))

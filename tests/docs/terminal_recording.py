@@ -32,7 +32,8 @@ MESSAGES = 100_000
 #: What the recording keeps as dead letters: more than the default.
 OPTIONS = "?dead_letter_max=200000"
 TASKS = (*("shop.pay",) * 19, "shop.mail")
-RECORDING = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: A block of commands with what they print, or of what the web page shows at a path.
+RECORDING = re.compile(r"^```console\n(.*?)^```$|^<!-- web page: (\S+) -->\n```text\n.*?^```$", re.MULTILINE | re.DOTALL)
 ID = re.compile(r"\b[0-9a-f]{11}(?:1[0-9a-f]{7}|0[0-9a-f]{7})[.=~-][0-9a-z]+")
 SESSION = re.compile(r"\b([0-9a-f]{12,40})(\.\d+)?(?![-.=~\w])")
 #: What differs from run to run, and what stands in the page for it.
@@ -74,6 +75,10 @@ class Recording:
         assert status in ({0, 1} if arguments[0] == "doctor" else {0}), f"{command}: {status}\n{told.getvalue()}"
         return self.shown(printed.getvalue())
 
+    def look(self, path: str) -> str:
+        """Return what the web page shows at a path, as text."""
+        raise NotImplementedError(path)
+
     def id_of(self, real: str) -> str:
         """Return what stands in the page for an id, of the same length."""
         if real not in self._shown:
@@ -101,6 +106,8 @@ def recorded(page: str, recording: Recording) -> str:
     """Return the page with what its commands print now."""
 
     def block(match: re.Match[str]) -> str:
+        if match[2]:
+            return f"<!-- web page: {match[2]} -->\n```text\n{recording.look(match[2])}\n```"
         printed = []
         for line in match[1].splitlines():
             if line.startswith("$ "):
