@@ -215,6 +215,14 @@ OF_A_QUEUE = (
         plain_writers="`migrate --from`, at its end",
     ),
     KeyDescription(
+        _Q.leaving,
+        "list",
+        "Messages that `migrate --reverse --to` has taken from the queue, and not yet stored on the other server: id, step of "
+        "kombu's list, and message.",
+        "As long as it has members: until the command has ended, or is run again.",
+        plain_writers="`migrate --reverse --to`",
+    ),
+    KeyDescription(
         _Q.events, "stream", "Lifecycle events; [the columns](events.md#columns).", "Until trimmed; it outlives the queue."
     ),
     KeyDescription(

@@ -120,6 +120,8 @@ class QueueKeys:
         self.dedup = key("dedup", ":")
         #: Delivery tags of messages that a migration from another server has stored.
         self.migrated = key("migrated")
+        #: Messages on their way to kombu's own transport on another server.
+        self.leaving = key("leaving")
 
         #: What the publish script takes, before the producer's record.
         self.publish = (self.meta, self.ready, self.delayed, self.message, self.wakeup, self.schedule_wakeup, self.expiry)
@@ -226,6 +228,10 @@ class KombuKeys:
     def moving(self, queue: str) -> bytes:
         """Return our list of a queue's messages on their way to another server."""
         return encode_name(f"{self.prefix}celery_redis_plus.moving:{queue}")
+
+    def taken(self, queue: str) -> bytes:
+        """Return our zset of the ids of a queue's messages that came from another server."""
+        return encode_name(f"{self.prefix}celery_redis_plus.taken:{queue}")
 
     def binding(self, exchange: str) -> bytes:
         """Return the set of an exchange's bindings: routing key, pattern and queue, with `sep` between them."""

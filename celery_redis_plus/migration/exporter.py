@@ -32,7 +32,7 @@ TRANSIENT = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class Waiting:
     """A message that waits here."""
 
     tag: bytes
@@ -89,7 +89,7 @@ class Exporter:
         if count:
             self.report.of(queue).leave(count, TRANSIENT)
 
-    def _read(self, queue: str, place: bytes, skip: int) -> tuple[list[_Found], int]:
+    def _read(self, queue: str, place: bytes, skip: int) -> tuple[list[Waiting], int]:
         """Return messages as kombu has them, and how many were looked at."""
         of = self._keys.queue(queue)
         _, looked_at, *fields = self._commands.call(script("list_messages"), [place, of.message], skip, PAGE, PAGE_BYTES)
@@ -105,20 +105,21 @@ class Exporter:
             except UnreadableError as error:
                 self.report.of(queue).leave(1, str(error))
                 continue
-            found.append(_Found(tag, due, text, self._kombu.step_of(priority)))
+            found.append(Waiting(tag, due, text, self._kombu.step_of(priority)))
         return found, looked_at
 
-    def _give(self, queue: str, found: Sequence[_Found]) -> int:
+    def _give(self, queue: str, found: Sequence[Waiting]) -> int:
         """Move messages, those to one list in one call; return how many still waited."""
-        state_keys, noted = self._keys.queue(queue).state_keys, self.report.of(queue)
-        total = 0
-        for step, group in groupby(found, key=attrgetter("step")):
-            those = list(group)
-            arguments = [part for one in those for part in (one.tag, one.due, one.text)]
-            keys = (*state_keys, self._kombu.keys.list_of(queue, step))
-            given = self._commands.call(script("give_to_kombu"), keys, pack_text(TARGET), *arguments)
-            for one, waited in zip(those, given, strict=True):
-                noted.delayed += bool(waited and one.due)
-                noted.ready += bool(waited and not one.due)
-            total += sum(given)
-        return total
+        by_step = groupby(found, key=attrgetter("step"))
+        return sum(sum(self._give_to(queue, list(those), self._kombu.keys.list_of(queue, step))) for step, those in by_step)
+
+    def _give_to(self, queue: str, found: Sequence[Waiting], target: bytes) -> list[int]:
+        """Move messages to a list of our database; return 1 for each that still waited, 0 for the others."""
+        noted = self.report.of(queue)
+        arguments = [part for one in found for part in (one.tag, one.due, one.text)]
+        keys = (*self._keys.queue(queue).state_keys, target)
+        given: list[int] = self._commands.call(script("give_to_kombu"), keys, pack_text(TARGET), *arguments)
+        for one, waited in zip(found, given, strict=True):
+            noted.delayed += bool(waited and one.due)
+            noted.ready += bool(waited and not one.due)
+        return given

@@ -16,6 +16,7 @@ from celery_redis_plus.migration.conversion import Priorities, PriorityMapping
 from celery_redis_plus.migration.exporter import Exporter
 from celery_redis_plus.migration.importer import Importer
 from celery_redis_plus.migration.kombu_broker import KombuBroker
+from celery_redis_plus.migration.remote_exporter import RemoteExporter
 from celery_redis_plus.migration.remote_importer import RemoteImporter
 from celery_redis_plus.migration.status import MigrationStatus, read_status
 from celery_redis_plus.migration.target import Target, declare_lasting
@@ -87,7 +88,8 @@ class Migration:
 
     def exporter(self) -> Exporter:
         """Return what gives messages to kombu."""
-        return Exporter(self._commands, self._keys, self._kombu, self._mapping)
+        kind = Exporter if self._source is None else RemoteExporter
+        return kind(self._commands, self._keys, self._kombu, self._mapping)
 
     def own_queues(self, wanted: Sequence[str] = ()) -> tuple[list[str], list[str]]:
         """Return this transport's lasting queues, or those that are wanted; and the transient ones among them.

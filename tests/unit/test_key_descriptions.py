@@ -71,7 +71,7 @@ def test_every_script_that_takes_keys_of_a_queue_names_them(name):
 @pytest.mark.parametrize("one", DESCRIPTIONS, ids=lambda one: one.pattern)
 def test_every_key_is_written_and_found_by_its_own_description(one):
     assert writers(one) or one.plain_writers
-    assert one.type in {"string", "hash", "set", "zset", "stream"}
+    assert one.type in {"string", "hash", "list", "set", "zset", "stream"}
     assert one.content.endswith(".")
     assert one.lives.endswith(".")
     found = describe(one.key)

@@ -38,6 +38,8 @@ MOVED_HEAD = ("QUEUE", "READY", "DELAYED", "OF THEM UNACKED", "LEFT")
 @click.option(
     "--from-prefix", "source_prefix", metavar="TEXT", help="kombu's global_keyprefix, if not the broker's; with --from."
 )
+@click.option("--to", metavar="URL", help="With --reverse: where kombu's data shall be, if not in the broker's database.")
+@click.option("--to-prefix", metavar="TEXT", help="kombu's global_keyprefix there, if not the broker's; with --to.")
 @click.option("-Q", "--queue", "queues", multiple=True, metavar="QUEUE", help="This queue only; may be repeated.")
 @click.option("--status", is_flag=True, help="Show what is left where, and move nothing.")
 @click.option("--follow", is_flag=True, help="Go on taking what is published to kombu's lists, until Ctrl-C.")
@@ -69,7 +71,7 @@ def command(target: Target, **given: Any) -> int:
     with (
         target.admin() as admin,
         admin.migration(
-            target.kombu_options(), wanted.priorities, source=wanted.source, source_prefix=wanted.source_prefix
+            target.kombu_options(), wanted.priorities, source=wanted.elsewhere, source_prefix=wanted.prefix_there
         ) as migration,
     ):
         names = migration.queues(wanted.queues)
@@ -116,6 +118,8 @@ class _Wanted:
 
     source: str | None
     source_prefix: str | None
+    to: str | None
+    to_prefix: str | None
     queues: tuple[str, ...]
     status: bool
     follow: bool
@@ -141,7 +145,11 @@ class _Wanted:
                 "--from amqp://… are --queue, --status, --dry-run, --follow, --declare and --priorities"
             )
         if self.reverse and self.source is not None:
-            raise click.UsageError("--reverse works within one database; allowed without --from")
+            raise click.UsageError("--reverse gives messages to kombu; allowed without --from, with --to for another database")
+        if self.to is not None and not self.reverse:
+            raise click.UsageError("--to names kombu's database for the way back; allowed with --reverse")
+        if self.to_prefix is not None and self.to is None:
+            raise click.UsageError("--to-prefix is for another database, or the same by its URL; allowed with --to")
         if self.reverse and (self.take_unacked or self.declare):
             raise click.UsageError(
                 "--reverse gives this broker's messages to kombu; allowed without --take-unacked and --declare: stop this "
@@ -152,6 +160,16 @@ class _Wanted:
     def is_amqp(self) -> bool:
         """Whether the messages come from an AMQP broker."""
         return (self.source or "").partition("://")[0] in AMQP_SCHEMES
+
+    @property
+    def elsewhere(self) -> str | None:
+        """The URL of kombu's database; None: it is the broker's."""
+        return self.to if self.reverse else self.source
+
+    @property
+    def prefix_there(self) -> str | None:
+        """Kombu's `global_keyprefix` there; None: it is the broker's."""
+        return self.to_prefix if self.reverse else self.source_prefix
 
     @property
     def unacked_age_s(self) -> float | None:

@@ -49,13 +49,13 @@ def unconverted(broker: ExaminedBroker) -> Iterator[Finding]:
 
 def _unconverted(broker: ExaminedBroker, queue: str) -> Iterator[Finding]:
     keys = broker.kombu.keys
-    lists = [*(keys.list_of(queue, step) for step in broker.kombu.steps), keys.moving(queue)]
+    lists = [*(keys.list_of(queue, step) for step in broker.kombu.steps), keys.moving(queue), broker.keys.queue(queue).leaving]
     lengths = broker.commands.pipeline([("LLEN", key) for key in lists])
     refused = next((reply for reply in lengths if isinstance(reply, NoPermissionError)), None)
     if refused is not None:
         raise refused
     # A key of another type is none of kombu's.
-    *waiting, moving = (0 if isinstance(reply, ResponseError) else reply for reply in lengths)
+    *waiting, moving, leaving = (0 if isinstance(reply, ResponseError) else reply for reply in lengths)
     if any(waiting):
         text = f"{sum(waiting):,} message(s) for queue {queue!r} are in kombu's own lists"
         advice = "Give each process the scheme redisplus://, or call configure_app; then run `celery-redis-plus migrate`."
@@ -64,6 +64,10 @@ def _unconverted(broker: ExaminedBroker, queue: str) -> Iterator[Finding]:
         text = f"{moving:,} message(s) for queue {queue!r} are where an interrupted `migrate --from` has left them"
         advice = "Run the same `celery-redis-plus migrate --from` again: it goes on with them."
         yield Finding("unconverted", DANGER, text, advice, _of(queue, moving))
+    if leaving:
+        text = f"{leaving:,} message(s) of queue {queue!r} are where an interrupted `migrate --reverse --to` has left them"
+        advice = "Run the same `celery-redis-plus migrate --reverse --to` again: it goes on with them."
+        yield Finding("unconverted", DANGER, text, advice, _of(queue, leaving))
 
 
 def consumers(broker: ExaminedBroker) -> Iterator[Finding]:

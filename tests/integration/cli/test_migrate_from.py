@@ -9,6 +9,7 @@ import kombu
 import pytest
 
 from celery_redis_plus.connection.command_connection import CommandConnection
+from tests.support.command_kills import CommandKills
 from tests.support.inbox import Inbox, declare, publish
 
 
@@ -69,47 +70,9 @@ def test_unacked_messages_stay_and_a_queue_without_a_record_here_is_left(migrate
     assert old_client.hlen("unacked") == 1
 
 
-class KilledError(Exception):
-    pass
-
-
-class Killing:
-    """Ends the process, as far as its commands tell, before or after the `at`-th of them."""
-
-    def __init__(self, monkeypatch, when):
-        self.when, self.at, self.calls = when, 0, 0
-        for method in ("call", "command", "pipeline"):
-            self._watch(monkeypatch, method)
-
-    def _watch(self, monkeypatch, method):
-        original = getattr(CommandConnection, method)
-
-        def call(connection, *arguments, **options):
-            self.calls += 1
-            dies = self.calls == self.at
-            if dies and self.when == "before":
-                raise KilledError
-            result = original(connection, *arguments, **options)
-            if dies:
-                raise KilledError
-            return result
-
-        monkeypatch.setattr(CommandConnection, method, call)
-
-    def is_killed(self, act, at):
-        self.at, self.calls = at, 0
-        try:
-            act()
-        except KilledError:
-            return True
-        finally:
-            self.at = 0
-        return False
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_kill_at_any_command_neither_loses_nor_doubles(migrate, old, old_client, redis_client, connect, monkeypatch, when):  # noqa: PLR0917
-    killing = Killing(monkeypatch, when)
+    killing = CommandKills(monkeypatch, when)
     at, killed = 0, True
     while killed:
         at += 1
@@ -197,7 +160,7 @@ def test_options_of_the_source_are_checked(cli, server):
     printed = cli("migrate", "--from-prefix", "shop:")
     assert (printed.status, "allowed with --from" in printed.err) == (2, True)
     printed = cli("migrate", "--reverse", "--from", server.url(1))
-    assert (printed.status, "allowed without --from" in printed.err) == (2, True)
+    assert (printed.status, "with --to for another database" in printed.err) == (2, True)
     printed = cli("migrate", "--from", "sqs://localhost")
     assert printed.status == 1
     assert "sqs" in printed.err
