@@ -423,6 +423,7 @@ Flower's page *Broker* and its API `/api/queues/length` show our queues. Nothing
 app:
 
 ```bash
+pip install flower
 celery --app shop flower
 ```
 
@@ -451,7 +452,20 @@ with Celery(broker="redisplus://localhost:6379/0").connection() as connection:
 
 [OpenTelemetry's instrumentation of Celery](https://opentelemetry-python-contrib.readthedocs.io/en/latest/instrumentation/celery/celery.html)
 works as it is. The publisher's span is the parent of the task's span: the context is in the message's headers. They stay with a message
-that is delayed, put back, moved, dead or replayed.
+that is delayed, retried, put back, moved, dead or replayed, and with a broadcast.
+
+The extra `tracing` adds spans of the broker itself: `send`, `receive` and `settle`, with the queue. They show how long a task waited in
+its queue and in its worker, and whether it was acked, rejected or requeued. `opentelemetry-instrument` finds them; a program says:
+
+<!-- not run: needs the extra tracing; tests/ecosystem/test_opentelemetry.py uses it -->
+```python
+from celery_redis_plus.transport.tracing import RedisPlusInstrumentor
+
+RedisPlusInstrumentor().instrument()
+```
+
+Celery's remote control and events have no spans, and neither have the messages of a batch (`send_many`) a span `send` of their own. Without
+`instrument()` nothing is wrapped or imported.
 """  # noqa: E501 - a row of a table is one line
 
 
