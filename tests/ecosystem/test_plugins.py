@@ -7,7 +7,11 @@ import importlib
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
+import msgpack
 import pytest
 
 from tests.support.waiting import wait_until
@@ -72,14 +76,18 @@ def test_celery_singleton_gives_the_waiting_tasks_result(plugins, plugins_worker
 
 def test_redbeat_schedules_beside_our_broker(plugins, places, tmp_path):
     pytest.importorskip("redbeat", reason="celery-redbeat is not installed: tox -e ecosystem")
+    sends_ticks(plugins.app, ["-m", "celery", "-A", APP, "beat", "-S", "redbeat.RedBeatScheduler", "--pidfile="], tmp_path)
+
+
+def sends_ticks(app, arguments, tmp_path, **variables):
+    """Run a beat until it has sent two tasks."""
     log_path = tmp_path / "beat.log"
-    command = [sys.executable, "-m", "celery", "-A", APP, "beat", "-S", "redbeat.RedBeatScheduler", "--loglevel", "INFO"]
     with log_path.open("wb") as log:
-        beat = subprocess.Popen([*command, "--pidfile="], env=dict(os.environ), stdout=log, stderr=log)
+        beat = subprocess.Popen([sys.executable, *arguments], env={**os.environ, **variables}, stdout=log, stderr=log)
 
     def sent():
         assert beat.poll() is None, log_path.read_text()
-        with plugins.app.connection() as connection:
+        with app.connection() as connection:
             return connection.default_channel.queue_sizes("celery").ready
 
     try:
@@ -87,28 +95,6 @@ def test_redbeat_schedules_beside_our_broker(plugins, places, tmp_path):
     finally:
         beat.terminate()
         beat.wait(20)
-
-
-def test_opentelemetry_joins_publisher_and_task(plugins):
-    pytest.importorskip("opentelemetry.instrumentation.celery", reason="OpenTelemetry is not installed: tox -e ecosystem")
-    from celery.contrib.testing.worker import start_worker as worker_here
-    from opentelemetry.instrumentation.celery import CeleryInstrumentor
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    spans, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(spans))
-    CeleryInstrumentor().instrument(tracer_provider=provider)
-    try:
-        with worker_here(plugins.app, pool="solo", perform_ping_check=False):
-            plugins.tick.apply_async(countdown=0.5).get(timeout=30)
-            wait_until(lambda: len(spans.get_finished_spans()) >= 2)
-    finally:
-        CeleryInstrumentor().uninstrument()
-    published, run = sorted(spans.get_finished_spans(), key=lambda span: span.start_time)[:2]
-    assert (published.name, run.name) == ("apply_async/p.tick", "run/p.tick")
-    assert run.parent.span_id == published.context.span_id
 
 
 def test_sentry_hears_of_a_failed_task(plugins, plugins_worker, redis_client):
@@ -127,3 +113,55 @@ def test_django_celery_results_stores_results(places, tmp_path):
     command = [sys.executable, "-m", "tests.ecosystem.django_program"]
     result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False)
     assert (result.returncode, result.stdout.split()) == (0, ["SUCCESS", "3"]), result.stderr
+
+
+def test_django_celery_beat_schedules(plugins, places, tmp_path):
+    pytest.importorskip("django_celery_beat", reason="django-celery-beat is not installed: tox -e ecosystem")
+    database = str(tmp_path / "db.sqlite3")
+    sends_ticks(plugins.app, ["-m", "tests.ecosystem.django_beat_program"], tmp_path, CRP_TEST_DATABASE=database)
+
+
+class Agent(BaseHTTPRequestHandler):
+    """Datadog's agent, as far as a tracer needs one: it keeps the spans that it is sent."""
+
+    spans: ClassVar[list[dict]] = []
+
+    def do_PUT(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.path == "/v0.4/traces":
+            self.spans += [span for trace in msgpack.unpackb(body) for span in trace]
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    do_POST = do_PUT  # noqa: N815 - as http.server calls it
+
+    def do_GET(self):
+        self.send_response(404)
+        self.end_headers()
+
+    def log_message(self, *arguments):
+        pass
+
+
+def test_ddtrace_joins_publisher_and_task(places):
+    pytest.importorskip("ddtrace", reason="ddtrace is not installed: tox -e ecosystem")
+    Agent.spans.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Agent) as agent:
+        threading.Thread(target=agent.serve_forever, daemon=True).start()
+        env = {
+            **os.environ,
+            "DD_TRACE_AGENT_URL": f"http://127.0.0.1:{agent.server_port}",
+            "DD_TRACE_API_VERSION": "v0.4",
+            "DD_CELERY_DISTRIBUTED_TRACING": "true",
+            "DD_INSTRUMENTATION_TELEMETRY_ENABLED": "false",
+            "DD_REMOTE_CONFIGURATION_ENABLED": "false",
+        }
+        command = [sys.executable, "-m", "tests.ecosystem.ddtrace_program"]
+        result = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False)
+        agent.shutdown()
+    assert result.returncode == 0, result.stderr
+    spans = {span["name"]: span for span in Agent.spans}
+    assert spans["celery.run"]["resource"] == "p.traced"
+    assert spans["celery.run"]["parent_id"] == spans["celery.apply"]["span_id"]
+    assert spans["celery.run"]["trace_id"] == spans["celery.apply"]["trace_id"]
