@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 #: The pages of docs/design/ record decisions; their code need not run.
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 #: A block after such a comment is not run; the reason is for the reader of the source.
-NOT_RUN = re.compile(r"<!-- not run: .+ -->")
+NOT_RUN = re.compile(r"<!-- not run: (.+) -->")
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Block:
     #: Of the code's first line, counted from 1.
     line: int
     code: str
+    #: Why it is not run by itself; empty where it is.
+    reason: str = ""
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
@@ -31,7 +33,13 @@ class Block:
 
 def blocks(*languages: str) -> list[Block]:
     """Return the blocks in one of the languages, except those marked as not run."""
-    return [block for page in PAGES if page.exists() for block in of_page(page) if block.language in languages]
+    return [block for block in all_blocks(*languages) if not block.reason]
+
+
+def all_blocks(*languages: str) -> list[Block]:
+    """Return the blocks in one of the languages, with those marked as not run."""
+    pages = [page for page in PAGES if page.exists()]
+    return [block for page in pages for block in of_page(page, all_of_them=True) if block.language in languages]
 
 
 def of_page(page: Path, *, all_of_them: bool = False) -> list[Block]:
@@ -39,7 +47,8 @@ def of_page(page: Path, *, all_of_them: bool = False) -> list[Block]:
     found = []
     tokens = MarkdownIt().parse(page.read_text(encoding="utf-8"))
     for before, token in zip([None, *tokens], tokens, strict=False):
-        excused = not all_of_them and before is not None and before.type == "html_block" and NOT_RUN.match(before.content)
-        if token.type == "fence" and token.info and token.map and not excused:
-            found.append(Block(page, token.info.split()[0], token.map[0] + 2, token.content))
+        marked = NOT_RUN.match(before.content) if before is not None and before.type == "html_block" else None
+        if token.type == "fence" and token.info and token.map and (all_of_them or not marked):
+            reason = marked[1] if marked else ""
+            found.append(Block(page, token.info.split()[0], token.map[0] + 2, token.content, reason))
     return found

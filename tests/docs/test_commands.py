@@ -14,15 +14,19 @@ import pytest
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.installation import DISTRIBUTION, FOREIGN
 from celery_redis_plus.version import __version__
-from tests.docs.blocks import PAGES, ROOT, blocks, of_page
+from tests.docs.blocks import PAGES, ROOT, all_blocks, of_page
 
 WHEEL = f"dist/redisplus_celery-{__version__}-py3-none-any.whl"
+#: What makes `manage.py`.
+DJANGO = (ROOT / "docs/django.md").read_text(encoding="utf-8")
 #: Commands that are there wherever somebody reads the page.
 GIVEN = {"cd", "curl", "eval", "export", "git", "kill", "sort"}
+#: Programs of packages that the page installs before.
+INSTALLED = {"django-admin", "pytest", "uvicorn"}
 
 
 def commands():
-    for block in blocks("bash", "console", "sh"):
+    for block in all_blocks("bash", "console", "sh"):
         lines = block.code.splitlines()
         # A block that marks its commands shows what they print as well.
         marked = any(line.startswith("$ ") for line in lines)
@@ -63,6 +67,8 @@ def test_command_exists(words):
         assert main([*sub_command_of(arguments), "--help"]) == 0
     elif program == "celery":
         assert_celery_helps(*(word for word in arguments if word in {"worker", "inspect"}))
+    elif words[:2] == ["python", "manage.py"]:
+        assert "django-admin startproject shop ." in DJANGO
     elif program == "python" and arguments[0] == "-m":
         assert find_spec(arguments[1])
     elif program == "spark-submit":
@@ -71,7 +77,7 @@ def test_command_exists(words):
     elif program == "python":
         assert (ROOT / arguments[0]).is_file() or any(block.code.startswith(f"# {arguments[0]}\n") for block in blocks_of_pages())
     else:
-        assert program in GIVEN, f"teach {__name__} how to check {program!r}"
+        assert program in GIVEN | INSTALLED, f"teach {__name__} how to check {program!r}"
 
 
 def sub_command_of(arguments):

@@ -8,9 +8,9 @@ import kombu
 import pytest
 import yaml
 
-from tests.docs.blocks import blocks
+from tests.docs.blocks import all_blocks
 
-EXAMPLES = [yaml.safe_load(block.code) for block in blocks("yaml") if block.page.name == "kubernetes.md"]
+EXAMPLES = [yaml.safe_load(block.code) for block in all_blocks("yaml") if block.page.name == "kubernetes.md"]
 SCALED = [example for example in EXAMPLES if example.get("kind") == "ScaledObject"]
 AUTOSCALED = [example for example in EXAMPLES if example.get("kind") == "HorizontalPodAutoscaler"]
 RULES = [rule for example in EXAMPLES for rule in example.get("externalRules", ())]

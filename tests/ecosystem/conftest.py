@@ -24,6 +24,7 @@ class Program:
     """A program that serves HTTP on a port of its own."""
 
     def __init__(self, command: list[str], port: int, log_path: Path, env: dict[str, str]) -> None:
+        self.port = port
         self._address = f"http://127.0.0.1:{port}"
         self._log_path = log_path
         with log_path.open("wb") as log:
