@@ -41,8 +41,16 @@ def _best() -> Pack:
         from hiredis import pack_command
     except ImportError:
         return pack_in_python
-    best: Pack = pack_command
-    return best
+
+    def pack(arguments: tuple[Any, ...]) -> bytes:
+        try:
+            packed: bytes = pack_command(arguments)
+        except UnicodeEncodeError:
+            # A name whose bytes are no UTF-8 (`keys.encode_name`).
+            return pack_in_python(arguments)
+        return packed
+
+    return pack
 
 
 #: Returns a command, given as a tuple of bytes, str, int and float, as one RESP array.

@@ -15,6 +15,7 @@ from celery_redis_plus.broker.dead_letters.x_death import DeathEntry, record_dea
 from celery_redis_plus.errors import InvalidArgument, InvalidEta, QueueNotFound
 from celery_redis_plus.event_log.metadata import describe
 from celery_redis_plus.events import pack_text
+from celery_redis_plus.keys import encode_name
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import BODY_SEPARATOR, split_payload
 
@@ -133,9 +134,9 @@ class DeadLetters:
         """Return those of the messages that are dead letters, in the order of `tags`; one command a message."""
         message = self._keys.queue(queue).message
         fields = ("died", "payload", *LISTED)
-        replies = self._commands.ask([("HMGET", message + tag.encode(), *fields) for tag in tags])
+        replies = self._commands.ask([("HMGET", message + encode_name(tag), *fields) for tag in tags])
         return [
-            letter_of(queue, [tag.encode(), *(value or b"" for value in found)])
+            letter_of(queue, [encode_name(tag), *(value or b"" for value in found)])
             for tag, found in zip(tags, replies, strict=True)
             if found[0] is not None
         ]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS
 from celery_redis_plus.connection.scans import scan_tags
+from celery_redis_plus.keys import encode_name
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import Claimed, split_payload
 
@@ -159,7 +160,7 @@ def read_stored(commands: CommandConnection, keys: Keys, queue: str, tag: str) -
     """Return a message's headers, properties and body; empty ones where it is gone. Raises as `list_messages` does."""
     headers, properties, body = read_small(commands, keys, queue, tag)
     if body is None:
-        body = commands.command("HGET", keys.queue(queue).message + tag.encode(), "body") or b""
+        body = commands.command("HGET", keys.queue(queue).message + encode_name(tag), "body") or b""
     return headers, properties, body
 
 
@@ -167,7 +168,7 @@ def read_small(
     commands: CommandConnection, keys: Keys, queue: str, tag: str
 ) -> tuple[dict[str, Any], dict[str, Any], bytes | None]:  # fmt: skip
     """Return as `read_stored` does, but None for a body over 1 MB, which would keep the server busy for milliseconds."""
-    payload: bytes | None = commands.command("HGET", keys.queue(queue).message + tag.encode(), "payload")
+    payload: bytes | None = commands.command("HGET", keys.queue(queue).message + encode_name(tag), "payload")
     if payload is None:
         return {}, {}, b""
     envelope = _envelope(payload)

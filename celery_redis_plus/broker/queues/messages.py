@@ -162,7 +162,7 @@ class Messages:
             QueueNotFound: there is no queue `target`; the message stays where it is.
         """
         of = self._keys.queue(queue)
-        payload: bytes = self._commands.command("HGET", of.message + tag.encode(), "payload") or b""
+        payload: bytes = self._commands.command("HGET", of.message + encode_name(tag), "payload") or b""
         envelope, body = split_payload(payload)
         data: dict[str, Any] = json.loads(envelope) if envelope else {}
         description = describe(
@@ -179,7 +179,7 @@ class Messages:
 
     def _trail(self, queue: str, tag: str) -> list[Event]:
         of = self._keys.queue(queue)
-        trail: bytes | None = self._commands.command("GET", of.event_index + tag.encode())
+        trail: bytes | None = self._commands.command("GET", of.event_index + encode_name(tag))
         ids = [] if trail is None else trail.split()
         found = self._commands.ask([("XRANGE", of.events, entry, entry) for entry in ids])
         return [decode(entry[1][1]) for entries in found for entry in entries]
@@ -189,7 +189,7 @@ class Messages:
         events: list[Event] = []
         for _ in range(LOG_TAIL // LOG_PAGE):
             entries = self._commands.command("XREVRANGE", stream, last, "-", "COUNT", LOG_PAGE)
-            mine = [decode(fields[fields.index(FIELD) + 1]) for _, fields in entries if tag.encode() in fields[1]]
+            mine = [decode(fields[fields.index(FIELD) + 1]) for _, fields in entries if encode_name(tag) in fields[1]]
             events = [event for event in reversed(mine) if event.id == tag] + events
             if len(entries) < LOG_PAGE or (events and events[0].event == "published"):
                 break

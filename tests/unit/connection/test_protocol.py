@@ -9,6 +9,7 @@ COMMANDS = [
     ("SET", b"k\r\n\x00\xff", "ż🥕"),
     ("ZADD", "k", 2550000000000000, 1.5, -7, 0),
     ("", b"", "x" * 70_000),
+    ("GET", b"caf\xe9".decode("utf-8", "surrogateescape")),
 ]
 
 
