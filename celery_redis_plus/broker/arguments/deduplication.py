@@ -64,4 +64,6 @@ def moved_deduplication(headers: Mapping[str, Any], source: QueueKeys, target: Q
 
 
 def _key(keys: QueueKeys, name: str) -> bytes:
-    return keys.dedup + name.encode("utf-8", "surrogatepass")
+    # The last `}` of the key ends the queue's name: otherwise the id `x}:y` in the queue `a` would be `y` in the queue `a}:x`.
+    # No encoded text has the byte FF.
+    return keys.dedup + name.encode("utf-8", "surrogatepass").replace(b"}", b"\xff")
