@@ -10,11 +10,11 @@ from kombu.transport import base
 from kombu.utils import json as kombu_json
 
 from celery_redis_plus.broker.consumers.last_error import Failure
-from celery_redis_plus.broker.consumers.unacked import UnackedMessage
+from celery_redis_plus.broker.consumers.unacked_message import UnackedMessage
 from celery_redis_plus.stored_message import BODY_SEPARATOR
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.unacked import Unacked
+    from celery_redis_plus.broker.consumers.unacked_message import Unacked
     from celery_redis_plus.broker.fanout.entries import Entry
     from celery_redis_plus.stored_message import Claimed
 
