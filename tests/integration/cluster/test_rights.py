@@ -1,0 +1,71 @@
+"""The access rules of docs/access.md are enough on a cluster, also after a failover."""
+
+from __future__ import annotations
+
+import kombu
+import pytest
+
+from celery_redis_plus.access_rules import ROLES
+from celery_redis_plus.cli.main import main
+from celery_redis_plus.connection.cluster_address import one_slot_prefix
+from celery_redis_plus.errors import MasterNotFound
+from tests.support.access import PASSWORD
+from tests.support.inbox import Inbox, publish
+from tests.support.services import end_services
+
+#: What docs/topologies.md adds for a cluster.
+ON_A_CLUSTER = ("+cluster|slots", "+cluster|nodes")
+
+
+@pytest.fixture
+def secured(cluster):
+    """The cluster, with the users of all roles on each node."""
+    cluster.wait_until_whole()
+    for node in cluster.nodes:
+        for role in ROLES:
+            rule = (*role.rule(one_slot_prefix("")).split(), *ON_A_CLUSTER)
+            node.ask("ACL", "SETUSER", role.name, "reset", "on", f">{PASSWORD}", *rule)
+        node.ask("ACL", "LOG", "RESET")
+    yield cluster
+    end_services()
+    for node in cluster.nodes:
+        if node.running:
+            node.ask("ACL", "DELUSER", *(role.name for role in ROLES))
+
+
+def refusals(cluster):
+    """Return what the nodes have refused, as `user: object`."""
+    found = []
+    for node in cluster.nodes:
+        with node.client() as client:
+            found += [f"{entry['username']}: {entry['object']}" for entry in client.acl_log()]
+    return found
+
+
+def use(cluster, body):
+    """Publish, consume and look, each with its own user."""
+    worker, publisher, monitor = (cluster.url(user=f"{role}:{PASSWORD}@") for role in ("worker", "publisher", "monitor"))
+    with kombu.Connection(worker) as consuming, kombu.Connection(publisher) as publishing:
+        inbox = Inbox(consuming.channel(), "q")
+        publish(publishing.default_channel, "q", body)
+        assert inbox.drain(1) == [body]
+        inbox.cancel()
+    for command in (["check"], ["queues"], ["consumers", "q"], ["counters", "q"], ["dead-letters", "list", "q"]):
+        assert main([*command, "--url", monitor]) == 0
+
+
+def test_worker_publisher_and_monitor_do_their_work_before_and_after_a_failover(secured):
+    use(secured, "before")
+    secured.failover()
+    # Until each node knows the new owner, a connection may be redirected (MOVED) once.
+    secured.wait_until_whole()
+    use(secured, "after")
+    assert refusals(secured) == []
+
+
+def test_without_the_rights_for_clusters_the_owner_is_not_found(secured):
+    for node in secured.nodes:
+        node.ask("ACL", "SETUSER", "publisher", *(right.replace("+", "-") for right in ON_A_CLUSTER))
+    url = secured.url(user=f"publisher:{PASSWORD}@")
+    with kombu.Connection(url) as connection, pytest.raises(MasterNotFound, match=r"cluster\|slots"):
+        connection.connect()
