@@ -67,8 +67,8 @@ class Options:
     """The time that a stopping Celery worker gives its running tasks. Then it ends them (prefork) or leaves them, releases their
     messages, and exits. A second signal has the same effect at once."""
     global_keyprefix: str = option(text(), "")
-    """Prefix of every key, so that several applications can share a database. End it with a colon (`shop:`): a prefix that continues
-    another one with a word of a key, such as `shop` and `shopdead_`, could meet its keys."""
+    """Prefix of every key, so that several applications can share a database. End it with a colon (`shop:`). A prefix that
+    continues another one with a word of a key, such as `shop` and `shopdead_`, could meet its keys."""
     priority_order: str | None = option(choice("high-first", "low-first"), None, none="high-first")
     """Which priority is delivered first: `high-first` (255 first, the direction of RabbitMQ) or `low-first` (0 first, the
     direction of kombu's own Redis transport)."""

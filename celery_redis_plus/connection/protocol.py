@@ -41,16 +41,8 @@ def _best() -> Pack:
         from hiredis import pack_command
     except ImportError:
         return pack_in_python
-
-    def pack(arguments: tuple[Any, ...]) -> bytes:
-        try:
-            packed: bytes = pack_command(arguments)
-        except UnicodeEncodeError:
-            # A name whose bytes are no UTF-8 (`keys.encode_name`).
-            return pack_in_python(arguments)
-        return packed
-
-    return pack
+    best: Pack = pack_command
+    return best
 
 
 #: Returns a command, given as a tuple of bytes, str, int and float, as one RESP array.
@@ -70,7 +62,12 @@ def unpack(packed: bytes) -> list[bytes]:
 
 def pack_call(sha: bytes, keys: Sequence[bytes], arguments: Sequence[Any]) -> bytes:
     """Return the packed call of a script."""
-    return pack_command((b"EVALSHA", sha, len(keys), *keys, *arguments))
+    call = (b"EVALSHA", sha, len(keys), *keys, *arguments)
+    try:
+        return pack_command(call)
+    except UnicodeEncodeError:
+        # A name whose bytes are no UTF-8 (`keys.encode_name`), which hiredis refuses.
+        return pack_in_python(call)
 
 
 #: Types of complete replies, errors aside.

@@ -222,7 +222,7 @@ class QueueConsumers:
         self._apply(result)
         service = self._connection.service
         fresh = service.unacked_messages.add(result.messages, self._connection.id, asked_at)
-        if fresh:
+        if fresh and not service.lost_processes.told_busy:
             service.wait_until_told_busy()
         self.buffer.extend(self.order.took(fresh))
 
@@ -388,7 +388,8 @@ class QueueConsumers:
                 return None
             service = self._connection.service
             added = service.unacked_messages.add(found, self._connection.id, asked_at)
-            service.wait_until_told_busy()
+            if not service.lost_processes.told_busy:
+                service.wait_until_told_busy()
             unacked = added[0] if added else None
         self._note_delivered(unacked, payload)
         return payload, unacked

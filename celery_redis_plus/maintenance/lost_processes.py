@@ -90,8 +90,10 @@ class LostProcesses:
         self._may_watch = True
         self._told: set[str] = set()
         self._watches = False
-        #: The record says that this process is busy; and whether a delivery has waited for that in vain.
-        self._told_busy = self.told_late = False
+        #: Whether the server knows that this process may have messages: others look for it often. True where it is off.
+        self.told_busy = not self._is_on
+        #: A delivery has waited for that in vain.
+        self.told_late = False
         #: All processes are idle: this one looks rarely. And whether the server knows that.
         self._calm = self._told_calm = False
         self._version = ""
@@ -118,11 +120,6 @@ class LostProcesses:
     def has_reported(self) -> bool:
         """Whether the server knows what this process consumes: else its messages would not be missed. True where it is off."""
         return not (self._is_on and self.reports) or self._seen[-1:] == (self._watched.version,)
-
-    @property
-    def told_busy(self) -> bool:
-        """Whether the server knows that this process may have messages: others look for it often. True where it is off."""
-        return self._told_busy or not (self._is_on and self.reports)
 
     @property
     def recovered(self) -> int:
@@ -167,6 +164,7 @@ class LostProcesses:
         if self._commands.generation == self._generation:
             return
         self.reports = self._may_watch = True
+        self.told_busy = False
         self._stored, self._version, self._watches, self._report_at = None, "", False, 0.0
         self._absences.clear()
         ids = [connection.client_id for connection in self._presence.own]
@@ -197,7 +195,7 @@ class LostProcesses:
     def _report(self, absent: Collection[str] = ()) -> None:
         """Store what has changed of this process, and take or renew a watcher's place; `absent` ones lose theirs."""
         # What is claimed from now on may be missing in the record, and waits for the next one.
-        self._told_busy = False
+        self.told_busy = False
         record = self._presence.record(self._run, self._run_began_at)
         if record is None:
             self._withdraw()
@@ -213,7 +211,8 @@ class LostProcesses:
             report = self._processes.report(self._name, text, watches=self._may_watch, version=self._version)
         if text:
             self._stored = record
-        self._told_busy, self._told_calm = record.busy, rarely
+        self.told_busy, self._told_calm = record.busy, rarely
+        self.told_late = self.told_late and not record.busy
         self._version, self._shared.processes = report.version, report.processes
         if report.state != "standby" and report.records is not None:
             self._records = report.records
@@ -242,6 +241,7 @@ class LostProcesses:
         """Neither report nor watch until the next connection, and say so once."""
         self._tell(why)
         stored, self.reports, self._watches = self._stored, False, False
+        self.told_busy = True
         self._absences.clear()
         if stored is not None:
             self._stored = None
@@ -301,7 +301,7 @@ class LostProcesses:
                 interval_s = min(interval_s, max(grace_s - absence.seconds, 0.05))
         self._next_run_at = self._looked_at + (LEAST_LOOK_S if look_again else interval_s)
         self._calm = not (
-            self._told_busy
+            self.told_busy
             or self._absences
             or any(record.busy for record in watched.values())
             or any(text.startswith(LOST) for text in self._records.values())

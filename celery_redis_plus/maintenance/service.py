@@ -129,7 +129,7 @@ class MaintenanceService:
             grace_s=options.connection_lost_grace,
             heartbeat_s=interval_s(options.visibility_timeout),
         )
-        self._lost_processes = LostProcesses(
+        self.lost_processes = LostProcesses(
             commands,
             Processes(commands, keys, delivery_limit=options.delivery_limit, dead_letter_max=options.dead_letter_max),
             self.presence,
@@ -152,7 +152,7 @@ class MaintenanceService:
             note_id=RedeclaredQueues(queues, self.knowledge, self.watched, self.unacked_messages).note_id,
         )  # fmt: skip
         self._topology_recovery = TopologyRecovery(
-            queues, bindings, self.watched, self.knowledge, shared, on_flush=self._lost_processes.run_soon
+            queues, bindings, self.watched, self.knowledge, shared, on_flush=self.lost_processes.run_soon
         )
         self._janitor = Janitor(queues, bindings, self.watched, shared, on_gone=self._topology_recovery.look_for_flush)
         self._unconsumed_queues = UnconsumedQueues(queues, shared)
@@ -185,7 +185,7 @@ class MaintenanceService:
             (
                 self.dropped,
                 # Until it has run, what a killed process had comes back after the visibility timeout.
-                self._lost_processes,
+                self.lost_processes,
                 self._unconsumed_queues,
                 self._reconnect_recovery,
                 ConsumerTimeouts(self.unacked_messages, acknowledger),
@@ -207,7 +207,7 @@ class MaintenanceService:
         self._lease_heartbeats.on_late = self._late
         self._watched_version = -1
         woken = WokenTasks(
-            self._sweeper, self._unconsumed_queues, self.consumer_heartbeats, self._lost_processes, self._expired_task_revocation
+            self._sweeper, self._unconsumed_queues, self.consumer_heartbeats, self.lost_processes, self._expired_task_revocation
         )
         self._wakeups = TaskWakeups(blocking, commands, self._waker, name=self.name, keys=keys, tasks=woken)
         self._reachable = True
@@ -265,7 +265,7 @@ class MaintenanceService:
             "late_heartbeats": self.late_heartbeats,
             "thread_restarts": self.thread_restarts,
             "sweeps": self._sweeper.sweeps,
-            "recoveries": self._sweeper.recovered + self._lost_processes.recovered,
+            "recoveries": self._sweeper.recovered + self.lost_processes.recovered,
             "redeliveries": self.unacked_messages.redelivered,
             "reconnects": self.reconnects,
             "unacked_messages": len(self.unacked_messages),
@@ -292,17 +292,15 @@ class MaintenanceService:
 
     def wait_until_reported(self) -> None:
         """Wait until the server knows what this process consumes, `REPORT_PATIENCE_S` at most; before its first claim."""
-        self._wait_until(lambda: self._lost_processes.has_reported, REPORT_PATIENCE_S)
+        self._wait_until(lambda: self.lost_processes.has_reported, REPORT_PATIENCE_S)
 
     def wait_until_told_busy(self) -> None:
         """Wait until the server knows that this process has messages, `REPORT_PATIENCE_S` at most; before it delivers the first.
 
-        Once only, where the thread cannot tell it in time.
+        Once only, where the thread cannot tell it in time. Callers look at `lost_processes.told_busy` first.
         """
-        lost_processes = self._lost_processes
-        if lost_processes.told_busy:
-            lost_processes.told_late = False
-        elif not lost_processes.told_late:
+        lost_processes = self.lost_processes
+        if not lost_processes.told_late:
             self._waker.wake()
             lost_processes.told_late = not self._wait_until(lambda: lost_processes.told_busy, REPORT_PATIENCE_S)
 
