@@ -212,7 +212,7 @@ REASONS = {
     "heartbeat_lost": "`recovered`, `dead_lettered`: no heartbeat moved its deadline on.",
     "not_begun": "`recovered`: its consumer was lost and had not begun it, which is no failure.",
     "connection_lost": "`recovered`: its session broke; `recovered`, `retried`: its process had no connection any more.",
-    "handed_back": "`requeued`: claimed and not started.",
+    "handed_back": "`requeued`: claimed and not started; `retried`: claimed by a process that already works on it.",
     "rejected": "`requeued`, `retried`, `dead_lettered`: the consumer rejected it.",
     "consumer_timeout": "`requeued`, `retried`: its consumer did not settle it within `x-consumer-timeout`.",
     "requeue": "`requeued`, `retried`: the consumer wants it to be delivered again, which is no failure.",

@@ -137,6 +137,10 @@ class QueueKeys:
         )
         #: What the ack script takes.
         self.ack = (self.index, self.ready, self.delayed, self.dead, self.dlx_outbox, self.message, self.meta)
+        #: What the release script takes.
+        self.release = (
+            *(self.ready, self.index, self.message, self.wakeup, self.expiry, self.schedule_wakeup, self.meta, self.delayed),
+        )
         #: What the delete script takes.
         self.delete = (
             *(self.trash, self.meta, self.wakeup, self.schedule_wakeup, self.consumers, self.expiry),

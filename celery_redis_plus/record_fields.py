@@ -50,7 +50,8 @@ COUNTERS = {
 
 #: What `counters` shows besides them: computed values, and numbers of messages now.
 NOW = {
-    "acked": "Messages that were acked: the rest of `published`; an ack writes no counter.",
+    "acked": "Messages that were acked: the rest of `published`; an ack writes no counter. A dead letter that a late "
+    "ack removes is not among them.",
     "throttled_s": "`throttled_us` in seconds.",
     "ready": "Messages that a consumer can take now.",
     "delayed": "Messages that are not due yet.",

@@ -273,8 +273,20 @@ The event `failed` has the exception, and the message reads FAILED then. After `
 this task still runs. The result backend has what the task returns or raises, whatever it said before. A kill of the worker within
 milliseconds of the call may lose the call: then the message is delivered again.
 
-`NotSettled` also ends a call outside a task, in another thread than the task's, in a task with early acks, and for a message that
-another consumer has by now. A broadcast is settled for its subscriber alone, and `nack` takes no `delay` there.
+A task may lose its message while it runs: by [`x-consumer-timeout`](consumers.md#consumer-timeout), or after a connection loss.
+The message waits in its queue then, or another consumer has it:
+
+| after the loss, the task | in the task | the message |
+|---|---|---|
+| calls `ack()`, or its end acks | returns | It is removed. Another consumer's task runs on, and settles nothing. |
+| calls `nack()` or `reject()` | `NotSettled`; in prefork, a warning of the worker | It stays: its next consumer decides. |
+
+After a refused `nack()` or `reject()` nothing that the task does settles the message, not even its end.
+
+Before the worker has heard of the loss, `nack()` and `reject()` return in each pool, and change nothing either.
+
+`NotSettled` also ends a call outside a task, in another thread than the task's, and in a task with early acks. A
+broadcast is settled for its subscriber alone, and `nack` takes no `delay` there.
 """
 
 

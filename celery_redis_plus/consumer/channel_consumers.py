@@ -222,6 +222,9 @@ class ChannelConsumers:
             # Its delayed and forgotten messages need somebody who looks after them, as a consumer would.
             self._asked.add(queue)
             connection.watch_queue(queue)
+            known = connection.queues.read(queue)
+            if known is not None:
+                connection.service.unacked_messages.note_arguments(queue, known.arguments)
             connection.service.wait_until_reported()
         return self.queues.get(queue)
 

@@ -352,6 +352,7 @@ class QueueConsumers:
         try:
             if claimed.body is None:
                 claimed.body = self._connection.claim_commands.fetch_body(claimed)
+            unacked.started = begins
             if claimed.body is None:
                 logger.warning(
                     "message %s of queue %r is gone: the queue was deleted, or expired",

@@ -36,7 +36,8 @@ def ack() -> None:
     """Settle the message of the running task as done, now: it is not delivered again, however the task goes on.
 
     Raises:
-        NotSettled: no task of a worker runs here; or its message is settled already, or was given to another consumer.
+        NotSettled: no task of a worker runs here; or its message is settled already. One that another consumer has by now is
+            removed all the same.
     """
     _settle("ack")
 
@@ -48,7 +49,7 @@ def nack(delay: float | None = None) -> None:
         delay: seconds until then; None leaves them to the queue's retry policy.
 
     Raises:
-        NotSettled: as `ack`.
+        NotSettled: as `ack`; or another consumer has the message, which decides about it.
         InvalidArgument: `delay` is no number of seconds from 0 to a hundred years; or the message is a broadcast.
     """
     _settle("nack", delay_ms=None if delay is None else _to_ms(delay))
@@ -61,7 +62,7 @@ def reject(reason: str | None = None) -> None:
         reason: what the dead letter and its events have as `error`, `Reject: the reason`; the first 500 bytes of it.
 
     Raises:
-        NotSettled: as `ack`.
+        NotSettled: as `nack`.
     """
     _settle("reject", error=None if reason is None else failure_of("Reject", str(reason)).text)
 
@@ -101,17 +102,19 @@ def _settle(how: str, **what: Any) -> None:
 def _settle_here(token: str, how: str, *, delay_ms: int | None = None, error: str | None = None) -> None:
     """Settle a delivery that this process holds. Raises NotSettled where it does not any more."""
     message = _message(token)
-    if message is None or not message.settle_for_task(how, delay_ms=delay_ms, error=error):
-        tag = token.rpartition(" ")[0]
-        raise NotSettled(f"{how}() comes too late: message {tag} is settled, or was given to another consumer")
+    settled = message is not None and message.settle_for_task(how, delay_ms=delay_ms, error=error)
     for request in (*copied(compat.active_requests()), *copied(compat.requests().values())):
-        if request.message is message:
+        if message is not None and request.message is message:
             # For Celery: neither is it settled again, nor is the task ended when the connection is lost.
             request.acknowledged = True
-            return
+            break
+    if not settled:
+        tag = token.rpartition(" ")[0]
+        raise NotSettled(f"{how}() comes too late: message {tag} is settled, or was given to another consumer")
 
 
-def _settle_for_child(*, token: str, how: str, **what: Any) -> None:
+def settle_for_child(*, token: str, how: str, **what: Any) -> None:
+    """Settle what a process of the pool says, in the main process. Never raises."""
     try:
         _settle_here(token, how, **what)
     except NotSettled as error:
@@ -153,6 +156,6 @@ def listen_to_children(pool: Any, loop: Any = None) -> None:
         return
     if not _children or not _children[-1].is_ours:
         # A child that becomes a worker's main process has its parent's.
-        _children[:] = [ChildSettlements(_settle_for_child)]
+        _children[:] = [ChildSettlements(settle_for_child)]
     if loop is not None:
         loop.add_reader(_children[-1].fileno(), _children[-1].read)

@@ -33,8 +33,8 @@ class ConsumerTimeouts:
         self._unacked_messages = unacked_messages
         self._acknowledger = acknowledger
         self._next_run_at = 0.0
-        #: Message -> its claim number, and when it was first seen with its consumer, on `clock`, in seconds.
-        self._since: dict[UnackedMessage, tuple[int, float]] = {}
+        #: Message -> (claim number, whether the work has begun), and when that was first seen, on `clock`, in seconds.
+        self._since: dict[UnackedMessage, tuple[tuple[int, bool], float]] = {}
 
     @property
     def next_run_at(self) -> float:
@@ -53,8 +53,9 @@ class ConsumerTimeouts:
             for unacked in unacked_by_queue.get(queue, ()):
                 if unacked.state is not DeliveryState.DELIVERED:
                     continue
-                claim, since = before.get(unacked, (0, now))
-                self._since[unacked] = (unacked.claim, since if claim == unacked.claim else now)
+                seen = (unacked.claim, unacked.started)
+                known, since = before.get(unacked, (seen, now))
+                self._since[unacked] = (seen, since if known == seen else now)
                 if now - self._since[unacked][1] >= timeout_s:
                     overdue.append(unacked)
             for at in range(0, len(overdue), SETTLED_A_CALL):

@@ -123,10 +123,14 @@ class Message(base.Message):
             error: of `reject`: what its dead letter has as `error`.
         """
         unacked = self._unacked
-        # An ack counts although the lease was lost: the work is done.
-        if self.acknowledged or (unacked is not None and not unacked.can_settle(lost=how == "ack")):
+        if self.acknowledged or (unacked is not None and unacked.is_settled):
             return False
         self.settled_by_task = how
+        # An ack counts although the lease was lost: the work is done. Anything else is up to the consumer that has it now. This
+        # delivery is over, also for the end of its task; its old claim number changes nothing on the server.
+        if how != "ack" and unacked is not None and unacked.lease_lost:
+            self.reject(requeue=True)
+            return False
         if how == "ack":
             self.ack()
             # The task goes on, perhaps for long.

@@ -322,12 +322,28 @@ class Acknowledger:
     def time_out(self, messages: Sequence[UnackedMessage]) -> None:
         """Put messages of one queue back, and wait for the reply; they stay unacked here.
 
-        Raises as `CommandConnection.call` does. A late ack still counts, as of messages that others have: the work is done.
+        It is a failed delivery of those whose work has begun. A late ack still counts, as of messages that others have: the work
+        is done. Raises as `CommandConnection.call` does.
         """
-        keys, arguments = self._call(messages, Settlement.TIME_OUT)
-        self._log_requeue(messages[0].queue, self._commands.call(self._requeue, keys, *arguments))
-        for unacked in messages:
-            self._unacked_messages.mark_lease_lost(unacked.tag, unacked.claim)
+        queue = messages[0].queue
+        for settlement, part in (
+            (Settlement.TIME_OUT, [unacked for unacked in messages if unacked.started]),
+            (Settlement.RELEASE_SEEN, [unacked for unacked in messages if not unacked.started]),
+        ):
+            if not part:
+                continue
+            claims = [unacked.claim for unacked in part]
+            if settlement is Settlement.TIME_OUT:
+                # Before the call: this process may claim them again before it reads the reply.
+                self._unacked_messages.mark_timed_out(part)
+            keys, arguments = self._call(part, settlement)
+            reply = self._commands.call(self._script(settlement), keys, *arguments)
+            if settlement is Settlement.TIME_OUT:
+                self._log_requeue(queue, reply)
+            for unacked, claim in zip(part, claims, strict=True):
+                self._unacked_messages.mark_lease_lost(unacked.tag, claim)
+        if queue in self._unacked_messages.limited:
+            self._commands.call(self._wake, self._wake_keys(queue))
 
     def _log_requeue(self, queue: str, reply: Any) -> None:
         _, died, _, deaths, paused = reply
@@ -357,15 +373,13 @@ class Acknowledger:
             pairs += (unacked.tag, unacked.claim)
         if settlement is Settlement.REJECT:
             return keys.state_keys, ["rejected", self._dead_letter_max, *pairs]
-        if settlement in REQUEUES:
-            waits = [-1 if unacked.retry_delay_ms is None else unacked.retry_delay_ms for unacked in messages]
-            triples = [part for unacked, wait in zip(messages, waits, strict=True) for part in (unacked.tag, unacked.claim, wait)]
+        requeues = settlement in REQUEUES
+        no_wait = -1 if requeues else 0
+        waits = [no_wait if unacked.retry_delay_ms is None else unacked.retry_delay_ms for unacked in messages]
+        triples = [part for unacked, wait in zip(messages, waits, strict=True) for part in (unacked.tag, unacked.claim, wait)]
+        if requeues:
             return keys.state_keys, [self._delivery_limit, self._dead_letter_max, REQUEUES[settlement], *triples]
-        seen = settlement is not Settlement.RELEASE_UNSEEN
-        return [keys.ready, keys.index, keys.message, keys.wakeup, keys.expiry, keys.schedule_wakeup, keys.meta], [
-            int(seen),
-            *pairs,
-        ]
+        return keys.release, [int(settlement is not Settlement.RELEASE_UNSEEN), *triples]
 
 
 def _with_outcome(unacked: UnackedMessage) -> str:

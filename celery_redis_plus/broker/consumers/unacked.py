@@ -9,6 +9,7 @@ a session breaks this is where it is decided what goes back.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 MAX_BROKEN_SESSIONS = 1000
 #: Most tags of acked messages that a process remembers. A replica lags by much fewer acks of one process.
 MAX_FINISHED_TAGS = 20_000
+#: The first pause, in seconds, of a message that timed out and came again to the process whose work on it goes on.
+FIRST_PAUSE_S = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +89,8 @@ class UnackedMessages:
         """Enter a batch that was claimed at `asked_at`, on `clock`, in seconds; return the records of those to deliver.
 
         A message that this process holds already was recovered while it was being worked on: its new claim is adopted. One that
-        it has given back is back on the server, whether or not the answer to that was read: it is delivered anew.
+        it has given back is back on the server, whether or not the answer to that was read: it is delivered anew. One that timed
+        out while it is worked on here is for other consumers, and goes back.
         """
         fresh: list[UnackedMessage] = []
         with self._lock:
@@ -103,6 +107,8 @@ class UnackedMessages:
                     unacked.failed_before = message.failures > 0
                     self._unacked[message.tag] = unacked
                     fresh.append(unacked)
+                elif known.timed_out_at and known.state is DeliveryState.DELIVERED:
+                    self._leave_to_others(known, message, session)
                 else:
                     known.claim, known.session, known.confirmed_at = message.claim, session, asked_at
                     known.lease_lost = False
@@ -122,6 +128,19 @@ class UnackedMessages:
         )  # fmt: skip
         unacked = self._unacked[message.tag] = UnackedMessage(message.tag, message.queue, message.claim, session)
         self.defer(unacked, Settlement.ACK)
+
+    def _leave_to_others(self, known: UnackedMessage, message: Claimed, session: str) -> None:
+        """Give a message back whose work here took too long and goes on: no failure, and pauses that double up to the timeout."""
+        held_s = clock.now_s() - known.timed_out_at
+        pause_s = min(max(held_s, FIRST_PAUSE_S), self.timeouts_s.get(message.queue, math.inf))
+        again = UnackedMessage(message.tag, message.queue, message.claim, session, retry_delay_ms=math.ceil(pause_s * 1000))
+        self.defer(again, Settlement.RELEASE_SEEN)
+
+    def mark_timed_out(self, messages: Iterable[UnackedMessage]) -> None:
+        """Note that the work on messages takes too long: what comes again of them is for other consumers."""
+        with self._lock:
+            for unacked in messages:
+                unacked.timed_out_at = unacked.timed_out_at or clock.now_s()
 
     def find(self, tag: str) -> UnackedMessage | None:
         """Return a unacked message."""

@@ -82,7 +82,7 @@ class UnackedMessage(Unacked):
     acked_early: bool = False
     #: Its consumer says that the work on it failed, should it send it back.
     failed: bool = False
-    #: Milliseconds until it is delivered again, once it was sent back as failed; None leaves them to its queue.
+    #: Milliseconds until it is delivered again, once it went back; None leaves them to its queue.
     retry_delay_ms: int | None = None
     #: A delivery of it failed before: the server has to hear when the work on it begins.
     failed_before: bool = False
@@ -94,15 +94,18 @@ class UnackedMessage(Unacked):
     kept: bool = False
     #: When the server was last asked, and said that the claim is ours; on `clock`, in seconds.
     confirmed_at: float = 0.0
+    #: When its queue's `x-consumer-timeout` sent it back while it was worked on here, on `clock`, in seconds; 0: not.
+    timed_out_at: float = 0.0
 
     @property
     def given_back(self) -> bool:
         """Whether it is being settled, and not by an ack."""
         return self.settlement not in (None, Settlement.ACK)
 
-    def can_settle(self, *, lost: bool) -> bool:
-        """Return whether it is not settled; and, unless also a `lost` one counts, ours."""
-        return self.state is not DeliveryState.SETTLING and (lost or not self.lease_lost)
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is settled, though the server may not have confirmed that yet."""
+        return self.state is DeliveryState.SETTLING
 
     @property
     def is_logged(self) -> bool:

@@ -46,6 +46,61 @@ def test_a_message_that_is_settled_in_time_stays_settled_and_other_queues_have_n
     assert channel.queue_counters("q").nacked == 0
 
 
+def stored(redis_client, field):
+    (key,) = redis_client.scan_iter("message:*")
+    return int(redis_client.hget(key, field) or 0)
+
+
+def test_the_process_that_still_works_on_it_burns_no_failures_and_leaves_it_to_others(channel, connect, redis_client):
+    slow = Inbox(channel, limited(100, delivery_limit=2), ack=False)
+    publish(channel, "q", "one")
+    slow.drain(1)
+    # It has credit, so it claims the message again and again.
+    wait_until(lambda: slow.rest(0.02) and stored(redis_client, "claim") >= 5, 20)
+    assert (len(slow.messages), stored(redis_client, "failed")) == (1, 1)
+    assert channel.queue_counters("q").nacked == 1
+    other = Inbox(connect(visibility_timeout=299).channel(), limited(100, delivery_limit=2), ack=False)
+    wait_until(lambda: slow.rest(0.02) and other.rest(0.02), 20)
+    other.messages[0].ack()
+    slow.messages[0].ack()
+    wait_until(lambda: channel.queue_sizes("q") == Sizes(0, 0, 0))
+    assert channel.queue_counters("q").dead_lettered == 0
+
+
+def test_what_waits_for_a_pool_goes_back_without_a_failure(channel, redis_client):
+    inbox = Inbox(channel, limited(100, delivery_limit=1), ack=False)
+    # As in a Celery worker.
+    channel.queue_consumers.begins_at_delivery = False
+    publish(channel, "q", "one")
+    inbox.drain(1)
+    wait_until(lambda: inbox.rest(0.02) and stored(redis_client, "claim") >= 4, 20)
+    assert (len(inbox.messages), stored(redis_client, "failed")) == (1, 0)
+    # The work begins: from here on it counts.
+    inbox.messages[0].begin()
+    wait_until(lambda: inbox.rest(0.02) and channel.queue_counters("q").dead_lettered == 1, 20)
+
+
+def test_a_freed_place_of_x_max_unacked_wakes_the_next_consumer(channel, connect):
+    queue = limited(300, max_unacked=1, delivery_limit=1)
+    slow = Inbox(channel, queue, prefetch=1, ack=False)
+    publish(channel, "q", "one")
+    slow.drain(1)
+    other = Inbox(connect(visibility_timeout=299).channel(), queue, prefetch=1)
+    publish(channel, "q", "two")
+    assert not other.rest(0.05)
+    wait_until(lambda: channel.queue_counters("q").dead_lettered == 1, 10)
+    # Well before it would look again by itself.
+    wait_until(lambda: other.rest(0.02) == ["two"], 2)
+
+
+def test_it_holds_for_basic_get(channel, connect):
+    declare(channel, "q", arguments={"x-consumer-timeout": 100})
+    publish(channel, "q", "one")
+    getter = connect(visibility_timeout=299).channel()
+    assert getter.basic_get("q").body
+    wait_until(lambda: channel.queue_counters("q").nacked == 1, 10)
+
+
 @pytest.mark.parametrize("timeout", [0, -1, "5", 1.5])
 def test_other_values_are_refused(channel, timeout):
     with pytest.raises(InvalidArgument, match=r"'x-consumer-timeout' of queue 'q' is .* a whole number of ms from 1"):

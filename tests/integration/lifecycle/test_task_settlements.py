@@ -11,6 +11,7 @@ from kombu.common import Broadcast
 
 import celery_redis_plus as crp
 from celery_redis_plus.errors import InvalidArgument, NotSettled
+from celery_redis_plus.integration import task_settlements
 from celery_redis_plus.maintenance.process_services import services
 from celery_redis_plus.testing import pointed_at, running_worker
 from tests.support.apps import plain_url
@@ -154,22 +155,56 @@ def test_a_task_that_another_one_calls_settles_the_message_of_the_caller(app):
     assert "outside a task" in in_thread
 
 
-def test_a_message_that_another_consumer_has_is_acked_and_not_sent_back(app):
+def lose_lease(task, redis_client):
+    """Give the message of a running task to another consumer; return the key of its hash."""
+    tag = task.request.properties["delivery_tag"]
+    (unacked,) = filter(None, (service.unacked_messages.find(tag) for service in services()))
+    (key,) = redis_client.scan_iter(f"message:*{tag}")
+    redis_client.hincrby(key, "claim", 1)
+    unacked.lease_lost = True
+    return key.decode()
+
+
+def test_a_message_that_another_consumer_has_is_acked(app, redis_client):
+    @app.task(name="late", shared=False, bind=True)
+    def late(self):
+        key = lose_lease(self, redis_client)
+        crp.ack()
+        return key
+
+    result = late.delay()
+    with running_worker(app):
+        key = result.get(timeout=30)
+        wait_until(lambda: not redis_client.exists(key), 10)
+
+
+@pytest.mark.parametrize("how", ["nack", "reject"])
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_refused_settlement_leaves_the_message_to_the_consumer_that_has_it(pool, how, app, redis_client):
     @app.task(name="loser", shared=False, bind=True)
     def loser(self):
-        (unacked,) = filter(
-            None, (service.unacked_messages.find(self.request.properties["delivery_tag"]) for service in services())
-        )
-        unacked.lease_lost = True
-        refusals = [refusal_of(crp.nack), refusal_of(crp.reject)]
-        crp.ack()
-        return refusals
+        key = lose_lease(self, redis_client)
+        if pool == "prefork":
+            # What the main process does when it hears of it.
+            task_settlements.settle_for_child(token=self.request.properties[task_settlements.DELIVERY], how=how)
+            return key, None, None
+        return key, refusal_of(getattr(crp, how)), refusal_of(crp.ack)
 
-    result = loser.delay()
+    @app.task(name="next", shared=False)
+    def behind():
+        return "done"
+
+    result, last = loser.delay(), behind.delay()
     with running_worker(app):
-        for how, refusal in zip(("nack", "reject"), result.get(timeout=30), strict=True):
-            assert refusal.startswith(f"{how}() comes too late: message ")
-            assert refusal.endswith("is settled, or was given to another consumer")
+        key, refusal, again = result.get(timeout=30)
+        # A worker of one slot: the loser's end is behind it, and its place is free.
+        assert last.get(timeout=30) == "done"
+        wait_until(lambda: not any(len(service.unacked_messages) for service in services()), 10)
+        assert redis_client.exists(key)
+    if refusal is not None:
+        assert refusal.startswith(f"{how}() comes too late: message ")
+        assert refusal.endswith("is settled, or was given to another consumer")
+        assert again.startswith("ack() comes too late: message ")
 
 
 def test_a_broadcast_is_settled_and_does_not_wait(app):
