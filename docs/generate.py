@@ -476,8 +476,10 @@ from celery_redis_plus.transport.tracing import RedisPlusInstrumentor
 RedisPlusInstrumentor().instrument()
 ```
 
-Celery's remote control and events have no spans, and neither have the messages of a batch (`send_many`) a span `send` of their own. Without
-`instrument()` nothing is wrapped or imported.
+Celery's remote control and events have no spans, and neither have the messages of a batch (`send_many`) a span `send` of their own. With
+`no_ack` there is no span `settle`; the copies of a [browsing consumer](consumers.md#browsing-a-queue) have none. A message whose context
+cannot be read, such as a `traceparent` that is a number, is delivered with spans that have no parent. What OpenTelemetry raises is a log
+line, a warning the first time. Without `instrument()` nothing is wrapped or imported.
 """  # noqa: E501 - a row of a table is one line
 
 

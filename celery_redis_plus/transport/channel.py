@@ -184,15 +184,16 @@ class Channel(virtual.Channel):
         """
         tag = consumer_tag or uuid()
         priority = consumer_priority(queue, arguments, self.session.options.consumer_priority)
+        browsing = browses(queue, arguments, exclusive=exclusive)
 
         def deliver(payload: Payload, unacked: Unacked | None) -> Any:
             message = DeliveredMessage(payload, channel=self, unacked=unacked)
             message.queue = queue
-            if unacked is not None:
+            if not browsing:
                 self.qos.deliver(message, unacked)
             return callback(message) if callback is not None else None
 
-        if browses(queue, arguments, exclusive=exclusive):
+        if browsing:
             self._consumed.browse(queue, tag, lambda copy: deliver(copy, None))
             return tag
         wanted = consumer_filter(queue, arguments)

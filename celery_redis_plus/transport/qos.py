@@ -73,8 +73,10 @@ class QoS(virtual.QoS):
         """Note a delivered message, as kombu's transports do."""
         self.deliver(message, self._session.service.unacked_messages.find(delivery_tag) or Unacked(delivery_tag))
 
-    def deliver(self, message: Any, unacked: Unacked) -> None:
-        """Note that a message is delivered; `unacked` is its record."""
+    def deliver(self, message: Any, unacked: Unacked | None) -> None:
+        """Note that a message is delivered; `unacked` is its record, None where it counts as settled."""
+        if unacked is None:
+            return
         unacked.message, unacked.deliveries = weakref.ref(message), self._delivered
         self._delivered[unacked.tag] = unacked
 

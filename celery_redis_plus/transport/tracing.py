@@ -7,11 +7,13 @@ Names and attributes: https://opentelemetry.io/docs/specs/semconv/messaging/mess
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 from opentelemetry import propagate
+from opentelemetry.context import Context
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 from opentelemetry.trace import SpanKind, Tracer, get_tracer
 from wrapt import wrap_function_wrapper
@@ -19,6 +21,8 @@ from wrapt import wrap_function_wrapper
 from celery_redis_plus.transport.channel import Channel
 from celery_redis_plus.transport.qos import QoS
 from celery_redis_plus.version import __version__
+
+logger = logging.getLogger(__name__)
 
 #: Exchanges of Celery's own messages: remote control, its replies, events. They have no spans.
 UNTRACED: Final = frozenset(("celery.pidbox", "reply.celery.pidbox", "celeryev"))
@@ -52,10 +56,11 @@ class RedisPlusInstrumentor(BaseInstrumentor):
 
 
 class _Spans:
-    """The wrappers, as `wrapt` calls them."""
+    """The wrappers, as `wrapt` calls them. What fails in OpenTelemetry never ends the work that it should describe."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
+        self._warned = False
 
     def publish(self, wrapped: Callable[..., Any], _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make the span of a publish; it is the parent of those of its message where nothing else is."""
@@ -68,8 +73,9 @@ class _Spans:
             return wrapped(*args, **kwargs)
         headers = message["headers"]
         with self._span("send", destination, SpanKind.PRODUCER, {"messaging.message.id": headers.get("id")}):
-            if not any(field in headers for field in propagate.get_global_textmap().fields):
-                propagate.inject(headers)
+            with self._harmless():
+                if not any(field in headers for field in propagate.get_global_textmap().fields):
+                    propagate.inject(headers)
             return wrapped(*args, **kwargs)
 
     def deliver(self, wrapped: Callable[..., Any], _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -102,15 +108,44 @@ class _Spans:
             "messaging.redisplus.redelivered": bool(info.get("redelivered")),
             **(more or {}),
         }
-        with self._span(operation, destination, kind, about, context=propagate.extract(headers)):
+        # A message whose context cannot be read has no parent, also where some other span is open here.
+        parent = Context()
+        with self._harmless():
+            parent = propagate.extract(headers)
+        with self._span(operation, destination, kind, about, context=parent):
             yield
 
     @contextmanager
     def _span(self, operation: str, destination: str, kind: SpanKind, about: dict[str, Any], **options: Any) -> Iterator[None]:
+        """Have a span around the block; where OpenTelemetry fails, the block runs without."""
         attributes = {
             "messaging.system": SYSTEM, "messaging.operation.name": operation, "messaging.destination.name": destination,
             **{name: value for name, value in about.items() if value is not None},
         }  # fmt: skip
-        # An exception becomes the span's status.
-        with self._tracer.start_as_current_span(f"{operation} {destination}", kind=kind, attributes=attributes, **options):
+        span: AbstractContextManager[Any] | None = None
+        with self._harmless():
+            begun = self._tracer.start_as_current_span(f"{operation} {destination}", kind=kind, attributes=attributes, **options)
+            begun.__enter__()
+            span = begun
+        try:
             yield
+        except BaseException as error:
+            # It becomes the span's status.
+            self._end(span, error)
+            raise
+        self._end(span, None)
+
+    def _end(self, span: AbstractContextManager[Any] | None, error: BaseException | None) -> None:
+        with self._harmless():
+            if span is not None:
+                span.__exit__(None if error is None else type(error), error, None if error is None else error.__traceback__)
+
+    @contextmanager
+    def _harmless(self) -> Iterator[None]:
+        """Log what OpenTelemetry raises in the block, the first time as a warning, and go on behind it."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - of any propagator, sampler, span processor
+            level = logging.DEBUG if self._warned else logging.WARNING
+            self._warned = True
+            logger.log(level, "OpenTelemetry failed; the message goes on without a span, or without its parent: %r", error)
