@@ -361,9 +361,9 @@ class NotReplicated(CeleryRedisPlusError):
 
 
 class NotSettled(CeleryRedisPlusError):
-    """A task asked for `ack()`, `nack()` or `reject()`, and its message cannot be settled: the call came outside a task, or the
-    message is settled already, or another consumer has it. The message says which. A message is settled once: call one of the
-    three, once, and set `acks_late=True` or an ack policy, so that the message is not acked before the task begins.
+    """A task asked for `ack()`, `nack()` or `reject()`, and its message cannot be settled: the call came outside a task, or in an
+    eager one, or the message is settled already, or another consumer has it. The message says which. A message is settled once:
+    call one of the three, once, and set `acks_late=True` or an ack policy, so that it is not acked before the task begins.
     """
 
 

@@ -285,8 +285,8 @@ After a refused `nack()` or `reject()` nothing that the task does settles the me
 
 Before the worker has heard of the loss, `nack()` and `reject()` return in each pool, and change nothing either.
 
-`NotSettled` also ends a call outside a task, in another thread than the task's, and in a task with early acks. A
-broadcast is settled for its subscriber alone, and `nack` takes no `delay` there.
+`NotSettled` also ends a call outside a task, in another thread than the task's, in a task that runs eagerly (`task.apply()`), and
+in a task with early acks. A broadcast is settled for its subscriber alone, and `nack` takes no `delay` there.
 """
 
 

@@ -19,12 +19,10 @@ from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.child_settlements import ChildSettlements
 from celery_redis_plus.integration.prefork_pool import copied
 from celery_redis_plus.maintenance.process_services import services
-from celery_redis_plus.transport.kombu_message import Message
+from celery_redis_plus.transport.kombu_message import TASK_DELIVERY, Message
 
 logger = logging.getLogger(__name__)
 
-#: The property of a delivered message that has the token of its delivery; "": it was acked before its task began.
-DELIVERY = "redisplus_delivery"
 #: What a task's request remembers: how the task has settled its message.
 _SETTLED = "redisplus_settled"
 
@@ -76,13 +74,15 @@ def _to_ms(delay: object) -> int:
 
 def _settle(how: str, **what: Any) -> None:
     task = current_app.current_worker_task
-    if task is None or task.request.is_eager:
+    if task is None:
         raise NotSettled(f"{how}() was called outside a task of a worker; call it inside one, in the thread that runs it")
     request, name = task.request, f"task {task.name}[{task.request.id}]"
+    if request.is_eager:
+        raise NotSettled(f"{how}() cannot settle {name}, which runs eagerly and has no message; call it in a task that was sent")
     before = getattr(request, _SETTLED, None)
     if before is not None:
         raise NotSettled(f"{how}() comes after {before}() in {name}: its message is settled")
-    token = (request.properties or {}).get(DELIVERY)
+    token = (request.properties or {}).get(TASK_DELIVERY)
     if token is None:
         raise NotSettled(f"{how}() cannot settle the message of {name}: it did not come over a broker of celery-redis-plus")
     if not token:
@@ -129,7 +129,7 @@ def _message(token: str) -> Message | None:
     for service in services():
         unacked = service.unacked_messages.find(tag) or service.positions.find(tag)
         message = None if unacked is None else unacked.alive
-        if isinstance(message, Message) and message.properties.get(DELIVERY) == token:
+        if isinstance(message, Message) and message.properties.get(TASK_DELIVERY) == token:
             return message
     return None
 
@@ -138,14 +138,16 @@ def _message(token: str) -> Message | None:
 
 
 def note_delivery(message: Message, *, acked_early: bool) -> None:
-    """Let the task of `message` know which delivery it may settle."""
-    if DELIVERY not in message.properties:
-        message.properties[DELIVERY] = "" if acked_early else f"{message.delivery_tag} {message.claim}"
+    """Let the task of `message` know which delivery it may settle; an empty token: it is acked before its task begins.
+
+    What the publisher has sent under this name counts for nothing.
+    """
+    message.properties[TASK_DELIVERY] = "" if acked_early else f"{message.delivery_tag} {message.claim}"
 
 
 def settled_by_task(message: Message) -> str:
     """Return `ack`, `nack` or `reject` where the task of `message` has settled it, which its process may just have said."""
-    if _children and _children[-1].is_ours and message.properties.get(DELIVERY):
+    if _children and _children[-1].is_ours and message.properties.get(TASK_DELIVERY):
         _children[-1].read()
     return message.settled_by_task
 

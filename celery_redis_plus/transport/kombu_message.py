@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.entries import Entry
     from celery_redis_plus.stored_message import Claimed
 
+#: The property of a delivered message that says which delivery its task may settle. It is of one delivery: never published.
+TASK_DELIVERY = "redisplus_delivery"
 #: What marks an object that kombu's encoder has converted (`kombu/utils/json.py`).
 CONVERTED = b'"__type__"'
 

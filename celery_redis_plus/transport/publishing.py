@@ -21,7 +21,7 @@ from celery_redis_plus.event_log.metadata import describe
 from celery_redis_plus.stored_message import BODY_SEPARATOR, Outgoing
 from celery_redis_plus.transport.amqp_errors import as_channel_error
 from celery_redis_plus.transport.arguments import PASSED_ON, check_properties
-from celery_redis_plus.transport.kombu_message import dump
+from celery_redis_plus.transport.kombu_message import TASK_DELIVERY, dump
 
 if TYPE_CHECKING:
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 #: same dict to each (kombu 5.7, `messaging.py`). It never goes over the wire.
 ATTEMPT = "celery_redis_plus.attempt"
 #: Properties that belong to one delivery or to this process.
-LOCAL_PROPERTIES = frozenset({ATTEMPT, TRACK, "delivery_tag", "body_encoding", "eta"})
+LOCAL_PROPERTIES = frozenset({ATTEMPT, TRACK, TASK_DELIVERY, "delivery_tag", "body_encoding", "eta"})
 
 
 #: Task id -> id of the task that stands for it already, of deduplicated publishes; for a caller who asks for it by a dict.

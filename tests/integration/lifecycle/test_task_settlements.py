@@ -6,6 +6,7 @@ import threading
 
 import celery
 import pytest
+import redis
 from kombu import Queue
 from kombu.common import Broadcast
 
@@ -14,6 +15,7 @@ from celery_redis_plus.errors import InvalidArgument, NotSettled
 from celery_redis_plus.integration import task_settlements
 from celery_redis_plus.maintenance.process_services import services
 from celery_redis_plus.testing import pointed_at, running_worker
+from celery_redis_plus.transport import publishing
 from tests.support.apps import plain_url
 from tests.support.waiting import wait_until
 
@@ -115,6 +117,79 @@ def refusal_of(call, *arguments):
     return str(refused.value)
 
 
+EAGER = "which runs eagerly and has no message; call it in a task that was sent"
+
+
+def test_an_eager_task_within_another_one_settles_nothing(app):
+    @app.task(name="inner", shared=False)
+    def inner():
+        return refusal_of(crp.ack)
+
+    @app.task(name="outer", shared=False)
+    def outer():
+        refusal = inner.apply().get(disable_sync_subtasks=False)
+        crp.ack()
+        return refusal
+
+    result = outer.delay()
+    with running_worker(app):
+        refusal = result.get(timeout=30)
+    assert refusal.startswith("ack() cannot settle task inner[")
+    assert refusal.endswith(f"], {EAGER}")
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("forged", ["", "x 1", ["a"]])
+def test_a_token_of_another_client_counts_for_nothing(app, forged, early, monkeypatch):
+    # Ours drops it.
+    monkeypatch.setattr(publishing, "LOCAL_PROPERTIES", publishing.LOCAL_PROPERTIES - {"redisplus_delivery"})
+
+    @app.task(name="forged", shared=False, acks_late=not early)
+    def settle():
+        if early:
+            return refusal_of(crp.ack)
+        return crp.ack()
+
+    result = settle.apply_async(redisplus_delivery=forged)
+    with running_worker(app):
+        refusal = result.get(timeout=30)
+    assert (refusal or "").startswith("ack() comes too late: the message of task forged[" if early else "")
+
+
+def test_no_token_is_published(app, broker_url):
+    app.send_task("nobody", redisplus_delivery="x 1")
+    with redis.Redis.from_url(plain_url(broker_url)) as client:
+        (stored,) = map(client.hvals, client.scan_iter("message:*"))
+    assert b"correlation_id" in b"".join(stored)
+    assert b"redisplus_delivery" not in b"".join(stored)
+
+
+def test_a_forwarded_message_does_not_settle_the_one_it_was_made_of(app):
+    @app.task(name="child", shared=False, bind=True)
+    def child(self):
+        crp.reject("by the child")
+        settled.append(self.request.properties["redisplus_delivery"])
+
+    @app.task(name="forward", shared=False, bind=True)
+    def forward(self):
+        own = {"delivery_tag", "delivery_info", "delivery_mode", "priority"}
+        properties = {name: value for name, value in self.request.properties.items() if name not in own}
+        settled.append(properties["redisplus_delivery"])
+        with app.producer_pool.acquire() as producer:
+            child.apply_async(producer=producer, **properties)
+        wait_until(lambda: len(settled) == 2, 30)
+        crp.ack()
+        settled.append("acked")
+
+    settled = []
+    forward.delay()
+    with running_worker(app, pool="threads", concurrency=2):
+        wait_until(lambda: len(settled) == 3, 40, lambda: settled)
+    assert settled[0] != settled[1]
+    with app.connection_for_read() as connection:
+        assert connection.default_channel.queue_counters("celery").dead_lettered == 1
+
+
 def test_outside_a_task_there_is_nothing_to_settle(app):
     @app.task(name="eager", shared=False)
     def eager():
@@ -123,7 +198,8 @@ def test_outside_a_task_there_is_nothing_to_settle(app):
     text = "was called outside a task of a worker; call it inside one, in the thread that runs it"
     assert refusal_of(crp.ack) == f"ack() {text}"
     assert refusal_of(crp.nack, 3) == f"nack() {text}"
-    assert eager.apply().get() == f"reject() {text}"
+    eager = eager.apply()
+    assert eager.get() == f"reject() cannot settle task eager[{eager.id}], {EAGER}"
 
 
 @pytest.mark.parametrize("delay", [-1, "3", True, float("inf"), float("nan"), 1e12])
