@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from celery import Task, current_app, signals
+from celery import Task, chord, current_app, group, signals
 
 from celery_redis_plus.broker.arguments.eta import eta_to_ms
 from celery_redis_plus.consumer.delivery_tracking import TRACK
 from celery_redis_plus.errors import InvalidArgument, InvalidEta
-from celery_redis_plus.integration.app_connections import publishes_to_us
+from celery_redis_plus.integration.app_connections import connections_of, publishes_to_us
 from celery_redis_plus.integration.patching import wrap
-from celery_redis_plus.transport.api import ACK_TIMEOUT_S, delivery, tracking_request
+from celery_redis_plus.transport.api import ACK_TIMEOUT_S, delivery, is_tracked, tracking_request
 from celery_redis_plus.transport.publishing import duplicate_tasks
 
 #: Options of a task that hold the signatures of tasks that follow it; and arguments of canvas that hold their members.
@@ -108,10 +108,29 @@ def install_duplicate_lookup(app: Any) -> None:
     # A task that runs eagerly does not pass there.
     if not getattr(Task.apply, _REFUSES_TRACKING, False):
         Task.apply = _refuse_tracking(Task.apply)
+    # A group and a chord pass there with one task after the other: a refusal of the last one is too late.
+    for canvas in (group, chord):
+        if not getattr(canvas.apply_async, _REFUSES_TRACKING, False):
+            canvas.apply_async = _refuse_tracked_members(canvas.apply_async)
 
 
-#: Marks the method that is ours.
+#: Marks the methods that are ours.
 _REFUSES_TRACKING = "crp_refuses_tracking"
+
+
+def _refuse_tracked_members(apply_async: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method for all groups or chords of this process: for configured apps, it refuses a tracked member first."""
+
+    @functools.wraps(apply_async)
+    def refusing(canvas: Any, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
+        if connections_of(canvas.app) is not None:
+            # As in `chord(header)(body)`.
+            body = kwargs.get("body") if isinstance(canvas, chord) and kwargs else None
+            _check_members(canvas.task, {"task": canvas.task, "options": options}, canvas, body)
+        return apply_async(canvas, args, kwargs, *more, **options)
+
+    setattr(refusing, _REFUSES_TRACKING, True)
+    return refusing
 
 
 def _refuse_tracking(apply: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,7 +138,7 @@ def _refuse_tracking(apply: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(apply)
     def refusing(task: Any, *arguments: Any, **options: Any) -> Any:
-        if options.get("track"):
+        if is_tracked(options.get("track", False)):
             raise InvalidArgument(f"track is True for {task.name!r}, which runs eagerly; allowed for sent tasks")
         return apply(task, *arguments, **options)
 
@@ -127,21 +146,30 @@ def _refuse_tracking(apply: Callable[..., Any]) -> Callable[..., Any]:
     return refusing
 
 
-def _asks_for_tracking(signatures: Any) -> bool:
-    """Return whether a signature, or one of a list or within another one, has the option `track`."""
+def _tracking_in(signatures: Any) -> str:
+    """Return the first option about tracking that a signature has, or one of a list or within another one; "" without any."""
     if isinstance(signatures, Mapping):
-        options, inner = signatures.get("options") or {}, signatures.get("kwargs") or {}
-        nested = (options.get(name) for name in _CONTINUATIONS)
-        return bool(options.get("track")) or any(map(_asks_for_tracking, (*nested, *(inner.get(name) for name in _MEMBERS))))
-    return isinstance(signatures, list | tuple) and any(map(_asks_for_tracking, signatures))
+        options, inner = signatures.get("options"), signatures.get("kwargs")
+        if "task" not in signatures or not isinstance(options, Mapping):
+            return ""
+        for name in ("track", "ack_timeout"):
+            if options.get(name) is not None and options[name] is not False:
+                return f"{name} is {options[name]!r:.100}"
+        nested = [options.get(name) for name in _CONTINUATIONS]
+        if signatures.get("subtask_type") and isinstance(inner, Mapping):
+            nested += [inner.get(name) for name in _MEMBERS]
+        return _tracking_in(nested)
+    if isinstance(signatures, list | tuple):
+        return next(filter(None, map(_tracking_in, signatures)), "")
+    return ""
 
 
-def _check_tracking(name: str, options: Mapping[str, Any], *, track: bool) -> None:
+def _check_members(name: str, *signatures: Any) -> None:
     """Raise InvalidArgument where a task of a chain, group or chord is to be tracked: its caller would get no handle."""
-    in_canvas = any(options.get(name) for name in ("chain", "chord", "group_id"))
-    if (track and in_canvas) or any(_asks_for_tracking(options[name]) for name in _CONTINUATIONS if options.get(name)):
+    tracking = _tracking_in(signatures)
+    if tracking:
         raise InvalidArgument(
-            f"track is True for a task that is sent with {name!r}, in a chain, group or chord, or as a callback: no caller gets "
+            f"{tracking} for a task that is sent with {name!r}, in a chain, group or chord, or as a callback: no caller gets "
             "its handle; allowed for a single task"
         )
 
@@ -149,7 +177,9 @@ def _check_tracking(name: str, options: Mapping[str, Any], *, track: bool) -> No
 def _send_task(
     send: Callable[..., Any], *arguments: Any, track: bool = False, ack_timeout: float | None = None, **options: Any
 ) -> Any:  # fmt: skip
-    _check_tracking(arguments[0] if arguments else options.get("name", ""), options, track=track)
+    tracked = {"track": True} if is_tracked(track) and any(map(options.get, ("chain", "chord", "group_id"))) else {}
+    name = arguments[0] if arguments else options.get("name", "")
+    _check_members(name, {"task": name, "options": {name: options.get(name) for name in _CONTINUATIONS} | tracked})
     wanted = None
     if track:
         wanted = options[TRACK] = tracking_request(ACK_TIMEOUT_S if ack_timeout is None else ack_timeout)

@@ -145,12 +145,13 @@ def publish(
         properties: further arguments of `kombu.Producer.publish`: headers, priority, serializer, retry, …
 
     Raises:
+        InvalidArgument: `track` is no bool; `ack_timeout` is no number of seconds over 0.
         PublishRefused: no queue takes it; of a tracked one that some do take, the others' outcome is `refused`.
         kombu.exceptions.ChannelError: as `Channel.basic_publish`.
         redis.exceptions.RedisError: as `error_translation.translate` names it.
     """
     with channel_of(connection) as channel:
-        if not track:
+        if not is_tracked(track):
             Producer(channel).publish(body, exchange=exchange, routing_key=routing_key, **properties)
             return None
         return _tracked(channel, body, exchange, routing_key, ack_timeout, properties)
@@ -211,6 +212,13 @@ def _tracked(
     wanted = tracking_request(ack_timeout)
     Producer(channel).publish(body, exchange=exchange, routing_key=routing_key, **{**properties, TRACK: wanted})
     return _handle(channel.session, wanted.id)
+
+
+def is_tracked(track: object) -> bool:
+    """Return the option `track`. Raises InvalidArgument where it is no bool."""
+    if not isinstance(track, bool):
+        raise InvalidArgument(f"track is {track!r:.100}; allowed are True and False")
+    return track
 
 
 def tracking_request(ack_timeout: Any) -> TrackingRequest:

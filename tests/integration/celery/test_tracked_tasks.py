@@ -1,5 +1,7 @@
 """`task.apply_async(track=True, ack_timeout=…)`: the handle of a delivery tells when the work has ended."""
 
+import json
+
 import celery
 import pytest
 from celery.exceptions import Reject
@@ -67,6 +69,10 @@ def test_a_signature_can_be_tracked(app):
     ("options", "error"),
     [
         ({"ack_timeout": 3}, "ack_timeout is 3 without track=True"),
+        ({"track": "yes"}, "track is 'yes'; allowed are True and False"),
+        ({"track": 1}, "track is 1; allowed are True and False"),
+        ({"track": 0}, "track is 0; allowed are True and False"),
+        ({"track": None, "ack_timeout": 3}, "track is None; allowed are True and False"),
         ({"track": True, "ack_timeout": 0}, "ack_timeout is 0; allowed is a number of seconds over 0"),
         ({"track": True, "ack_timeout": "soon"}, "ack_timeout is 'soon'; allowed is a number"),
     ],
@@ -74,6 +80,9 @@ def test_a_signature_can_be_tracked(app):
 def test_wrong_options_are_named(app, options, error):
     with pytest.raises(InvalidArgument, match=error):
         app.send_task("nobody", **options)
+    if "track" in options:
+        with pytest.raises(InvalidArgument, match=error):
+            celery_redis_plus.publish("x", connection=app, routing_key="celery", **options)
 
 
 def test_other_tasks_are_not_tracked(app):
@@ -84,6 +93,8 @@ def test_other_tasks_are_not_tracked(app):
 def test_chains_groups_chords_and_callbacks_are_refused_with_tracking(app):
     a, b = celery.signature("a", app=app), celery.signature("b", app=app)
     tracked = b.clone().set(track=True)
+    timed = b.clone().set(ack_timeout=3)
+    stray = b.clone().set(track="yes")
     refused = [
         lambda: celery.chain(a, b).apply_async(track=True),
         lambda: celery.chain(a, tracked).apply_async(),
@@ -93,15 +104,40 @@ def test_chains_groups_chords_and_callbacks_are_refused_with_tracking(app):
         lambda: celery.chain(a, celery.group(b, tracked)).apply_async(),
         lambda: a.apply_async(link=tracked),
         lambda: a.apply_async(link_error=[tracked]),
+        lambda: celery.group(a, a, tracked).delay(),
+        lambda: celery.group(a, a, timed).apply_async(),
+        lambda: celery.group(a, stray).apply_async(),
+        lambda: celery.group(signature for signature in (a, a, tracked)).delay(),
+        lambda: celery.group(map(json.loads, map(json.dumps, (a, tracked))), app=app).apply_async(),
+        lambda: celery.group(a, celery.chain(a, tracked)).apply_async(),
+        lambda: celery.group(a, celery.group(a, tracked)).apply_async(),
+        lambda: celery.group(a, a.clone().set(link=tracked)).apply_async(),
+        lambda: celery.chord([a, a, tracked], b).apply_async(),
+        lambda: celery.chord([a, a]).apply_async(kwargs={"body": tracked}),
+        lambda: celery.chord(celery.group(a, tracked), b).delay(),
+        lambda: celery.chain(celery.group(a, a), b, tracked).apply_async(),
+        lambda: celery.chain(celery.group(a, tracked), b).apply_async(),
+        lambda: celery.chain(a, celery.chord([a, tracked], b)).apply_async(),
     ]
     for send in refused:
         with pytest.raises(
-            InvalidArgument, match=r"track is True for a task that is sent with '[ab]', in a chain, group or chord"
+            InvalidArgument,
+            match=r"(track is (True|'yes')|ack_timeout is 3) for a task that is sent with '([ab]|celery\.(group|chord))', in",
         ):
             send()
     with app.connection_for_read() as connection:
         assert connection.default_channel.queue_sizes("celery").ready == 0
     celery.chain(a, b).apply_async()
+    celery.group(a, b.clone().set(track=False))()
+    data = {"options": "all", "task": "t", "tasks": [{"options": ["x"]}], "body": tracked}
+    celery.chain(celery.group(celery.signature("a", kwargs=data, app=app), a), a).apply_async()
+    with app.connection_for_read() as connection:
+        assert connection.default_channel.queue_sizes("celery").ready == 5
+
+
+def test_groups_of_other_apps_are_left_alone():
+    other = celery.Celery("other", broker="memory://", set_as_current=False)
+    assert celery.group(celery.signature("a", app=other), celery.signature("b", app=other).set(track=True))().children
 
 
 def test_an_eager_task_is_refused_with_tracking(app):
