@@ -69,13 +69,16 @@ class ChannelConsumers:
             wanted: which messages it takes, as `broker.arguments.header_filter` packs it; empty: all.
 
         Raises:
-            InvalidArgument: `wanted` of a queue that is not filtered, or beside another one of this channel.
+            InvalidArgument: `wanted` of a queue that is not filtered, or is bound to a fanout exchange, or beside another one of
+                this channel.
             AccessRefused: another consumer has the queue alone, or this one wants to and there are others.
             ResourceLocked: another connection declared it with `exclusive=True`.
         """
         connection = self._connection
         connection.check_process()
         connection.ownership.check(queue)
+        if wanted:
+            self._check_no_broadcasts("x-filter", queue)
         if queue not in self.queues.consumers:
             self._join(queue, tag, priority, exclusive=exclusive, wanted=wanted)
         elif wanted != self.queues.consumers[queue].filter:
@@ -93,11 +96,13 @@ class ChannelConsumers:
         """Hand copies of the ready messages of `queue` to `deliver` from now on; the queue does not notice.
 
         Raises:
+            InvalidArgument: it is bound to a fanout exchange, as far as this connection knows.
             ResourceLocked: another connection declared it with `exclusive=True`.
             QueueNotFound: there is no such queue.
         """
         connection = self._connection
         connection.check_process()
+        self._check_no_broadcasts("x-browse", queue)
         connection.ownership.check(queue)
         if connection.queues.read(queue) is None:
             raise QueueNotFound(f"queue {queue!r} does not exist: there is nothing to browse")
@@ -108,6 +113,14 @@ class ChannelConsumers:
         self._browsers[tag] = browser
         self._server.browsers.append(browser)
         connection.waker.wake()
+
+    def _check_no_broadcasts(self, argument: str, queue: str) -> None:
+        """Raise InvalidArgument where this connection has bound the queue to a fanout exchange: it reads broadcasts for it."""
+        for exchange, _ in self._connection.bound.get(queue, ()):
+            raise InvalidArgument(
+                f"argument {argument!r} of a consumer of queue {queue!r}, which is bound to the fanout exchange {exchange!r}: it "
+                "has no effect on broadcasts; allowed for queues without such a binding"
+            )
 
     def _stop_browsing(self, tag: str) -> None:
         browser = self._browsers.pop(tag, None)
@@ -229,7 +242,7 @@ class ChannelConsumers:
         return self.queues.get(queue)
 
     def _ended_by_server(self, queue: str) -> None:
-        """End the consumers of a queue that belongs to another connection by now."""
+        """End the consumers of a queue that was declared again, as another one that they cannot consume."""
         self._end(queue)
         self._queue_of = {tag: name for tag, name in self._queue_of.items() if name != queue}
         self.fanout.leave(queue)

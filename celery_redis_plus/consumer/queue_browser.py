@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 TAGS_A_READ = 1000
 #: Seconds between two passes over the queue; and how much longer than the pass itself, so that a long queue costs little.
 PAUSE_S, PAUSE_SHARE = 1.0, 20
+#: Seconds for which a turn reads ids at most, beside the last read: others have their turn while a long queue is read.
+SLICE_S = 0.005
 #: What the delivery tag of a copy begins with: no settlement of it reaches the message.
 COPY = "browsed/"
 
@@ -64,14 +66,16 @@ class QueueBrowser:
         self._met_before: set[str] = set()
         #: When to read again, on `clock`, in seconds.
         self.next_read_at = 0.0
-        self._began_at = time.monotonic()
+        #: Seconds that this pass has read for.
+        self._spent_s = 0.0
 
     def deliver_one(self) -> bool:
-        """Deliver a copy if there is one; return whether. Raises as `CommandConnection.call` does."""
-        while not self._buffer:
-            if self.next_read_at > clock.now_s():
-                return False
-            self._read()
+        """Deliver a copy if there is one, or read for a slice of the pass; return whether a copy was delivered.
+
+        Raises as `CommandConnection.call` does.
+        """
+        if not self._buffer and not self._read_slice():
+            return False
         copy = self._buffer.popleft()
         try:
             if copy.body is None:
@@ -88,8 +92,21 @@ class QueueBrowser:
             self._deliver(payload)
         return True
 
-    def _read(self) -> None:
-        """Read the next messages that are new, or go on with the pass."""
+    def _read_slice(self) -> bool:
+        """Read until there is a new message, for `SLICE_S`; return whether there is one. `next_read_at` tells when to go on."""
+        began = time.monotonic()
+        while not self._buffer and self.next_read_at <= clock.now_s():
+            before = time.monotonic()
+            if before - began > SLICE_S:
+                return False
+            ended = self._read()
+            self._spent_s += time.monotonic() - before
+            if ended:
+                self._end_pass()
+        return bool(self._buffer)
+
+    def _read(self) -> bool:
+        """Read the next messages that are new, or go on with the pass; return whether that has ended."""
         commands, keys = self._connection.commands, self._connection.keys
         found = commands.command("ZRANGE", keys.queue(self._queue).ready, self._rank, self._rank + TAGS_A_READ - 1)
         tags = [tag.decode() for tag in found]
@@ -97,21 +114,18 @@ class QueueBrowser:
         if fresh is None:
             self._met.update(tags)
             self._rank += len(tags)
-            if len(tags) < TAGS_A_READ:
-                self._end_pass()
-            return
+            return len(tags) < TAGS_A_READ
         self._met.update(tags[:fresh])
         first = self._rank + fresh
         checked, copies = read_copies(commands, keys, self._queue, first, LISTING_PAGE)
         self._rank = first + checked
         self._buffer.extend(copy for copy in copies if not self._knows(copy.tag))
         self._met.update(copy.tag for copy in copies)
+        return False
 
     def _knows(self, tag: str) -> bool:
         return tag in self._met or tag in self._met_before
 
     def _end_pass(self) -> None:
-        now = time.monotonic()
-        self.next_read_at = clock.now_s() + max(PAUSE_S, PAUSE_SHARE * (now - self._began_at))
-        self._met, self._met_before, self._rank = set(), self._met, 0
-        self._began_at = now
+        self.next_read_at = clock.now_s() + max(PAUSE_S, PAUSE_SHARE * self._spent_s)
+        self._met, self._met_before, self._rank, self._spent_s = set(), self._met, 0, 0.0

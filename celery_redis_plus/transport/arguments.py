@@ -58,7 +58,7 @@ QUEUE_TYPES = ("classic", "quorum")
 NO_EFFECT_ON_FANOUT = (
     *("x-max-length", "x-max-length-bytes", "x-message-ttl"),
     *("x-delivery-limit", "x-delayed-retry-min", "x-delayed-retry-max", "x-retry-policy", "x-rate-limit", "x-max-unacked"),
-    *("x-max-priority", "x-priority-ageing", "x-single-active-consumer", "x-event-log", "x-consumer-timeout", "x-filtered"),
+    *("x-max-priority", "x-priority-ageing", "x-single-active-consumer", "x-event-log", "x-consumer-timeout"),
 )
 #: ... and these are refused, because they promise a publisher that it is slowed down or told.
 REFUSED_ON_FANOUT = ("x-max-pending", "x-throttle", "x-accept-types")
@@ -179,7 +179,7 @@ def check_fanout_binding(queue: str, declared: QueueArguments | None, exchange: 
     """Look at the arguments of a queue that is bound to a fanout exchange.
 
     Raises:
-        PreconditionFailed: an argument promises publishers what no broadcast heeds.
+        PreconditionFailed: an argument promises publishers or consumers what no broadcast heeds.
     """
     if declared is None or not declared.arguments:
         return
@@ -188,6 +188,11 @@ def check_fanout_binding(queue: str, declared: QueueArguments | None, exchange: 
     if arguments.get("x-overflow") in REFUSED_OVERFLOWS:
         refused.append("x-overflow")
     where = f"of queue {queue!r}, which is bound to the fanout exchange {exchange!r}"
+    if arguments.get("x-filtered"):
+        raise PreconditionFailed(
+            f"PRECONDITION_FAILED - 'x-filtered' (True) {where}, cannot be kept: each consumer gets all broadcasts; allowed is a "
+            "queue without it, or an exchange of type headers"
+        )
     if refused:
         values = ", ".join(f"{name!r} ({arguments[name]!r:.100})" for name in refused)
         raise PreconditionFailed(

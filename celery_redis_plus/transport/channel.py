@@ -178,7 +178,8 @@ class Channel(virtual.Channel):
             kwargs: what kombu passes to other transports.
 
         Raises:
-            InvalidArgument: `x-priority` is no whole number, or there is an argument that is unknown here.
+            InvalidArgument: `x-priority` is no whole number; or there is an argument that is unknown here; or `x-browse` or
+                `x-filter` of a queue that is bound to a fanout exchange.
             ChannelError: 404: there is no such queue to browse; 403: another consumer has the queue alone, or this one wants to
                 and there are others; 405: another connection declared it with `exclusive=True`.
         """

@@ -123,7 +123,6 @@ VALUES = {
     "x-retry-policy": "constant first=5",
     "x-single-active-consumer": True,
     "x-event-log": True,
-    "x-filtered": True,
 }
 
 

@@ -6,6 +6,7 @@ import kombu
 import pytest
 from kombu.exceptions import ChannelError
 
+from celery_redis_plus import clock
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.keys import Keys
 from tests.support.browsing import fill_each_state, standing
@@ -68,6 +69,44 @@ def test_a_long_queue_is_browsed_whole_beside_a_consumer_of_another_one(channel,
     tags = [message.delivery_tag.removeprefix("browsed/") for message in browser.messages]
     assert tags == [tag.decode() for tag in redis_client.zrange(of.ready, 0, -1)]
     assert consumer.bodies == ["done"]
+
+
+def test_a_pass_over_a_long_known_queue_leaves_the_loop_to_others(channel, redis_client):
+    of = Keys().queue("q")
+    declare(channel, "q")
+    publish(channel, "q", "original")
+    fill(redis_client, of, of.ready, 100_000)
+    Browser(channel)
+    (browser,) = channel.delivery_loop.servers[0].browsers
+    # As after the first pass.
+    browser._met_before = {tag.decode() for tag in redis_client.zrange(of.ready, 0, -1)}  # noqa: SLF001 - it takes minutes
+    looks = 0
+    while browser.next_read_at == 0:
+        assert not browser.deliver_one()
+        looks += 1
+    assert looks > 3
+    assert browser.next_read_at > clock.now_s()
+
+
+def test_the_pause_between_passes_does_not_grow(channel):
+    declare(channel, "q")
+    publish(channel, "q", 1)
+    browser = Browser(channel)
+    (passes,) = channel.delivery_loop.servers[0].browsers
+    assert browser.drain(1) == [1]
+    for number in (2, 3, 4):
+        publish(channel, "q", number)
+        browser.drain(number, timeout_s=10)
+    assert browser.rest(0.1) == [1, 2, 3, 4]
+    assert passes.next_read_at < clock.now_s() + 5
+
+
+def test_a_queue_of_a_fanout_exchange_is_not_browsed(channel):
+    channel.exchange_declare("f", "fanout")
+    declare(channel, "q")
+    channel.queue_bind("q", "f")
+    with pytest.raises(InvalidArgument, match="'x-browse' of a consumer of queue 'q', which is bound to the fanout exchange 'f'"):
+        channel.basic_consume("q", callback=print, arguments={"x-browse": True})
 
 
 def test_a_suspended_browser_gets_nothing(channel):
