@@ -16,7 +16,7 @@
 --   ok; plain (it has no rules any more); paused; standby (another consumer is the active one, or has the queue alone);
 --   outranked (one of a higher priority has credit); again (a takeover takes more calls);
 --   unknown (it is not on the list and has to join again); locked (the queue belongs to another connection: the consumer is off
---   the list)
+--   the list); unfiltered (the consumer has a filter, and the queue was declared anew without `x-filtered`: it is off the list)
 -- @include consumers
 -- @include return_to_queue
 -- @include claim_messages
@@ -70,6 +70,15 @@ if record[17] and string.match(record[17], '^%S+') ~= holder then
   end
   return answer('locked', -1, false)
 end
+local filter = ARGV[11] or ''
+-- A queue that is gone may come back with it.
+if filter ~= '' and not record[19] and redis.call('HEXISTS', keys.meta, 'id') == 1 then
+  remove_consumer(keys, me)
+  update_consumers(keys)
+  -- It may have taken the wake-up of those that stay.
+  notify_next(keys)
+  return answer('unfiltered', -1, false)
+end
 if record[16] and record[16] ~= me then return answer('standby', -1, false) end
 if me ~= '' and not redis.call('ZSCORE', keys.consumers, me) then return answer('unknown', 0, true) end
 
@@ -107,9 +116,9 @@ if record[4] then
   if activations ~= ARGV[7] then return answer('ok', 0, true) end
 end
 
-if record[19] then
+if record[19] or filter ~= '' then
 -- @include match_headers
-  local filter, cursor = ARGV[11] or '', ARGV[13] or ''
+  local cursor = ARGV[13] or ''
   local chosen, reached = nil, ''
   if filter ~= '' then chosen, reached = look(keys, cjson.decode(filter), count, cursor) end
   local wanted = chosen and #chosen / 2 or count

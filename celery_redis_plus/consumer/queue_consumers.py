@@ -135,7 +135,7 @@ class QueueConsumers:
         alone = declared is not None and declared.single_active
         of = connection.keys.queue(queue)
         self.wakeups[queue] = of.wakeup_of(consumer.id if alone else str(consumer.priority or ""))
-        if declared is not None and declared.filtered:
+        if consumer.filter or (declared is not None and declared.filtered):
             self.own_wakeups[queue] = of.wakeup_of(consumer.id)
             self._restricted_queues.look_through(consumer)
         else:

@@ -28,6 +28,11 @@ logger = logging.getLogger(__name__)
 
 #: Seconds after which a consumer asks again for a queue that another one has alone.
 REFUSED_AGAIN_S = 5.0
+#: States that end a consumer -> why, for the log.
+ENDS = {
+    State.LOCKED: "and belongs to another connection",
+    State.UNFILTERED: "without 'x-filtered', and the consumer has an 'x-filter'",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ class FetchResult:
     recheck_at: dict[str, float] = field(default_factory=dict)
     #: Queues of which another consumer is the active one: what is claimed and not delivered goes back.
     released: list[str] = field(default_factory=list)
-    #: Queues whose consumer here is over: they belong to another connection.
+    #: Queues whose consumer here is over: they belong to another connection, or are not filtered any more.
     ended: list[str] = field(default_factory=list)
 
 
@@ -95,6 +100,8 @@ class RestrictedQueues:
         self._prioritized: set[str] = set()
         #: Consumer -> how often the active consumer had changed when it last claimed.
         self._activations: dict[str, bytes] = {}
+        #: Queues that a consumer with a filter was begun for: only a claim by the rules applies it, so they stay in `names`.
+        self._filtered: set[str] = set()
         #: Consumer -> how it looks through its filtered queue.
         self._looks: dict[str, Look] = {}
         #: Consumer -> when it last heard that it is the active one, on `clock`, in seconds.
@@ -167,7 +174,7 @@ class RestrictedQueues:
             result.released.append(queue)
         if reply.state is State.OK:
             self._confirmed_at[consumer.id] = asked_at
-        elif reply.state is State.PLAIN:
+        elif reply.state is State.PLAIN and queue not in self._filtered:
             self.names.discard(queue)
         elif reply.state is State.PAUSED:
             self._on_paused()
@@ -178,13 +185,11 @@ class RestrictedQueues:
                 logger.warning("consumer %s gets nothing: %s", consumer.tag, error, extra={"queue": queue})
                 result.recheck_at[queue] = asked_at + REFUSED_AGAIN_S
                 return
-        elif reply.state is State.LOCKED:
+        elif reply.state in ENDS:
+            why = ENDS[reply.state]
             logger.warning(
-                "consumer %s ends: queue %r was declared again, and belongs to another connection",
-                consumer.tag,
-                queue,
-                extra={"queue": queue},
-            )
+                "consumer %s ends: queue %r was declared again, %s", consumer.tag, queue, why, extra={"queue": queue}
+            )  # fmt: skip
             result.ended.append(queue)
             return
         (self._prioritized.add if reply.has_priorities else self._prioritized.discard)(queue)
@@ -196,7 +201,10 @@ class RestrictedQueues:
             result.more.append(queue)
 
     def look_through(self, consumer: Consumer) -> None:
-        """Note that the queue of `consumer` is filtered."""
+        """Note that the queue of `consumer` is filtered, or was when the consumer began."""
+        if consumer.filter:
+            self.names.add(consumer.queue)
+            self._filtered.add(consumer.queue)
         self._looks.setdefault(consumer.id, Look(consumer.filter))
 
     def note_ready(self, consumer: Consumer, *, pass_on: bool) -> None:

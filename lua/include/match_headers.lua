@@ -2,7 +2,9 @@
 
 -- Filtered queues (`x-filtered`): which ready messages a consumer's `x-filter` takes. A look is bounded: it begins with the first
 -- ready messages, of which a new one of high priority is one, and goes on where the consumer's last look has ended.
-local FIRST_LOOKED_AT, LOOKED_AT = 50, 150
+local FIRST_LOOKED_AT, LOOKED_AT = 25, 75
+-- Bytes of payload that these two parts of a look read. The part that goes on reads one message of any size all the same.
+local FIRST_BYTES, BYTES = 16384, 49152
 
 -- Whether the headers of a message match. `wanted` is what broker/arguments/header_filter.py has packed: how ('all', 'any'), then of
 -- each header its name, how its name stands in JSON ('' = with escapes), and its value (null = any).
@@ -24,13 +26,17 @@ local function matches(wanted, envelope)
 end
 
 -- Adds to `chosen` what matches of the pairs tag, score in `found`, up to `most` values; what has no headers is taken as well, so that
--- the claim clears it away. Returns the place of the last pair that was looked at.
-local function choose(keys, wanted, found, most, chosen, known)
-  local at = 0
+-- the claim clears it away. `first`: of the first part, before one that goes on. Returns the place of the last pair that was looked at.
+local function choose(keys, wanted, found, most, chosen, known, first)
+  local at, room = 0, first and FIRST_BYTES or BYTES
   while at < #found and #chosen < most do
     local tag = found[at + 1]
     if not known[tag] then
-      known[tag] = true
+      local size = redis.pcall('HSTRLEN', keys.message .. tag, 'payload')
+      -- A key of another type has no payload, as `fields_of` finds.
+      if type(size) ~= 'number' then size = 0 end
+      if size > room and (first or room < BYTES) then break end
+      known[tag], room = true, room - size
       local payload = fields_of(keys.message .. tag, 'payload')[1]
       if not payload or matches(wanted, string.match(payload, '^[^\n]*')) then
         chosen[#chosen + 1] = tag
@@ -61,11 +67,11 @@ local function look(keys, wanted, count, cursor)
   local score, tag = string.match(cursor, '^([^/]*)/(.*)$')
   local found = redis.call('ZRANGE', keys.ready, 0, (score and FIRST_LOOKED_AT or LOOKED_AT) - 1, 'WITHSCORES')
   local ends = #found < 2 * LOOKED_AT
-  local at = choose(keys, wanted, found, 2 * count, chosen, known)
+  local at = choose(keys, wanted, found, 2 * count, chosen, known, score)
   if score then
     if #chosen >= 2 * count then return chosen, cursor end
     found, ends = found_behind(keys, score, tag)
-    at = choose(keys, wanted, found, 2 * count, chosen, known)
+    at = choose(keys, wanted, found, 2 * count, chosen, known, false)
   end
   if ends and at == #found then return chosen, '' end
   return chosen, at == 0 and cursor or found[at] .. '/' .. found[at - 1]

@@ -31,6 +31,8 @@ def pack_filter(value: object, owner: str) -> str:
     if match not in MATCHES or not wanted:
         raise InvalidArgument(f"{what}; allowed are one header or more, with 'x-match' 'all' or 'any'")
     for name, wish in wanted.items():
+        if not (_is_text(name) and (not isinstance(wish, str) or _is_text(wish))):
+            raise InvalidArgument(f"{what}; allowed are names and values that UTF-8 can encode: no lone surrogates")
         if not _is_comparable(wish):
             raise InvalidArgument(
                 f"{what}; allowed as the value of {name!r} are a str, true, false, None and a number up to 2^53"
@@ -42,6 +44,14 @@ def _is_comparable(value: object) -> bool:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return abs(value) <= MAX_NUMBER
     return value is None or isinstance(value, str | bool)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _in_json(name: str) -> str:

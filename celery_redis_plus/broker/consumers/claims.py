@@ -63,6 +63,8 @@ class State(Enum):
     UNKNOWN = "unknown"
     #: The queue belongs to another connection, and the consumer is off its list.
     LOCKED = "locked"
+    #: The consumer has a filter, the queue was declared anew without `x-filtered`, and the consumer is off its list.
+    UNFILTERED = "unfiltered"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import time
 
 import kombu
 import pytest
+from kombu.exceptions import ChannelError
 
 from celery_redis_plus.errors import InvalidArgument
 from tests.support.inbox import Inbox, declare, publish
@@ -98,6 +99,80 @@ def test_what_matches_is_found_behind_what_does_not_in_short_calls(channel, conn
     assert channel.queue_sizes("q").ready == 3000
 
 
+@pytest.mark.parametrize("large", [{"body": "x" * 20_000}, {"body": "x", "text": "y" * 20_000}])
+def test_a_look_at_large_messages_is_bounded_by_their_bytes(channel, connect, redis_client, large):
+    sender = connect().channel()
+    declare(sender, "q", arguments={"x-filtered": True})
+    body, headers = large["body"], {"for": "others", "text": large.get("text", "")}
+    send(sender, *([body] * 100), **headers)
+    send(sender, "x" * 500_000, **{"for": "others"})
+    send(sender, "y" * 500_000, **{"for": "me"})
+    send(sender, *([body] * 20), **headers)
+    send(sender, "mine", **{"for": "me"})
+    with slow_calls(redis_client, 3_000) as calls:
+        inbox = Inbox(channel, queue({"for": "me"}))
+        assert [len(one) for one in inbox.drain(2)] == [500_000, 4]
+        send(sender, "more", **{"for": "me"})
+        assert inbox.drain(3)[2] == "more"
+    assert calls.slow == {}
+    # A call reads three of the large ones.
+    assert calls.calls["claim_restricted"] > 40
+    assert channel.queue_sizes("q").ready == 121
+
+
+def test_a_consumer_ends_where_its_queue_is_filtered_no_more(channel, connect, caplog):
+    other = connect().channel()
+    inbox = Inbox(channel, queue({"region": "eu"}))
+    inbox.rest(0.05)
+    other.queue_delete("q")
+    declare(other, "q")
+    publish(other, "q", "us", headers={"region": "us"})
+    ends = "ends: queue 'q' was declared again, without 'x-filtered', and the consumer has an 'x-filter'"
+    wait_until(lambda: (inbox.pump(0.05), ends in caplog.text)[1], 10, lambda: (inbox.bodies, caplog.text))
+    plain = Inbox(other, kombu.Queue("q", durable=True))
+    publish(other, "q", "eu", headers={"region": "eu"})
+    assert plain.drain(2) == ["us", "eu"]
+    assert inbox.rest() == []
+    assert other.queue_declare("q", passive=True).consumer_count == 1
+
+
+def test_a_filter_holds_beside_a_consumer_without_one_on_the_same_connection(channel, connect, caplog):
+    inbox = Inbox(channel, queue({"region": "eu"}))
+    whole = Inbox(channel.connection.client.channel(), queue(), prefetch=1)
+    inbox.rest(0.05)
+    other = connect().channel()
+    other.queue_delete("q")
+    declare(other, "q")
+    for number in range(20):
+        publish(other, "q", number, headers={"region": "us"})
+        inbox.pump(0.02)
+    wait_until(lambda: (inbox.pump(0.05), len(whole.bodies) == 20)[1], 10, lambda: (inbox.bodies, whole.bodies))
+    assert inbox.bodies == []
+    wait_until(lambda: (inbox.pump(0.05), "without 'x-filtered'" in caplog.text)[1], 10)
+
+
+def test_a_filtered_queue_comes_back_with_its_filters(channel, connect):
+    other = connect().channel()
+    inbox = Inbox(channel, queue({"region": "eu"}))
+    inbox.rest(0.05)
+    other.queue_delete("q")
+    inbox.rest(0.05)
+    declare(other, "q", arguments={"x-filtered": True})
+    send(other, "us", region="us")
+    send(other, "eu", region="eu")
+    assert inbox.exactly(1) == ["eu"]
+
+
+def test_a_filtered_queue_is_not_bound_to_a_fanout_exchange(channel):
+    channel.exchange_declare("f", "fanout")
+    declare(channel, "q", arguments={"x-filtered": True})
+    error = r"'x-filtered' \(True\) of queue 'q', which is bound to the fanout exchange 'f'"
+    with pytest.raises(ChannelError, match=error) as refused:
+        channel.queue_bind("q", "f")
+    assert refused.value.code == 406
+    assert channel.session.bindings.all("f") == []
+
+
 def test_messages_of_one_moment_are_all_looked_at(channel, redis_client):
     inbox = Inbox(channel, queue({"for": "me"}))
     of = channel.session.keys.queue("q")
@@ -167,6 +242,8 @@ def test_many_consumers_and_publishers_lose_and_mix_nothing(connect):
         ({"a": 1, "x-match": "some"}, "allowed are one header or more, with 'x-match' 'all' or 'any'"),
         ({"a": [1]}, "allowed as the value of 'a' are a str, true, false, None"),
         ({"a": 2**60}, "allowed as the value of 'a' are a str, true, false, None"),
+        ({"a": "\udc80"}, "allowed are names and values that UTF-8 can encode"),
+        ({"\udc80": None}, "allowed are names and values that UTF-8 can encode"),
     ],
 )
 def test_other_filters_are_refused(channel, wanted, error):
