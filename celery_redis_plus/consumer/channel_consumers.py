@@ -16,7 +16,7 @@ from celery_redis_plus.consumer.queue_consumers import Credit, Deliver, Payload,
 from celery_redis_plus.errors import InvalidArgument, QueueNotFound, ResourceLocked, ServerUnreachable
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.unacked_message import UnackedMessage
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessage
     from celery_redis_plus.consumer.server_consumer import ServerConsumer
     from celery_redis_plus.stored_message import Claimed
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import RedisError
 
 from celery_redis_plus.broker.consumers.settlement import Settlement
-from celery_redis_plus.broker.consumers.unacked_message import TrackedRecipient
+from celery_redis_plus.broker.consumers.unacked import TrackedRecipient
 from celery_redis_plus.broker.dead_letters.unroutable import REJECTED as REASON_REJECTED
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.delivery_store import ACKED, DELIVERED, QUEUED, REFUSED, REJECTED, About, DeliveryStore

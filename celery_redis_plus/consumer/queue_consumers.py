@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.registry import INTERESTED, NOT_INTERESTED, NOTIFIED
 from celery_redis_plus.broker.consumers.settlement import Settlement
-from celery_redis_plus.broker.consumers.unacked_message import DeliveryState, Unacked, UnackedMessage
+from celery_redis_plus.broker.consumers.unacked import DeliveryState, Unacked, UnackedMessage
 from celery_redis_plus.consumer.delivery_tracking import HEADER
 from celery_redis_plus.consumer.queue_order import QueueOrder
 from celery_redis_plus.consumer.restricted_queues import FetchRequest, FetchResult

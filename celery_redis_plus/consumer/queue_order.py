@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.unacked_message import UnackedMessage
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 
 #: Queues without a wakeup that a claim includes: while other queues have messages, wakeups are not read.
 IDLE_QUEUES = 4

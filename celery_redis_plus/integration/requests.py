@@ -24,7 +24,7 @@ from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.ack_policies import ACK, POLICIES, REQUEUE, AckPolicies
 from celery_redis_plus.integration.lease_guard import TaskLostError, has_lease
 from celery_redis_plus.integration.patching import wrap
-from celery_redis_plus.integration.task_settlements import note_delivery, settled_by_task
+from celery_redis_plus.integration.task_settlements import children, settled_by_task
 from celery_redis_plus.transport.kombu_message import Message
 
 #: Ending -> reason of the event `acked`, where the two differ.
@@ -123,11 +123,14 @@ class BrokerRequest:
         """Let the task know which delivery it may settle, before its pool begins it."""
         message = self.message  # type: ignore[attr-defined]
         if isinstance(message, Message):
-            note_delivery(message, acked_early=self._crp_acks_early())
+            message.note_task_delivery(acked_early=self._crp_acks_early())
 
     def _crp_settled_by_task(self) -> str:
         message = self.message  # type: ignore[attr-defined]
-        return settled_by_task(message) if isinstance(message, Message) else ""
+        if not isinstance(message, Message):
+            return ""
+        # Only pools of processes have children.
+        return settled_by_task(message) if children else message.settled_by_task
 
     def _crp_acks_early(self) -> bool:
         if self.crp_policies is None:

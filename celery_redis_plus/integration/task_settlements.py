@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _SETTLED = "redisplus_settled"
 
 #: Of the workers of this process that have pools of processes, the last one; made with the first of them.
-_children: list[ChildSettlements] = []
+children: list[ChildSettlements] = []
 
 
 def ack() -> None:
@@ -92,8 +92,8 @@ def _settle(how: str, **what: Any) -> None:
         )
     if what.get("delay_ms") is not None and token.endswith(" 0"):
         raise InvalidArgument(f"argument 'delay' of nack in {name}: a broadcast comes again at once; allowed is None")
-    if _children and not _children[-1].is_ours:
-        _children[-1].send(token=token, how=how, **what)
+    if children and not children[-1].is_ours:
+        children[-1].send(token=token, how=how, **what)
     else:
         _settle_here(token, how, **what)
     setattr(request, _SETTLED, how)
@@ -137,18 +137,10 @@ def _message(token: str) -> Message | None:
 # -- for the worker -------------------------------------------------------------------------------------------------------
 
 
-def note_delivery(message: Message, *, acked_early: bool) -> None:
-    """Let the task of `message` know which delivery it may settle; an empty token: it is acked before its task begins.
-
-    What the publisher has sent under this name counts for nothing.
-    """
-    message.properties[TASK_DELIVERY] = "" if acked_early else f"{message.delivery_tag} {message.claim}"
-
-
 def settled_by_task(message: Message) -> str:
     """Return `ack`, `nack` or `reject` where the task of `message` has settled it, which its process may just have said."""
-    if _children and _children[-1].is_ours and message.properties.get(TASK_DELIVERY):
-        _children[-1].read()
+    if children and children[-1].is_ours and message.properties.get(TASK_DELIVERY):
+        children[-1].read()
     return message.settled_by_task
 
 
@@ -156,8 +148,8 @@ def listen_to_children(pool: Any, loop: Any = None) -> None:
     """Have tasks in the processes of `pool` heard: before it forks them, and then by each event loop; idempotent."""
     if not isinstance(pool, prefork.TaskPool):
         return
-    if not _children or not _children[-1].is_ours:
+    if not children or not children[-1].is_ours:
         # A child that becomes a worker's main process has its parent's.
-        _children[:] = [ChildSettlements(settle_for_child)]
+        children[:] = [ChildSettlements(settle_for_child)]
     if loop is not None:
-        loop.add_reader(_children[-1].fileno(), _children[-1].read)
+        loop.add_reader(children[-1].fileno(), children[-1].read)

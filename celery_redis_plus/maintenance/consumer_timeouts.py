@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.acks import SETTLED_A_CALL
-from celery_redis_plus.broker.consumers.unacked_message import DeliveryState
+from celery_redis_plus.broker.consumers.unacked import DeliveryState
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.acks import Acknowledger
-    from celery_redis_plus.broker.consumers.unacked import UnackedMessages
-    from celery_redis_plus.broker.consumers.unacked_message import UnackedMessage
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessage, UnackedMessages
 
 logger = logging.getLogger(__name__)
 

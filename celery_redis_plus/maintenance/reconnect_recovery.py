@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.acks import Acknowledger
     from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
     from celery_redis_plus.broker.consumers.settlement import Settlement
-    from celery_redis_plus.broker.consumers.unacked import UnackedMessages
-    from celery_redis_plus.broker.consumers.unacked_message import UnackedMessage
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessage, UnackedMessages
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 

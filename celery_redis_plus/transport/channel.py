@@ -28,7 +28,7 @@ from celery_redis_plus.transport.publishing import ExchangePublisher
 from celery_redis_plus.transport.qos import QoS
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.unacked_message import Unacked
+    from celery_redis_plus.broker.consumers.unacked import Unacked
     from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber, SubscriberDeath
     from celery_redis_plus.broker.queues.queues import Sizes
     from celery_redis_plus.consumer.broker_connection import BrokerConnection

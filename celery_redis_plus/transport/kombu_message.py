@@ -10,11 +10,11 @@ from kombu.transport import base
 from kombu.utils import json as kombu_json
 
 from celery_redis_plus.broker.consumers.last_error import Failure
-from celery_redis_plus.broker.consumers.unacked_message import UnackedMessage
+from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 from celery_redis_plus.stored_message import BODY_SEPARATOR
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.unacked_message import Unacked
+    from celery_redis_plus.broker.consumers.unacked import Unacked
     from celery_redis_plus.broker.fanout.entries import Entry
     from celery_redis_plus.stored_message import Claimed
 
@@ -110,6 +110,13 @@ class Message(base.Message):
             self._unacked.started = True
             if self._unacked.failed_before:
                 self.channel.session.acknowledger.begin(self._unacked)
+
+    def note_task_delivery(self, *, acked_early: bool) -> None:
+        """Let its task know which delivery it may settle; an empty token: it is acked before its task begins.
+
+        What the publisher has sent under this name counts for nothing.
+        """
+        self.properties[TASK_DELIVERY] = "" if acked_early else f"{self.delivery_tag} {self.claim}"
 
     @property
     def claim(self) -> int:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kombu.transport import virtual
 
 from celery_redis_plus.broker.consumers.settlement import Settlement
-from celery_redis_plus.broker.consumers.unacked_message import Unacked
+from celery_redis_plus.broker.consumers.unacked import Unacked
 from celery_redis_plus.broker.fanout.subscriber_cursor import UnackedBroadcast
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from celery_redis_plus.broker.consumers.unacked_message import UnackedMessage
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessage
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
     from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
     from celery_redis_plus.consumer.queue_consumers import QueueConsumers

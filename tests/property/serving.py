@@ -14,8 +14,7 @@ from celery_redis_plus.broker.consumers.acks import Acknowledger
 from celery_redis_plus.broker.consumers.pauses import Pausing
 from celery_redis_plus.broker.consumers.registry import REFUSALS
 from celery_redis_plus.broker.consumers.settlement import Settlement
-from celery_redis_plus.broker.consumers.unacked import UnackedMessages
-from celery_redis_plus.broker.consumers.unacked_message import UnackedMessage
+from celery_redis_plus.broker.consumers.unacked import UnackedMessage, UnackedMessages
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.broker.publishing.publisher import Publisher
 from celery_redis_plus.broker.queues.queues import Queues

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from _thread import RLock
 
     from celery_redis_plus.broker.consumers.last_error import Failure
-    from celery_redis_plus.broker.consumers.unacked import UnackedMessages
-    from celery_redis_plus.broker.consumers.unacked_message import UnackedMessage
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessage, UnackedMessages
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.connection.persistent_connection import Argument
     from celery_redis_plus.keys import Keys

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from celery_redis_plus.broker.consumers.unacked_message import UnackedMessage
+from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.unacked_message import Unacked
+    from celery_redis_plus.broker.consumers.unacked import Unacked
 
 
 class ActiveTasks(Protocol):

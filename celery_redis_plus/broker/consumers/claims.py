@@ -17,7 +17,7 @@ from celery_redis_plus.stored_message import Claimed, split_payload
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.acks import Acknowledger
-    from celery_redis_plus.broker.consumers.unacked_message import UnackedMessage
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessage
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.connection.pending_reply import Done
     from celery_redis_plus.connection.persistent_connection import Argument

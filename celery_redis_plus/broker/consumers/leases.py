@@ -12,8 +12,7 @@ from celery_redis_plus import clock
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
-    from celery_redis_plus.broker.consumers.unacked import UnackedMessages
-    from celery_redis_plus.broker.consumers.unacked_message import UnackedMessage
+    from celery_redis_plus.broker.consumers.unacked import UnackedMessage, UnackedMessages
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.connection.persistent_connection import Argument
     from celery_redis_plus.keys import Keys

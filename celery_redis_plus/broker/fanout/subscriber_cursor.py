@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.settlement import Settlement
-from celery_redis_plus.broker.consumers.unacked_message import Unacked
+from celery_redis_plus.broker.consumers.unacked import Unacked
 from celery_redis_plus.broker.fanout.entries import Entry, EntryId, Mark, mark_of, parse_id
 from celery_redis_plus.connection.forks import lock_of
 

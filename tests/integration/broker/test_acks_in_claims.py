@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 
 from celery_redis_plus.broker.consumers.claims import ClaimCommands
 from celery_redis_plus.broker.consumers.settlement import Settlement
-from celery_redis_plus.broker.consumers.unacked_message import UnackedMessage
+from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 from celery_redis_plus.broker.queues.queues import Sizes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers.unacked_message import UnackedMessage
+from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 from celery_redis_plus.maintenance.shared_work import SharedWork
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 

@@ -262,7 +262,7 @@ def test_a_refused_settlement_leaves_the_message_to_the_consumer_that_has_it(poo
         key = lose_lease(self, redis_client)
         if pool == "prefork":
             # What the main process does when it hears of it.
-            task_settlements.settle_for_child(token=self.request.properties[task_settlements.DELIVERY], how=how)
+            task_settlements.settle_for_child(token=self.request.properties[task_settlements.TASK_DELIVERY], how=how)
             return key, None, None
         return key, refusal_of(getattr(crp, how)), refusal_of(crp.ack)
 

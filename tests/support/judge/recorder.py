@@ -18,8 +18,7 @@ import kombu
 from kombu.utils.json import loads
 
 from celery_redis_plus.broker.consumers.settlement import Settlement
-from celery_redis_plus.broker.consumers.unacked import UnackedMessages
-from celery_redis_plus.broker.consumers.unacked_message import UnackedMessage
+from celery_redis_plus.broker.consumers.unacked import UnackedMessage, UnackedMessages
 from celery_redis_plus.consumer.broker_connection import BrokerConnection
 from celery_redis_plus.errors import PublishRefused
 from celery_redis_plus.transport.channel import Channel

@@ -9,8 +9,7 @@ import pytest
 
 from celery_redis_plus.broker.consumers import unacked as unacked_module
 from celery_redis_plus.broker.consumers.settlement import Settlement
-from celery_redis_plus.broker.consumers.unacked import UnackedMessages
-from celery_redis_plus.broker.consumers.unacked_message import DeliveryState
+from celery_redis_plus.broker.consumers.unacked import DeliveryState, UnackedMessages
 from celery_redis_plus.stored_message import Claimed
 
 

@@ -9,7 +9,7 @@ from celery.worker import state
 from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.active_tasks import inactive
 from celery_redis_plus.broker.consumers.settlement import Settlement
-from celery_redis_plus.broker.consumers.unacked_message import UnackedMessage
+from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 from celery_redis_plus.integration.active_tasks import RunningTasks, note_given
 from celery_redis_plus.transport.kombu_message import Message
 
