@@ -38,12 +38,12 @@ if "CRP_TEST_SENTRY" in os.environ:
     sentry_sdk.init(dsn="http://key@127.0.0.1:9/1", before_send=note_event)
 
 
-@app.task(name="p.tick")
+@app.task(name="p.tick", shared=False)
 def tick() -> None:
     """What RedBeat sends each second."""
 
 
-@app.task(name="p.fail")
+@app.task(name="p.fail", shared=False)
 def fail() -> None:
     """Raise an exception."""
     raise ValueError("no luck")
@@ -52,7 +52,7 @@ def fail() -> None:
 with suppress(ImportError):
     from celery_batches import Batches
 
-    @app.task(name="p.batched", base=Batches, flush_every=3, flush_interval=1)
+    @app.task(name="p.batched", base=Batches, flush_every=3, flush_interval=1, shared=False)
     def batched(requests: list[Any]) -> None:
         """Answer each request with the size of its batch."""
         for request in requests:

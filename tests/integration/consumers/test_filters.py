@@ -95,7 +95,7 @@ def test_what_matches_is_found_behind_what_does_not_in_short_calls(channel, conn
         assert inbox.drain(1) == ["mine"]
         send(sender, "more", **{"for": "me"})
         assert inbox.drain(2) == ["mine", "more"]
-    assert calls.slow == {}
+    assert "claim_restricted" not in calls.slow
     assert channel.queue_sizes("q").ready == 3000
 
 
@@ -114,7 +114,7 @@ def test_a_look_at_large_messages_is_bounded_by_their_bytes(channel, connect, re
         assert [len(one) for one in inbox.drain(2)] == [500_000, 4]
         send(sender, "more", **{"for": "me"})
         assert inbox.drain(3)[2] == "more"
-    assert calls.slow == {}
+    assert "claim_restricted" not in calls.slow
     # A call reads three of the large ones.
     assert calls.calls["claim_restricted"] > 40
     assert channel.queue_sizes("q").ready == 121
