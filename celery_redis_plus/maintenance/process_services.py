@@ -87,6 +87,9 @@ def end_services(address: str | None = None) -> None:
         ended = {place: service for place, service in _services.items() if address in {None, place.address}}
         for place in ended:
             del _services[place]
+        if address is None:
+            # A worker that ran in this process has ended.
+            _keepers.clear()
     for service in ended.values():
         service.close()
 
