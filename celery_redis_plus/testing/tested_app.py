@@ -39,8 +39,8 @@ def pointed_at(app: Celery, broker: str, results: str) -> Iterator[Celery]:
     changes = app.conf.changes
     wanted: dict[str, Any] = {**SETTINGS, "broker_url": broker, "result_backend": results}
     own = {name: changes[name] for name in wanted if name in changes}
-    address = ""
-    with mock.patch.dict(os.environ):
+    address, backends = "", _Backends(app)
+    with mock.patch.dict(os.environ), mock.patch.object(app, "_get_backend", backends.make):
         for name in ENVIRONMENT:
             os.environ.pop(name, None)
         try:
@@ -53,11 +53,37 @@ def pointed_at(app: Celery, broker: str, results: str) -> Iterator[Celery]:
             yield app
         finally:
             _close_connections(app, address)
+            backends.close()
             for name in wanted:
                 changes.pop(name, None)
             changes.update(own)
             _reconnect(app)
             previous.set_current()
+
+
+class _Backends:
+    """The result backends of an app, one for each of its threads."""
+
+    def __init__(self, app: Celery) -> None:
+        self._make = app._get_backend  # noqa: SLF001 - what `app.backend` calls (Celery 5.6, 5.7)
+        self._made: list[Any] = []
+
+    def make(self) -> Any:
+        self._made.append(self._make())
+        return self._made[-1]
+
+    def close(self) -> None:
+        """Close their connections, which Celery leaves to the collector."""
+        for backend in self._made:
+            results = getattr(backend, "result_consumer", None)
+            if results is not None:
+                results.stop()
+                # Results that the test still has would unsubscribe when they go, perhaps after the server (Celery 5.6, 5.7).
+                if hasattr(results, "_pubsub"):
+                    results._pubsub = None  # noqa: SLF001
+            # Only one that was used has a client.
+            if "client" in vars(backend):
+                backend.client.connection_pool.disconnect()
 
 
 def app_of(app: Celery | None) -> Celery:
@@ -82,9 +108,3 @@ def _close_connections(app: Celery, address: str) -> None:
         if connection in group:
             group[connection].force_close_all()
             del group[connection]
-    results = getattr(app.backend, "result_consumer", None)
-    if results is not None:
-        results.stop()
-        # Results that the test still has would unsubscribe when they go, perhaps after the server (Celery 5.6, 5.7).
-        if hasattr(results, "_pubsub"):
-            results._pubsub = None  # noqa: SLF001
