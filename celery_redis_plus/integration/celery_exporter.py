@@ -6,12 +6,13 @@ a name of kombu's own transports: `redis` for `channel.client.llen(queue)`.
 
 from __future__ import annotations
 
-import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from kombu import Connection
 
+from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.transport.transport import Transport
 
 #: The exporter's module: its distribution has no package of its own.
@@ -30,14 +31,10 @@ class NamedRedis(Connection):
 def install_queue_lengths() -> None:
     """Have celery-exporter read the lengths of our queues; idempotent. Another module of this name is left alone."""
     module = sys.modules[EXPORTER]
-    track = getattr(getattr(module, "Exporter", None), "track_queue_metrics", None)
-    if track is None or not hasattr(module, "redis_queue_length") or hasattr(track, "crp_names_redis"):
-        return
+    if hasattr(getattr(module, "Exporter", None), "track_queue_metrics") and hasattr(module, "redis_queue_length"):
+        wrap(module.Exporter, "track_queue_metrics", _track)
 
-    @functools.wraps(track)
-    def tracked(exporter: Any, *args: Any, **kwargs: Any) -> Any:
-        exporter.app.amqp.Connection = NamedRedis
-        return track(exporter, *args, **kwargs)
 
-    tracked.crp_names_redis = True  # type: ignore[attr-defined]
-    module.Exporter.track_queue_metrics = tracked
+def _track(track: Callable[..., Any], exporter: Any, *args: Any, **kwargs: Any) -> Any:
+    exporter.app.amqp.Connection = NamedRedis
+    return track(exporter, *args, **kwargs)

@@ -6,13 +6,14 @@ yet: with kombu's own transport a worker's memory has them, here the server.
 
 from __future__ import annotations
 
-import functools
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from celery_redis_plus.integration import compat
+from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.transport.transport import Transport
 
 logger = logging.getLogger(__name__)
@@ -22,19 +23,15 @@ def install_migration_warning() -> None:
     """Have every migration of this process look for delayed tasks when it has ended; idempotent."""
     from celery.contrib.migrate import Filterer
 
-    start = compat.MIGRATION.of(Filterer)
-    if start is None or hasattr(start, "crp_watches"):
-        return
+    if compat.MIGRATION.of(Filterer) is not None:
+        wrap(Filterer, compat.MIGRATION.name, _migrate)
 
-    @functools.wraps(start)
-    def watched(migration: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return start(migration, *args, **kwargs)
-        finally:
-            _name_delayed(migration)
 
-    watched.crp_watches = True  # type: ignore[attr-defined]
-    compat.MIGRATION.set(Filterer, watched)
+def _migrate(start: Callable[..., Any], migration: Any, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return start(migration, *args, **kwargs)
+    finally:
+        _name_delayed(migration)
 
 
 def _name_delayed(migration: Any) -> None:

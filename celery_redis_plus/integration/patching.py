@@ -1,4 +1,4 @@
-"""Puts something of ours around a method of one of Celery's objects."""
+"""Puts something of ours around a method of one of Celery's objects, or of all objects of a class."""
 
 from __future__ import annotations
 
@@ -13,11 +13,25 @@ MAX_WRAPPERS = 20
 def wrap(owner: Any, name: str, around: Callable[..., Any], *more: Any) -> None:
     """Have `owner` call `around` with its own method first, then `more`, then the call's arguments.
 
-    Idempotent, also where another tool has wrapped the method since: ours is looked for inside.
+    Where `owner` is a class, the call's arguments begin with the object. Idempotent, also where another tool has wrapped the
+    method since: ours is looked for inside.
     """
     present = getattr(owner, name)
     if all(not isinstance(layer, functools.partial) or layer.func is not around for layer in _layers(present)):
-        setattr(owner, name, functools.partial(around, present, *more))
+        ours = functools.partial(around, present, *more)
+        setattr(owner, name, _as_method(ours, present) if isinstance(owner, type) else ours)
+
+
+def _as_method(ours: functools.partial[Any], present: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what a class can have in place of `present`: a partial is not bound to an object."""
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return ours(*args, **kwargs)
+
+    functools.update_wrapper(method, present)
+    # `_layers` finds it there.
+    method.__wrapped__ = ours  # type: ignore[attr-defined]
+    return method
 
 
 def _layers(present: Any) -> Iterator[Any]:

@@ -5,7 +5,6 @@ Where no signal handler ran, the transport reads Celery's header itself and take
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -24,6 +23,9 @@ from celery_redis_plus.transport.publishing import duplicate_tasks
 #: Options of a task that hold the signatures of tasks that follow it; and arguments of canvas that hold their members.
 _CONTINUATIONS = ("chain", "chord", "link", "link_error")
 _MEMBERS = ("tasks", "header", "body")
+#: Options with which Celery sends a task of a chain, group or chord; and all that tell of other tasks.
+_OF_CANVAS = ("chain", "chord", "group_id")
+_AROUND = (*_CONTINUATIONS, "group_id")
 
 
 class EtaProperty:
@@ -97,7 +99,7 @@ def install_eta_property(app: Any) -> None:
     _eta_property.add(app)
 
 
-def install_duplicate_lookup(app: Any) -> None:
+def install_send_options(app: Any) -> None:
     """Have the result of a deduplicated task carry the id of the task that stands for it, and track tasks; idempotent.
 
     The result of a task with the option `track` has the handle of its delivery, `delivery`.
@@ -106,44 +108,28 @@ def install_duplicate_lookup(app: Any) -> None:
     """
     wrap(app, "send_task", _send_task)
     # A task that runs eagerly does not pass there.
-    if not getattr(Task.apply, _REFUSES_TRACKING, False):
-        Task.apply = _refuse_tracking(Task.apply)
+    wrap(Task, "apply", _refuse_tracking)
     # A group and a chord pass there with one task after the other: a refusal of the last one is too late.
     for canvas in (group, chord):
-        if not getattr(canvas.apply_async, _REFUSES_TRACKING, False):
-            canvas.apply_async = _refuse_tracked_members(canvas.apply_async)
+        wrap(canvas, "apply_async", _refuse_tracked_members)
 
 
-#: Marks the methods that are ours.
-_REFUSES_TRACKING = "crp_refuses_tracking"
+def _refuse_tracked_members(
+    apply_async: Callable[..., Any], canvas: Any, args: Any = None, kwargs: Any = None, *more: Any, **options: Any
+) -> Any:  # fmt: skip
+    """Send a group or a chord of any app; that of a configured one not where a member is to be tracked."""
+    if connections_of(canvas.app) is not None:
+        # As in `chord(header)(body)`.
+        body = kwargs.get("body") if isinstance(canvas, chord) and kwargs else None
+        _check_members(canvas.task, {"task": canvas.task, "options": options}, canvas, body)
+    return apply_async(canvas, args, kwargs, *more, **options)
 
 
-def _refuse_tracked_members(apply_async: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the method for all groups or chords of this process: for configured apps, it refuses a tracked member first."""
-
-    @functools.wraps(apply_async)
-    def refusing(canvas: Any, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
-        if connections_of(canvas.app) is not None:
-            # As in `chord(header)(body)`.
-            body = kwargs.get("body") if isinstance(canvas, chord) and kwargs else None
-            _check_members(canvas.task, {"task": canvas.task, "options": options}, canvas, body)
-        return apply_async(canvas, args, kwargs, *more, **options)
-
-    setattr(refusing, _REFUSES_TRACKING, True)
-    return refusing
-
-
-def _refuse_tracking(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `Task.apply` for all tasks of this process: with the option `track` it raises InvalidArgument."""
-
-    @functools.wraps(apply)
-    def refusing(task: Any, *arguments: Any, **options: Any) -> Any:
-        if is_tracked(options.get("track", False)):
-            raise InvalidArgument(f"track is True for {task.name!r}, which runs eagerly; allowed for sent tasks")
-        return apply(task, *arguments, **options)
-
-    setattr(refusing, _REFUSES_TRACKING, True)
-    return refusing
+def _refuse_tracking(apply: Callable[..., Any], task: Any, *arguments: Any, **options: Any) -> Any:
+    """Run a task of any app eagerly, but not with the option `track`."""
+    if is_tracked(options.get("track", False)):
+        raise InvalidArgument(f"track is True for {task.name!r}, which runs eagerly; allowed for sent tasks")
+    return apply(task, *arguments, **options)
 
 
 def _tracking_in(signatures: Any) -> str:
@@ -177,11 +163,14 @@ def _check_members(name: str, *signatures: Any) -> None:
 def _send_task(
     send: Callable[..., Any], *arguments: Any, track: bool = False, ack_timeout: float | None = None, **options: Any
 ) -> Any:  # fmt: skip
-    tracked = {"track": True} if is_tracked(track) and any(map(options.get, ("chain", "chord", "group_id"))) else {}
-    name = arguments[0] if arguments else options.get("name", "")
-    _check_members(name, {"task": name, "options": {name: options.get(name) for name in _CONTINUATIONS} | tracked})
+    tracked = is_tracked(track)
+    around = {name: options[name] for name in _AROUND if options.get(name)}
+    if around:
+        name = arguments[0] if arguments else options.get("name", "")
+        is_member = tracked and any(kind in around for kind in _OF_CANVAS)
+        _check_members(name, {"task": name, "options": around | ({"track": True} if is_member else {})})
     wanted = None
-    if track:
+    if tracked:
         wanted = options[TRACK] = tracking_request(ACK_TIMEOUT_S if ack_timeout is None else ack_timeout)
     elif ack_timeout is not None:
         raise InvalidArgument(f"ack_timeout is {ack_timeout!r} without track=True; allowed with it, or none")

@@ -45,6 +45,24 @@ def test_a_method_that_a_tool_has_wrapped_over_ours_is_not_wrapped_again(apm):
     assert owner.calls == [2]
 
 
+def test_a_method_of_a_class_is_wrapped_once_for_all_its_objects():
+    class Owned(Owner):
+        pass
+
+    def doubled(inner, owner, value):
+        inner(owner, 2 * value)
+
+    for _ in range(3):
+        wrap(Owned, "method", doubled)
+        Owned.method = with_wraps(Owned.method)
+    owned, owner = Owned(), Owner()
+    owned.method(3)
+    owner.method(3)
+
+    assert (owned.calls, owner.calls) == ([6], [3])
+    assert Owned.method.__name__ == "method"
+
+
 def test_a_method_that_was_put_back_is_wrapped_again():
     owner = Owner()
     wrap(owner, "method", around)
