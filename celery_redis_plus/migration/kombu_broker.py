@@ -117,8 +117,7 @@ class KombuBroker:
 
     def page(self, key: bytes, skip: int, count: int) -> list[bytes]:
         """Return up to `count` messages of a list in the order of their delivery, behind the first `skip` ones."""
-        found: list[bytes] = self.commands.command("LRANGE", key, -skip - count, -skip - 1)
-        return found[::-1]
+        return next_of_list(self.commands, key, skip, count)
 
     def unacked(self, until_s: float) -> Iterator[list[KombuUnacked]]:
         """Yield the messages that were delivered until then and are unacked, the first first, a page at a time.
@@ -167,6 +166,12 @@ def _steps(value: Any) -> list[int]:
     if not isinstance(value, Iterable) or not all(type(one) is int for one in steps):
         raise OptionError(f"priority_steps {value!r:.100} in broker_transport_options; allowed are whole numbers, as in [0, 5]")
     return steps
+
+
+def next_of_list(commands: CommandConnection, key: bytes, skip: int, count: int) -> list[bytes]:
+    """Return up to `count` elements of a list that were pushed first, behind the first `skip` ones."""
+    found: list[bytes] = commands.command("LRANGE", key, -skip - count, -skip - 1)
+    return found[::-1]
 
 
 def next_count(count: int, page: Sequence[bytes]) -> int:

@@ -15,7 +15,7 @@ from typing import Final
 
 from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.migration.exporter import Exporter, Waiting
-from celery_redis_plus.migration.kombu_broker import next_count
+from celery_redis_plus.migration.kombu_broker import next_count, next_of_list
 from celery_redis_plus.migration.remote_importer import KEPT_AFTERWARDS_MS, KEPT_MS
 
 #: An element of the list: id, step of kombu's list, and message.
@@ -55,7 +55,7 @@ class RemoteExporter(Exporter):
         """Store there what an earlier run has moved to the list; yield how many it were."""
         skip, count = 0, 1
         while not stopped():
-            page = self._commands.command("LRANGE", self._keys.queue(queue).leaving, -skip - count, -skip - 1)[::-1]
+            page = next_of_list(self._commands, self._keys.queue(queue).leaving, skip, count)
             if not page:
                 return
             ours = [one for one in page if _LEAVING.fullmatch(one)]

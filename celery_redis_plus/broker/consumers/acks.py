@@ -307,12 +307,9 @@ class Acknowledger:
         for batch in queues.values():
             for at in range(0, len(batch), SETTLED_A_CALL):
                 part = batch[at : at + SETTLED_A_CALL]
-                keys, arguments = self._call(part, settlement)
                 if errors := _errors(part, settlement):
                     self._commands.call(self._note_error, [self._keys.queue(part[0].queue).message], *errors)
-                reply = self._commands.call(self._script(settlement), keys, *arguments)
-                if settlement in REQUEUES:
-                    self._log_requeue(batch[0].queue, reply)
+                self._settle_now(part, settlement)
                 for unacked in part:
                     self._unacked_messages.discard(unacked)
             if batch[0].queue in self._unacked_messages.limited:
@@ -325,24 +322,29 @@ class Acknowledger:
         is done. Raises as `CommandConnection.call` does.
         """
         queue = messages[0].queue
-        for settlement, part in (
-            (Settlement.TIME_OUT, [unacked for unacked in messages if unacked.started]),
-            (Settlement.RELEASE_SEEN, [unacked for unacked in messages if not unacked.started]),
-        ):
-            if not part:
-                continue
-            claims = [unacked.claim for unacked in part]
-            if settlement is Settlement.TIME_OUT:
-                # Before the call: this process may claim them again before it reads the reply.
-                self._unacked_messages.mark_timed_out(part)
-            keys, arguments = self._call(part, settlement)
-            reply = self._commands.call(self._script(settlement), keys, *arguments)
-            if settlement is Settlement.TIME_OUT:
-                self._log_requeue(queue, reply)
-            for unacked, claim in zip(part, claims, strict=True):
-                self._unacked_messages.mark_lease_lost(unacked.tag, claim)
+        begun = [unacked for unacked in messages if unacked.started]
+        # Before the call: this process may claim them again before it reads the reply.
+        self._unacked_messages.mark_timed_out(begun)
+        self._return_held(begun, Settlement.TIME_OUT)
+        self._return_held([unacked for unacked in messages if not unacked.started], Settlement.RELEASE_SEEN)
         if queue in self._unacked_messages.limited:
             self._commands.call(self._wake, self._wake_keys(queue))
+
+    def _return_held(self, messages: Sequence[UnackedMessage], settlement: Settlement) -> None:
+        """Put messages of one queue back that stay unacked here."""
+        if not messages:
+            return
+        claims = [unacked.claim for unacked in messages]
+        self._settle_now(messages, settlement)
+        for unacked, claim in zip(messages, claims, strict=True):
+            self._unacked_messages.mark_lease_lost(unacked.tag, claim)
+
+    def _settle_now(self, messages: Sequence[UnackedMessage], settlement: Settlement) -> None:
+        """Settle messages of one queue, as many as a call takes, and wait for the reply."""
+        keys, arguments = self._call(messages, settlement)
+        reply = self._commands.call(self._script(settlement), keys, *arguments)
+        if settlement in REQUEUES:
+            self._log_requeue(messages[0].queue, reply)
 
     def _log_requeue(self, queue: str, reply: Any) -> None:
         _, died, _, deaths, paused = reply
@@ -367,10 +369,8 @@ class Acknowledger:
         keys = self._keys.queue(messages[0].queue)
         if settlement is Settlement.ACK:
             return keys.ack, [_with_outcome(unacked) for unacked in messages]
-        pairs: list[Argument] = []
-        for unacked in messages:
-            pairs += (unacked.tag, unacked.claim)
         if settlement is Settlement.REJECT:
+            pairs = [part for unacked in messages for part in (unacked.tag, unacked.claim)]
             return keys.state_keys, ["rejected", self._dead_letter_max, *pairs]
         requeues = settlement in REQUEUES
         no_wait = -1 if requeues else 0

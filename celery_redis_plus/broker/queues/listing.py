@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -114,10 +114,8 @@ def read_page(commands: CommandConnection, keys: Keys, wanted: Page) -> tuple[in
     """
     of = keys.queue(wanted.queue)
     ageing = int(commands.command("HGET", of.meta, "ageing") or 0) if wanted.state == "ready" else 0
-    places, most = [_place(of, wanted.state), of.message], min(wanted.most, LISTING_PAGE)
-    _, checked, *found = commands.call(script("list_messages"), places, wanted.first, most, LISTING_PAGE_BYTES, *LISTED)
-    width = 3 + len(LISTED)
-    entries = [found[at : at + width] for at in range(0, len(found), width)]
+    place, most = _place(of, wanted.state), min(wanted.most, LISTING_PAGE)
+    checked, entries = _read_entries(commands, of, place, wanted.first, most, LISTED)
     return checked, [_message(wanted.queue, wanted.state, ageing, entry) for entry in entries]
 
 
@@ -129,15 +127,24 @@ def read_copies(
     Raises as `list_messages` does.
     """
     of = keys.queue(queue)
-    places, fields = [of.ready, of.message], ("claim", "failed", "seen")
-    _, checked, *found = commands.call(script("list_messages"), places, first, most, LISTING_PAGE_BYTES, *fields)
+    checked, entries = _read_entries(commands, of, of.ready, first, most, ("claim", "failed", "seen"))
     copies = []
-    for at in range(0, len(found), 3 + len(fields)):
-        tag, _, payload, claims, failed, seen = found[at : at + 3 + len(fields)]
+    for tag, _, payload, claims, failed, seen in entries:
         envelope, body = split_payload(payload)
         redelivered = bool(seen) or bool(int(failed or 0))
         copies.append(Claimed(tag.decode(), queue, int(claims or 0), int(failed or 0), redelivered, envelope, body))
     return checked, copies
+
+
+def _read_entries(
+    commands: CommandConnection, of: QueueKeys, place: bytes, first: int, most: int, fields: Sequence[str]
+) -> tuple[int, list[list[Any]]]:  # fmt: skip
+    """Return how many places from rank `first` on were looked at, and of each message there tag, score, payload and `fields`."""
+    _, checked, *found = commands.call(
+        script("list_messages"), [place, of.message], first, most, LISTING_PAGE_BYTES, *fields
+    )  # fmt: skip
+    width = 3 + len(fields)
+    return checked, [found[at : at + width] for at in range(0, len(found), width)]
 
 
 def waiting_tags(commands: CommandConnection, keys: Keys, queue: str, task: str) -> Iterator[tuple[int, list[str]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.exceptions import HTTPException
@@ -12,10 +13,11 @@ from celery_redis_plus.cli.web.bulk_actions import BulkAction
 from celery_redis_plus.cli.web.requests import field, fields, parameter, required, url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from starlette.requests import Request
 
+    from celery_redis_plus.broker.dead_letters.store import DeadLetter
     from celery_redis_plus.cli.broker_admin import BrokerAdmin
     from celery_redis_plus.cli.web.access import Access
     from celery_redis_plus.cli.web.bulk_actions import BulkActions, Treat
@@ -77,20 +79,14 @@ class Actions:
         admin, name, tags = self._admin(), required(request, "queue"), _ticked(request)
         admin.check_queue(name)
         letters = admin.dead_letters.read(name, tags)
-        outcomes = admin.replay_page(letters)
-        refused = [str(one) for one in outcomes if isinstance(one, Exception)]
-        notice = f"{sum(one is True for one in outcomes):,} of {len(tags):,} dead letters are back to work. "
+        replayed, refused = _replay(admin, letters)
+        notice = f"{replayed:,} of {len(tags):,} dead letters are back to work. "
         return self._back(url("/dead-letters", queue=name), notice + " ".join(refused[:MAX_REFUSED_SHOWN]))
 
     def replay_many(self, request: Request) -> Response:
         """Begin to put all dead letters of a queue back to work, or those of a task or a reason."""
         admin = self._admin()
-
-        def treat(letters: Any) -> tuple[int, list[str]]:
-            outcomes = admin.replay_page(letters)
-            return sum(one is True for one in outcomes), [str(one) for one in outcomes if isinstance(one, Exception)]
-
-        return self._treat_dead_letters(request, admin, "replay", "back to work", treat)
+        return self._treat_dead_letters(request, admin, "replay", "back to work", partial(_replay, admin))
 
     def delete_many(self, request: Request) -> Response:
         """Begin to delete all dead letters of a queue, or those of a task or a reason, for good."""
@@ -165,6 +161,12 @@ class Actions:
     def _back(self, to: str, notice: str) -> Response:
         separator = "&" if "?" in to else "?"
         return RedirectResponse(f"{to}{separator}notice={self._presentation.note(notice)}", 303)
+
+
+def _replay(admin: BrokerAdmin, letters: Sequence[DeadLetter]) -> tuple[int, list[str]]:
+    """Put dead letters back to work; return how many were, and why others stay."""
+    outcomes = admin.replay_page(letters)
+    return sum(one is True for one in outcomes), [str(one) for one in outcomes if isinstance(one, Exception)]
 
 
 def _ticked(request: Request) -> list[str]:
