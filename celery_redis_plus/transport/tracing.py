@@ -15,6 +15,7 @@ from typing import Any, Final
 from opentelemetry import propagate
 from opentelemetry.context import Context
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
+from opentelemetry.instrumentation.utils import unwrap
 from opentelemetry.trace import SpanKind, Tracer, get_tracer
 from wrapt import wrap_function_wrapper
 
@@ -50,9 +51,7 @@ class RedisPlusInstrumentor(BaseInstrumentor):
 
     def _uninstrument(self, **_: Any) -> None:
         for owner, name in ((Channel, "basic_publish"), (QoS, "deliver"), (QoS, "settle")):
-            wrapped = getattr(getattr(owner, name), "__wrapped__", None)
-            if wrapped is not None:
-                setattr(owner, name, wrapped)
+            unwrap(owner, name)
 
 
 class _Spans:
