@@ -11,12 +11,15 @@ from kombu import pools
 from tests.integration.celery.app import CONFIG_VARIABLE, JOURNAL_VARIABLE, SETUP_VARIABLE, URL_VARIABLE, make_app
 from tests.integration.celery.notes import Notes
 from tests.support.apps import JOURNAL_DB
+from tests.support.tested_app import app
 
 if TYPE_CHECKING:
     from celery import Celery
 
     from tests.support.servers import Server
     from tests.support.workers import Worker
+
+__all__ = ["app"]
 
 
 @pytest.fixture
@@ -39,8 +42,8 @@ def celery_app(broker_url: str) -> Iterator[Callable[..., Celery]]:
         return apps[-1]
 
     yield make
-    for app in apps:
-        app.close()
+    for made in apps:
+        made.close()
     # kombu's pools belong to the process, and outlive the apps that use them.
     pools.reset()
 

@@ -8,16 +8,7 @@ from celery.exceptions import Reject
 
 import celery_redis_plus
 from celery_redis_plus.errors import InvalidArgument
-from celery_redis_plus.testing import pointed_at, running_worker
-from tests.support.apps import plain_url
-
-
-@pytest.fixture
-def app(broker_url):
-    tested = celery.Celery("tested", set_as_current=False)
-    tested.conf.task_acks_late = True
-    with pointed_at(tested, broker_url, plain_url(broker_url, 1)):
-        yield tested
+from celery_redis_plus.testing import running_worker
 
 
 def test_a_tracked_task_is_complete_when_it_has_ended(app):

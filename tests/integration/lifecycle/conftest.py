@@ -11,6 +11,7 @@ from kombu import pools
 from celery_redis_plus.keys import Keys
 from tests.integration.lifecycle.app import CONFIG_VARIABLE, URL_VARIABLE, make_app
 from tests.support.events import paths_of
+from tests.support.tested_app import app
 
 if TYPE_CHECKING:
     import redis
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
     from celery_redis_plus.events import Event
     from tests.support.workers import Worker
+
+__all__ = ["app"]
 
 
 @pytest.fixture
@@ -30,8 +33,8 @@ def life_app(broker_url: str) -> Iterator[Callable[..., Celery]]:
         return apps[-1]
 
     yield make
-    for app in apps:
-        app.close()
+    for made in apps:
+        made.close()
     pools.reset()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import celery
 import pytest
 import redis
 from kombu import Queue
@@ -14,7 +13,7 @@ import celery_redis_plus as crp
 from celery_redis_plus.errors import InvalidArgument, NotSettled
 from celery_redis_plus.integration import task_settlements
 from celery_redis_plus.maintenance.process_services import services
-from celery_redis_plus.testing import pointed_at, running_worker
+from celery_redis_plus.testing import running_worker
 from celery_redis_plus.transport import publishing
 from tests.support.apps import plain_url
 from tests.support.waiting import wait_until
@@ -101,14 +100,6 @@ def test_a_kill_of_the_worker_repeats_nothing_that_was_acked(life_app, life_work
 
 
 # ---- in this process
-
-
-@pytest.fixture
-def app(broker_url):
-    tested = celery.Celery("tested", set_as_current=False)
-    tested.conf.task_acks_late = True
-    with pointed_at(tested, broker_url, plain_url(broker_url, 1)):
-        yield tested
 
 
 def refusal_of(call, *arguments):
