@@ -7,12 +7,12 @@
 --       5 consumer ('' = one that gets messages one at a time)  6 credit that it has in all  7 `activations` in the
 --       last reply to it ('' = none)  8 delivery limit of queues without their own (-1 = none)  9 how many dead letters the queue
 --       keeps at most  10 the worker's name, packed for events
---       of a filtered queue also: 11 the consumer's filter (include/match_headers.lua; '' = none)  12 whether all others shall look as well
---       (0/1)  13 where its last look has ended ('' = at the end of the queue)
+--       of a filtered queue also: 11 the consumer's filter (include/match_headers.lua; '' = none)  12 whether all others shall
+--       look as well (0/1)  13 where its last look has ended ('' = at the end of the queue)
 -- Returns { 'state wait activations more ranked deaths', header, payload, ..., death, ... }: the last `deaths` entries are about
--- messages that died in a takeover, as return_to_queue.lua has them. wait: ms after which the consumer has to claim again (-1 = it is
--- woken); a filtered queue adds where this look has ended ('-' = at the end of the queue); more: 1 = there is work left, or the consumer has to claim when it has credit again;
--- ranked: 1 = consumers have priorities. States:
+-- messages that died in a takeover, as return_to_queue.lua has them. wait: ms after which the consumer has to claim again (-1 = it
+-- is woken); more: 1 = there is work left, or the consumer has to claim when it has credit again; ranked: 1 = consumers have
+-- priorities. A filtered queue adds where this look has ended ('-' = at the end of the queue). States:
 --   ok; plain (it has no rules any more); paused; standby (another consumer is the active one, or has the queue alone);
 --   outranked (one of a higher priority has credit); again (a takeover takes more calls);
 --   unknown (it is not on the list and has to join again); locked (the queue belongs to another connection: the consumer is off

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Puts messages back that their consumer sent back, or did not settle in time: each waits for the queue's back-off, or a pause that grows each time, and dies at
--- the delivery limit.
+-- Puts messages back that their consumer sent back, or did not settle in time: each waits for the queue's back-off, or a pause that
+-- grows each time, and dies at the delivery limit.
 -- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 wakeup (zset)  6 meta (hash)
 --       7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
 -- ARGV  1 delivery limit of queues without their own (-1 = none)  2 how many dead letters the queue keeps at most
