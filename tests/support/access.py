@@ -39,19 +39,29 @@ class RoleServer:
     def grant(self, prefix: str = "", *less: str) -> None:
         """Make the user of each role, `less` some rights: `-hset`."""
         with self.client() as admin:
-            version = admin.info("server")["redis_version"]
-            unknown = UNKNOWN_BEFORE_7_2 if tuple(map(int, version.split(".")[:2])) < (7, 2) else ()
-            for role in ROLES:
-                rule = [right for right in role.rule(prefix).split() if right not in unknown]
-                admin.execute_command("ACL", "SETUSER", role.name, "reset", "on", f">{PASSWORD}", *rule, *less)
+            grant(admin, prefix, *less)
             admin.script_flush()
-            admin.execute_command("ACL", "LOG", "RESET")
 
     def refusals(self) -> list[str]:
         """Return what was refused since `grant`, as `user: object`."""
         with self.client() as admin:
-            entries: Any = admin.acl_log()
-            return [f"{entry['username']}: {entry['reason']} {entry['object']}" for entry in entries]
+            return refusals(admin)
+
+
+def grant(admin: redis.Redis, prefix: str = "", *changes: str) -> None:
+    """Make the user of each role on a server, with `changes` to its rights: `-hset`. Nothing was refused yet."""
+    version = admin.info("server")["redis_version"]
+    unknown = UNKNOWN_BEFORE_7_2 if tuple(map(int, version.split(".")[:2])) < (7, 2) else ()
+    for role in ROLES:
+        rule = [right for right in role.rule(prefix).split() if right not in unknown]
+        admin.execute_command("ACL", "SETUSER", role.name, "reset", "on", f">{PASSWORD}", *rule, *changes)
+    admin.execute_command("ACL", "LOG", "RESET")
+
+
+def refusals(admin: redis.Redis) -> list[str]:
+    """Return what a server has refused since `grant`, as `user: reason object`."""
+    entries: Any = admin.acl_log()
+    return [f"{entry['username']}: {entry['reason']} {entry['object']}" for entry in entries]
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from celery_redis_plus.access_rules import ROLES
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.connection.cluster_address import one_slot_prefix
 from celery_redis_plus.errors import MasterNotFound
-from tests.support.access import PASSWORD
+from tests.support.access import PASSWORD, grant, refusals
 from tests.support.inbox import Inbox, publish
 from tests.support.services import end_services
 
@@ -22,24 +22,13 @@ def secured(cluster):
     """The cluster, with the users of all roles on each node."""
     cluster.wait_until_whole()
     for node in cluster.nodes:
-        for role in ROLES:
-            rule = (*role.rule(one_slot_prefix("")).split(), *ON_A_CLUSTER)
-            node.ask("ACL", "SETUSER", role.name, "reset", "on", f">{PASSWORD}", *rule)
-        node.ask("ACL", "LOG", "RESET")
+        with node.client() as admin:
+            grant(admin, one_slot_prefix(""), *ON_A_CLUSTER)
     yield cluster
     end_services()
     for node in cluster.nodes:
         if node.running:
             node.ask("ACL", "DELUSER", *(role.name for role in ROLES))
-
-
-def refusals(cluster):
-    """Return what the nodes have refused, as `user: object`."""
-    found = []
-    for node in cluster.nodes:
-        with node.client() as client:
-            found += [f"{entry['username']}: {entry['object']}" for entry in client.acl_log()]
-    return found
 
 
 def use(cluster, body):
@@ -60,7 +49,9 @@ def test_worker_publisher_and_monitor_do_their_work_before_and_after_a_failover(
     # Until each node knows the new owner, a connection may be redirected (MOVED) once.
     secured.wait_until_whole()
     use(secured, "after")
-    assert refusals(secured) == []
+    for node in secured.nodes:
+        with node.client() as admin:
+            assert refusals(admin) == []
 
 
 def test_without_the_rights_for_clusters_the_owner_is_not_found(secured):
