@@ -85,6 +85,7 @@ def migration(reader: PageReader) -> Iterator[None]:
             return sum(one["cmd"] == "brpop" for one in client.client_list())
 
         # The installation that is there: an old worker, and what publishers have sent.
+        reader.run("pip install 'celery[redis]'")
         old = reader.serve(OLD_WORKER.format("old"), lambda: pops() == 1)
         publish = "python -c 'from shop import pay; pay.delay({}); pay.apply_async(({},), countdown=3600)'"
         reader.run(publish.format(1, 2))
@@ -217,7 +218,7 @@ def beat(reader: PageReader) -> Iterator[None]:
     yield
     with reader.server.client() as client:
         assert client.exists("redbeat:refresh")
-    assert "redbeat" in reader.logs()
+    wait_until(lambda: "redbeat" in reader.logs(), 30, reader.logs, interval_s=0.1)
 
 
 @story("testing.md")
