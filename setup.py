@@ -13,8 +13,6 @@ WEB = "celery_redis_plus.cli.web"
 
 setup(
     packages=[*find_packages(include=["celery_redis_plus", "celery_redis_plus.*"]), LUA],
-    # Spark finds data sources in top-level modules of this name.
-    py_modules=["pyspark_celery_redis", "pyspark_celery_task"],
     package_dir={LUA: "lua"},
     package_data={"celery_redis_plus": ["py.typed"], WEB: ["templates/*.html", "static/*"], LUA: ["*.lua", "include/*.lua"]},
 )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Spark 4 runs on Java 17 and 21. Source: https://spark.apache.org/docs/latest/
 LEAST_JAVA = 17
 
-#: Where this package is imported from: Spark's Python processes have to find it, and the modules `pyspark_celery_*`, as well.
+#: Where this package is imported from: Spark's Python processes have to find it as well.
 PACKAGE_PARENT = Path(__file__).parents[2]
 
 _CONFIG = {
@@ -86,7 +86,7 @@ def session(name: str, *, master: str = "local[2]", config: dict[str, Any] | Non
 
 
 def register(spark: SparkSession) -> None:
-    """Make the formats known to a session that somebody else started; an installed wheel needs no such call."""
+    """Make the formats `celery_redis` and `celery_task` known to a session that somebody else started."""
     from celery_redis_plus.spark.sink import CeleryTaskSink
     from celery_redis_plus.spark.source import CeleryRedisSource
 

@@ -1,4 +1,4 @@
-"""The source `celery_redis`, batch and streaming. `pyspark_celery_redis` lets Spark find it without registration.
+"""The source `celery_redis`, batch and streaming.
 
 Reader objects travel to the tasks pickled, so they open connections where they work, never before.
 """

@@ -17,8 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 WEB = ROOT / "celery_redis_plus/cli/web"
 WEB_FILES = {path.relative_to(ROOT).as_posix() for folder in ("templates", "static") for path in (WEB / folder).iterdir()}
-#: The package, the distribution's metadata, and Spark's modules.
-OURS = ("celery_redis_plus/", "redisplus_celery-", "pyspark_celery_")
+#: The package and the distribution's metadata: no other top-level module.
+OURS = ("celery_redis_plus/", "redisplus_celery-")
 SCRIPTS = {path.relative_to(ROOT / "lua").as_posix() for path in (ROOT / "lua").rglob("*.lua")}
 
 
