@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from celery_redis_plus.broker.arguments.retry_policy import RetryPolicy
     from celery_redis_plus.broker.queues.messages import MessageInfo
+    from celery_redis_plus.connection.redis_url import redis_url
     from celery_redis_plus.integration.configure import configure_app
     from celery_redis_plus.integration.messages import cancel, move, reschedule
     from celery_redis_plus.integration.send_many import send_many
@@ -45,6 +46,7 @@ __all__ = [
     "move",
     "nack",
     "publish",
+    "redis_url",
     "reject",
     "reschedule",
     "send_many",
@@ -65,6 +67,7 @@ _LAZY = {
     "counters": "celery_redis_plus.transport.api",
     "move": "celery_redis_plus.integration.messages",
     "nack": "celery_redis_plus.integration.task_settlements",
+    "redis_url": "celery_redis_plus.connection.redis_url",
     "reject": "celery_redis_plus.integration.task_settlements",
     "reschedule": "celery_redis_plus.integration.messages",
     "send_many": "celery_redis_plus.integration.send_many",
