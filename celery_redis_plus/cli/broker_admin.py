@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, suppress
 from fnmatch import fnmatchcase
 from operator import attrgetter
 from types import TracebackType
@@ -109,22 +109,22 @@ class BrokerAdmin:
 
     # -- queues -----------------------------------------------------------------------------------------------------------
 
-    def queues(self) -> list[str]:
-        """Return the names of all queues, sorted."""
-        return list_queues(self._commands, self._keys)
-
-    def overview(self, *patterns: str) -> list[QueueOverview]:
-        """Return how the queues stand that have one of the names, or match one of the patterns; all without any.
+    def queues(self, *patterns: str) -> list[str]:
+        """Return the names of all queues, sorted; with `patterns`, of those that have one of the names, or match one.
 
         Raises:
             QueueNotFound: there is no queue of a name that is no pattern.
         """
-        found = [name for name in self.queues() if _is_named(name, patterns)]
+        found = [name for name in list_queues(self._commands, self._keys) if _is_named(name, patterns)]
         for name in patterns:
             if name not in found and not set(name) & set("*?["):
                 self.check_queue(name)
                 found.append(name)
-        return list(read_overviews(self._commands, self._keys, found))
+        return found
+
+    def overview(self, *patterns: str) -> list[QueueOverview]:
+        """Return how the queues stand that `patterns` name. Raises as `queues` does."""
+        return list(read_overviews(self._commands, self._keys, self.queues(*patterns)))
 
     def overview_of(self, queue: str) -> QueueOverview:
         """Return how one queue stands."""
@@ -150,9 +150,9 @@ class BrokerAdmin:
         yield from list_messages(self._commands, self._keys, queue, state, task, first)
 
     def scheduled(self, *patterns: str, task: str | None = None) -> Iterator[ListedMessage]:
-        """Yield the delayed messages of the queues that `patterns` name, as `overview` takes them, the next due first.
+        """Yield the delayed messages of the queues that `patterns` name, as `queues` takes them, the next due first.
 
-        A queue's next page is read when it is needed. Raises as `overview` does.
+        A queue's next page is read when it is needed. Raises as `queues` does.
         """
         queues = [one.queue for one in self.overview(*patterns) if one.delayed]
         listings = [list_messages(self._commands, self._keys, queue, "delayed", task) for queue in queues]
@@ -187,9 +187,9 @@ class BrokerAdmin:
         self.check_queue(queue)
         return self._consumers.list(queue)
 
-    def all_consumers(self) -> list[ConsumerRecord]:
-        """Return the live consumers of all queues, by queue."""
-        return [record for queue in self.queues() for record in self._consumers.list(queue)]
+    def all_consumers(self, *patterns: str) -> list[ConsumerRecord]:
+        """Return the live consumers of all queues, or of those that `patterns` name, by queue. Raises as `queues` does."""
+        return [record for queue in self.queues(*patterns) for record in self._consumers.list(queue)]
 
     def subscribers(self, *patterns: str) -> dict[str, list[Subscriber]]:
         """Return the subscribers of each fanout exchange whose name one of the patterns matches; of all without any.
@@ -206,6 +206,15 @@ class BrokerAdmin:
     def counters(self, queue: str) -> Counters:
         """Return what has happened in `queue` since it was declared, and what is in it."""
         return read_counters(self._commands, self._keys, queue)
+
+    def all_counters(self, *patterns: str) -> dict[str, Counters]:
+        """Return the counters of all queues, or of those that `patterns` name. Raises as `queues` does."""
+        found = {}
+        for queue in self.queues(*patterns):
+            # One that was found by a pattern may be gone by now.
+            with nullcontext() if queue in patterns else suppress(QueueNotFound):
+                found[queue] = self.counters(queue)
+        return found
 
     def pause(self, queue: str, reason: str, for_s: float | None = None) -> None:
         """Give the consumers of `queue` nothing more, for `for_s` seconds or until it is resumed; publishing goes on.

@@ -70,5 +70,5 @@ def _sum_up(account: Account, *, as_json: bool) -> None:
     if as_json:
         print_json({"account": asdict(account)})
         return
-    found = "no violation" if not account.violations else f"{account.violations} violation(s), {account.repaired} repaired"
-    click.echo(f"{account.queues} queue(s), {account.messages} message(s): {found}")
+    found = "no violation" if not account.violations else f"{account.violations:,} violation(s), {account.repaired:,} repaired"
+    click.echo(f"{account.queues:,} queue(s), {account.messages:,} message(s): {found}")

@@ -23,13 +23,15 @@ HEAD = ("QUEUE", "CONSUMER", "HOST", "PID", "PRIORITY", "STATE", "HELD", "SINCE"
 @click.argument("queues", nargs=-1, metavar="[QUEUE]...")
 @json_option
 def command(target: Target, *, queues: tuple[str, ...], as_json: bool) -> None:
-    """List the live consumers of queues, of all queues without QUEUE: where they run, their priority and state, how many messages
-    they hold, since when they consume, when they were last heard of, and which one is active in a queue with a single active one.
+    """List the live consumers of queues. QUEUE is a name or a pattern such as 'shop.*'; all queues without one.
+
+    It shows where they run, their priority and state, how many messages they hold, since when they consume, and when they were
+    last heard of. ACTIVE is the one that gets messages in a queue with a single active consumer.
 
     --json prints one object a consumer, one a line.
     """
     with target.admin() as admin:
-        found = [one for queue in queues for one in admin.consumers(queue)] if queues else admin.all_consumers()
+        found = admin.all_consumers(*queues)
     print_listing(found, asdict, HEAD, _row, as_json=as_json)
 
 

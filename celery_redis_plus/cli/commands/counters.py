@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 import click
 
@@ -16,17 +16,21 @@ from celery_redis_plus.cli.target import Target, with_target
 @click.argument("queues", nargs=-1, required=True, metavar="QUEUE...")
 @json_option
 def command(target: Target, *, queues: tuple[str, ...], as_json: bool) -> None:
-    """Show what has happened in queues since they were declared, and what is in them: messages published, delivered, acked,
-    nacked, dead-lettered, expired; publishes that were slowed down, had to wait, or were refused. docs/counters.md tells what
-    each counter means.
+    """Show what has happened in queues since they were declared, and what is in them. QUEUE is a name or a pattern such as
+    'shop.*'.
+
+    Messages are published, delivered, acked, nacked, dead-lettered, expired; publishes are slowed down, have to wait, or are
+    refused. docs/counters.md tells what each counter means.
 
     --json prints one object a queue, one a line.
     """
+    from celery_redis_plus.broker.queues.counters import Counters
+
     with target.admin() as admin:
-        counted = {queue: asdict(admin.counters(queue)) for queue in queues}
+        counted = {queue: asdict(counts) for queue, counts in admin.all_counters(*queues).items()}
     if as_json:
         for queue, counts in counted.items():
             print_json({"queue": queue, **counts})
         return
-    names = next(iter(counted.values()))
+    names = [one.name for one in fields(Counters)]
     print_table(("COUNTER", *counted), [[name, *(counts[name] for counts in counted.values())] for name in names])

@@ -23,10 +23,11 @@ HEAD = ("EXCHANGE", "QUEUE", "STATE", "DURABLE", "LAG", "DELIVERED", "REJECTED",
 @click.argument("exchanges", nargs=-1, metavar="[EXCHANGE]...")
 @json_option
 def command(target: Target, *, exchanges: tuple[str, ...], as_json: bool) -> None:
-    """List the subscribers of fanout exchanges, the one that lags most first: how many broadcasts each has not processed,
-    whether it is durable, how many were delivered to it, rejected by it and lost, since when it subscribes, and when it was last
-    heard of. EXCHANGE is a name or a pattern; all
-    exchanges without one.
+    """List the subscribers of fanout exchanges, the one that lags most first. EXCHANGE is a name or a pattern; all exchanges
+    without one.
+
+    LAG is how many broadcasts it has not processed. The others tell whether it is durable, how many were delivered to it,
+    rejected by it and lost, since when it subscribes, and when it was last heard of.
 
     --json prints one object a subscriber, one a line, with all its counters.
     """

@@ -14,14 +14,21 @@ def test_counters_are_shown_by_queue(connect, broker_url, capsys):
     line = ["counters", "--url", broker_url, "--prefix", "shop:", "one", "another"]
     assert main(line) == 0
     rows = [row.split() for row in capsys.readouterr().out.splitlines()]
-    assert rows[0] == ["COUNTER", "one", "another"]
-    assert ["published", "1", "2"] in rows
+    assert rows[0] == ["COUNTER", "another", "one"]
+    assert ["published", "2", "1"] in rows
     assert ["throttled_s", "0.0", "0.0"] in rows
     assert main([*line, "--json"]) == 0
     shown = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {counts["queue"]: counts["ready"] for counts in shown} == {"one": 1, "another": 2}
 
 
+def test_a_pattern_selects_queues_and_may_find_none(cli, channel):
+    declare(channel, "shop.mail", "shop.pay", "other")
+    assert [counts["queue"] for counts in cli("counters", "shop.*", "--json").lines] == ["shop.mail", "shop.pay"]
+    assert cli("counters", "nothing.*", "--json").lines == []
+    assert cli("counters", "nothing.*").out.splitlines()[0] == "COUNTER"
+
+
 def test_an_unknown_queue_is_an_error(broker_url, capsys):
     assert main(["counters", "--url", broker_url, "nothing"]) == 1
-    assert "queue 'nothing' does not exist" in capsys.readouterr().err
+    assert "there is no queue 'nothing'" in capsys.readouterr().err
