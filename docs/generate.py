@@ -9,6 +9,8 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reference_pages import api_page, commands_page
+
 from celery_redis_plus import errors, events, options
 from celery_redis_plus.access_rules import ROLES
 from celery_redis_plus.broker.integrity import RULES
@@ -597,6 +599,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "spark-options.md": spark_options_page,
     "ack-policies.md": ack_policies_page,
     "access.md": access_page,
+    "commands.md": commands_page,
+    "api.md": api_page,
 }
 
 

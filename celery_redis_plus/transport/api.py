@@ -31,11 +31,15 @@ class Delivery:
     """A message, or a broadcast, on its way to all its recipients.
 
     Recipients are the queues that the message was routed to, by name, or the subscribers that a fanout exchange had, by their
-    ids (the part behind the first dot is the queue). Each ends `acked`, `rejected`, `timed_out` (no answer within
-    `ack_timeout`: it counts as nacked, and its message is a dead letter), `refused` (its queue was full, or accepts other
-    types), `expired`, `moved` (to another queue) or `gone` (purged, deleted, dropped by a limit); until then it is `pending` or
-    `delivered`. The state is on the
-    server, for an hour after the timeout, so that any process can ask by `id`.
+    ids (the part behind the first dot is the queue). Each is `pending` or `delivered`, and ends in one of these:
+
+    - `acked` or `rejected`
+    - `timed_out`: no answer within `ack_timeout`; it counts as nacked, and its message is a dead letter
+    - `refused`: its queue was full, or accepts other types
+    - `expired`, or `moved` to another queue
+    - `gone`: purged, deleted, or dropped by a limit
+
+    The state is on the server, for an hour after the timeout, so that any process can ask by `id`.
     """
 
     def __init__(self, track: str, session: BrokerConnection, state: Tracked) -> None:
