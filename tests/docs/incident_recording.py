@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import html
 import os
 import re
 import shlex
@@ -18,11 +17,8 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import kombu
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import generate_latest
 
 from celery_redis_plus.cli.broker_admin import BrokerAdmin
-from celery_redis_plus.cli.metrics import BrokerCollector
 from celery_redis_plus.keys import Keys
 from tests.docs.blocks import ROOT
 from tests.docs.terminal_recording import Recording, recorded
@@ -30,7 +26,6 @@ from tests.support.inbox import Inbox, declare, publish
 from tests.support.servers import session_server
 from tests.support.services import end_services
 from tests.support.waiting import wait_until
-from tests.support.web_page import web_page
 
 if TYPE_CHECKING:
     import redis
@@ -38,8 +33,6 @@ if TYPE_CHECKING:
 PAGE = ROOT / "docs/incidents.md"
 #: The page is about what waits for minutes and hours: the records are made so old, ms.
 PAUSED_MS, FLOODED_MS, SILENT_MS = 7_230_000, 5_430_000, 400_000
-#: Rows of a table of the web page that the page shows.
-ROWS = 4
 #: A killed worker is lost sooner than by default, and a frozen one stays listed for longer, however slow the machine is.
 OPTIONS = "?connection_lost_grace=1&consumer_heartbeat_timeout=600"
 #: A worker that takes one message and never settles it.
@@ -51,12 +44,6 @@ with kombu.Connection(sys.argv[1]) as connection:
         while True:
             connection.drain_events()
 """
-
-
-def _texts(tag: str, text: str) -> list[str]:
-    """Return the texts of the elements with a tag."""
-    found = re.findall(rf"<{tag}\b[^>]*>(.*?)</{tag}>", text, re.DOTALL)
-    return [" ".join(html.unescape(re.sub(r"<[^>]+>", " ", one)).split()) for one in found]
 
 
 def _age(match: re.Match[str]) -> str:
@@ -72,19 +59,15 @@ SHOWN: tuple[tuple[re.Pattern[str], Any], ...] = (
 
 
 class IncidentRecording(Recording):
-    """Runs the page's commands, and what an operator does besides: reads metrics, and ends the frozen worker."""
+    """Runs the page's commands, and ends the frozen worker as an operator does."""
 
     def __init__(self, url: str, client: redis.Redis, worker: subprocess.Popen[str]) -> None:
-        super().__init__()
-        self._url = url
-        self._client = client
+        super().__init__(url, client)
         self._worker = worker
 
     def run(self, command: str) -> str:
         """Run one line of the page; return what it printed as the page shows it."""
-        program, *arguments = shlex.split(command)
-        if program == "curl":
-            return self._metrics(arguments[-1])
+        program = shlex.split(command)[0]
         if program == "kill":
             self._worker.kill()
             self._worker.wait()
@@ -92,30 +75,6 @@ class IncidentRecording(Recording):
             wait_until(lambda: self._client.zcard(of.ready) == 1 and not self._client.zcard(of.consumers), 60)
             return ""
         text = super().run(command)
-        for pattern, replacement in SHOWN:
-            text = pattern.sub(replacement, text)
-        return text
-
-    def look(self, path: str) -> str:
-        """Return the heading and the table of a page, its first rows."""
-        with web_page(self._url) as page:
-            text = page.get(path).text
-        heading = _texts("h1", text)[0]
-        (table,) = re.findall(r"<table>.*?</table>", text, re.DOTALL)
-        found = [_texts("t[hd]", row) for row in re.findall(r"<tr.*?</tr>", table, re.DOTALL)]
-        rows = [row[: -(path == "/") or None] for row in found[: ROWS + 1]]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        more = [f"… {len(found) - len(rows)} more on this page"] if len(found) > len(rows) else []
-        return re.sub(r" +$", "", self.shown("\n".join([heading, "", *lines, *more])), flags=re.MULTILINE)
-
-    def _metrics(self, wanted: str) -> str:
-        collector = BrokerCollector(lambda: BrokerAdmin(self._url))
-        registry = CollectorRegistry()
-        registry.register(collector)
-        lines = generate_latest(registry).decode().splitlines()
-        collector.close()
-        text = "\n".join(line for line in lines if not line.startswith("#") and re.search(wanted, line))
         for pattern, replacement in SHOWN:
             text = pattern.sub(replacement, text)
         return text

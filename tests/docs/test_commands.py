@@ -20,7 +20,7 @@ WHEEL = f"dist/redisplus_celery-{__version__}-py3-none-any.whl"
 #: What makes `manage.py`.
 DJANGO = (ROOT / "docs/django.md").read_text(encoding="utf-8")
 #: Commands that are there wherever somebody reads the page.
-GIVEN = {"cd", "curl", "eval", "export", "git", "kill", "sort"}
+GIVEN = {"cd", "curl", "eval", "export", "git", "kill", "redis-cli", "sort"}
 #: Programs of packages that the page installs before.
 INSTALLED = {"django-admin", "pytest", "uvicorn"}
 
