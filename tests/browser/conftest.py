@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,14 @@ from celery_redis_plus.cli.web.bulk_actions import BulkActions
 from celery_redis_plus.cli.web.connection import SharedConnection
 from celery_redis_plus.cli.web.samples import INTERVAL_S, KEPT, Samples
 from celery_redis_plus.cli.web.server import listen
+from tests.docs.incident_recording import incident
 from tests.integration.transport.conftest import connect, connection  # noqa: F401
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
+    import redis
+
     from tests.browser.browser import Browser
 
 TOKEN = "a-token-of-the-tests"
@@ -72,12 +76,27 @@ def night(broker_url: str, connect) -> None:  # noqa: F811
 
 @pytest.fixture
 def login_url(broker_url: str, night: None) -> Iterator[str]:
-    """The web page behind a real port, with ten minutes of samples."""
+    """The web page after that night, with ten minutes of samples."""
+    with _served(broker_url) as url:
+        yield url
+
+
+@pytest.fixture
+def incident_url(broker_url: str, redis_client: redis.Redis) -> Iterator[str]:
+    """The web page of the broker of docs/incidents.md: a poison task, a forgotten pause, a frozen worker, a flood."""
+    with incident(broker_url, redis_client), _served(broker_url) as url:
+        yield url
+
+
+@contextmanager
+def _served(broker_url: str) -> Iterator[str]:
+    """Serve the page behind a real port, and give the URL to log in with."""
     shared, samples = SharedConnection(lambda: BrokerAdmin(broker_url)), Samples()
     _fill(samples, shared.admin())
+    bulk = BulkActions()
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        app = make_app(shared.admin, samples, Access(TOKEN, port), BulkActions(), "redisplus://broker:6379/0")
+        app = make_app(shared.admin, samples, Access(TOKEN, port), bulk, "redisplus://broker:6379/0")
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
@@ -87,6 +106,7 @@ def login_url(broker_url: str, night: None) -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join()
+            bulk.close()
             shared.close()
 
 

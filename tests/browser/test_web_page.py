@@ -22,13 +22,41 @@ LONG_NAME = "reports." + "very-long-name-without-a-space" * 4
 @pytest.fixture
 def user(browser, login_url):
     """The browser, logged in, with the first page before it."""
-    browser.driver.delete_all_cookies()
-    browser.look()
-    browser.open(login_url)
-    wait_until(lambda: browser.path == "/")
-    browser.base = login_url.partition("/login")[0]
+    log_in(browser, login_url)
     yield browser
     assert browser.complaints() == []
+
+
+@pytest.fixture
+def operator(browser, incident_url):
+    """The same, on a broker with four faults."""
+    log_in(browser, incident_url)
+    yield browser
+    assert browser.complaints() == []
+
+
+def log_in(browser, url):
+    # What the page of the test before has said, whose server is gone, counts no more.
+    browser.open("about:blank")
+    browser.complaints()
+    browser.driver.delete_all_cookies()
+    browser.look()
+    browser.open(url)
+    wait_until(lambda: browser.path == "/")
+    browser.base = url.partition("/login")[0]
+
+
+def many_at_once(user, path, **fields):
+    """Open the form for many messages on a page, and fill it in."""
+    user.open(user.base + path)
+    user.click(MANY)
+    for name, value in fields.items():
+        user.find(f"{MANY_FORM} input[name={name}]").send_keys(value)
+
+
+#: The forms for many messages stand before those for single ones.
+MANY = "details[data-many] > summary"
+MANY_FORM = "details[data-many] form"
 
 
 def test_the_login_url_leads_to_the_queues_and_its_cookie_is_out_of_reach_of_scripts(user):
@@ -63,11 +91,12 @@ def test_replay_puts_ticked_dead_letters_back_to_work(user, broker_url):
 
 
 def test_all_of_a_task_are_replayed_with_progress(user, broker_url):
-    user.open(user.base + "/dead-letters?queue=orders")
-    user.click("details summary")
-    user.find("input[name=task]").send_keys("shop.*")
-    user.click("details button")
+    many_at_once(user, "/dead-letters?queue=orders", task="shop.*")
+    user.click(f"{MANY_FORM} > button")
     user.wait_for(f"{DEAD} are back to work")
+    user.wait_for("is over")
+    # Nothing more is to be seen.
+    wait_until(lambda: not user.run("return document.body.dataset.refresh"))
     with BrokerAdmin(broker_url) as admin:
         assert admin.overview_of("orders").dead == 0
 
@@ -75,12 +104,78 @@ def test_all_of_a_task_are_replayed_with_progress(user, broker_url):
 def test_delete_asks_first(user, broker_url):
     user.open(user.base + "/dead-letters?queue=orders")
     user.click("tbody input[type=checkbox]")
-    assert not user.find("button.danger").is_displayed()
+    assert not user.find("div.bar button.danger").is_displayed()
     user.click("div.bar summary")
-    user.click("button.danger")
+    user.click("div.bar button.danger")
     user.wait_for("1 of 1 dead letters are deleted")
     with BrokerAdmin(broker_url) as admin:
         assert admin.overview_of("orders").dead == DEAD - 1
+
+
+def test_all_dead_letters_of_a_reason_are_deleted_behind_a_second_click(user, broker_url):
+    many_at_once(user, "/dead-letters?queue=orders", reason="rejected")
+    assert not user.find(f"{MANY_FORM} button.danger").is_displayed()
+    user.click(f"{MANY_FORM} details summary")
+    user.click(f"{MANY_FORM} button.danger")
+    user.wait_for(f"{DEAD} are deleted")
+    user.wait_for("0 in all")
+    with BrokerAdmin(broker_url) as admin:
+        assert admin.overview_of("orders").dead == 0
+
+
+def test_all_waiting_messages_of_a_task_are_moved(user, broker_url):
+    many_at_once(user, "/queue?name=orders", task="tenant7.*", to="invoices")
+    user.click(f"{MANY_FORM} > button")
+    user.wait_for(f"{FLOOD - DEAD} are in queue 'invoices'")
+    with BrokerAdmin(broker_url) as admin:
+        assert (admin.overview_of("orders").ready, admin.overview_of("invoices").ready) == (0, 40 + FLOOD - DEAD)
+
+
+def test_all_waiting_messages_of_a_task_are_cancelled_behind_a_second_click(user, broker_url):
+    many_at_once(user, "/queue?name=mails", task="shop.remind")
+    user.click(f"{MANY_FORM} details summary")
+    user.click(f"{MANY_FORM} button.danger")
+    user.wait_for("3 are cancelled")
+    with BrokerAdmin(broker_url) as admin:
+        assert admin.overview_of("mails").delayed == 0
+
+
+def test_a_move_without_a_task_or_to_an_unknown_queue_is_refused(user, broker_url):
+    many_at_once(user, "/queue?name=orders", to="nonesuch")
+    user.click(f"{MANY_FORM} > button")
+    # The browser asks for the task itself.
+    assert user.path == "/queue?name=orders"
+    user.find(f"{MANY_FORM} input[name=task]").send_keys("tenant7.*")
+    user.click(f"{MANY_FORM} > button")
+    user.wait_for("there is no queue 'nonesuch'")
+    # Chromium tells of the status.
+    assert [one for one in user.complaints() if "404" not in one] == []
+    with BrokerAdmin(broker_url) as admin:
+        assert admin.overview_of("orders").ready == FLOOD - DEAD
+
+
+def test_an_operator_sees_the_four_faults_of_a_night_and_mends_three_of_them(operator, broker_url):
+    """docs/incidents.md in a browser. The fourth is ended where it runs."""
+    for text in ("paused", "3,020", "120"):
+        assert text in operator.text
+    operator.open(operator.base + "/consumers")
+    frozen = next(row for row in operator.text.splitlines() if row.startswith("mails"))
+    assert "min ago" in frozen
+
+    operator.open(operator.base + "/queue?name=invoices")
+    operator.click("form[action^='/queue/resume'] button")
+    operator.wait_for("Queue 'invoices' goes on.")
+    many_at_once(operator, "/queue?name=orders", task="tenant7.*", to="bulk")
+    operator.click(f"{MANY_FORM} > button")
+    operator.wait_for("3,000 are in queue 'bulk'")
+    many_at_once(operator, "/dead-letters?queue=orders")
+    operator.click(f"{MANY_FORM} > button")
+    operator.wait_for("120 are back to work")
+
+    with BrokerAdmin(broker_url) as admin:
+        assert {one.queue: (one.ready, one.dead, one.paused) for one in admin.overview("bulk", "invoices", "orders")} == {
+            "bulk": (3_000, 0, None), "invoices": (40, 0, None), "orders": (140, 0, None),
+        }  # fmt: skip
 
 
 def test_a_queue_is_paused_with_a_reason_and_resumed(user, broker_url):
@@ -170,12 +265,18 @@ return [...document.querySelectorAll("body *")].filter((one) => {
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_screenshots_are_small_and_differ_in_light_and_dark(user, scheme, request, tmp_path):
     user.look(scheme=scheme, width=1100, height=350)
+    folder = ROOT / "docs" if request.config.getoption("--write-screenshots") else tmp_path
     user.open(user.base)
     user.wait_for(f"{FLOOD - DEAD:,}")
+    take_picture(user, scheme, Path(folder, f"web-{scheme}.png"))
+    many_at_once(user, "/dead-letters?queue=orders", task="shop.*")
+    take_picture(user, scheme, Path(folder, f"web-dead-{scheme}.png"))
+
+
+def take_picture(user, scheme, path):
     dark = user.run("return getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 28)"
     assert dark == (scheme == "dark")
     picture = user.screenshot()
     assert picture.startswith(b"\x89PNG")
     assert len(picture) < MAX_PICTURE_BYTES
-    folder = ROOT / "docs" if request.config.getoption("--write-screenshots") else tmp_path
-    Path(folder, f"web-{scheme}.png").write_bytes(picture)
+    path.write_bytes(picture)

@@ -23,10 +23,16 @@ async function refresh() {
   main().replaceWith(page.querySelector("main"));
   const footer = page.querySelector("footer");
   if (footer) document.querySelector("footer")?.replaceWith(footer);
+  // An action that goes on is shown more often than one that is over.
+  document.body.dataset.refresh = page.body.dataset.refresh ?? "";
 }
 
-const seconds = Number(document.body.dataset.refresh);
-if (seconds) setInterval(refresh, seconds * 1000);
+function plan() {
+  const seconds = Number(document.body.dataset.refresh);
+  if (seconds) setTimeout(() => refresh().finally(plan), seconds * 1000);
+}
+
+plan();
 
 document.addEventListener("change", (event) => {
   if (!event.target.matches("[data-all]")) return;
