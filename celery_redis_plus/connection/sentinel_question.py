@@ -68,12 +68,7 @@ class SentinelQuestion:
         """
         sentinels = self._sentinels
         name = sentinels.master_name
-        address = _call(connection, "GET-MASTER-ADDR-BY-NAME", name)
-        if not isinstance(address, list) or len(address) != 2:
-            raise NoAnswer(f"it watches no master named {name!r}", unknown=True)
-        master = Master(text_of(address[0]), number_of("port", address[1]))
-        if not master.host or not 0 < master.port < 65536:
-            raise NoAnswer(f"it names a server that cannot be: host {master.host!r}, port {master.port}")
+        master = _named(connection, name)
         try:
             reply = _call(connection, "MASTER", name)
         except NoAnswer as refusal:
@@ -88,13 +83,15 @@ class SentinelQuestion:
         others = number_of("num-other-sentinels", state.get("num-other-sentinels", 0))
         if others < sentinels.min_other_sentinels:
             raise NoAnswer(f"it knows {others} other Sentinels; min_other_sentinels is {sentinels.min_other_sentinels}")
-        flags = state.get("flags", "").split(",")
-        is_old = (state.get("ip"), state.get("port")) != (master.host, str(master.port))
-        if not is_old and ("s_down" in flags or "o_down" in flags):
-            raise NoAnswer(f"master {name!r} ({master.host}:{master.port}) does not answer it, and has no successor yet")
         epoch = number_of("config-epoch", state.get("config-epoch", 0))
-        # The state is the old master's yet, whose successor has a greater number: one more at the least.
-        return Master(master.host, master.port, epoch + 1 if is_old else epoch)
+        if (state.get("ip"), state.get("port")) != (master.host, str(master.port)):
+            # It leads the failover: until all replicas follow the new master, the state is the old one's, but for the epoch
+            # (`sentinel.c`, sentinelRefreshInstanceInfo). Or the first answer is older than the state: so it is asked again.
+            return replace(_named(connection, name), epoch=epoch)
+        flags = state.get("flags", "").split(",")
+        if "s_down" in flags or "o_down" in flags:
+            raise NoAnswer(f"master {name!r} ({master.host}:{master.port}) does not answer it, and has no successor yet")
+        return replace(master, epoch=epoch)
 
     def check(self, connection: AbstractConnection, address: Address) -> None:
         """Ask the server for its role.
@@ -111,6 +108,17 @@ class SentinelQuestion:
         role = text_of(reply[0])
         if role != "master":
             raise ReadOnlyReplica(f"{address.display()}: the server says that it is a {role}. What to do: wait for the promotion")
+
+
+def _named(connection: AbstractConnection, name: str) -> Master:
+    """Return the address of the master. Raises NoAnswer where there is none that could be used."""
+    address = _call(connection, "GET-MASTER-ADDR-BY-NAME", name)
+    if not isinstance(address, list) or len(address) != 2:
+        raise NoAnswer(f"it watches no master named {name!r}", unknown=True)
+    master = Master(text_of(address[0]), number_of("port", address[1]))
+    if not master.host or not 0 < master.port < 65536:
+        raise NoAnswer(f"it names a server that cannot be: host {master.host!r}, port {master.port}")
+    return master
 
 
 def _call(connection: AbstractConnection, question: str, name: str) -> Any:

@@ -15,6 +15,10 @@ class FakeSentinel:
 
     master: tuple[str, object]
     epoch: object = 1
+    #: The master whose state it tells; None: the one that it names.
+    told: tuple[str, object] | None = None
+    #: It names this one as soon as it has named the other once, and its state has this epoch.
+    successor: tuple[tuple[str, object], object] | None = None
     mode: str = "ok"
     port: int = 0
     #: How often it was asked for the address of the master.
@@ -47,6 +51,7 @@ class FakeSentinel:
         if words[0].upper() != "SENTINEL":
             return b"+OK\r\n"
         if words[1].upper() == "MASTER":
+            host, port = self.told or self.master
             state = [
                 "name",
                 "m",
@@ -63,6 +68,8 @@ class FakeSentinel:
             ]
             return _array(state)
         self.asked += 1
+        if self.successor is not None:
+            self.master, self.epoch = self.successor
         return _array([host, port])
 
 

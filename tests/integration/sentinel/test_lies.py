@@ -77,6 +77,26 @@ def test_the_sentinel_that_answered_first_may_be_cut_off(sentinels, wire, new):
     assert sentinels[1].asked
 
 
+def test_the_failover_after_the_one_that_a_sentinel_leads_is_noticed_as_well(sentinels, wire, old, new):
+    connection = wire()
+    promote(sentinels, new)
+    for sentinel in sentinels:
+        # As the leader says it: the new master, and the old one's state with the new one's epoch.
+        sentinel.told = ("127.0.0.1", old.port)
+    wait_until(lambda: is_left(connection), 10)
+    connection.command("PING")
+    assert connection.peer[1] == new.port
+    for sentinel in sentinels:
+        sentinel.master, sentinel.told, sentinel.epoch = ("127.0.0.1", old.port), None, 3
+    wait_until(lambda: is_left(connection), 10)
+
+
+def test_a_promotion_between_two_questions_is_no_epoch_of_the_old_master(sentinels, wire, new):
+    for sentinel in sentinels:
+        sentinel.successor = (("127.0.0.1", new.port), 2)
+    assert wire().peer[1] == new.port
+
+
 def test_nobody_goes_back_to_a_master_of_an_older_configuration(sentinels, wire, new):
     moved(sentinels, wire, new)
     for sentinel in sentinels[1:]:
