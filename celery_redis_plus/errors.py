@@ -47,10 +47,14 @@ class ServerUnreachable(CeleryRedisPlusError, redis_errors.ConnectionError):
 class TlsFailed(ServerUnreachable):
     """The TLS handshake failed, or only one side speaks TLS; the message says which. Use `redispluss://` exactly if the
     server's port speaks TLS. Check that `ssl_ca_certs` contains the authority that signed the server's certificate for
-    this host name. For a test server with a self-signed certificate, `ssl_cert_reqs=none` turns the check off.
+    this host name. A server that wants a certificate from its clients needs `ssl_certfile` and `ssl_keyfile`. For a test server
+    with a self-signed certificate, `ssl_cert_reqs=none` turns the check off.
     """
 
-    remedy = "check ssl_ca_certs, ssl_cert_reqs and ssl_check_hostname, and that this port speaks TLS"
+    remedy = (
+        "check ssl_ca_certs, ssl_cert_reqs and ssl_check_hostname, that this port speaks TLS, and ssl_certfile and ssl_keyfile "
+        "where the server wants a client's certificate"
+    )
 
 
 class MasterNotFound(ServerUnreachable):

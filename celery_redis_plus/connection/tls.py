@@ -39,7 +39,7 @@ def tls_arguments(given: Mapping[str, Any] | bool) -> dict[str, Any] | None:
     "optional", "none" or None; `min_version` takes an `ssl.TLSVersion` or its name.
 
     Raises:
-        InvalidAddress: an unknown name, or a value that is not allowed.
+        InvalidAddress: an unknown name, a value that is not allowed, or a key without its certificate.
     """
     if not given:
         return None
@@ -53,6 +53,8 @@ def tls_arguments(given: Mapping[str, Any] | bool) -> dict[str, Any] | None:
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(_KNOWN))}"
             raise InvalidAddress(f"unknown TLS option {name!r}; {hint}")
         arguments[full] = _value(full, value)
+    if arguments.get("ssl_keyfile") and not arguments.get("ssl_certfile"):
+        raise InvalidAddress("TLS option ssl_keyfile needs ssl_certfile: the file with the certificate of this key")
     if arguments.get("ssl_cert_reqs") == ssl.CERT_NONE:
         arguments["ssl_check_hostname"] = False  # the ssl module refuses the combination
     return arguments

@@ -45,8 +45,9 @@ def test_true_is_tls_with_redis_pys_defaults_which_check_the_certificate():
 
 
 def test_amqp_spelling_without_the_prefix_is_understood():
-    assert tls_arguments({"ca_certs": "/ca.pem", "keyfile": "/key.pem"}) == {
+    assert tls_arguments({"ca_certs": "/ca.pem", "certfile": "/cert.pem", "keyfile": "/key.pem"}) == {
         "ssl_ca_certs": "/ca.pem",
+        "ssl_certfile": "/cert.pem",
         "ssl_keyfile": "/key.pem",
     }
 
@@ -61,3 +62,8 @@ def test_a_missing_certificate_is_named_before_anything_is_connected(tmp_path):
     with pytest.raises(InvalidAddress, match=r"ssl_ca_certs='.*ca.pem': no such file"):
         check_files({"ssl_ca_certs": str(tmp_path / "ca.pem")})
     check_files({"ssl_ca_path": str(tmp_path), "ssl_keyfile": None})
+
+
+def test_a_key_without_its_certificate_is_refused():
+    with pytest.raises(InvalidAddress, match="ssl_keyfile needs ssl_certfile"):
+        tls_arguments({"keyfile": "client.key"})
