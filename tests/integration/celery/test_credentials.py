@@ -26,7 +26,11 @@ def own_server():
         yield server
 
 
-@pytest.mark.parametrize("pool", ["prefork", "solo"])
+#: They wait for the server in greenlets, which a rotation has to wake.
+GREENLETS = [pytest.param(pool, marks=pytest.mark.slow) for pool in ("gevent", "eventlet")]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo", *GREENLETS])
 def test_no_task_fails_while_the_credentials_are_rotated(
     pool, own_server: EmbeddedServer, celery_app, celery_worker, notes, tmp_path
 ):
