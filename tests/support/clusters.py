@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -11,21 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.connection.cluster_address import SLOTS, one_slot_prefix, slot_of
 from celery_redis_plus.testing.server import HOST, EmbeddedServer
+from tests.support.ports import free_port
+from tests.support.promotions import seconds_until_consumers_are_back
 from tests.support.servers import server_program
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import redis
 
 #: Milliseconds after which a node takes a silent one for down.
 NODE_TIMEOUT_MS = 1_000
-
-
-def free_port() -> int:
-    """Return a port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +45,26 @@ class Described:
 class ClusterNode(EmbeddedServer):
     """One node. It keeps in its directory what it knows of the others, and finds them there after a restart."""
 
-    def __init__(self, config: Mapping[str, str]) -> None:
-        super().__init__(config={"cluster-enabled": "yes", **config}, binary=server_program())
+    def __init__(self, config: Mapping[str, str], program: Path | None = None) -> None:
+        super().__init__(config={"cluster-enabled": "yes", **config}, binary=program or server_program())
 
     def _launch(self, port: int) -> None:
         if not self.port:
             # The default, 10,000 above the port, may be none.
             self.config["cluster-port"] = str(free_port())
+            if self.speaks_tls:
+                self.config["tls-port"] = str(free_port())
         super()._launch(port)
+
+    @property
+    def speaks_tls(self) -> bool:
+        """Whether it has a port for TLS beside its own."""
+        return "tls-cert-file" in self.config
+
+    @property
+    def link_port(self) -> int:
+        """The port by which the nodes know it."""
+        return int(self.config["tls-port"]) if self.speaks_tls else self.port
 
     def ask(self, *command: Any) -> Any:
         """Return its answer to a command."""
@@ -92,7 +100,7 @@ class RunningCluster:
 
     def url(self, db: int = 0, scheme: str = "redisplus", *, user: str = "") -> str:
         """Return `redisplus+cluster://h1:p1;h2:p2/0`, of the first three nodes."""
-        hosts = ";".join(f"{HOST}:{node.port}" for node in self.nodes[:3])
+        hosts = ";".join(f"{HOST}:{node.link_port}" for node in self.nodes[:3])
         return f"{scheme}+cluster://{user}{hosts}/{db}"
 
     @property
@@ -119,7 +127,7 @@ class RunningCluster:
         wait_until(lambda: self.owner is replica, 30, replica.log, interval_s=0.01)
         return replica
 
-    def kill_owner(self) -> ClusterNode:
+    def crash(self) -> ClusterNode:
         """End the owner with SIGKILL, wait until the others have promoted its replica, and return that one."""
         before, replica = self.owner, self.replica()
         before.kill()
@@ -144,7 +152,7 @@ class RunningCluster:
         source.ask("CLUSTER", "SETSLOT", self.slot, "MIGRATING", target_id)
         while keys := source.ask("CLUSTER", "GETKEYSINSLOT", self.slot, 10):
             for key in keys:
-                source.ask("MIGRATE", HOST, target.port, key, 0, 5000)
+                source.ask("MIGRATE", HOST, target.link_port, key, 0, 5000)
                 time.sleep(pause_s)
         for node in (target, source, *(node for node in self.nodes if node.running and node not in {source, target})):
             if "master" in node.myself().flags:
@@ -182,14 +190,8 @@ class RunningCluster:
                 node.ask("FLUSHALL")
 
     def seconds_until_consumers_are_back(self, moved_at: float, timeout_s: float = 30.0) -> float:
-        """Return how many seconds after a moment of the wall clock a consumer waits at the owner for messages."""
-
-        def waits() -> float | None:
-            with self.client() as client:
-                names = [one["name"] for one in client.client_list()]
-            return time.time() - moved_at if "celery-redis-plus:wakeups" in names else None
-
-        return wait_until(waits, timeout_s, interval_s=0.02) or 0.0
+        """Return how many seconds after a moment of the wall clock a consumer works at the primary."""
+        return seconds_until_consumers_are_back(self.client, self.prefix, moved_at, timeout_s)
 
     def wait_until_whole(self, timeout_s: float = 60.0) -> None:
         """Return when a failover may come: all nodes run and agree, and each primary has a replica that is in step."""
@@ -216,7 +218,12 @@ class RunningCluster:
 
 @contextmanager
 def running_cluster(
-    *, primaries: int = 3, replicas: int = 3, prefix: str = "", config: Mapping[str, str] | None = None
+    *,
+    primaries: int = 3,
+    replicas: int = 3,
+    prefix: str = "",
+    config: Mapping[str, str] | None = None,
+    program: Path | None = None,
 ) -> Iterator[RunningCluster]:
     """Start a cluster, and wait until all of its nodes agree.
 
@@ -224,7 +231,7 @@ def running_cluster(
         primaries: how many; they share the slots.
         replicas: how many, of the primaries in turn.
         prefix: the `global_keyprefix` of the broker that the test looks at.
-        config: directives of all nodes.
+        config: directives of all nodes. program: the server; with the directives of TLS, one that is built with it.
     """
     common = {
         "cluster-node-timeout": str(NODE_TIMEOUT_MS),
@@ -234,14 +241,14 @@ def running_cluster(
         **(config or {}),
     }
     with ExitStack() as stack:
-        nodes = [stack.enter_context(ClusterNode(common)) for _ in range(primaries + replicas)]
+        nodes = [stack.enter_context(ClusterNode(common, program)) for _ in range(primaries + replicas)]
         first, *others = nodes
         size = SLOTS / primaries
         for number, node in enumerate(nodes[:primaries]):
             node.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
             node.ask("CLUSTER", "ADDSLOTSRANGE", round(number * size), round((number + 1) * size) - 1)
         for node in others:
-            node.ask("CLUSTER", "MEET", HOST, first.port, first.config["cluster-port"])
+            node.ask("CLUSTER", "MEET", HOST, first.link_port, first.config["cluster-port"])
         cluster = RunningCluster(nodes, prefix=prefix)
         for number, node in enumerate(nodes[primaries:]):
             primary = nodes[number % primaries]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.testing.server import HOST, EmbeddedServer
+from tests.support.ports import free_port
+from tests.support.promotions import seconds_until_consumers_are_back
 from tests.support.servers import new_server, server_program
+from tests.support.tls import TlsServer, tls_config, tls_program
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import redis
 
 MASTER_NAME = "mymaster"
@@ -34,13 +38,17 @@ class Sentinel(EmbeddedServer):
 
     def __init__(self, lines: Mapping[str, str]) -> None:
         password = lines.get("requirepass")
-        super().__init__(config={"requirepass": password} if password else {}, binary=server_program())
-        self._lines = lines
+        self.speaks_tls = "tls-cert-file" in lines
+        program = tls_program() if self.speaks_tls else server_program()
+        super().__init__(config={"requirepass": password} if password else {}, binary=program)
+        self._lines = dict(lines)
 
     def _launch(self, port: int) -> None:
         path = self.directory / "sentinel.conf"
         if not path.exists() or f"port {port}\n" not in path.read_text():
             # The first start, or another port because this one was taken.
+            if self.speaks_tls:
+                self._lines["tls-port"] = str(free_port())
             lines = {"port": str(port), "bind": HOST, "dir": str(self.directory), "protected-mode": "no", **self._lines}
             path.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
         with (self.directory / "server.log").open("ab") as log:
@@ -52,6 +60,16 @@ class Sentinel(EmbeddedServer):
                 start_new_session=True,
             )
 
+    @property
+    def link_port(self) -> int:
+        """The port by which clients and the others know it."""
+        return int(self._lines["tls-port"]) if self.speaks_tls else self.port
+
+
+def link_port(server: EmbeddedServer) -> int:
+    """Return the port by which the Sentinels and the other servers know a server."""
+    return server.link_port if isinstance(server, TlsServer) else server.port
+
 
 class Deployment:
     """A master with replicas, and Sentinels. Each server may become the master."""
@@ -62,7 +80,7 @@ class Deployment:
 
     def url(self, db: int = 0, *, scheme: str = "redisplus", user: str = "", **query: Any) -> str:
         """Return `redisplus+sentinel://h1:p1;h2:p2;h3:p3/db?master_name=…`."""
-        hosts = ";".join(f"{HOST}:{sentinel.port}" for sentinel in self.sentinels)
+        hosts = ";".join(f"{HOST}:{sentinel.link_port}" for sentinel in self.sentinels)
         pairs = "&".join(f"{name}={value}" for name, value in {"master_name": MASTER_NAME, **query}.items())
         return f"{scheme}+sentinel://{user}{hosts}/{db}?{pairs}"
 
@@ -74,7 +92,7 @@ class Deployment:
     def master(self) -> EmbeddedServer:
         """The server that the first Sentinel that answers calls the master."""
         port = self._named_port()
-        return next(server for server in self.servers if server.port == port)
+        return next(server for server in self.servers if link_port(server) == port)
 
     def _named_port(self) -> int:
         for sentinel in self.sentinels:
@@ -95,6 +113,10 @@ class Deployment:
         self.wait_for_promotion(before)
         return before
 
+    def crash(self) -> EmbeddedServer:
+        """End the master with SIGKILL, and return its successor."""
+        return self.wait_for_promotion(self.kill_master())
+
     def kill_master(self) -> EmbeddedServer:
         """End the master with SIGKILL and return it; `wait_for_promotion` waits for its successor."""
         master = self.master
@@ -114,14 +136,8 @@ class Deployment:
         return wait_until(promoted, timeout_s, lambda: self.sentinels[0].log()[-3000:], interval_s=0.02)
 
     def seconds_until_consumers_are_back(self, promoted_at: float, timeout_s: float = 30.0) -> float:
-        """Return how many seconds after a moment of the wall clock a consumer waits at the master for messages."""
-
-        def waits() -> float | None:
-            with self.client() as client:
-                names = [one["name"] for one in client.client_list()]
-            return time.time() - promoted_at if "celery-redis-plus:wakeups" in names else None
-
-        return wait_until(waits, timeout_s, interval_s=0.02) or 0.0
+        """Return how many seconds after a moment of the wall clock a consumer works at the primary."""
+        return seconds_until_consumers_are_back(self.client, "", promoted_at, timeout_s)
 
     def wait_until_whole(self, timeout_s: float = 30.0) -> None:
         """Return when a failover may come: all servers run, each replica is in step, and each Sentinel knows all of that.
@@ -133,7 +149,7 @@ class Deployment:
             server.start()
             if server is not master:
                 with server.client() as client:
-                    client.replicaof(HOST, master.port)
+                    client.replicaof(HOST, link_port(master))
         replicas, others = len(self.servers) - 1, len(self.sentinels) - 1
 
         def is_whole() -> bool:
@@ -163,6 +179,8 @@ def sentinel_deployment(
     sentinels: int = 3,
     config: Mapping[str, str] | None = None,
     sentinel_config: Mapping[str, str] | None = None,
+    certificates: Path | None = None,
+    host: str = HOST,
 ) -> Iterator[Deployment]:
     """Start a master with replicas and Sentinels, and wait until they know each other.
 
@@ -170,16 +188,25 @@ def sentinel_deployment(
         replicas: how many.
         sentinels: how many; more than a half of them decide.
         config: directives of the servers. sentinel_config: lines of the Sentinels' files.
+        certificates: a folder: with it servers and Sentinels speak TLS, also with each other.
+        host: by which the servers know the master.
     """
     common = {"repl-diskless-sync-delay": "0", **(config or {})}
+    tls = {} if certificates is None else {**tls_config(certificates), "tls-replication": "yes"}
+
+    def server(config: Mapping[str, str]) -> EmbeddedServer:
+        return new_server(config) if certificates is None else TlsServer(certificates, {**tls, **config})
+
     with ExitStack() as stack:
-        master = stack.enter_context(new_server(common))
-        following = {**common, "replicaof": f"{HOST} {master.port}"}
-        servers = [master, *(stack.enter_context(new_server(following)) for _ in range(replicas))]
+        master = stack.enter_context(server(common))
+        place = f"{host} {link_port(master)}"
+        following = {**common, "replicaof": place}
+        servers = [master, *(stack.enter_context(server(following)) for _ in range(replicas))]
         lines = {
-            "sentinel monitor": f"{MASTER_NAME} {HOST} {master.port} {sentinels // 2 + 1}",
+            "sentinel monitor": f"{MASTER_NAME} {place} {sentinels // 2 + 1}",
             "sentinel down-after-milliseconds": f"{MASTER_NAME} {DOWN_AFTER_MS}",
             "sentinel failover-timeout": f"{MASTER_NAME} {FAILOVER_TIMEOUT_MS}",
+            **tls,
             **(sentinel_config or {}),
         }
         watching = [stack.enter_context(Sentinel(lines)) for _ in range(sentinels)]

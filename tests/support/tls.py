@@ -1,25 +1,34 @@
-"""TLS in front of a server: the embedded one is built without it."""
+"""Servers that speak TLS, and TLS in front of one that does not: the embedded one is built without it."""
 
 from __future__ import annotations
 
+import os
 import select
 import shutil
 import socket
 import ssl
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from celery_redis_plus.testing.server import EmbeddedServer
+from tests.support.ports import free_port
+
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
+
+#: Programs that may be a server built with TLS. Debian's redis-check-rdb, of the package redis-tools, is its server.
+PROGRAMS = ("redis-server", "valkey-server", "redis-check-rdb")
 
 
-def make_certificates(folder: Path) -> Path:
-    """Make an authority (`ca.pem`) and a certificate for `localhost` (`server.pem`, `server.key`) in a folder, and return it."""
+def make_certificates(folder: Path, names: str = "DNS:localhost") -> Path:
+    """Make an authority (`ca.pem`) and its certificate for some names (`server.pem`, `server.key`) in a folder, and return it."""
     if shutil.which("openssl") is None:
         pytest.skip("the openssl program is not installed, which makes the certificates")
 
@@ -31,7 +40,7 @@ def make_certificates(folder: Path) -> Path:
     # Python 3.13 verifies strictly: an authority without it is refused.
     openssl("req", "-x509", *new_key, *authority, "-addext", "keyUsage=critical,keyCertSign,cRLSign")
     openssl("req", *new_key, "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=localhost")
-    (folder / "names").write_text("subjectAltName=DNS:localhost")
+    (folder / "names").write_text(f"subjectAltName={names}")
     signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
     openssl("x509", "-req", "-in", "server.csr", "-out", "server.pem", *signing)
     return folder
@@ -77,3 +86,59 @@ def tls_in_front_of(port: int, certificates: Path) -> Iterator[int]:
         listener.shutdown(socket.SHUT_RDWR)
     for thread in (acceptor, *threads):
         thread.join()
+
+
+def tls_program() -> Path:
+    """Return a server program that is built with TLS; skip without one."""
+    for name in PROGRAMS:
+        found = shutil.which(name)
+        if found is not None and b"tls-cert-file" in Path(found).read_bytes():
+            return _as_server(Path(found))
+    pytest.skip("no server with TLS: the package redis-tools of Debian brings one")
+
+
+def _as_server(program: Path) -> Path:
+    """Return a path by which the program acts as a server: it goes by its name."""
+    if program.name != "redis-check-rdb":
+        return program
+    link = Path(tempfile.gettempdir()) / f"celery-redis-plus-{os.getuid()}" / "redis-server"
+    link.parent.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):
+        link.symlink_to(program)
+    return link
+
+
+def tls_config(certificates: Path) -> dict[str, str]:
+    """Return the directives of a server that has a certificate, also for its own connections, and wants one from clients."""
+    return {
+        "tls-cert-file": str(certificates / "server.pem"),
+        "tls-key-file": str(certificates / "server.key"),
+        "tls-ca-cert-file": str(certificates / "ca.pem"),
+    }
+
+
+def tls_query(certificates: Path) -> str:
+    """Return what a client's URL has to say: the authority, and the client's certificate."""
+    return f"ssl_ca_certs={certificates}/ca.pem&ssl_certfile={certificates}/server.pem&ssl_keyfile={certificates}/server.key"
+
+
+class TlsServer(EmbeddedServer):
+    """A server with two ports: one speaks TLS and wants certificates from clients, the other is for what a test asks itself."""
+
+    def __init__(self, certificates: Path, config: Mapping[str, str] | None = None) -> None:
+        super().__init__(config={**tls_config(certificates), **(config or {})}, binary=tls_program())
+        self._query = tls_query(certificates)
+
+    def _launch(self, port: int) -> None:
+        if not self.port:
+            self.config["tls-port"] = str(free_port())
+        super()._launch(port)
+
+    @property
+    def link_port(self) -> int:
+        """The port that speaks TLS, by which other servers know it."""
+        return int(self.config["tls-port"])
+
+    def tls_url(self, db: int = 0) -> str:
+        """Return `redispluss://localhost:port/db?ssl_ca_certs=…`."""
+        return f"redispluss://localhost:{self.link_port}/{db}?{self._query}"

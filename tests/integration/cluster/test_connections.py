@@ -23,8 +23,9 @@ from celery_redis_plus.errors import (
 )
 from celery_redis_plus.options import Options
 from celery_redis_plus.scripts import Script
-from tests.support.clusters import RunningCluster, free_port
+from tests.support.clusters import RunningCluster
 from tests.support.connections import opened_connections
+from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 WAITING = ("BZMPOP", 30, 1, b"{celery-redis-plus}nothing", "MIN")
@@ -148,7 +149,7 @@ def test_nodes_that_the_url_does_not_name_are_asked_as_well(cluster, open_connec
     cluster.wait_until_whole()
     owner = cluster.owner
     connection = open_connection(f"redisplus+cluster://127.0.0.1:{owner.port}/0")
-    promoted = cluster.kill_owner()
+    promoted = cluster.crash()
     wait_until(lambda: _peer(connection) == promoted.port, 10)
 
 

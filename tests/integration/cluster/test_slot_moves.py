@@ -62,7 +62,7 @@ def test_a_busy_queue_whose_slot_moves_loses_and_repeats_nothing(cluster, begin,
 def test_a_failover_loses_nothing_confirmed_and_consumers_are_back(cluster, begin, ran):
     worker, app = begin
     with Load(app) as load:
-        for replace in (cluster.failover, cluster.kill_owner):
+        for replace in (cluster.failover, cluster.crash):
             cluster.wait_until_whole()
             more(load, worker)
             replace()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import time
+from functools import cache
 
 import redis
 from celery import Celery, shared_task
@@ -21,8 +22,13 @@ def note(number: int, sleep_s: float = 0.0) -> None:
     """Note the number and the time, after `sleep_s`."""
     if sleep_s:
         time.sleep(sleep_s)
-    with redis.Redis.from_url(os.environ[JOURNAL_VARIABLE]) as journal:
-        journal.rpush(RAN, f"{number} {time.time()!r}")
+    _journal().rpush(RAN, f"{number} {time.time()!r}")
+
+
+@cache
+def _journal() -> redis.Redis:
+    """The client of this process, which lasts as long as it: a connection for each task would cost more than the task."""
+    return redis.Redis.from_url(os.environ[JOURNAL_VARIABLE])
 
 
 def make_app(broker: str | list[str], options: dict[str, object]) -> Celery:

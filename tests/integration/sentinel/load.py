@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -24,14 +25,16 @@ logger = logging.getLogger(__name__)
 
 
 class Load:
-    """Publishes numbers, one after the other, in a thread of its own; use it as a context manager."""
+    """Publishes numbers from threads of its own, `rate` a second in all if the machine carries them; a context manager."""
 
-    def __init__(self, app: Celery, *, pause_s: float = 0.002, first: int = 0) -> None:
+    def __init__(self, app: Celery, *, rate: float = 200.0, publishers: int = 1, first: int = 0) -> None:
         self._app = app
-        self._pause_s = pause_s
-        self._first = first
+        self._period_s = publishers / rate
+        self._numbers = itertools.count(first + 1)
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._publish)
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._publish) for _ in range(publishers)]
+        self._last = time.monotonic()
         #: Numbers of which the publisher was told that they are stored, and on as many replicas as it has asked for.
         self.confirmed: list[int] = []
         #: Numbers that are stored on too few replicas, and those of which nothing is known.
@@ -42,31 +45,38 @@ class Load:
         self.failure: BaseException | None = None
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._over.set()
-        self._thread.join(60)
+        for thread in self._threads:
+            thread.join(60)
 
     def _publish(self) -> None:
-        number, last = self._first, time.monotonic()
+        due = time.monotonic()
         try:
             while not self._over.is_set():
-                number += 1
-                try:
-                    self._app.send_task("sentinel.note", (number,))
-                except NotReplicated:
-                    self.unreplicated.append(number)
-                except OperationalError:
-                    self.unknown.append(number)
-                else:
-                    self.confirmed.append(number)
-                    now = time.monotonic()
-                    self.longest_gap_s, last = max(self.longest_gap_s, now - last), now
-                time.sleep(self._pause_s)
+                self._publish_one(next(self._numbers))
+                # What was not published during an outage is not made up for.
+                due = max(due + self._period_s, time.monotonic() - self._period_s)
+                time.sleep(max(0.0, due - time.monotonic()))
         except BaseException as error:  # noqa: BLE001 - the test shows it
             self.failure = error
+
+    def _publish_one(self, number: int) -> None:
+        try:
+            self._app.send_task("sentinel.note", (number,))
+        except NotReplicated:
+            self.unreplicated.append(number)
+        except OperationalError:
+            self.unknown.append(number)
+        else:
+            with self._lock:
+                self.confirmed.append(number)
+                now = time.monotonic()
+                self.longest_gap_s, self._last = max(self.longest_gap_s, now - self._last), now
 
 
 class Ran:
