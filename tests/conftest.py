@@ -13,9 +13,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from redis.utils import HIREDIS_AVAILABLE
 
+from tests.support import topologies
+from tests.support.apps import PLAIN_VARIABLE
 from tests.support.fork_server import end_fork_server
 from tests.support.guard import ServerTestGuard
-from tests.support.servers import DATABASES, Server, new_server, session_server
+from tests.support.servers import DATABASES, Server, new_server
 from tests.support.services import end_services
 from tests.support.workers import Worker
 
@@ -47,10 +49,13 @@ def _no_fork_server_left() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
-    """The server that all tests of this process share."""
-    with session_server() as shared:
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """The server that all tests of this process share; with `--topologies`, one after the other."""
+    with topologies.TOPOLOGIES[getattr(request, "param", "standalone")]() as shared:
+        # For the tasks' journals, in worker processes that know the broker only.
+        os.environ[PLAIN_VARIABLE] = shared.url(1, "redis").rpartition("/")[0]
         yield shared
+        del os.environ[PLAIN_VARIABLE]
 
 
 @pytest.fixture
@@ -116,10 +121,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in long)
 
 
+# ---- other topologies
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Have each test that shares the server run on each topology."""
+    text = metafunc.config.getoption("--topologies")
+    if text and "server" in metafunc.fixturenames:
+        marks = metafunc.definition.iter_markers(topologies.MARK)
+        values = topologies.parameters(topologies.parse(text), marks)
+        metafunc.parametrize("server", values, indirect=True, scope="session")
+
+
 # ---- the guard
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--topologies",
+        metavar="NAMES",
+        help=f"run the tests that share a server on each of these, with commas between them: {', '.join(topologies.TOPOLOGIES)}; "
+        "all: those behind the first",
+    )
     parser.addoption(
         "--min-server-tests",
         type=int,

@@ -19,8 +19,15 @@ CONFIG_VARIABLE = "CRP_TEST_CONFIG"
 JOURNAL_DB = 1
 
 
+#: A URL without a database, which leads to the server that tests share, or to the one beside it.
+PLAIN_VARIABLE = "CRP_TEST_PLAIN"
+
+
 def plain_url(broker: str, db: int | None = None) -> str:
     """Return the address in `broker` as redis-py understands it, with the database `db` if one is given."""
+    if not broker.startswith(("redis://", "rediss://", "redisplus://")) and db is not None:
+        # A broker of another topology, whose server is plain for tests.
+        return f"{os.environ[PLAIN_VARIABLE]}/{db}"
     parts = urlsplit(broker)
     scheme = "rediss" if parts.scheme.endswith("ss") else "redis"
     return parts._replace(scheme=scheme, path=parts.path if db is None else f"/{db}", query="").geturl()

@@ -17,8 +17,6 @@ from celery_redis_plus.testing.server import EmbeddedServer, ServerStartError, e
 
 URL_VARIABLE = "CRP_TEST_URL"
 PROGRAM_VARIABLE = "CRP_TEST_SERVER"
-#: The role of `celery_redis_plus/access_rules.py` as which the tests connect to the server that they share.
-ROLE_VARIABLE = "CRP_TEST_ROLE"
 #: Databases that the tests of one process use.
 DATABASES = (0, 1)
 
@@ -83,13 +81,6 @@ def session_server() -> Iterator[Server]:
     url = os.environ.get(URL_VARIABLE)
     if url:
         yield RunningServer(url)
-        return
-    role = os.environ.get(ROLE_VARIABLE)
-    if role:
-        from tests.support.access import role_server
-
-        with role_server(role) as secured:
-            yield secured
         return
     with new_server() as server:
         yield server

@@ -1,9 +1,6 @@
 """The rights of each role are enough for what it does, and it is refused the rest."""
 
 import datetime as dt
-import os
-import subprocess
-import sys
 
 import kombu
 import pytest
@@ -19,15 +16,8 @@ from celery_redis_plus.integration.messages import message
 from tests.integration.celery.app import CONFIG_VARIABLE, JOURNAL_VARIABLE, SETUP_VARIABLE, URL_VARIABLE
 from tests.support.access import BY_NAME, RoleServer
 from tests.support.inbox import Inbox
-from tests.support.servers import ROLE_VARIABLE, new_server
+from tests.support.servers import new_server
 from tests.support.waiting import wait_until
-
-#: A representative part of the integration suite: claims, settlements, recovery, dead letters, limits.
-SUITE = (
-    "tests/integration/transport/test_redelivery.py",
-    "tests/integration/transport/test_dead_letters.py",
-    "tests/integration/flow_control/test_bounded.py",
-)
 
 
 @pytest.fixture(scope="module")
@@ -151,20 +141,6 @@ def test_a_worker_of_celery_works(secured, start_worker, program):
     app.close()
     pools.reset()
     assert "refuse" not in worker.log().lower()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_the_suite_passes_with_the_rights_of_a_worker():
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *SUITE],
-        env={**environment, ROLE_VARIABLE: "worker"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout[-5000:]
 
 
 @pytest.mark.parametrize(

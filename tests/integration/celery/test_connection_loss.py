@@ -61,6 +61,7 @@ def test_running_tasks_run_once_and_prefetched_ones_at_once(  # noqa: PLR0917 - 
 
 
 @pytest.mark.parametrize("pool", ["solo", "gevent"])
+@pytest.mark.not_on("all", reason="a proxy leads to one server")
 def test_a_task_in_the_workers_own_timer_goes_back_though_garbage_keeps_its_request(
     pool, celery_app, celery_worker, notes, redis_client
 ):
@@ -118,6 +119,7 @@ def test_a_late_acked_task_whose_greenlet_is_killed_runs_again(end, pool, celery
 
 @pytest.mark.parametrize("parser", ["hiredis", "python"])
 @pytest.mark.parametrize("pool", ["solo", "threads"])
+@pytest.mark.not_on("all", reason="a proxy leads to one server")
 def test_a_worker_whose_connections_are_reset_goes_on_whichever_parser_it_has(
     pool, parser, celery_app, celery_worker, notes, redis_client
 ):

@@ -7,6 +7,8 @@ import pytest
 from tests.support.connection_kills import kill_connections
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.not_on("cluster", "cluster-tls", reason="kombu's own transport, whose lists these are, knows no cluster")
+
 TAKING = {"broker_transport_options": {"take_from_kombu": True, "priority_order": "low-first"}}
 
 

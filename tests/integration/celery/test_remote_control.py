@@ -53,7 +53,7 @@ def test_inspect_answers_what_the_worker_has(app, node, inspect, notes, redis_cl
     assert stats["broker"]["transport"] == "redisplus"
     assert stats["prefetch_count"] == 8
     assert "c.note" in registered
-    assert conf["broker_url"].startswith("redisplus://")
+    assert conf["broker_url"].startswith("redisplus")
     notes.wait_for("inspected", 6, 10, worker.tail)
 
 

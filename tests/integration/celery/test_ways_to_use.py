@@ -62,6 +62,7 @@ def journal(server: Server) -> Iterator[redis.Redis]:
         yield client
 
 
+@pytest.mark.not_on("all", reason="the ways name one server")
 @pytest.mark.parametrize("name", WAYS)
 def test_task_reaches_a_worker(name, server, workers, journal):
     setup, url, config = way(name, server)

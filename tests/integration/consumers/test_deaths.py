@@ -129,6 +129,7 @@ def test_what_several_dead_ones_held_comes_back_in_order(connect, crew, redis_cl
     ]
 
 
+@pytest.mark.not_on("cluster", "cluster-tls", reason="the clock of its scripts is a key of another slot")
 def test_a_step_of_the_clock_takes_nothing_from_a_living_active_consumer(connect, crew, redis_client):
     channel = connect().channel()
     declare(channel, "q", arguments=SINGLE)
@@ -156,6 +157,7 @@ def test_a_step_of_the_clock_takes_nothing_from_a_living_active_consumer(connect
     assert crew.notes() == [("active", "1", False)]
 
 
+@pytest.mark.not_on("cluster", "cluster-tls", reason="the clock of its scripts is a key of another slot")
 def test_a_new_consumer_does_not_replace_a_living_one_after_a_step_of_the_clock(connect, crew, redis_client):
     channel = connect().channel()
     declare(channel, "q", arguments=SINGLE)
@@ -175,6 +177,7 @@ def test_a_new_consumer_does_not_replace_a_living_one_after_a_step_of_the_clock(
     assert crew.notes() == [("active", "1", False)]
 
 
+@pytest.mark.not_on("cluster", "cluster-tls", reason="the clock of its scripts is a key of another slot")
 def test_no_consumer_gets_a_queue_alone_beside_a_living_one_after_a_step_of_the_clock(connect, crew, redis_client):
     """Although the queue has no rules yet, and the living consumer's next heartbeat by itself is up to 20 s away."""
     channel = connect().channel()

@@ -96,6 +96,7 @@ def test_a_forked_child_that_exits_gives_nothing_of_its_parent_back(begin, chann
 
 
 @pytest.mark.parametrize("weather", ["blackhole", "refuse"])
+@pytest.mark.not_on("all", reason="a proxy leads to one server")
 def test_a_server_that_is_away_holds_up_the_end_for_a_second_at_most(weather, begin, redis_client):
     with Proxy(lambda: redis_client.connection_pool.connection_kwargs["port"]) as proxy:
         program = begin("away", proxy.url(), TIMED + CONSUMER)

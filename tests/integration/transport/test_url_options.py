@@ -9,6 +9,8 @@ from celery import Celery
 from celery_redis_plus import configure_app
 from celery_redis_plus.errors import OptionError
 
+pytestmark = pytest.mark.not_on("all", reason="it writes options behind the URL of one server")
+
 NOBODY = "redisplus://127.0.0.1:1/0?visibility_timeout=9"
 
 
