@@ -1,15 +1,17 @@
-"""`celery inspect scheduled` with the tasks that the broker holds, beside those in the worker's own timer."""
+"""`celery inspect scheduled` and `query_task` with the tasks that the broker holds, beside those that the worker has itself."""
 
 from __future__ import annotations
 
 import functools
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.serialization import prepare_accept_content
+from kombu.utils.functional import maybe_list
 
 from celery_redis_plus.broker.arguments.eta import time_of_ms
 from celery_redis_plus.broker.queues.delayed import Delayed, Listing, list_delayed
@@ -24,44 +26,73 @@ logger = logging.getLogger(__name__)
 MAX_LISTED = 1000
 #: What Celery's timer gives every task with an eta (`celery/worker/strategy.py`, 5.6 and 5.7).
 TIMER_PRIORITY = 6
-#: The control command and its old name.
-COMMANDS = ("scheduled", "dump_schedule")
 
 
 def install_inspect() -> None:
-    """Let `inspect scheduled` of this process list broker-held tasks, for workers whose broker is ours; idempotent."""
+    """Let `inspect scheduled` and `query_task` of this process know broker-held tasks, where the broker is ours; idempotent."""
     known = compat.control_commands()
-    for command in COMMANDS:
+    for command, extended in COMMANDS.items():
         handler = known.get(command)
         if handler is not None and not _is_extended(handler):
-            known[command] = _Scheduled(handler)
+            known[command] = extended(handler)
 
 
 def _is_extended(handler: Any) -> bool:
     """Return whether a control command is ours already, also where other tools have wrapped it since (`functools.wraps`)."""
-    while not isinstance(handler, _Scheduled):
+    while not isinstance(handler, _Extended):
         if not hasattr(handler, "__wrapped__"):
             return False
         handler = handler.__wrapped__
     return True
 
 
-class _Scheduled:
-    """The control command."""
+class _Extended(ABC):
+    """A control command of Celery that looks at what the broker holds, too."""
 
     def __init__(self, handler: Callable[..., Any]) -> None:
         functools.update_wrapper(self, handler)
         self._handler = handler
 
-    def __call__(self, state: Any, **options: Any) -> list[dict[str, Any]]:
-        """Answer for one worker: its timer's tasks, then the broker's, those due next first."""
-        timer = list(self._handler(state, **options))
+    @abstractmethod
+    def __call__(self, state: Any, **options: Any) -> Any:
+        """Answer for one worker."""
+
+    @staticmethod
+    def _held(state: Any) -> list[dict[str, Any]]:
+        """Return the delayed tasks of the worker's queues, those due next first."""
         consumer = state.consumer
         connection = consumer.connection
         if connection is None or not isinstance(connection.transport, Transport) or not consumer.task_consumer:
-            return timer
+            return []
         queues = [queue.name for queue in consumer.task_consumer.queues]
-        return timer + held_by_broker(connection.transport, queues, app=state.app, hostname=state.hostname)
+        return held_by_broker(connection.transport, queues, app=state.app, hostname=state.hostname)
+
+
+class _Scheduled(_Extended):
+    """The control command `scheduled`."""
+
+    def __call__(self, state: Any, **options: Any) -> list[dict[str, Any]]:
+        """Answer for one worker: its timer's tasks, then the broker's."""
+        return [*self._handler(state, **options), *self._held(state)]
+
+
+class _QueryTask(_Extended):
+    """The control command `query_task`."""
+
+    def __call__(self, state: Any, **options: Any) -> dict[str, Any]:
+        """Answer for one worker: the state of each of the tasks that it has or that its queues hold, and the task itself."""
+        found: dict[str, Any] = self._handler(state, **options)
+        missing = set(maybe_list(options["ids"])) - set(found)
+        requests = (entry["request"] for entry in self._held(state)) if missing else ()
+        return {**{request["id"]: ("scheduled", request) for request in requests if request["id"] in missing}, **found}
+
+
+#: The control commands, and the old name of `scheduled`.
+COMMANDS: dict[str, type[_Extended]] = {
+    "scheduled": _Scheduled,
+    "dump_schedule": _Scheduled,
+    "query_task": _QueryTask,
+}
 
 
 def held_by_broker(

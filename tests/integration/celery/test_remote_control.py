@@ -86,6 +86,20 @@ def test_inspect_lists_what_the_broker_holds(app, node, inspect):
     assert listed[1]["request"]["delivery_info"]["priority"] == 7
 
 
+def test_query_task_knows_tasks_in_hand_and_delayed_ones(app, node, inspect, notes, worker):
+    later = app.send_task("c.add", [1, 2], countdown=3600)
+    app.send_task("c.add", [1, 2], countdown=3600)
+    running = app.send_task("c.wait", ["queried", "1"])
+    wait_until(lambda: len(notes.started("queried")) == 1, 10, worker.tail)
+    answer = inspect.query_task(later.id, running.id, "unknown")[node]
+    one = inspect.query_task(later.id)[node]
+    notes.go("queried")
+
+    assert {task: state for task, (state, _) in answer.items()} == {later.id: "scheduled", running.id: "active"}
+    assert answer[later.id][1] == inspect.scheduled()[node][0]["request"]
+    assert list(one) == [later.id]
+
+
 def test_inspect_lists_a_thousand_of_many_with_their_number(app, node, inspect, server):
     with app.producer_pool.acquire() as producer:
         for number in range(1100):
