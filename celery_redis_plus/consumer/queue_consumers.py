@@ -289,10 +289,10 @@ class QueueConsumers:
         payload = self._read(unacked, begins=self.begins_at_delivery)
         # Only now: until it is delivered or gone, a release of the buffer has to find it.
         self.buffer.popleft()
-        if payload is None or unacked.state is not DeliveryState.BUFFERED:
-            # It cannot be read, or another thread has found the connection broken meanwhile, and gives it back.
+        if payload is None or not self._connection.service.unacked_messages.deliver(unacked):
+            # It cannot be read, or another thread has given it back meanwhile.
             return 0
-        headers = self._note_delivered(unacked, payload)
+        headers = self._track(unacked, payload)
         if queue in self._no_ack:
             self.credit.ack(unacked.tag)
             deliver(payload, None)
@@ -301,9 +301,8 @@ class QueueConsumers:
         # Celery sends a task with an eta through its timer even when the eta has passed.
         return 1 if headers.get("eta") else 0
 
-    def _note_delivered(self, unacked: UnackedMessage, payload: Payload) -> Mapping[str, Any]:
-        """Note that a message is delivered now; return its headers."""
-        unacked.state, unacked.content = DeliveryState.DELIVERED, None
+    def _track(self, unacked: UnackedMessage, payload: Payload) -> Mapping[str, Any]:
+        """Tell the publisher of a tracked message that it is delivered; return its headers."""
         headers: Mapping[str, Any] = payload["headers"]
         if HEADER in headers:
             unacked.tracked = self._connection.tracking.delivered(headers, unacked.queue)
@@ -381,18 +380,22 @@ class QueueConsumers:
         Raises:
             ResourceLocked, AccessRefused: as `RestrictedQueues.get`.
         """
+        service = self._connection.service
         unacked = self._take_buffered(queue)
-        while unacked is None or (payload := self._read(unacked, begins=True)) is None:
+        while (
+            unacked is None
+            or (payload := self._read(unacked, begins=True)) is None
+            or not service.unacked_messages.deliver(unacked)
+        ):
             asked_at = clock.now_s()
             found = self._restricted_queues.get(queue)
             if not found:
                 return None
-            service = self._connection.service
             added = service.unacked_messages.add(found, self._connection.id, asked_at)
             if not service.lost_processes.told_busy:
                 service.wait_until_told_busy()
             unacked = added[0] if added else None
-        self._note_delivered(unacked, payload)
+        self._track(unacked, payload)
         return payload, unacked
 
     def _take_buffered(self, queue: str) -> UnackedMessage | None:

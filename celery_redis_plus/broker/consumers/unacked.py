@@ -157,9 +157,10 @@ class UnackedMessages:
 
     def __init__(self) -> None:
         self._unacked: dict[str, UnackedMessage] = {}
-        # Held where a record is made, taken for settling, or forgotten. So a message is settled once, whichever threads settle
-        # it, and one that is claimed anew meanwhile is not forgotten. All other fields are changed by one thread, or by a single
-        # assignment. Re-entrant: a signal's handler (a cold shutdown) may meet the loop's thread inside.
+        # Held where a record is made, delivered, taken for settling, or forgotten. So a message is delivered or given back, and
+        # settled once, whichever threads do so, and one that is claimed anew meanwhile is not forgotten. All other fields are
+        # changed by one thread, or by a single assignment. Re-entrant: a signal's handler (a cold shutdown) may meet the loop's
+        # thread inside.
         self._lock = renewed(self, "_lock", threading.RLock)
         #: Records whose settlement has to go out over another connection than the one the message came by.
         self._deferred: deque[UnackedMessage] = deque()
@@ -262,6 +263,14 @@ class UnackedMessages:
     def find(self, tag: str) -> UnackedMessage | None:
         """Return a unacked message."""
         return self._unacked.get(tag)
+
+    def deliver(self, unacked: UnackedMessage) -> bool:
+        """Note that a buffered message is delivered now; return False where another thread has given it back."""
+        with self._lock:
+            if unacked.state is not DeliveryState.BUFFERED:
+                return False
+            unacked.state, unacked.content = DeliveryState.DELIVERED, None
+        return True
 
     def settle(self, tag: str, settlement: Settlement) -> UnackedMessage | None:
         """Take `tag` for settling; None where it is not unacked or is being settled already."""

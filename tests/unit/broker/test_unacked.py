@@ -24,7 +24,7 @@ def claimed(tag="a", claim=1):
 
 def delivered(unacked, tag="a", session="mine"):
     (record,) = unacked.add([claimed(tag)], session, 0.0)
-    record.state = DeliveryState.DELIVERED
+    assert unacked.deliver(record)
     return record
 
 
@@ -50,6 +50,13 @@ def test_a_confirmed_release_does_not_forget_a_claim_that_came_meanwhile(unacked
     (again,) = unacked.add([claimed(claim=2)], "mine", 0.0)
     unacked.discard(released)
     assert unacked.find("a") is again
+
+
+def test_a_message_that_goes_back_is_not_delivered(unacked):
+    (record,) = unacked.add([claimed()], "mine", 0.0)
+    unacked.abandon("mine", ["q"])
+    assert not unacked.deliver(record)
+    assert record.state is DeliveryState.SETTLING
 
 
 def test_the_content_of_a_message_goes_with_its_settlement(unacked):
