@@ -17,6 +17,7 @@ from typing import Any
 import kombu
 from kombu.utils.json import loads
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.consumers.unacked import UnackedMessage, UnackedMessages
 from celery_redis_plus.consumer.broker_connection import BrokerConnection
@@ -131,7 +132,13 @@ def _deliver(plain: Callable[..., Any], qos: QoS, message: Any, unacked: Any) ->
     if any(own in exchange for own in OWN):
         return
     queued = isinstance(unacked, UnackedMessage)
-    detail = {"priority": message.properties.get("priority") or 0} if queued else {"exchange": exchange}
+    detail = {"exchange": exchange}
+    if queued:
+        detail = {
+            "priority": message.properties.get("priority") or 0,
+            # When the server last said that this process has it: a message may wait in a buffer first.
+            "confirmed_s_ago": round(clock.now_s() - unacked.confirmed_at, 3),
+        }
     note(
         records.DELIVERED,
         name=_name_of(message),

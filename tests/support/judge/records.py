@@ -237,7 +237,8 @@ class History:
         # A death is noted before the signal: its process may get some more until then.
         ends = [*mine[:1], *self.fates(delivery.process, KILLED, GONE)[:1]]
         ends += self.fates(delivery.process, SILENT, since=delivery.tick)[:1]
-        ends += [record for record in self.of(ROLLED_BACK) if record.tick >= delivery.tick - ON_ITS_WAY_S][:1]
+        confirmed = delivery.tick - delivery.detail.get("confirmed_s_ago", 0.0)
+        ends += [record for record in self.of(ROLLED_BACK) if record.tick >= confirmed - ON_ITS_WAY_S][:1]
         work = [
             record
             for record in self.by_name.get(delivery.name, ())

@@ -140,6 +140,10 @@ KEPT = {
         DELIVERED, of("requeued"), rolled_back(0.5), of("delivered", claim=2, process=B, tick=3.1),
         of("delivered", claim=1, tick=7.0), of("requeued", tick=8.0),
     ),
+    "a message waited in a buffer while the server lost its claim": (
+        rolled_back(0.5), of("delivered", claim=1, tick=3.0, detail={"confirmed_s_ago": 2.5}),
+        of("delivered", claim=2, process=B, tick=3.1), of("acked", tick=3.2),
+    ),
     "the server lost a claim, and gave the same message again at once": (
         *(of("delivered", claim=1, tick=1.0), of("requeued", tick=1.4), of("delivered", claim=2, process=B, tick=1.5)),
         *(("rolled_back", {"process": 1, "tick": 2.0, "detail": {"since": 1.2}}), of("delivered", claim=1, tick=2.7)),
@@ -261,6 +265,15 @@ BROKEN = {
     "a claim number twice": (repeats, (DELIVERED, of("released"), of("delivered", claim=1, process=B))),
     "run again for no reason": (repeats, (of("start"), of("end"), of("start", process=B), of("end", process=B))),
     "two holders": (one_holder, (DELIVERED, AGAIN, of("acked"))),
+    "two holders, long after the server lost data": (
+        one_holder,
+        (
+            rolled_back(0.5),
+            of("delivered", claim=1, tick=3.0, detail={"confirmed_s_ago": 0.5}),
+            of("delivered", claim=2, process=B, tick=3.1),
+            of("acked", tick=3.2),
+        ),
+    ),
     "a buffer has what another one got": (one_holder, (AGAIN, DELIVERED, of("acked", process=B))),
     "two holders, one of which has lost its connection": (one_holder, (DELIVERED, of("start"), fate("disconnected"), AGAIN)),
     "two runs at a time": (one_holder, (of("start"), of("start", process=B), of("end"), of("end", process=B))),
