@@ -169,3 +169,21 @@ def test_the_shell_completes_commands_and_options(words, offered, monkeypatch, c
         monkeypatch.setenv(name, value)
     main.main([])
     assert f"plain,{offered}" in capsys.readouterr().out.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("celery-redis-plus dead-l", ["dead-letters"]),
+        ("celery-redis-plus messages can", ["cancel"]),
+        ("celery-redis-plus messages list --st", ["--state"]),
+        ("celery-redis-plus messages list orders --state d", ["delayed"]),
+    ],
+)
+def test_a_shell_completes_commands_options_and_values(words, completed, monkeypatch, capsys):
+    """The page has the lines for Bash, Zsh and Fish."""
+    monkeypatch.setenv("_CELERY_REDIS_PLUS_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    main.main([])
+    assert [line.partition(",")[2] for line in capsys.readouterr().out.splitlines()] == completed
