@@ -178,6 +178,15 @@ def test_an_operator_sees_the_four_faults_of_a_night_and_mends_three_of_them(ope
         }  # fmt: skip
 
 
+def test_the_messages_of_a_task_are_found(user):
+    user.open(user.base + "/queue?name=orders")
+    user.find("form.filter input[type=search]").send_keys("tenant*")
+    user.click("form.filter button")
+    user.wait_for("the first 100 of this task among messages 1 to")
+    user.open(user.base + "/queue?name=orders&task=shop.*")
+    user.wait_for("0 of this task")
+
+
 def test_a_queue_is_paused_with_a_reason_and_resumed(user, broker_url):
     user.open(user.base + "/queue?name=mails")
     user.click("details summary")

@@ -101,7 +101,7 @@ def list_messages(
     rank = first
     while True:
         checked, page = read_page(commands, keys, Page(queue, state, rank))
-        yield from (message for message in page if _is_of(message.headers, task))
+        yield from (message for message in page if is_of_task(message.headers, task))
         rank += checked
         if not checked:
             return
@@ -160,7 +160,7 @@ def waiting_tags(commands: CommandConnection, keys: Keys, queue: str, task: str)
             payloads = commands.ask([("HGET", of.message + tag.encode(), "payload") for tag in page])
             found = zip(page, payloads, strict=True)
             headers = [(tag, _envelope(payload)["headers"]) for tag, payload in found if isinstance(payload, bytes)]
-            yield len(page), [tag for tag, of_message in headers if _is_of(of_message, task)]
+            yield len(page), [tag for tag, of_message in headers if is_of_task(of_message, task)]
 
 
 def read_stored(commands: CommandConnection, keys: Keys, queue: str, tag: str) -> tuple[dict[str, Any], dict[str, Any], bytes]:
@@ -186,7 +186,8 @@ def _place(of: QueueKeys, state: State) -> bytes:
     return {"ready": of.ready, "delayed": of.delayed, "unacked": of.index, "dead": of.dead}[state]
 
 
-def _is_of(headers: dict[str, Any], task: str | None) -> bool:
+def is_of_task(headers: dict[str, Any], task: str | None) -> bool:
+    """Return whether a message with these headers is of a task, a name or a pattern; None is any message."""
     return task is None or fnmatchcase(str(headers.get("task") or ""), task)
 
 

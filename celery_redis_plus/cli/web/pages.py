@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 
-from celery_redis_plus.broker.queues.listing import LISTING_PAGE, State
+from celery_redis_plus.broker.queues.listing import LISTING_PAGE, State, is_of_task
 from celery_redis_plus.cli.output import span, time_of
 from celery_redis_plus.cli.web.requests import page_number, parameter, required, url
 from celery_redis_plus.cli.web.samples import Sample, rates
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Queues on one page; each costs a round trip.
 QUEUES_A_PAGE: Final = 200
+#: Messages among which a page looks for those of a task.
+SEARCHED: Final = 5_000
 #: Rows of the other lists, and characters of a body.
 ROWS: Final = LISTING_PAGE
 BODY_SHOWN: Final = 20_000
@@ -63,17 +65,20 @@ class Pages:
         return self._show(request, "queues.html", queues=queues, name=wanted, page=page, more=more, total=len(names))
 
     def queue(self, request: Request) -> Response:
-        """Show one queue: how it stands, its consumers, and a page of its messages in one state."""
+        """Show one queue: how it stands, its consumers, and a page of its messages in one state, of all tasks or of one."""
         admin, name = self._admin(), required(request, "name")
         state, page = parameter(request, "state") or "ready", page_number(request)
         if state not in TABS:
             raise HTTPException(400, f"state={state:.50}: allowed are {', '.join(TABS)}.")
-        one = admin.overview_of(name)
-        messages = list(islice(admin.list_messages(name, state, first=page * ROWS), ROWS))
-        more = getattr(one, state) > (page + 1) * ROWS
+        task = parameter(request, "task").strip() or None
+        one, looked_at = admin.overview_of(name), ROWS if task is None else SEARCHED
+        found = islice(admin.list_messages(name, state, first=page * looked_at), looked_at)
+        messages = list(islice((message for message in found if is_of_task(message.headers, task)), ROWS))
+        more = getattr(one, state) > (page + 1) * looked_at
         return self._show(
             request, "queue.html", one=one, trend=self._trend(name), consumers=admin.consumers(name), state=state, states=TABS,
-            messages=messages, page=page, more=more, action=self._bulk.of("/queue", name),
+            messages=messages, page=page, more=more, task=task, looked_at=looked_at, rows=ROWS,
+            action=self._bulk.of("/queue", name),
         )  # fmt: skip
 
     def message(self, request: Request) -> Response:

@@ -94,6 +94,22 @@ def test_messages_of_each_state_are_shown_in_pages(page, channel, monkeypatch):
     assert "None." in page.get("/queue", name="q", state="unacked").text
 
 
+def test_messages_of_a_task_are_found_among_some_at_a_time(page, channel, monkeypatch):
+    monkeypatch.setattr(pages, "SEARCHED", 4)
+    declare(channel, "q")
+    for number in range(6):
+        publish(channel, "q", "x", headers={"task": "shop.mail" if number % 2 else "shop.pay", "id": f"id-{number}"})
+    first = page.get("/queue", name="q", task="shop.m*")
+    assert [row[2] for row in rows(first)] == ["id-1", "id-3"]
+    assert "2 of this task among messages 1 to 4<" in first.text
+    assert "name=q&amp;state=ready&amp;task=shop.m%2A" in first.text
+    second = page.get("/queue", name="q", task="shop.m*", page=1)
+    assert [row[2] for row in rows(second)] == ["id-5"]
+    assert "1 of this task among messages 5 to 6<" in second.text
+    assert [row[2] for row in rows(page.get("/queue", name="q"))] == [f"id-{number}" for number in range(6)]
+    assert "&lt;i&gt;" in page.get("/queue", name="q", task="<i>").text
+
+
 def test_a_message_is_shown_with_its_body_and_headers(page, channel):
     publish(channel, "q", {"amount": 7}, headers={"task": "shop.pay", "id": "id-1", "note": "hello"})
     (row,) = rows(page.get("/queue", name="q"))

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from celery_redis_plus.cli.web.samples import Sampler
-from tests.docs.terminal_recording import MESSAGES, Recording, live_system
+from tests.docs.terminal_recording import MESSAGES, OPTIONS, Recording, live_system
 from tests.support.slow_calls import MEDIAN_FROM, slow_calls
 from tests.support.waiting import wait_until
 
@@ -45,6 +45,7 @@ def use(page):
     """Look at everything, and use every form."""
     paths = ["/", "/queue?name=orders&page=999", "/scheduled", "/dead-letters", "/dead-letters?queue=orders", "/consumers"]
     paths += [f"/queue?name=orders&state={state}" for state in ("ready", "delayed", "unacked")]
+    paths += ["/queue?name=orders&task=shop.mail"]
     paths += ["/search?q=order-24", "/search?q=no-such-task"]
     message = html.unescape(re.search(r'href="(/message[^"]+)"', page.get("/queue", name="orders").text)[1])
     for _ in range(MEDIAN_FROM):
@@ -75,7 +76,8 @@ def test_no_request_keeps_the_server_busy_for_5_ms(page, broker_url, redis_clien
         redis_client.flushdb()
         page.bulk.close()
         sampler = Sampler(page.samples, page.admin, interval_s=0.05)
-        with live_system(broker_url, redis_client, Recording()), slow_calls(redis_client, MAX_US, asks) as found, sampler:
+        system = live_system(Recording(broker_url + OPTIONS, redis_client), redis_client)
+        with system, slow_calls(redis_client, MAX_US, asks) as found, sampler:
             use(page)
         assert min(found.calls[kind] for kind in ("queue_overview", "list_messages", "move_message", "cancel")) >= MEDIAN_FROM
         always_slow = set(found.slow) if always_slow is None else always_slow & set(found.slow)
