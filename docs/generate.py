@@ -431,32 +431,9 @@ pool have neither. Workers of one machine need different ports: give each its ow
 (`redisplus://localhost:6379/0?metrics_port=9810`). A worker that cannot listen logs an error and works without metrics. The queues
 are the exporter's: it serves them once for all workers.
 
-## Flower
+## Flower and celery-exporter
 
-Flower's page *Broker* and its API `/api/queues/length` show our queues. Nothing needs to be configured where Flower starts with the
-app:
-
-```bash
-pip install flower
-celery --app shop flower
-```
-
-`messages` counts ready, delayed and unacked ones. *Ready* and *Unacked* stand beside it, and the live consumers. Without an app, the
-URL tells Flower which broker it is: `celery --broker redisplus://localhost:6379/0 flower`.
-
-## celery-exporter
-
-[celery-exporter](https://github.com/danihodovic/celery-exporter) (0.11 and 0.12) serves Celery's events, and the lengths of queues. Install this
-package beside it, and give it a URL with `redisplus://`. With `redis://` it would use kombu's own transport, and see nothing of ours.
-Its `celery_queue_length` counts ready, delayed and unacked messages, so workers that are scaled by it are not ended over their work.
-
-```python
-from celery import Celery
-
-with Celery(broker="redisplus://localhost:6379/0").connection() as connection:
-    # What it asks, and other programs of this kind.
-    print(connection.default_channel.client.llen("celery"))
-```
+[Flower and celery-exporter](flower.md) show the queues of this broker as well.
 
 ## Kubernetes
 

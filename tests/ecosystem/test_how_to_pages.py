@@ -43,7 +43,7 @@ STORIES: dict[str, Story] = {}
 
 
 def pages() -> list[str]:
-    """Return the tutorial's pages and the how-to pages, as the site lists them; and metrics.md, the page on Flower."""
+    """Return the tutorial's pages and the how-to pages, as the site lists them; and metrics.md."""
     navigation = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
     kinds = {name: part for one in navigation for name, part in one.items()}
     return [*_names(kinds["Tutorial"]), *_names(kinds["How-to guides"]), "metrics.md"]
@@ -247,9 +247,15 @@ def monitoring(reader: PageReader) -> Iterator[None]:
 @story("metrics.md")
 def metrics(reader: PageReader) -> Iterator[None]:
     reader.run("python shop.py")
-    reader.before["celery --app shop flower"] = lambda: reader.variables.update(FLOWER_UNAUTHENTICATED_API="1")
     yield
     assert "celery_redis_plus_up 1.0" in _page(reader, " exporter", "/metrics")
+
+
+@story("flower.md")
+def flower(reader: PageReader) -> Iterator[None]:
+    reader.run("python shop.py")
+    reader.before["celery --app shop flower"] = lambda: reader.variables.update(FLOWER_UNAUTHENTICATED_API="1")
+    yield
     (queue,) = json.loads(_page(reader, " flower", "/api/queues/length"))["active_queues"]
     # "`messages` counts ready, delayed and unacked ones."
     assert (queue["name"], queue["messages"]) == ("celery", 1)
