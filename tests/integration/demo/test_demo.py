@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from celery_redis_plus.cli.exit_status import UNREACHABLE
+from tests.docs.blocks import ROOT
 from tests.support.waiting import wait_until
 
 pytestmark = [
@@ -52,6 +53,18 @@ def demo(folder, *arguments):
     finally:
         process.kill()
         process.wait()
+
+
+def recorded(output):
+    """Return what docs/demo.md shows of the output: scenarios, expectations, and the end, without what a run measures."""
+    lines = output.splitlines()
+    shown = [
+        line for line, below in zip(lines, [*lines[1:], ""], strict=True) if below.startswith("---") or line.startswith("  ok")
+    ]
+    text = "\n".join([*shown[1:-1], lines[-1]])
+    text = re.sub(r"(in the middle of: )\d+", r"\g<1>1", text)
+    text = re.sub(r"(longest lateness: )[\d.]+", r"\g<1>38.1", text)
+    return re.sub(r"(back at a living worker after: )[\d.]+", r"\g<1>4.0", re.sub(r"in \d+ seconds", "in 20 seconds", text))
 
 
 def output_of(folder):
@@ -110,6 +123,7 @@ def test_demo_finds_all_its_claims_true_within_a_minute_and_leaves_nothing_behin
     assert "\x1b" not in output
     for scenario in ("Priorities", "Countdowns", "Retries", "Broadcasts", "Crash", "Shutdown", "Summary"):
         assert f"\n{scenario}\n---" in output
+    assert recorded(output) in (ROOT / "docs/demo.md").read_text(encoding="utf-8")
     wait_until_nothing_is_left(folder)
 
 
