@@ -223,6 +223,12 @@ OF_A_QUEUE = (
         plain_writers="`migrate --reverse --to`",
     ),
     KeyDescription(
+        _Q.moved_in,
+        "zset",
+        "With `cluster_lanes`: moves of dead messages from queues of other lanes -> when each was finished, ms since the epoch.",
+        "Ten minutes after the last one.",
+    ),
+    KeyDescription(
         _Q.events, "stream", "Lifecycle events; [the columns](events.md#columns).", "Until trimmed; it outlives the queue."
     ),
     KeyDescription(

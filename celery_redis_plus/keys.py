@@ -122,6 +122,8 @@ class QueueKeys:
         self.migrated = key("migrated")
         #: Messages on their way to kombu's own transport on another server.
         self.leaving = key("leaving")
+        #: Ids of moves of dead messages from queues of other lanes -> when each was finished (ms), infinity before.
+        self.moved_in = key("moved_in")
 
         #: What the publish script takes, before the producer's record.
         self.publish = (self.meta, self.ready, self.delayed, self.message, self.wakeup, self.schedule_wakeup, self.expiry)

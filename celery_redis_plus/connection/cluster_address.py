@@ -40,15 +40,15 @@ def one_slot_prefix(prefix: str) -> str:
 
     One that has a tag stays as it is: `{shop}:`, `test:{shop}`. Any other becomes the tag: `shop:` is `{shop:}`.
     """
-    return prefix if _tag(prefix) else f"{{{hash_tag(prefix or DEFAULT_TAG)}}}"
+    return prefix if tag_of(prefix) else f"{{{hash_tag(prefix or DEFAULT_TAG)}}}"
 
 
 def slot_of(key: str) -> int:
     """Return the hash slot of a key."""
-    return crc_hqx(encode_name(_tag(key) or key), 0) % SLOTS
+    return crc_hqx(encode_name(tag_of(key) or key), 0) % SLOTS
 
 
-def _tag(key: str) -> str:
+def tag_of(key: str) -> str:
     """Return what stands between the first `{` and the next `}`; empty for a key without a tag."""
     rest = key.partition("{")[2]
     tag, brace, _ = rest.partition("}")

@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -88,6 +88,7 @@ class BrokerConnection:
         *,
         acceptance: Acceptance,
         ignores_unroutable: Callable[[str], bool],
+        lanes: Sequence[str] = (),
     ) -> None:
         """Connect.
 
@@ -97,6 +98,7 @@ class BrokerConnection:
             client_connection: what will open the next connection, should this one break.
             acceptance: the check of what typed queues accept.
             ignores_unroutable: tells whether messages to an exchange may go nowhere, and are only counted then.
+            lanes: the prefixes of all lanes, where there are several; this connection is to one.
 
         Raises:
             redis.exceptions.ConnectionError: and its kin, as `errors` names them.
@@ -109,6 +111,7 @@ class BrokerConnection:
         #: With the prefix that the address needs.
         self.options = options = self.connector.options
         self.keys = Keys(options.global_keyprefix)
+        self._lanes = lanes
         self.commands = CommandConnection(self.connector, "commands", timeout=_timeouts(options), learns_id=True)
         self.wakeup_connection = BlockingConnection(self.connector, "wakeups", timeout=options.socket_timeout)
         self.stream_connection = BlockingConnection(self.connector, "streams", timeout=options.socket_timeout)
@@ -251,9 +254,13 @@ class BrokerConnection:
         if self.connector.credentials is not None:
             self.connector.credentials.wake_on_renewal(self.waker)
         try:
-            self.commands.command("PING")
+            # A process with another number of lanes would look for queues where they are not.
+            self.service.knowledge.check_lanes(self.commands.command("GET", self.keys.database_id))
         except NoPermissionError as error:
-            logger.debug("%s: PING is refused: %s", self.address.display(), error)
+            logger.debug("%s: GET is refused: %s", self.address.display(), error)
+        if self.options.cluster_lanes > 1:
+            # The others have to find the number in each lane.
+            self.service.knowledge.check_flush(self.commands, self.keys)
         self._has_worked = True
         self.service.note_connection()
 
@@ -312,7 +319,7 @@ class BrokerConnection:
     @cached_property
     def service(self) -> MaintenanceService:
         """This process's service for the broker; `forked` forgets it, because a child has one of its own."""
-        return service_for(self.connector, self.keys, self.options)
+        return service_for(self.connector, self.keys, self.options, self._lanes)
 
     def watch_queue(self, queue: str, consumer: Consumer | None = None) -> None:
         """Have the maintenance tasks look after a queue, for a consumer or for this connection."""
@@ -321,7 +328,8 @@ class BrokerConnection:
         service = self.service
         service.presence.add(self.commands)
         service.watched.add(queue, self.id if consumer is None else consumer.id, ttl_ms, consumer)
-        service.start()
+        for one in (service, *service.others):
+            one.start()
         self.unreported = True
 
     def fanout_keys(self, exchange: str) -> FanoutKeys:

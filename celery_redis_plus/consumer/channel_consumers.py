@@ -116,7 +116,7 @@ class ChannelConsumers:
 
     def _check_no_broadcasts(self, argument: str, queue: str) -> None:
         """Raise InvalidArgument where this connection has bound the queue to a fanout exchange: it reads broadcasts for it."""
-        for exchange, _ in self._connection.bound.get(queue, ()):
+        for exchange in self.fanout.bound_to(queue):
             raise InvalidArgument(
                 f"argument {argument!r} of a consumer of queue {queue!r}, which is bound to the fanout exchange {exchange!r}: it "
                 "has no effect on broadcasts; allowed for queues without such a binding"
@@ -158,7 +158,7 @@ class ChannelConsumers:
 
     def _end(self, queue: str) -> None:
         """End the consumer of a queue. Raises as `CommandConnection.call` does; it has ended here then, too."""
-        self._connection.reader.unsubscribe(queue)
+        self.fanout.stop(queue)
         try:
             self.queues.stop(queue)
         finally:

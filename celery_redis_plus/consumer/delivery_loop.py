@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 #: Seconds for which one turn of the event loop delivers: a solo worker runs the task inside the delivery, and remote control
 #: must not wait for a whole batch.
 TICK_BUDGET_S = 0.010
+#: Seconds between two looks at the other servers while one has plenty to deliver.
+LOOK_S = 0.05
 #: Seconds between two checks of connections whose reply is overdue.
 HEALTH_S = 5.0
 
@@ -45,8 +47,10 @@ class DeliveryLoop:
         """
         self._hub = HubRegistration([connection.waker for connection in connections], has_callbacks)
         self.servers = [ServerConsumer(connection, self._hub) for connection in connections]
-        #: The place of the server that delivers next.
-        self._next_server = 0
+        #: The places of the servers that deliver, and claim, next.
+        self._next_server = self._next_claim = 0
+        #: When to look next for work of the servers that deliver nothing, on the monotonic clock, in seconds.
+        self._look_at = 0.0
         self._in_tick = False
         #: Called between two deliveries of a turn: raises what ends the worker, as its event loop does between two turns.
         self.check_shutdown: Callable[[], None] = lambda: None
@@ -72,14 +76,29 @@ class DeliveryLoop:
             server = servers[number % len(servers)]
             if server.deliver_one():
                 self._next_server = (number + 1) % len(servers)
+                if len(servers) > 1 and time.monotonic() > self._look_at:
+                    self._look_at = time.monotonic() + LOOK_S
+                    for other in servers:
+                        if other is not server:
+                            other.look_around()
                 return server
         return None
 
     def _claim(self) -> bool:
-        """Claim from each server where there is credit and reason to; return whether anything may have come by it."""
+        """Claim from each server where there is credit and reason to; return whether anything may have come by it.
+
+        Servers share the credit of a channel, and the first one may take all of it. So the next one is first the next time.
+        """
+        servers, first = self.servers, self._next_claim
         came = False
-        for server in self.servers:
-            came = server.fetcher.claim() or came
+        for place in range(first, first + len(servers)):
+            fetcher = servers[place % len(servers)].fetcher
+            before = fetcher.claims
+            came = fetcher.claim() or came
+            if fetcher.claims != before and first == self._next_claim:
+                self._next_claim = (place + 1) % len(servers)
+        for server in servers if came and len(servers) > 1 else ():
+            server.note_credit()
         return came
 
     def _set_thread(self, thread: int | None) -> None:

@@ -11,6 +11,7 @@ from celery_redis_plus.consumer.delivery_tracking import HEADER
 from celery_redis_plus.consumer.queue_consumers import UNREADABLE, Credit, Deliver, Payload
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.exchanges.known_queues import KnownQueue
     from celery_redis_plus.broker.fanout.entries import Entry
     from celery_redis_plus.broker.fanout.reader import Delivery
     from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor
@@ -44,7 +45,10 @@ class FanoutConsumer:
         """
         self._connection = connection
         self._credit = credit
-        self._consumed = consumed
+        #: As `consumed` above. With several lanes, broadcasts come by other lanes than the queue's, too.
+        self.consumed = consumed
+        #: Returns a queue's record, with several lanes that of the queue's lane.
+        self.read_record: Callable[[str], KnownQueue | None] = connection.queues.read
         self._decode = decode
         #: Queues whose consumer takes broadcasts without acks.
         self._no_ack: set[str] = set()
@@ -82,6 +86,10 @@ class FanoutConsumer:
         for exchange in exchanges:
             connection.registry.forget_durable(connection.fanout_keys(exchange), queue)
 
+    def bound_to(self, queue: str) -> list[str]:
+        """Return the fanout exchanges that this connection has bound a queue to."""
+        return [exchange for exchange, _ in self._connection.bound.get(queue, ())]
+
     def consume(self, queue: str, *, no_ack: bool) -> None:
         """Read the queue's broadcasts for this channel, which consumes it."""
         if no_ack:
@@ -92,7 +100,7 @@ class FanoutConsumer:
 
     def read(self, queue: str) -> None:
         """Read the broadcasts of what the queue is bound to now, if this channel consumes it."""
-        if queue not in self._consumed:
+        if queue not in self.consumed:
             return
         connection = self._connection
         may = None if queue in self._no_ack else self._may_take
@@ -102,6 +110,10 @@ class FanoutConsumer:
             position.live = True
             connection.reader.subscribe(position, routing_key, self, may)
 
+    def stop(self, queue: str) -> None:
+        """Read no more broadcasts of a queue: its consumer ends."""
+        self._connection.reader.unsubscribe(queue)
+
     def leave(self, queue: str) -> None:
         """Note that this connection consumes the queue no more."""
         for position in self._connection.service.positions.owned(self._connection, queue):
@@ -109,7 +121,7 @@ class FanoutConsumer:
 
     def orphan(self) -> None:
         """Leave the positions of a broken connection, and what was delivered of them, to the next one."""
-        for queue in self._consumed:
+        for queue in self.consumed:
             for position in self._connection.service.positions.owned(self._connection, queue):
                 position.orphan()
 
@@ -118,7 +130,7 @@ class FanoutConsumer:
         positions = connection.service.positions
         position = positions.of(connection, queue, keys.stream)
         if position is None:
-            known = connection.queues.read(queue)
+            known = self.read_record(queue)
             durable = known is not None and known.arguments.durable_subscriber
             position = connection.registry.subscribe(keys, queue, durable=durable)
             positions.add(position, connection)
@@ -151,7 +163,7 @@ class FanoutConsumer:
                 "broadcast %r to queue %r cannot be read; passed over", entry[0], position.queue, extra={"queue": position.queue}
             )
             return 0
-        deliver = self._consumed.get(position.queue)
+        deliver = self.consumed.get(position.queue)
         if deliver is None:
             return 0
         unacked = None if before is None else position.deliver(tag, entry, before)

@@ -39,6 +39,8 @@ class PendingClaim:
     consumers: QueueConsumers
     #: When it was sent, on `clock`, in seconds.
     asked_at: float
+    #: How many messages it may bring.
+    credit: int
     #: The queues that it asks.
     names: Sequence[str] = ()
     #: The reply, or the error.
@@ -74,6 +76,8 @@ class Fetcher:
         self._claim_at = 0.0
         #: The claim that is on its way.
         self.pending: PendingClaim | None = None
+        #: How many claims were made.
+        self.claims = 0
         #: The place of the channel that claims next.
         self._next = 0
         #: Messages that claims have brought since the other channels' queues were checked.
@@ -165,7 +169,13 @@ class Fetcher:
 
     # -- one claim -------------------------------------------------------------------------------------------------------
 
+    def pending_for(self, consumers: QueueConsumers) -> int:
+        """Return how many messages a claim that is on its way may bring for one channel."""
+        pending = self.pending
+        return pending.credit if pending is not None and pending.consumers is consumers else 0
+
     def _claim_for(self, consumers: QueueConsumers, credit: int) -> bool:
+        self.claims += 1
         if self._connection.unreported:
             self._connection.unreported = False
             self._connection.service.wait_until_reported()
@@ -195,10 +205,10 @@ class Fetcher:
 
     def _send(self, consumers: QueueConsumers, request: FetchRequest) -> None:
         """Send a claim without waiting for its reply: of `MAX_QUEUES` queues at most, and for their part of the credit."""
-        pending = PendingClaim(consumers, clock.now_s())
         names, credit = request.queues[:MAX_QUEUES], request.credit
         if request.share:
             credit = ceil(credit * len(names) / len(request.queues))
+        pending = PendingClaim(consumers, clock.now_s(), credit)
         unacked = request.unacked[:MAX_QUEUES] if credit > 1 else ()
         done = partial(self._answered, pending)
         pending.names = self._connection.claim_commands.post(names, credit, share=request.share, held=unacked, done=done)

@@ -228,6 +228,13 @@ class RestrictedQueues:
             # The claim that comes when there is credit again says so.
             result.more.append(queue)
 
+    def suspend_all(self, consumers: Mapping[str, Consumer], candidates: Collection[str]) -> list[str]:
+        """Tell the queues with consumer priorities, but for `candidates`, that another server took the credit; return them."""
+        queues = list(self._prioritized.intersection(consumers).difference(candidates))
+        for queue in queues:
+            self._consumers.suspend(consumers[queue])
+        return queues
+
     def check_active(self, consumer: Consumer) -> FetchResult | None:
         """Ask whether a consumer may deliver what it has claimed; None where that is known.
 

@@ -115,6 +115,26 @@ class ServerConsumer:
         self._copies_in_a_row = 0
         return False
 
+    def look_around(self) -> None:
+        """Look for messages and broadcasts while another server delivers: it may have all the credit, so none is waited for.
+
+        Raises:
+            redis.exceptions.RedisError: as `Fetcher.claim` does.
+        """
+        if any(consumers.consumed for consumers in self.consumers) and not any(
+            consumers.candidates or consumers.buffer for consumers in self.consumers
+        ):
+            self.fetcher.recheck()
+        self._start_stream_wait()
+        self.take_broadcasts()
+
+    def note_credit(self) -> None:
+        """Pass queues with consumer priorities on to others, where claims from another server have taken the credit."""
+        for consumers in self.consumers:
+            if consumers.available(self.fetcher.batch) <= 0:
+                # The claim that comes when there is credit again says so.
+                consumers.add_candidates(self.restricted_queues.suspend_all(consumers.consumers, consumers.candidates))
+
     def _look_around(self) -> None:
         """Look for messages and broadcasts while copies are delivered: what has come is delivered before the next copy."""
         self.start_waits()

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from celery_redis_plus.connection.lanes import only_one_lane
 from celery_redis_plus.errors import OptionError
 from celery_redis_plus.transport.transport import Transport
 
@@ -20,16 +21,25 @@ def connected(app: Celery) -> Iterator[BrokerConnection]:
     """Connect to the broker of `app`.
 
     Raises:
-        OptionError: the app's broker is none of ours.
+        OptionError: the app's broker is none of ours, or has several lanes.
         redis.exceptions.RedisError: as `error_translation.translate` names it.
     """
+    with connected_lanes(app) as sessions:
+        if len(sessions) > 1:
+            raise OptionError(only_one_lane("this", len(sessions)))
+        yield sessions[0]
+
+
+@contextmanager
+def connected_lanes(app: Celery) -> Iterator[list[BrokerConnection]]:
+    """Connect to all lanes of the broker of `app`. Raises as `connected`, but for several lanes."""
     with app.connection_for_write() as connection:
         transport = connection.transport
         if not isinstance(transport, Transport):
             raise OptionError(f"the broker of app {app.main!r} is {connection.as_uri()}; allowed: one of celery-redis-plus")
         connection.connect()
         # Of a failover list another URL's transport may have taken its place.
-        yield connection.transport.session
+        yield connection.transport.sessions
 
 
 def load_app(name: str) -> Any:

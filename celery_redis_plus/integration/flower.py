@@ -44,8 +44,9 @@ class FlowerBroker:
 
     def _read(self, names: list[str]) -> Iterator[dict[str, Any]]:
         with Connection(self._url, transport_options=self._options, ssl=self._ssl) as connection:
-            session = connection.default_channel.session
+            channel = connection.default_channel
             for name in names:
+                session = channel.lane_of(name).session
                 try:
                     queue = read_overview(session.commands, session.keys, name)
                 except QueueNotFound:

@@ -19,6 +19,8 @@ from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 from celery_redis_plus.transport.channel import Channel
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
     from celery_redis_plus.maintenance.service import MaintenanceService
 
@@ -37,10 +39,10 @@ class GracefulStop:
     greenlets cannot be ended; Celery would wait for them. So what they have goes back, and the process exits.
     """
 
-    def __init__(self, consumer: Any, service: MaintenanceService, graceful_timeout_s: float) -> None:
-        """Watch the worker of `consumer`; `service` knows what it holds."""
+    def __init__(self, consumer: Any, services: Sequence[MaintenanceService], graceful_timeout_s: float) -> None:
+        """Watch the worker of `consumer`; the `services` of the broker's lanes know what it holds."""
         self._consumer = consumer
-        self._service = service
+        self._services = services
         self._timeout_s = graceful_timeout_s
         self._lock = lock_of(self)
         self._told = 0
@@ -70,7 +72,7 @@ class GracefulStop:
             self._consumer.blueprint.shutdown_complete.wait(CLOSING_S)
             os.kill(os.getpid(), signal.SIGQUIT)
             return
-        release_all(self._service)
+        release_all(self._services)
         pidlock = getattr(self._consumer.controller, "pidlock", None)
         if pidlock:
             pidlock.release()
@@ -78,13 +80,15 @@ class GracefulStop:
         os._exit(exit_status)
 
 
-def release_all(service: MaintenanceService) -> None:
-    """Return to the server all that this process holds, since it ends, and wait until the server knows."""
-    service.unacked_messages.give_back()
-    if not service.flush(STOP_FLUSH_S):
-        logger.warning(
-            "the broker is unreachable: %d message(s) come back after the visibility timeout", len(service.unacked_messages)
-        )
+def release_all(services: Sequence[MaintenanceService]) -> None:
+    """Return to the servers all that this process holds, since it ends, and wait until they know."""
+    for service in services:
+        service.unacked_messages.give_back()
+    for service in services:
+        if not service.flush(STOP_FLUSH_S):
+            logger.warning(
+                "the broker is unreachable: %d message(s) come back after the visibility timeout", len(service.unacked_messages)
+            )
 
 
 def release_waiting(consumer: Any, active_tasks: ActiveTasks) -> None:
@@ -93,9 +97,12 @@ def release_waiting(consumer: Any, active_tasks: ActiveTasks) -> None:
     Celery has dropped it by now (`Consumer.on_close`), and would return it with the connection's end, when all tasks have ended.
     """
     channel = getattr(consumer.task_consumer, "channel", None)
-    if isinstance(channel, Channel) and active_tasks.is_stopping() and not channel.session.broken:
-        waiting = inactive(channel.qos.unsettled(), active_tasks)
-        # The loop takes no turn any more.
-        channel.session.acknowledger.flush()
-        with suppress(*CONNECTION_ERRORS):
-            channel.qos.give_back(waiting)
+    if not isinstance(channel, Channel) or not active_tasks.is_stopping():
+        return
+    for lane in channel.lanes:
+        if not lane.session.broken:
+            waiting = inactive(lane.qos.unsettled(), active_tasks)
+            # The loop takes no turn any more.
+            lane.session.acknowledger.flush()
+            with suppress(*CONNECTION_ERRORS):
+                lane.qos.give_back(waiting)

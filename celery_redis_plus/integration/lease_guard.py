@@ -40,7 +40,8 @@ def begin_in_pool(consumer: Any) -> None:
     """
     channel = getattr(consumer.task_consumer, "channel", None)
     if isinstance(channel, Channel):
-        channel.queue_consumers.begins_at_delivery = False
+        for lane in channel.lanes:
+            lane.queue_consumers.begins_at_delivery = False
 
 
 def _process(process: Callable[[Any], Any], controller: Any, request: Any) -> Any:

@@ -7,14 +7,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS, eta_to_ms
+from celery_redis_plus.broker.lanes.by_queue import LaneMessages
 from celery_redis_plus.broker.queues.message_search import MessageSearch
 from celery_redis_plus.broker.queues.messages import MessageInfo, Messages
 from celery_redis_plus.broker.queues.overview import list_queues
 from celery_redis_plus.errors import InvalidEta
-from celery_redis_plus.integration.app_broker import connected
+from celery_redis_plus.integration.app_broker import connected_lanes
 from celery_redis_plus.integration.patching import wrap
 
 if TYPE_CHECKING:
@@ -91,13 +92,15 @@ def move(app: Celery, id: str, target: str, *, queue: str | None = None) -> str 
 
 @contextmanager
 def _search(app: Celery) -> Iterator[MessageSearch]:
-    with connected(app) as session:
+    with connected_lanes(app) as sessions:
 
         @cache
         def queues() -> Iterable[str]:
-            return dict.fromkeys(app.amqp.queues) | dict.fromkeys(list_queues(session.commands, session.keys))
+            listed = [queue for session in sessions for queue in list_queues(session.commands, session.keys)]
+            return dict.fromkeys(app.amqp.queues) | dict.fromkeys(listed)
 
-        yield MessageSearch(Messages(session.commands, session.keys, dead_letter_max=session.options.dead_letter_max), queues)
+        lanes = [Messages(one.commands, one.keys, dead_letter_max=one.options.dead_letter_max) for one in sessions]
+        yield MessageSearch(lanes[0] if len(lanes) == 1 else cast("Messages", LaneMessages(lanes)), queues)
 
 
 def install_revoke(app: Celery) -> None:

@@ -106,9 +106,11 @@ def held_by_broker(
     """
     if not queues:
         return []
-    session = transport.session
     share = max(limit // len(queues), 1)
-    listings = {queue: list_delayed(session.commands, session.keys, queue, share) for queue in queues}
+    listings = {}
+    for queue in queues:
+        session = transport.session_of(queue)
+        listings[queue] = list_delayed(session.commands, session.keys, queue, share)
     for listing in listings.values():
         if listing.total > len(listing.messages):
             logger.info("inspect scheduled: queue %r holds %d delayed messages, %d are listed",

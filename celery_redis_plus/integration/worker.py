@@ -49,8 +49,8 @@ class BrokerStep(bootsteps.StartStopStep):
         self._graceful_stop: GracefulStop | None = None
         #: Of the session that the worker's loop serves.
         self._waker: Waker | None = None
-        #: Of the broker that the worker consumes from.
-        self._service: MaintenanceService | None = None
+        #: Of the broker that the worker consumes from; one for each of its lanes.
+        self._services: list[MaintenanceService] = []
         self._metrics: MetricsServer | None = None
         self._kombu_lists: KombuListTaker | None = None
         self._configured = type(self) in parent.app.steps["consumer"]
@@ -84,12 +84,14 @@ class BrokerStep(bootsteps.StartStopStep):
         install_immediate_acks(parent)
         install_lease_guard(parent)
         begin_in_pool(parent)
-        transport.session.claim_commands.worker = parent.hostname
+        for session in transport.sessions:
+            session.claim_commands.worker = parent.hostname
         is_solo = isinstance(parent.pool, solo.TaskPool)
         transport.delivery_loop.set_worker(pool_is_concurrent=not is_solo, check_shutdown=maybe_shutdown)
         install_inspect()
-        self._service = transport.session.service
-        self._service.revoke_expired(ExpiredTaskRevoker(parent, transport.session).wake)
+        self._services = [session.service for session in transport.sessions]
+        for session in transport.sessions:
+            session.service.revoke_expired(ExpiredTaskRevoker(parent, session).wake)
         self._limit_the_end(parent, transport)
         if self._metrics is None:
             self._metrics = serve_metrics(transport.session.options)
@@ -107,7 +109,7 @@ class BrokerStep(bootsteps.StartStopStep):
     def _limit_the_end(self, parent: Any, transport: Transport) -> None:
         graceful_timeout_s = transport.session.options.graceful_timeout
         if graceful_timeout_s is not None and self._graceful_stop is None:
-            self._graceful_stop = GracefulStop(parent, transport.session.service, graceful_timeout_s)
+            self._graceful_stop = GracefulStop(parent, self._services, graceful_timeout_s)
 
     def _wake_loop(self, **_: Any) -> None:
         """Have a loop that sleeps look at what a signal has told the worker: its system call goes on after signals (PEP 475)."""
@@ -123,8 +125,8 @@ class BrokerStep(bootsteps.StartStopStep):
 
     def shutdown(self, parent: Any) -> None:
         """Let go of the worker."""
-        if self._service is not None:
-            self._service.revoke_expired(None)
+        for service in self._services:
+            service.revoke_expired(None)
         signals.worker_shutting_down.disconnect(self._wake_loop, sender=parent.hostname)
         if self._graceful_stop is not None:
             self._graceful_stop.disconnect()

@@ -10,14 +10,22 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from redis.exceptions import RedisError
+
+from celery_redis_plus import clock
 from celery_redis_plus.broker.dead_letters.store import ALREADY_GONE, NO_TARGET, DeadLetter, DeadLetters, Forward
 from celery_redis_plus.broker.dead_letters.x_death import is_cycle
+from celery_redis_plus.broker.lanes.dead_letter_moves import LaneMoves
 from celery_redis_plus.maintenance.time_slices import Slice
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.exchanges.bindings import Bindings
     from celery_redis_plus.broker.exchanges.routing import RoutingTable
+    from celery_redis_plus.broker.lanes.lanes import LaneRoutes, Lanes
     from celery_redis_plus.broker.queues.queues import Queues
+
+#: Seconds until another lane that could not be reached is tried again.
+RETRY_S = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +33,12 @@ logger = logging.getLogger(__name__)
 class DeadLetterForwarder:
     """The maintenance task that empties the sets of dying messages. A sweep tells which queues have some."""
 
-    def __init__(self, letters: DeadLetters, queues: Queues, bindings: Bindings) -> None:
-        """Use the rooms of the maintenance connection."""
+    def __init__(self, letters: DeadLetters, queues: Queues, bindings: Bindings, lanes: Lanes | None = None) -> None:
+        """Use the rooms of the maintenance connection; with several `lanes`, queues of all of them are targets."""
+        self._lanes = lanes
+        self._moves = None if lanes is None else LaneMoves(letters, lanes)
+        #: Another lane could not be reached: when to try again, on `clock`, in seconds.
+        self._retry_at = 0.0
         self._letters = letters
         self._queues = queues
         self._bindings = bindings
@@ -36,7 +48,7 @@ class DeadLetterForwarder:
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds; infinity where nothing waits."""
-        return 0.0 if self._waiting else float("inf")
+        return self._retry_at if self._waiting else float("inf")
 
     def add(self, queue: str) -> None:
         """Forward what waits in `queue`, soon."""
@@ -45,7 +57,7 @@ class DeadLetterForwarder:
     def run(self) -> None:
         """Forward pages of one queue after the other until the slice is over. Raises as `CommandConnection.call` does."""
         slice_ = Slice()
-        while self._waiting and not slice_.over:
+        while self._waiting and not slice_.over and self._retry_at <= clock.now_s():
             queue = next(iter(self._waiting))
             del self._waiting[queue]
             more = True
@@ -65,39 +77,71 @@ class DeadLetterForwarder:
         known = self._queues.read(queue)
         exchange = None if known is None else known.arguments.dead_letter_exchange
         routing_key = None if known is None else known.arguments.dead_letter_routing_key
-        tables: dict[str, RoutingTable] = {}
+        tables: dict[str, RoutingTable | LaneRoutes] = {}
         forwards, stranded = [], []
         for letter in page:
             key = letter.routing_key if routing_key is None else routing_key
-            targets = [] if exchange is None else self._targets(exchange, key, letter, tables)
+            try:
+                targets = [] if exchange is None else self._targets(exchange, key, letter, tables)
+            except (RedisError, OSError) as error:
+                if self._lanes is None:
+                    raise
+                self._wait_for_lanes(error)
+                break
             targets = [name for name in targets if not is_cycle(letter.death_headers, name)]
             if targets:
                 forwards.append(Forward(letter, targets, (exchange or "", key)))
             else:
                 stranded.append(letter.tag)
-        for forward, taken in zip(forwards, self._letters.forward_all(forwards), strict=True):
+        for forward, taken in self._forward_all(forwards):
             if taken == NO_TARGET and not self._revive(forward):
                 stranded.append(forward.letter.tag)
         if stranded:
             self._keep(queue, exchange, stranded)
         return True
 
+    def _forward_all(self, forwards: list[Forward]) -> list[tuple[Forward, int]]:
+        """Forward messages; return what became of each. Those that a lane cannot be reached for wait."""
+        moves = self._moves
+        here = [one for one in forwards if moves is None or not moves.concern(one.targets)]
+        done = list(zip(here, self._letters.forward_all(here), strict=True)) if here else []
+        for one in forwards if moves is not None else ():
+            if one not in here:
+                assert moves is not None  # noqa: S101 - for mypy
+                try:
+                    taken = moves.move(
+                        one.letter, one.targets, self._letters.outbox(one.letter.queue), "forwarded", one.routing
+                    )  # fmt: skip
+                except (RedisError, OSError) as error:
+                    self._wait_for_lanes(error)
+                    break
+                done.append((one, taken))
+        return done
+
+    def _wait_for_lanes(self, error: Exception) -> None:
+        """Forward nothing for a moment: heartbeats of this lane must not wait for another one."""
+        self._retry_at = clock.now_s() + RETRY_S
+        logger.warning("dead messages wait in their queues: %s", error)
+
     def _revive(self, forward: Forward) -> bool:
         """Forward a message of which no target has a record; return whether one takes it, or it is gone.
 
         As for a publisher: a queue that was never declared is made, one that was deleted stays so.
         """
-        revived = [name for name in forward.targets if self._queues.revive(name)]
+        here = [name for name in forward.targets if self._lanes is None or self._lanes.of(name) is self._lanes.own]
+        revived = [name for name in here if self._queues.revive(name)]
         taken = self._letters.forward_all([replace(forward, targets=revived)])[0] if revived else NO_TARGET
         return taken > 0 or taken == ALREADY_GONE
 
-    def _targets(self, exchange: str, routing_key: str, letter: DeadLetter, tables: dict[str, RoutingTable]) -> list[str]:
+    def _targets(
+        self, exchange: str, routing_key: str, letter: DeadLetter, tables: dict[str, RoutingTable | LaneRoutes]
+    ) -> list[str]:
         """Return where an exchange routes a message; `tables` keeps the bindings as they were read for this page."""
         if not exchange:
             return [routing_key] if routing_key else []
         for name in (exchange, *self._bindings.alternates(exchange)):
             if name not in tables:
-                tables[name] = self._bindings.refresh(name)
+                tables[name] = self._bindings.refresh(name) if self._lanes is None else self._lanes.refresh(name)
             targets = list(tables[name].route(routing_key, letter.headers))
             if targets:
                 return targets

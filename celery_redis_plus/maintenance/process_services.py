@@ -15,6 +15,8 @@ from celery_redis_plus.maintenance.process_end import END_LIMIT_S
 from celery_redis_plus.maintenance.service import MaintenanceService
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
     from celery_redis_plus.connection.connector import Connector
     from celery_redis_plus.keys import Keys
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 #: The options that a service uses. Connections that differ in one of them have services of their own.
 SERVICE_OPTIONS = (
     *("visibility_timeout", "delivery_limit", "dead_letter_max", "dead_letter_ttl", "consumer_heartbeat_timeout"),
-    "connection_lost_grace",
+    *("connection_lost_grace", "cluster_lanes"),
     *("transient_queue_ttl", "subscriber_timeout", "stream_max_age", "fanout_prefix", "publish_dedup_window"),
     *("event_log", "event_log_sample", "event_log_events", "event_log_payload", "event_log_index"),
     *("event_log_maxlen", "event_log_hard_maxlen", "event_log_max_age"),
@@ -47,14 +49,14 @@ _services: dict[_Place, MaintenanceService] = {}
 _services_lock = lock_of(sys.modules[__name__], "_services_lock")
 
 
-def service_for(connector: Connector, keys: Keys, options: Options) -> MaintenanceService:
-    """Return this process's service for a broker, made at first use."""
+def service_for(connector: Connector, keys: Keys, options: Options, lanes: Sequence[str] = ()) -> MaintenanceService:
+    """Return this process's service for a broker, made at first use; for one of several `lanes`, by their prefixes."""
     address = connector.address
     place = _Place(address.display(), address.username, keys.prefix, tuple(getattr(options, name) for name in SERVICE_OPTIONS))
     with _services_lock:
         service = _services.get(place)
         if service is None:
-            service = _services[place] = MaintenanceService(connector, keys, options)
+            service = _services[place] = MaintenanceService(connector, keys, options, lanes)
             service.active_tasks = _keepers[-1] if _keepers else None
             _end_with_multiprocessing()
         return service

@@ -12,7 +12,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -28,6 +28,7 @@ from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursors
 from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
+from celery_redis_plus.broker.lanes.lanes import Lane, connect_lanes
 from celery_redis_plus.broker.queues.expired_tasks import ExpiredTasks
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.blocking_connection import BlockingConnection
@@ -85,12 +86,16 @@ MAX_IDLE_S = 30.0
 class MaintenanceService:
     """What a process does and knows on one broker, beside its channels."""
 
-    def __init__(self, connector: Connector, keys: Keys, options: Options) -> None:
-        """Prepare; `start` starts the thread."""
+    #: Those of the broker's other lanes. While this process consumes in one lane, it does the maintenance of all: a queue that no
+    #: process consumes may be in any, and its messages expire, and go on when they are dead.
+    others: Sequence[MaintenanceService] = ()
+
+    def __init__(self, connector: Connector, keys: Keys, options: Options, lanes: Sequence[str] = ()) -> None:
+        """Prepare; `start` starts the thread. `lanes` are the prefixes of all lanes, where there are several."""
         self.unacked_messages = UnackedMessages()
         self.watched = ConsumedQueues()
         #: What this process has declared.
-        self.knowledge = DeclaredTopology()
+        self.knowledge = DeclaredTopology(options.cluster_lanes)
         self.positions = SubscriberCursors(options.subscriber_timeout)
         #: Gives back what is left when the interpreter exits.
         self.process_end = ProcessEnd(connector, keys, options, self.unacked_messages, self.watched)
@@ -145,10 +150,13 @@ class MaintenanceService:
         bindings = Bindings(
             commands, keys, self.knowledge, lambda exchange: keys.fanout(exchange, options.stream_prefix(connector.address.db))
         )
-        forwarder = DeadLetterForwarder(DeadLetters(commands, keys), queues, bindings)
-        limits = SweepLimits(options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl)
+        self._lanes = connect_lanes(Lane(commands, keys, queues, bindings), connector, lanes) if lanes else None
+        forwarder = DeadLetterForwarder(DeadLetters(commands, keys), queues, bindings, self._lanes)
         self._sweeper = Sweeper(
-            commands, keys, shared, name=self.name, limits=limits, forward=forwarder.add,
+            commands, keys, shared, name=self.name, forward=forwarder.add,
+            limits=SweepLimits(
+                options.visibility_timeout, options.delivery_limit, options.dead_letter_max, options.dead_letter_ttl
+            ),
             note_id=RedeclaredQueues(queues, self.knowledge, self.watched, self.unacked_messages).note_id,
         )  # fmt: skip
         self._topology_recovery = TopologyRecovery(
@@ -356,7 +364,7 @@ class MaintenanceService:
                     self._pause(LONGEST_BACKOFF_S)
                 else:
                     backoff_s = FIRST_BACKOFF_S
-                if self.watched.all() or len(self.unacked_messages) or self.unacked_messages.waiting:
+                if self._consumes() or len(self.unacked_messages) or self.unacked_messages.waiting:
                     idle_since = None
                 else:
                     idle_since = idle_since or clock.now_s()
@@ -366,6 +374,8 @@ class MaintenanceService:
             if self._pid == os.getpid():
                 self._lease_heartbeats.run_soon()
                 self._commands.close()
+                if self._lanes is not None:
+                    self._lanes.close()
                 with self._lock:
                     if self._thread in {None, threading.current_thread()}:
                         # Else one that was started meanwhile waits there by now.
@@ -373,11 +383,15 @@ class MaintenanceService:
 
     def _retire(self) -> bool:
         with self._lock:
-            if self.watched.all() or self.unacked_messages.waiting:
+            if self._consumes() or self.unacked_messages.waiting:
                 return False
             if self._thread is threading.current_thread():
                 self._thread = None
             return True
+
+    def _consumes(self) -> bool:
+        """Return whether this process consumes, in any lane of the broker."""
+        return any(service.watched.all() for service in (self, *self.others))
 
     def _work(self) -> None:
         if self.watched.version != self._watched_version:

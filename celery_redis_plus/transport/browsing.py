@@ -88,12 +88,14 @@ def _messages(
 @as_channel_errors
 def _check_queue(queue: str, connection: Any) -> None:
     with channel_of(connection) as channel:
-        read_overview(channel.session.commands, channel.session.keys, queue)
+        session = channel.lane_of(queue).session
+        read_overview(session.commands, session.keys, queue)
 
 
 @as_channel_errors
 def _page(queue: str, connection: Any, state: State, first: int, most: int) -> tuple[int, list[BrowsedMessage]]:
     # A channel for each page: a slow reader, or one that stops early, keeps none of an app's connections.
     with channel_of(connection) as channel:
-        checked, page = read_page(channel.session.commands, channel.session.keys, Page(queue, state, first, most))
+        session = channel.lane_of(queue).session
+        checked, page = read_page(session.commands, session.keys, Page(queue, state, first, most))
     return checked, [BrowsedMessage(*(getattr(one, field.name) for field in fields(one))) for one in page]

@@ -65,6 +65,15 @@ class Channel(virtual.Channel):
         self._queues = QueueOperations(session, self.fanout_consumer, connection.read_broadcasts_again)
         forks.on_fork_in_child(self)
 
+    @property
+    def lanes(self) -> tuple[Channel, ...]:
+        """The channels of all lanes: this one."""
+        return (self,)
+
+    def lane_of(self, name: str) -> Channel:
+        """Return the channel of the lane of a queue, or of a fanout exchange: this one."""
+        return self
+
     def check_open(self) -> None:
         """Raise ServerUnreachable where the channel is closed with its connection, else a ChannelError where it is closed."""
         if not self.closed:

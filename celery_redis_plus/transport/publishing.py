@@ -54,7 +54,7 @@ class ExchangePublisher:
         attempt: PublishAttempt = properties.pop(ATTEMPT, None) or PublishAttempt()
         properties["delivery_info"] = {**properties.get("delivery_info", {}), "exchange": exchange, "routing_key": routing_key}
         try:
-            self._publish(message, exchange, routing_key, attempt, mandatory=mandatory)
+            self.send(message, exchange, routing_key, attempt, mandatory=mandatory)
         except PublishRefused:
             # The outcome is known, too.
             if not exchange:
@@ -100,7 +100,7 @@ class ExchangePublisher:
         except BrokerError as error:
             raise as_channel_error(error, "Channel.basic_publish") from error
 
-    def _publish(
+    def send(
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
     ) -> None:  # fmt: skip
         """Route a message, and return when its queues and replicas have it."""
@@ -117,6 +117,10 @@ class ExchangePublisher:
         # An error would end a worker: remote control, events and their replies may be lost.
         if publisher.waits_for_replicas and not (exchange and self._connection.ignores_unroutable(exchange)):
             publisher.check_replicas(attempt)
+
+    def to_queue(self, message: dict[str, Any], queue: str, attempt: PublishAttempt) -> bool:
+        """Give a message to a queue; return False where the queue is gone and must not come back."""
+        return self._connection.publisher.to_queue(queue, self._outgoing(message, queue), attempt)
 
     def _has_alternate(self, exchange: str) -> bool:
         """Return whether the exchange has an alternate exchange, for messages that it cannot route."""
@@ -208,7 +212,7 @@ class ExchangePublisher:
         fallback = None if broadcast or not exchange else connection.options.deadletter_queue
         if fallback:
             logger.warning("%s: it goes to %r", text, fallback, extra=about)
-            connection.publisher.to_queue(fallback, self._outgoing(message, fallback), attempt)
+            self.to_queue(message, fallback, attempt)
         elif not exchange:
             # Its queue was transient and is gone, a client that has left: such queues keep no dead letters.
             connection.unroutable.count()

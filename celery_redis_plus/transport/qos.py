@@ -52,6 +52,20 @@ class QoS(virtual.QoS):
         limit = self.prefetch_count
         return not self.suspended and (not limit or len(self._delivered) < limit)
 
+    @property
+    def delivered_count(self) -> int:
+        """How many messages are delivered and not settled."""
+        return len(self._delivered)
+
+    def has(self, unacked: Unacked) -> bool:
+        """Return whether this channel has delivered it, and it is not settled."""
+        return self._delivered.get(unacked.tag) is unacked
+
+    def knows(self, tag: str) -> bool:
+        """Return whether the message is delivered and not settled, over this channel or one of this process that is closed."""
+        service = self._session.service
+        return tag in self._delivered or (service.unacked_messages.find(tag) or service.positions.find(tag)) is not None
+
     def can_consume_max_estimate(self) -> int | None:
         """Return how many more messages may be delivered; None is no limit."""
         limit = self.prefetch_count
@@ -129,13 +143,18 @@ class QoS(virtual.QoS):
             return
         if settlement is Settlement.REJECT and unacked.tracked is None and unacked.tag in unacked.position.open:
             # First: a broadcast that is settled is not delivered again, should this fail.
-            unacked.position.dead_lettered += session.dead_letter_broadcast(unacked)
+            queue = unacked.position.queue
+            unacked.position.dead_lettered += self._session_of(queue).dead_letter_broadcast(unacked)
         if not unacked.position.settle(unacked.tag, settlement):
             return
         if unacked.tracked is not None:
             session.tracking.settled(unacked.tracked, settlement)
         if threading.get_ident() != session.loop_thread:
             session.waker.wake()
+
+    def _session_of(self, queue: str) -> BrokerConnection:
+        """Return the connection to the broker that has a queue."""
+        return self._session
 
     def _gather_elsewhere(self, unacked: UnackedMessage) -> None:
         """Keep an ack for the loop, from another thread, and wake the loop no more often than it has something to do.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import redis
 from kombu.transport import base, virtual
 
 from celery_redis_plus.connection.address import Address, url_options
+from celery_redis_plus.connection.lanes import lane_of, lane_prefixes
 from celery_redis_plus.consumer.broker_connection import BrokerConnection
 from celery_redis_plus.consumer.delivery_loop import DeliveryLoop
 from celery_redis_plus.kombu_options import check_url_options, ignored
@@ -19,6 +21,7 @@ from celery_redis_plus.transport import framework_hooks, url_parsing, url_sentin
 from celery_redis_plus.transport.amqp_errors import CHANNEL_ERRORS, CONNECTION_ERRORS
 from celery_redis_plus.transport.channel import Channel as BrokerChannel
 from celery_redis_plus.transport.compat import HUB_READY
+from celery_redis_plus.transport.lane_channel import LaneChannel
 from celery_redis_plus.transport.typed_queues import Accepted, TypeCheck
 
 logger = logging.getLogger(__name__)
@@ -59,6 +62,8 @@ class Transport(virtual.Transport):
         heartbeats=False,
     )
 
+    #: One for each lane. `session` is that of the first, for what is the same in all.
+    sessions: list[BrokerConnection]
     session: BrokerConnection
     delivery_loop: DeliveryLoop
 
@@ -87,21 +92,43 @@ class Transport(virtual.Transport):
             OptionError: a transport option is unknown, of the wrong type or out of range.
             redis.exceptions.ConnectionError: and its kin, as `errors` names them.
         """
-        options = self._options()
-        session = BrokerConnection(
-            self._address(),
-            options,
-            self.client,
-            acceptance=TypeCheck(options.accept),
-            ignores_unroutable=partial(framework_hooks.ignores_unroutable, options.ignore_unroutable_exchanges),
-        )
+        sessions = self._open_sessions(self._options())
         if self._connected:
             # kombu replaces a broken connection without closing it; nothing of it may stay in an event loop.
             self.delivery_loop.detach()
-        self.session = session
-        self.delivery_loop = DeliveryLoop([session], HUB_READY.of)
+        self.sessions, self.session = sessions, sessions[0]
+        self.delivery_loop = DeliveryLoop(sessions, HUB_READY.of)
         self._connected = True
         return self
+
+    def _open_sessions(self, options: Options) -> list[BrokerConnection]:
+        """Connect to each lane. Raises as `establish_connection` does."""
+        address = self._address()
+        sessions: list[BrokerConnection] = []
+        try:
+            prefixes = lane_prefixes(options.global_keyprefix, options.cluster_lanes)
+            for prefix in prefixes:
+                session = BrokerConnection(
+                    address,
+                    options if options.cluster_lanes == 1 else replace(options, global_keyprefix=prefix),
+                    self.client,
+                    acceptance=TypeCheck(options.accept),
+                    ignores_unroutable=partial(framework_hooks.ignores_unroutable, options.ignore_unroutable_exchanges),
+                    lanes=prefixes if len(prefixes) > 1 else (),
+                )
+                sessions.append(session)
+        except BaseException:
+            for session in sessions:
+                session.close()
+            raise
+        services = [session.service for session in sessions]
+        for service in services:
+            service.others = [other for other in services if other is not service]
+        return sessions
+
+    def session_of(self, queue: str) -> BrokerConnection:
+        """Return the connection to the lane of a queue."""
+        return self.sessions[lane_of(queue, len(self.sessions))]
 
     def _address(self) -> Address:
         client = self.client
@@ -142,7 +169,8 @@ class Transport(virtual.Transport):
         transport by that of the next URL.
         """
         transport = connection if isinstance(connection, Transport) else self
-        channel: BrokerChannel = transport.Channel(transport)
+        kind = transport.Channel if len(transport.sessions) == 1 else LaneChannel
+        channel: BrokerChannel = kind(transport)
         transport.channels.append(channel)
         return channel
 
@@ -156,20 +184,20 @@ class Transport(virtual.Transport):
         if not self._connected:
             return
         self._connected = False
-        session = self.session
         self.delivery_loop.detach()
-        try:
-            if session.waiter.waiting and not session.broken:
-                wakeup = session.waiter.cancel_wait()
-                if wakeup is not None:
-                    session.waiter.notify(wakeup)
-        except CONNECTION_ERRORS:
-            session.abandon()
+        for session in self.sessions:
+            _end_wait(session)
         while self.channels:
             self.channels[-1].close()
-        if session.broken:
-            session.abandon()
-        session.close()
+        for session in self.sessions:
+            if session.broken:
+                session.abandon()
+            session.close()
+        for session in self.sessions:
+            self._flush(session)
+
+    def _flush(self, session: BrokerConnection) -> None:
+        """Wait until what is settled is confirmed, where the process may end now."""
         if self._may_be_the_end() and session.service.unacked_messages.waiting and not session.service.flush(CLOSE_FLUSH_S):
             logger.warning(
                 "the broker is unreachable: %d message(s) are not settled; this process keeps trying, then they come "
@@ -191,9 +219,10 @@ class Transport(virtual.Transport):
         """
         if not self._connected:
             return False
-        if not self.session.broken and self.session.commands.connected:
+        if all(not session.broken and session.commands.connected for session in self.sessions):
             return True
-        return self.delivery_loop.attached or any(channel.queue_consumers.consumed for channel in self.channels)
+        lanes = [lane for channel in self.channels for lane in channel.lanes]
+        return self.delivery_loop.attached or any(lane.queue_consumers.consumed for lane in lanes)
 
     # -- events -----------------------------------------------------------------------------------------------------------
 
@@ -240,3 +269,14 @@ class Transport(virtual.Transport):
             quote(database), sanitize=not include_password, mask=mask,
         )  # fmt: skip
         return f"{text}{question_mark}{options}"
+
+
+def _end_wait(session: BrokerConnection) -> None:
+    """Cancel a wait for wake-ups; one that has come meanwhile goes to another consumer."""
+    try:
+        if session.waiter.waiting and not session.broken:
+            wakeup = session.waiter.cancel_wait()
+            if wakeup is not None:
+                session.waiter.notify(wakeup)
+    except CONNECTION_ERRORS:
+        session.abandon()

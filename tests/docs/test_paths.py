@@ -37,6 +37,7 @@ NO_TRANSITION = frozenset(
             "next_queue_id",
             "add_to_queue_set",
             "database_id",
+            "finish_lane_move",
             "remove_expired_tasks",
             "heartbeat_fanout",
             "register_consumer",

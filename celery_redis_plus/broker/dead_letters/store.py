@@ -211,6 +211,21 @@ class DeadLetters:
             for one in forwards
         )
 
+    def move_here(
+        self, letter: DeadLetter, targets: Sequence[str], source: bytes, counter: str, routing: tuple[str, str] | None
+    ) -> int:  # fmt: skip
+        """Move one message from the set `source` into queues of this lane; return as `replay_all` does."""
+        return self._move_all([self._move(letter, targets, source, counter, routing=routing)])[0]
+
+    def outbox(self, queue: str) -> bytes:
+        """Return the set of the messages that wait for the dead-letter exchange of a queue."""
+        return self._keys.queue(queue).dlx_outbox
+
+    def places_of(self, queue: str) -> tuple[bytes, bytes]:
+        """Return the prefix of the messages of a queue, and its record."""
+        of = self._keys.queue(queue)
+        return of.message, of.meta
+
     def _move_all(self, moves: Iterable[tuple[list[bytes], list[Argument]]]) -> list[int]:
         taken: list[int] = []
         errors: list[Exception] = []
@@ -242,7 +257,7 @@ class DeadLetters:
         keys = [source, of.message, of.meta]
         for name in targets:
             keys += self._keys.queue(name).publish
-        payload, life = _goes_on(letter, routing)
+        payload, life = payload_of(letter, routing)
         description = describe(letter.headers, letter.properties, body_size=len(letter.body or b""), source_id=letter.tag)
         names = [pack_text(name) for name in targets]
         return keys, [letter.tag, payload, counter, int(keep_tag), life, description, *names]
@@ -293,7 +308,7 @@ def letter_of(queue: str, fields: Sequence[bytes]) -> DeadLetter:
     return DeadLetter(*death, headers, properties, data.get("content-type"), data.get("content-encoding"), body, failure=failure)
 
 
-def _goes_on(letter: DeadLetter, routing: tuple[str, str] | None) -> tuple[bytes, str]:
+def payload_of(letter: DeadLetter, routing: tuple[str, str] | None) -> tuple[bytes, str]:
     """Return the payload with which a dead message goes on, and its life there.
 
     RabbitMQ takes `expiration` off, whatever a message died of, so that it does not expire in the queues it is routed to.

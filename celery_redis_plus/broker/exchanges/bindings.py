@@ -83,6 +83,8 @@ class Bindings:
 
     def _store(self, exchange: str, record: ExchangeRecord) -> bytes:
         """Store a record where there is none; return the one that stands."""
+        if self._knowledge.unchecked:
+            self.check_flush()
         keys, more = [self._keys.exchanges], []
         arguments = record.limits(exchange)
         if arguments is not None:
@@ -194,12 +196,19 @@ class Bindings:
         queues = () if cached is None else cached.table.route(routing_key, headers)
         return queues or self.refresh(exchange).route(routing_key, headers)
 
+    def known_route(self, exchange: str, routing_key: str, headers: Mapping[str, object]) -> tuple[str, ...] | None:
+        """Return the queues for a message by the bindings known here; None where none were read yet."""
+        cached = self._tables.get(exchange)
+        return None if cached is None else cached.table.route(routing_key, headers)
+
     def check(self, exchange: str) -> Check:
         """Ask for the exchange's version beside the next call; the answer tells whether `route` used old bindings."""
         return Check(self._commands, self._keys.binding(exchange), self._tables[exchange])
 
     def refresh(self, exchange: str) -> RoutingTable:
         """Read the exchange's bindings again. If the server has lost them, declare those that this process knows."""
+        if self._knowledge.unchecked:
+            self.check_flush()
         record = self.record(exchange)
         # In this order: a flush after the look at the mark is noticed the next time.
         flushes = self._flushes_of(exchange)

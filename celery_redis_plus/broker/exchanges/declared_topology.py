@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.exchanges.known_queues import MAX_KNOWN_QUEUES, KnownQueues
 from celery_redis_plus.broker.exchanges.routing import encode_binding
+from celery_redis_plus.connection.cluster_address import one_slot_prefix, slot_of
 from celery_redis_plus.connection.forks import lock_of
-from celery_redis_plus.errors import OtherDataFormat
+from celery_redis_plus.errors import OptionError, OtherDataFormat
 from celery_redis_plus.keys import FORMAT_VERSION
 from celery_redis_plus.scripts import script
 
@@ -41,10 +42,24 @@ def _check_format(database_id: bytes) -> None:
         )
 
 
+def check_lanes(database_id: bytes, lanes: int) -> None:
+    """Raise OptionError where the database's mark tells of another number of lanes than `lanes`. One that tells none has one."""
+    number = database_id.split(b".")[2:]
+    found = int(number[0]) if number and number[0].isdigit() else 1
+    if found != lanes:
+        raise OptionError(
+            f"transport option cluster_lanes={lanes} is not allowed for this broker; allowed: {found}, the number of lanes that "
+            "its queues are spread over, for all of its processes. What to do to change it: give the app another "
+            "`global_keyprefix` together with the new number, and let workers with the old ones drain the old queues"
+        )
+
+
 class DeclaredTopology:
     """Shared by all channels of a process and its maintenance tasks."""
 
-    def __init__(self) -> None:
+    def __init__(self, lanes: int = 1) -> None:
+        """Know nothing yet; `lanes` is the option `cluster_lanes`."""
+        self._lanes = lanes
         self._lock = lock_of(self)
         #: What was read of queues' records, no matter which process declared them.
         self.records = KnownQueues()
@@ -73,18 +88,28 @@ class DeclaredTopology:
         """Whether the database's mark has not been read yet."""
         return not self._database_id
 
+    def check_lanes(self, database_id: bytes | None) -> None:
+        """Raise OptionError where the mark, as it was just read, tells of another number of lanes; None: there is none yet."""
+        if database_id is not None:
+            check_lanes(database_id, self._lanes)
+
     def check_flush(self, commands: CommandConnection, keys: Keys) -> None:
         """Look at the database's mark: where it is another one than before, the database was flushed.
 
         Raises:
             OtherDataFormat: a version of this package with another data format has written it.
+            OptionError: processes with another `cluster_lanes` use it.
             redis.exceptions.RedisError: as `CommandConnection.call`.
         """
         if self._database_id and commands.command("GET", keys.database_id) == self._database_id:
             return
-        own = f"{FORMAT_VERSION}.{secrets.token_hex(8)}"
+        own = f"{FORMAT_VERSION}.{secrets.token_hex(8)}" + (f".{self._lanes}" if self._lanes > 1 else "")
         database_id = bytes(commands.call(script("database_id"), [keys.database_id], own))
         _check_format(database_id)
+        check_lanes(database_id, self._lanes)
+        if self._lanes > 1:
+            # Ids of queues are in the tags of their messages, and one channel has messages of all lanes. No two have one slot.
+            commands.command("SET", keys.queue_ids, slot_of(one_slot_prefix(keys.prefix)) << 26, "NX")
         with self._lock:
             if self._database_id not in {b"", database_id}:
                 self.flushes += 1

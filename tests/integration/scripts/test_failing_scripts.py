@@ -68,6 +68,15 @@ def take_from_kombu(shop: Workshop, eta: str = "0") -> None:
     shop.run("take_from_kombu", keys, b"a message", b"", b"{}\nnew", 255, eta, "", "")
 
 
+def store_from_lane(shop: Workshop) -> None:
+    arguments = ("its id", 10**15, b"{}\nnew", 255, "", "", 600_000)
+    shop.run("store_from_lane", [*shop.q.publish, shop.q.moved_in], *arguments)
+
+
+def leave_lane(shop: Workshop) -> None:
+    shop.run("leave_lane", [shop.q.dead, shop.q.message, shop.q.meta], shop.tag("dead"), "replayed", "d")
+
+
 def store_migrated(shop: Workshop) -> None:
     shop.run("store_migrated", [*shop.q.publish, shop.q.migrated], 60_000, "its id", b"{}\nnew", 255, 0, "", "")
 
@@ -199,6 +208,8 @@ SCENARIOS: dict[str, list[Scenario]] = {
     "delete": [Scenario(lambda shop: (shop.queues.delete("q"), shop.declare("q")), EVERYTHING)],
     "take_from_kombu": [Scenario(take_from_kombu), Scenario(lambda shop: take_from_kombu(shop, eta="+1000"), arguments=LIMITED)],
     "store_migrated": [Scenario(store_migrated)],
+    "store_from_lane": [Scenario(store_from_lane)],
+    "leave_lane": [Scenario(leave_lane, bodies("dead1"))],
     "give_to_kombu": [
         Scenario(lambda shop: give_to_kombu(shop, "ready"), bodies("ready1")),
         Scenario(lambda shop: give_to_kombu(shop, "delayed"), bodies("later1")),
@@ -247,6 +258,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
 }
 #: They touch no message, and nothing that a message needs: counters, wakeups, lists, broadcasts, tracked deliveries.
 NO_MESSAGES = {
+    "finish_lane_move",
     "record_error", "own_queue", "log_failed", "heartbeat_consumers", "tombstone_queues", "check_messages", "check_queue",
     "commit_events", "increment_counters", "declare_exchange", "next_queue_id", "add_to_queue_set", "database_id",
     "remove_expired_tasks", "heartbeat_fanout", "leave_wait_queue", "publish_fanout", "publish_fanout_bounded",

@@ -1,0 +1,294 @@
+"""A channel whose queues are in three lanes."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+
+import kombu
+import pytest
+from kombu.exceptions import ChannelError, OperationalError
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from celery_redis_plus import publish as publish_tracked
+from celery_redis_plus.broker.queues.queues import Sizes
+from celery_redis_plus.connection.lanes import lane_prefixes
+from celery_redis_plus.errors import InvalidArgument, OptionError
+from tests.integration.lanes.conftest import LANES, named
+from tests.support.inbox import Inbox, declare, publish
+from tests.support.waiting import wait_until
+
+NOTHING = Sizes(0, 0, 0)
+QUEUES = [named(lane) for lane in range(LANES)]
+
+
+def keys_by_lane(client):
+    """Return the keys of each lane."""
+    prefixes = [prefix.encode() for prefix in lane_prefixes("", LANES)]
+    found = [set(client.keys("*"))]
+    for prefix in prefixes[1:]:
+        found.append({key for key in found[0] if key.startswith(prefix)})
+    found[0] = found[0].difference(*found[1:])
+    return found
+
+
+def test_each_queue_has_its_keys_in_its_lane(channel, redis_client):
+    declare(channel, *QUEUES)
+    for queue in QUEUES:
+        publish(channel, queue, "x")
+    for lane, keys in enumerate(keys_by_lane(redis_client)):
+        prefix = "" if lane == 0 else lane_prefixes("", LANES)[lane]
+        assert {f"{prefix}queue:{{{QUEUES[lane]}}}".encode(), f"{prefix}database_id".encode()} <= keys
+        assert not [key for key in keys for other in QUEUES if other != QUEUES[lane] and f"{{{other}}}".encode() in key]
+
+
+def test_messages_of_all_lanes_are_delivered_and_settled(connect_lanes, redis_client):
+    channel = connect_lanes().channel()
+    inbox = Inbox(channel, *QUEUES)
+    for number in range(30):
+        publish(connect_lanes().channel() if not number else channel, QUEUES[number % 3], number)
+    assert sorted(inbox.drain(30)) == list(range(30))
+    wait_until(lambda: all(channel.queue_sizes(queue) == NOTHING for queue in QUEUES))
+    assert all(channel.queue_counters(queue).published == 10 for queue in QUEUES)
+
+
+def test_a_publish_over_the_default_exchange_is_one_call(channel, redis_client):
+    declare(channel, *QUEUES)
+    for queue in QUEUES:
+        publish(channel, queue, "first")
+    redis_client.config_resetstat()
+    for queue in QUEUES:
+        publish(channel, queue, "second")
+    calls = {name: one["calls"] for name, one in redis_client.info("commandstats").items()}
+    assert calls["cmdstat_evalsha"] == 3
+    assert not {"cmdstat_hgetall", "cmdstat_zscore", "cmdstat_hget"} & {name for name, count in calls.items() if count > 12}
+
+
+def test_the_prefetch_limit_holds_over_all_lanes(connect_lanes):
+    channel, publisher = connect_lanes().channel(), connect_lanes().channel()
+    inbox = Inbox(channel, *QUEUES, prefetch=4, ack=False)
+    for queue in QUEUES:
+        publish(publisher, queue, *range(5))
+    inbox.drain(4)
+    assert not inbox.pump(0.3)
+    assert sum(publisher.queue_sizes(queue).unacked for queue in QUEUES) == 4
+    while len(inbox.messages) < 15:
+        inbox.messages[len(inbox.messages) - 4].ack()
+        inbox.drain(len(inbox.messages) + 1)
+    for message in inbox.messages:
+        if not message.acknowledged:
+            message.ack()
+    wait_until(lambda: all(publisher.queue_sizes(queue) == NOTHING for queue in QUEUES))
+
+
+def test_acks_over_the_channel_find_the_lane(connect_lanes):
+    channel = connect_lanes().channel()
+    inbox = Inbox(channel, *QUEUES, ack=False)
+    for queue in QUEUES:
+        publish(channel, queue, 1, 2)
+    inbox.drain(6)
+    channel.basic_reject(inbox.messages[5].delivery_tag, requeue=True)
+    channel.basic_ack(inbox.messages[4].delivery_tag, multiple=True)
+    wait_until(lambda: sum(sum(astuple(channel.queue_sizes(queue))) for queue in QUEUES) == 1)
+    inbox.drain(7)
+    assert inbox.messages[6].headers["x-acquired-count"] == 2
+
+
+def test_a_message_can_be_got_and_given_back_with_the_channel(connect_lanes):
+    channel, other = connect_lanes().channel(), connect_lanes().channel()
+    declare(other, *QUEUES)
+    for queue in QUEUES:
+        publish(other, queue, queue)
+        assert channel.basic_get(queue).payload == queue
+    channel.close()
+    wait_until(lambda: all(other.queue_sizes(queue).ready == 1 for queue in QUEUES))
+
+
+@pytest.mark.parametrize("kind", ["direct", "topic"])
+def test_an_exchange_routes_to_queues_of_all_lanes(connect_lanes, kind):
+    publisher, binder = connect_lanes(), connect_lanes().channel()
+    exchange = kombu.Exchange("orders", kind)
+    for queue in QUEUES[:2]:
+        kombu.Queue(queue, exchange, "new")(binder).declare()
+    producer = publisher.Producer(exchange=exchange)
+    producer.publish("one", routing_key="new")
+    producer.publish("two", routing_key="new")
+    # In a lane that had nothing for this key, by another connection.
+    kombu.Queue(QUEUES[2], exchange, "new")(binder).declare()
+    producer.publish("three", routing_key="new")
+    assert [binder.queue_sizes(queue).ready for queue in QUEUES] == [3, 3, 1]
+    assert sorted(queue for _, _, queue in binder.get_table("orders")) == sorted(QUEUES)
+    binder.queue_unbind(QUEUES[0], "orders", "new")
+    connect_lanes().Producer(exchange=exchange).publish("four", routing_key="new")
+    assert [binder.queue_sizes(queue).ready for queue in QUEUES] == [3, 4, 2]
+
+
+def test_a_publish_to_several_lanes_that_breaks_off_is_finished_by_its_retry(connect_lanes):
+    connection, looker = connect_lanes(), connect_lanes().channel()
+    exchange = kombu.Exchange("orders", "direct")
+    for queue in QUEUES:
+        kombu.Queue(queue, exchange, "new")(looker).declare()
+    producer = connection.Producer(exchange=exchange)
+    producer.publish("first", routing_key="new")
+    connection.transport.sessions[1].commands.abort()
+    connection.transport.sessions[1].commands._open = _refuse  # noqa: SLF001 - a lane that cannot be reached
+    with pytest.raises((OperationalError, RedisConnectionError)):
+        producer.publish("second", routing_key="new", retry=False)
+    sizes = [looker.queue_sizes(queue).ready for queue in QUEUES]
+    assert sizes in ([2, 1, 1], [2, 1, 2])
+    broken = connection.transport.sessions[1].commands
+    errors = []
+
+    def mend(error, interval):
+        errors.append(error)
+        broken.__dict__.pop("_open", None)
+
+    producer.publish("third", routing_key="new", retry=True, retry_policy={"max_retries": 5, "errback": mend})
+    assert errors
+    after = [looker.queue_sizes(queue).ready for queue in QUEUES]
+    assert [new - old for new, old in zip(after, sizes, strict=True)] == [1, 1, 1]
+
+
+def _refuse(*_):
+    raise ConnectionError("no connection to this lane")
+
+
+def test_a_broadcast_reaches_queues_of_all_lanes(connect_lanes):
+    for lane in range(LANES):
+        exchange = kombu.Exchange(named(lane, "news"), "fanout")
+        queues = [kombu.Queue(f"{queue}.{exchange.name}", exchange, auto_delete=True) for queue in QUEUES]
+        connection = connect_lanes()
+        inbox = Inbox(connection.channel(), *queues)
+        connect_lanes().Producer(exchange=exchange).publish("all")
+        assert inbox.drain(3) == ["all"] * 3
+        assert {message.queue for message in inbox.messages} == {queue.name for queue in queues}
+        channel = connect_lanes().channel()
+        assert len(channel.fanout_subscribers(exchange.name)) == 3
+        inbox.cancel()
+        wait_until(lambda: not [one for one in channel.fanout_subscribers(exchange.name) if one.state == "live"])  # noqa: B023
+
+
+def test_a_message_without_a_queue_is_kept_where_the_command_line_finds_it(channel):
+    channel.exchange_declare("orders", "direct", durable=True)
+    publish_to = kombu.Producer(channel, kombu.Exchange("orders", "direct"))
+    publish_to.publish("lost", routing_key="nowhere")
+    with pytest.raises(ChannelError, match="no queue takes"):
+        publish_to.publish("lost", routing_key="nowhere", mandatory=True)
+    lane = channel.lane_of("celery_redis_plus.undelivered").session
+    assert [letter.body for letter in lane.dead_letters.page("celery_redis_plus.undelivered")] == [b"lost"]
+
+
+def test_a_batch_goes_to_all_lanes(channel):
+    declare(channel, *QUEUES)
+    batch = channel.create_publish_batch(10)
+    for number in range(30):
+        message = channel.prepare_message(str(number), properties={"delivery_tag": str(number)})
+        message["properties"].pop("delivery_tag")
+        batch.publish(message, "", QUEUES[number % 3])
+    batch.flush()
+    batch.close()
+    assert [channel.queue_sizes(queue).ready for queue in QUEUES] == [10, 10, 10]
+
+
+def test_a_rejected_broadcast_goes_to_the_dead_letter_exchange_of_its_queue(connect_lanes):
+    """The queue is in another lane than the fanout exchange that the broadcast came by."""
+    connection, channel = connect_lanes(), connect_lanes().channel()
+    grave, news = named(2, "grave"), kombu.Exchange(named(0, "news"), "fanout")
+    declare(channel, grave)
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": grave}
+    inbox = Inbox(connection.channel(), kombu.Queue(named(1, "heard"), news, queue_arguments=arguments), ack=False)
+    connect_lanes().Producer(exchange=news).publish("all")
+    inbox.drain(1)
+    inbox.messages[0].reject()
+    wait_until(lambda: channel.queue_sizes(grave).ready == 1, 20)
+
+
+@pytest.mark.parametrize("arguments", [{"x-browse": True}, {"x-filter": {"x-match": "all", "a": "1"}}])
+def test_what_broadcasts_cannot_heed_is_refused_whatever_lane_they_come_by(channel, arguments):
+    for lane in range(LANES):
+        exchange = kombu.Exchange(named(lane, "news"), "fanout")
+        queue = kombu.Queue(named(1, f"heard-{lane}-"), exchange)
+        queue(channel).declare()
+        with pytest.raises(InvalidArgument, match="bound to the fanout exchange"):
+            channel.basic_consume(queue.name, arguments=arguments)
+
+
+def test_copies_of_browsed_messages_come_from_all_lanes(channel, connect_lanes):
+    declare(channel, *QUEUES)
+    for queue in QUEUES:
+        publish(channel, queue, queue)
+    seen, looker = [], connect_lanes()
+    looking = looker.channel()
+    for queue in QUEUES:
+        looking.basic_consume(queue, callback=lambda message: seen.append(message.payload), arguments={"x-browse": True})
+    wait_until(lambda: looker.drain_events(timeout=1) or len(seen) == 3, 20)
+    assert sorted(seen) == sorted(QUEUES)
+    assert all(channel.queue_sizes(queue).ready == 1 for queue in QUEUES)
+
+
+def test_exclusive_and_auto_delete_queues_of_all_lanes_go_with_their_connection(connect_lanes):
+    connection, other = connect_lanes(), connect_lanes().channel()
+    channel = connection.channel()
+    declare(channel, *QUEUES, exclusive=True, durable=False)
+    for queue in QUEUES:
+        with pytest.raises(ChannelError, match="405"):
+            other.queue_declare(queue, passive=True)
+    leaving = [kombu.Queue(f"{queue}.leaving", auto_delete=True) for queue in QUEUES]
+    inbox = Inbox(channel, *leaving)
+    inbox.cancel()
+    for queue in leaving:
+        with pytest.raises(ChannelError, match="NOT_FOUND"):
+            other.queue_declare(queue.name, passive=True)
+    connection.release()
+    for queue in QUEUES:
+        with pytest.raises(ChannelError, match="NOT_FOUND"):
+            other.queue_declare(queue, passive=True)
+
+
+def test_the_length_of_a_queue_of_any_lane_is_what_programs_of_kombus_redis_read(channel):
+    declare(channel, *QUEUES)
+    for number, queue in enumerate(QUEUES):
+        publish(channel, queue, *range(number + 1))
+    assert [channel.client.llen(queue) for queue in QUEUES] == [1, 2, 3]
+
+
+def test_tags_of_different_lanes_are_never_the_same(channel):
+    declare(channel, *QUEUES)
+    for queue in QUEUES:
+        publish(channel, queue, "x")
+    ids = {channel.basic_get(queue).delivery_tag.rpartition("-")[2][-8:] for queue in QUEUES}
+    assert len(ids) == LANES
+
+
+# -- refused
+
+
+@pytest.mark.parametrize(("first", "second"), [(1, 3), (3, 1), (3, 4)])
+def test_another_number_of_lanes_is_refused(connect, first, second):
+    declare(connect(cluster_lanes=first).channel(), "q")
+    with pytest.raises(OptionError, match=rf"cluster_lanes={second} is not allowed .* allowed: {first}, .*global_keyprefix"):
+        connect(cluster_lanes=second)
+
+
+def test_a_process_that_came_first_learns_of_lanes_when_it_declares(connect):
+    early = connect()
+    connect(cluster_lanes=3)
+    with pytest.raises(OptionError, match="cluster_lanes=1 is not allowed"):
+        declare(early.channel(), "q")
+    with pytest.raises(OptionError, match="cluster_lanes=1 is not allowed"):
+        early.channel().basic_publish(early.channel().prepare_message("x"), "orders", "new")
+
+
+@pytest.mark.parametrize("option", ["event_log", "take_from_kombu"])
+def test_options_that_know_one_lane_are_refused(connect_lanes, option):
+    with pytest.raises(OptionError, match=rf"{option}=True is not allowed together with cluster_lanes=3"):
+        connect_lanes(**{option: True})
+
+
+def test_what_knows_one_lane_is_refused(connection, channel):
+    declare(channel, *QUEUES)
+    with pytest.raises(ChannelError, match="tracked publish is not possible with the transport option cluster_lanes=3"):
+        publish_tracked("x", connection=connection, routing_key=QUEUES[1], track=True)
+    with pytest.raises(ChannelError, match=r"'x-event-log' of queue 'logged' is not possible .* cluster_lanes=3"):
+        declare(channel, "logged", arguments={"x-event-log": True})
+    with pytest.raises(InvalidArgument, match="not possible with the transport option cluster_lanes=3"):
+        _ = channel.session
