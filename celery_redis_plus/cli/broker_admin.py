@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from fnmatch import fnmatchcase
@@ -10,14 +11,18 @@ from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from redis.exceptions import NoPermissionError
+
 from celery_redis_plus.broker.consumers.pauses import Pause, Pausing
 from celery_redis_plus.broker.consumers.registry import ConsumerRecord, Consumers
 from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter, DeadLetterSearch
 from celery_redis_plus.broker.dead_letters.store import NO_TARGET, DeadLetter, DeadLetters, check_targets, no_target
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.exchanges.bindings import Bindings
+from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber, SubscriberRegistry
 from celery_redis_plus.broker.integrity import CHECKED_A_CALL, Checker
+from celery_redis_plus.broker.lanes.lanes import Lane
 from celery_redis_plus.broker.queues.counters import Counters, read_counters
 from celery_redis_plus.broker.queues.listing import ListedMessage, State, list_messages, read_small, read_stored, waiting_tags
 from celery_redis_plus.broker.queues.message_search import MessageSearch
@@ -29,7 +34,8 @@ from celery_redis_plus.cli.diagnosis.examined_broker import ExaminedBroker
 from celery_redis_plus.connection.address import Address, url_options
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
-from celery_redis_plus.errors import InvalidArgument, QueueNotFound
+from celery_redis_plus.connection.lanes import only_one_lane
+from celery_redis_plus.errors import InvalidArgument, OptionError, QueueNotFound
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.options import Options
 
@@ -41,6 +47,8 @@ if TYPE_CHECKING:
     from celery_redis_plus.migration.conversion import Priorities
     from celery_redis_plus.migration.migration import Migration
     from celery_redis_plus.transport.amqp_source import AmqpSource
+
+logger = logging.getLogger(__name__)
 
 #: Why one dead letter of many stays where it is.
 BrokerRefusal = InvalidArgument | QueueNotFound
@@ -66,8 +74,22 @@ class BrokerAdmin:
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         parsed = Options.from_mapping({**(options or {}), **url_options(url)})
+        if parsed.cluster_lanes > 1:
+            raise OptionError(f"{only_one_lane('BrokerAdmin', parsed.cluster_lanes)}, or admin_of_url of cli.lane_admin")
         commands = CommandConnection(Connector(Address.from_url(url), parsed), "operator", timeout=parsed.socket_timeout)
         self._use(commands, commands.connector.options, commands.close)
+        self.check_lanes()
+
+    def check_lanes(self) -> None:
+        """Raise OptionError where the broker has another number of lanes: only a part of its queues would be seen."""
+        try:
+            mark = self._commands.command("GET", self._keys.database_id)
+            DeclaredTopology(self._options.cluster_lanes).check_lanes(mark)
+        except NoPermissionError as error:
+            logger.debug("GET is refused: %s", error)
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def of_app(cls, app: Any) -> Self:
@@ -79,10 +101,15 @@ class BrokerAdmin:
         """
         from celery_redis_plus.integration.app_broker import connected
 
-        admin = cls.__new__(cls)
         stack = ExitStack()
         session = stack.enter_context(connected(app))
-        admin._use(session.commands, session.options, stack.close)  # noqa: SLF001 - of this class
+        return cls.over(session.commands, session.options, stack.close)
+
+    @classmethod
+    def over(cls, commands: CommandConnection, options: Options, close: Callable[[], None]) -> Self:
+        """Use a connection to one lane, which `close` closes."""
+        admin = cls.__new__(cls)
+        admin._use(commands, options, close)  # noqa: SLF001 - of this class
         return admin
 
     def _use(self, commands: CommandConnection, options: Options, close: Callable[[], None]) -> None:
@@ -91,13 +118,17 @@ class BrokerAdmin:
         self._commands = commands
         #: Close the connection.
         self.close = close
-        self._queues = Queues(commands, self._keys, transient_ttl_s=options.transient_queue_ttl)
+        known = DeclaredTopology(options.cluster_lanes)
+        self._queues = Queues(commands, self._keys, transient_ttl_s=options.transient_queue_ttl, knowledge=known)
         #: Lists, replays and deletes dead letters.
         self.dead_letters = DeadLetters(commands, self._keys)
-        self._messages = Messages(commands, self._keys, dead_letter_max=options.dead_letter_max)
+        #: The messages of one queue.
+        self.queue_messages = Messages(commands, self._keys, dead_letter_max=options.dead_letter_max)
         #: Finds messages by their id or task id, and cancels, moves and reschedules them.
-        self.messages = MessageSearch(self._messages, self.queues)
-        self._bindings = Bindings(commands, self._keys)
+        self.messages = MessageSearch(self.queue_messages, self.queues)
+        self._bindings = Bindings(commands, self._keys, known)
+        #: As other lanes see it.
+        self.lane = Lane(commands, self._keys, self._queues, self._bindings)
         self._pausing = Pausing(commands, self._keys)
         self._consumers = Consumers(commands, self._keys, timeout_s=options.consumer_heartbeat_timeout)
 
@@ -115,16 +146,20 @@ class BrokerAdmin:
         Raises:
             QueueNotFound: there is no queue of a name that is no pattern.
         """
-        found = [name for name in list_queues(self._commands, self._keys) if _is_named(name, patterns)]
+        found = [name for name in self._listed() if _is_named(name, patterns)]
         for name in patterns:
             if name not in found and not set(name) & set("*?["):
                 self.check_queue(name)
                 found.append(name)
         return found
 
+    def _listed(self) -> list[str]:
+        """Return the names of the queues that the server lists, sorted."""
+        return list_queues(self._commands, self._keys)
+
     def overview(self, *patterns: str) -> list[QueueOverview]:
         """Return how the queues stand that `patterns` name. Raises as `queues` does."""
-        return list(read_overviews(self._commands, self._keys, self.queues(*patterns)))
+        return list(self.overviews_of(self.queues(*patterns)))
 
     def overview_of(self, queue: str) -> QueueOverview:
         """Return how one queue stands."""
@@ -165,7 +200,7 @@ class BrokerAdmin:
 
     def cancel(self, queue: str, tags: Sequence[str], *, dead_letter: bool = False) -> list[str]:
         """Remove messages that no consumer has yet; return the ids of those that were there. See `Messages.cancel`."""
-        return self._messages.cancel(queue, tags, dead_letter=dead_letter)
+        return self.queue_messages.cancel(queue, tags, dead_letter=dead_letter)
 
     @property
     def dead_letter_max(self) -> int:
@@ -270,12 +305,13 @@ class BrokerAdmin:
         return self.dead_letters.replay(letter, self._targets(letter, to))
 
     def _targets(self, letter: DeadLetter, to: str | None) -> list[str]:
-        back = self._routed if letter.queue == UNDELIVERED else lambda _: [letter.queue]
+        back = self.routed if letter.queue == UNDELIVERED else lambda _: [letter.queue]
         targets = back(letter) if to is None else [to]
         check_targets(letter, targets)
         return targets
 
-    def _routed(self, letter: DeadLetter) -> list[str]:
+    def routed(self, letter: DeadLetter) -> list[str]:
+        """Return where a message that no queue took is routed to now. Raises as `replay` does."""
         if not letter.exchange:
             return [letter.routing_key]
         if self._bindings.is_fanout(letter.exchange):

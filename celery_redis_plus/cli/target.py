@@ -34,11 +34,11 @@ class Target:
     def admin(self) -> BrokerAdmin:
         """Return a connection to it, a context manager. Raises as `BrokerAdmin` and `BrokerAdmin.of_app` do."""
         # Not at the top: every command declares its options by this file, `--help` included.
-        from celery_redis_plus.cli.broker_admin import BrokerAdmin
+        from celery_redis_plus.cli.lane_admin import admin_of_app, admin_of_url
 
         if self.app is None:
-            return BrokerAdmin(self.url, {"global_keyprefix": self.prefix})
-        return BrokerAdmin.of_app(self.app)
+            return admin_of_url(self.url, {"global_keyprefix": self.prefix})
+        return admin_of_app(self.app)
 
     def display(self) -> str:
         """Return what the broker is called, without its password. Raises as `BrokerAdmin` does."""

@@ -10,7 +10,7 @@ from email.message import Message
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote_to_bytes, urlencode
 
-from celery_redis_plus.cli.broker_admin import BrokerAdmin
+from celery_redis_plus.cli.lane_admin import admin_of_url
 from celery_redis_plus.cli.web.access import Access
 from celery_redis_plus.cli.web.app import make_app
 from celery_redis_plus.cli.web.bulk_actions import BulkActions
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from starlette.types import ASGIApp
+
+    from celery_redis_plus.cli.broker_admin import BrokerAdmin
 
 TOKEN = "a-token-of-the-tests"
 
@@ -103,7 +105,7 @@ class WebPage:
 @contextmanager
 def web_page(broker_url: str, *, read_only: bool = False, hosts: tuple[str, ...] = ()) -> Iterator[WebPage]:
     """Serve the page of a broker in this process."""
-    shared, samples, bulk = SharedConnection(lambda: BrokerAdmin(broker_url)), Samples(), BulkActions()
+    shared, samples, bulk = SharedConnection(lambda: admin_of_url(broker_url, {})), Samples(), BulkActions()
     access = Access(TOKEN, 9809, frozenset(hosts), read_only)
     try:
         yield WebPage(make_app(shared.admin, samples, access, bulk, "the tests' broker"), access, samples, bulk, shared.admin)
