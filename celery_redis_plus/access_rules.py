@@ -96,8 +96,8 @@ ROLES = (
             *("client|info", "client|list", "bzmpop", "wait", "del", "exists", "get", "hdel", "hexists", "hget", "hgetall"),
             *("hkeys", "hmget", "hset", "pexpire", "scan", "smembers", "srem", "time", "unlink", "xrange", "xread", "xrevrange"),
             *("zadd", "zcard", "zrange", "zrank", "zrem", "zscan", "zscore"),
-            # Of kombu's own lists: they tell of a process that publishes without this package.
-            *("llen", "scard"),
+            # Of kombu's own lists: they tell of a process that publishes without this package; `take_from_kombu` reads them.
+            *("llen", "lrange", "scard"),
         ),
     ),
     Role(
