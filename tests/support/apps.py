@@ -25,8 +25,9 @@ PLAIN_VARIABLE = "CRP_TEST_PLAIN"
 
 def plain_url(broker: str, db: int | None = None) -> str:
     """Return the address in `broker` as redis-py understands it, with the database `db` if one is given."""
-    if not broker.startswith(("redis://", "rediss://", "redisplus://")) and db is not None:
-        # A broker of another topology, whose server is plain for tests.
+    is_plain = broker.startswith(("redis://", "rediss://", "redisplus://")) and "://worker:" not in broker
+    if not is_plain and db is not None:
+        # A broker of another topology, whose server is plain for tests; or a user with the rights of that role only.
         return f"{os.environ[PLAIN_VARIABLE]}/{db}"
     parts = urlsplit(broker)
     scheme = "rediss" if parts.scheme.endswith("ss") else "redis"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+
+import redis
 
 from celery_redis_plus.testing.server import HOST, EmbeddedServer
 from tests.support.ports import free_port
@@ -17,11 +19,11 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import redis
-
 MASTER_NAME = "mymaster"
 #: Milliseconds after which a Sentinel takes a silent master for down.
 DOWN_AFTER_MS = 500
+#: Seconds after which a failover by command is asked for again: on a busy machine a Sentinel gives one up.
+PROMOTION_S = 10.0
 #: Milliseconds after which a failover that did not succeed may be tried again, twice.
 FAILOVER_TIMEOUT_MS = 3_000
 
@@ -108,10 +110,13 @@ class Deployment:
     def failover(self) -> EmbeddedServer:
         """Let the Sentinels promote a replica, wait for that, and return the old master, which goes on for some seconds."""
         before = self.master
-        with self.sentinels[0].client() as client:
-            client.execute_command("SENTINEL", "FAILOVER", MASTER_NAME)
-        self.wait_for_promotion(before)
-        return before
+        for patience_s in (PROMOTION_S, PROMOTION_S, 30.0):
+            with self.sentinels[0].client() as client, suppress(redis.ResponseError):
+                client.execute_command("SENTINEL", "FAILOVER", MASTER_NAME)
+            with suppress(TimeoutError):
+                self.wait_for_promotion(before, patience_s)
+                return before
+        raise TimeoutError(f"no failover: {self.sentinels[0].log()[-3000:]}")
 
     def crash(self) -> EmbeddedServer:
         """End the master with SIGKILL, and return its successor."""
