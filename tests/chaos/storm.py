@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tests.chaos.faults.kinds import KINDS
 from tests.chaos.faults.processes import living_in_group
@@ -61,6 +61,7 @@ class Storm:
         visibility_timeout_s: what the workers were given.
         seed: decides: of the same one, the number of each strike makes the same choices.
         make_server: starts one more server like `server`.
+        deployment: of Sentinels or a cluster, whose primary is `server`; None where that stands alone.
         server_clock: that of all servers; None where it cannot be set.
         stalls: a folder: a file with the id of a worker stalls its maintenance.
         done: how often each fault has struck.
@@ -79,6 +80,7 @@ class Storm:
     visibility_timeout_s: float
     seed: int
     make_server: Callable[[], EmbeddedServer] | None = None
+    deployment: Any = None
     server_clock: SetClock | None = None
     stalls: Path = Path()
     done: Counter[str] = field(default_factory=Counter)

@@ -24,7 +24,9 @@ CAUSES = {
     Verdict.UNREAD_RESULT: {"stop_worker"},
     Verdict.CHILD_KILLED: {"kill_child"},
     Verdict.ORPHAN: {"kill_main"},
-    Verdict.ROLLED_BACK: {"lose_a_second", "lose_since_snapshot", "promote_lagging", "flush_all"},
+    Verdict.ROLLED_BACK: {
+        *("lose_a_second", "lose_since_snapshot", "promote_lagging", "flush_all", "fail_over", "crash_primary"),
+    },
 }
 UNKNOWN = "none of them"
 #: Column -> the verdicts that it counts.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.chaos.faults import clocks, data, network, processes, server
+from tests.chaos.faults import clocks, data, failovers, network, processes, server
 
 if TYPE_CHECKING:
     import random
@@ -26,6 +26,7 @@ class Kind:
         weight: its share of a run by the clock or by a number of faults.
         lasts: it goes on while others strike.
         partition: it is one of the network.
+        deployment: it strikes Sentinels and clusters only, and `short` times each of them.
         pools: those it makes sense with; none are all.
     """
 
@@ -35,6 +36,7 @@ class Kind:
     weight: int
     lasts: bool = False
     partition: bool = False
+    deployment: bool = False
     pools: tuple[str, ...] = ()
 
 
@@ -71,13 +73,25 @@ KINDS: dict[str, Kind] = {
     "delay": Kind(network.delay, 1, 3, 4, lasts=True, partition=True),
     "lose_replies": Kind(network.lose_replies, 1, 8, 10, partition=True),
     "cut_bytes": Kind(network.cut_bytes, 1, 8, 10, partition=True),
+    "fail_over": Kind(failovers.fail_over, 3, 6, 10, deployment=True),
+    "crash_primary": Kind(failovers.crash_primary, 3, 6, 10, deployment=True),
 }
 PARTITIONS = tuple(name for name, kind in KINDS.items() if kind.partition)
+#: What strikes beside failovers where nothing is between clients and servers, and no server is the only one.
+BESIDE_FAILOVERS = (
+    *("kill_worker", "kill_main", "kill_child", "stop_worker", "freeze_worker", "stall_maintenance", "kill_publisher"),
+    *("kill_client", "flush_scripts"),
+)
 
 
-def kinds_of(pool: str) -> dict[str, Kind]:
-    """Return the kinds that make sense with a pool."""
-    return {name: kind for name, kind in KINDS.items() if not kind.pools or pool in kind.pools}
+def kinds_of(pool: str, *, deployment: bool = False) -> dict[str, Kind]:
+    """Return the kinds that make sense with a pool, on one server or on a deployment of several."""
+    return {
+        name: kind
+        for name, kind in KINDS.items()
+        if (not kind.pools or pool in kind.pools)
+        and (kind.deployment or name in BESIDE_FAILOVERS if deployment else not kind.deployment)
+    }
 
 
 def draw(pool: str, number: int, chooser: random.Random, *, short: bool = False) -> Iterable[str]:
