@@ -37,7 +37,7 @@ class ExchangeOperations:
         self._bindings.delete(exchange)
         if fanout:
             connection = self._connection
-            connection.commands.command("UNLINK", *connection.fanout_keys(exchange).everything())
+            connection.registry.delete(connection.fanout_keys(exchange))
 
     def all_bindings(self) -> Iterator[tuple[str, str, str]]:
         """Return (queue, exchange, routing key) of every binding."""

@@ -61,6 +61,8 @@ class Proxy:
         #: From clients: readers of open connections, and the bytes that were passed on or held back.
         self._clients: set[asyncio.StreamReader] = set()
         self._taken = 0
+        #: Bytes that have come from the server.
+        self.answered = 0
         self._listener: asyncio.Server | None = None
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self.port = 0
@@ -215,7 +217,9 @@ class Proxy:
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, replies: bool) -> None:
         while data := await _read(reader):
-            if not replies:
+            if replies:
+                self.answered += len(data)
+            else:
                 self._taken += len(data)
             weather = self._weather
             if weather.delay_s:

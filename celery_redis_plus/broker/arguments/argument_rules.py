@@ -107,6 +107,7 @@ _RULES: dict[str, _Rule] = {
     "x-priority-ageing": _whole_number(1, MAX_TTL_MS // 1000, " of ms"),
     # Ours: see docs/broadcasts.md.
     "x-durable-subscriber": _BOOLEAN,
+    "x-server-filter": _BOOLEAN,
     "x-event-log": _BOOLEAN,
     "x-filtered": _BOOLEAN,
 }

@@ -1,181 +1,55 @@
 """The blocked read of one connection over all streams that its queues are bound to.
 
 Every stream is read once for all subscribers of the connection, and every subscriber has a buffer of its own: one that takes
-nothing stops being read for, and the others go on. What a subscriber has in its buffer is contiguous: the numbers of the entries
-tell when the server has dropped some that it had not read.
+nothing stops being read for, and the others go on. A subscriber with a filter on the server has a stream that lists what matched;
+the broadcasts themselves are read after that.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.broker.exchanges.topics import matches_topic
-from celery_redis_plus.broker.fanout.entries import Entry, Mark, is_ours, number_of, parse_id, routing_key_of
+from celery_redis_plus.broker.fanout.entries import Entry, Mark, renumbered
+from celery_redis_plus.broker.fanout.subscription import Delivery, Subscription
 from celery_redis_plus.errors import ServerTimeout
-from celery_redis_plus.signals import Missed, notify
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor
     from celery_redis_plus.connection.blocking_connection import BlockingConnection
+    from celery_redis_plus.keys import FanoutKeys
 
-logger = logging.getLogger(__name__)
-
-#: One broadcast for one subscriber: who reads for it, the entry, where it was before (None where it settles nothing), and whether
-#: the entry may have been delivered before.
-Delivery: TypeAlias = "tuple[Subscription, Entry, Mark | None, bool]"
 #: Most entries of one stream in one read when all are small; and most bytes when some are large.
 STREAM_PAGE, STREAM_PAGE_BYTES = 500, 2_000_000
 #: Entries that a read asks for when the lengths of the streams are unknown. Usually it blocks and returns one.
 BLIND_PAGE = 4
-#: Entries in a subscriber's buffer at which reading for it stops.
-MAX_BUFFERED = 500
-#: The same in bytes of payload.
-MAX_BUFFERED_BYTES = 4_000_000
-#: Entries in its buffer at which reading for it starts again, even if a read for others is pending.
-REFILL_BELOW = 50
+#: Broadcasts that matched a filter, in one call.
+MATCHES_PAGE = 100
 #: A read that brings something within so many seconds, or several entries, is one of a burst. The next one waits, so that it
 #: brings more at once: first for a moment, then twice as long each time, because a read costs as much as 20 entries, and on a
 #: busy machine more: 50 subscribers that wake for every single broadcast leave no time to its publisher.
 BURST_S, FIRST_REST_S, LONGEST_REST_S = 0.002, 0.004, 0.050
 
 
-class Subscription:
-    """What a connection reads for one subscriber."""
-
-    def __init__(self, position: SubscriberCursor, consumer: Any, may: Callable[[], bool] | None) -> None:
-        """Read on from `position`.
-
-        Args:
-            position: what the subscriber has processed.
-            consumer: whom the poller hands the deliveries to.
-            may: whether one more may be delivered; None: always, for nothing is settled.
-        """
-        self.position = position
-        self.consumer = consumer
-        self.may = may
-        self.patterns: set[str] = set()
-        self.buffer: deque[Entry] = deque()
-        #: Bytes of the payloads in it.
-        self.buffered_bytes = 0
-        #: Up to where it was read.
-        self.fetched = position.reached
-
-    @property
-    def full(self) -> bool:
-        """Whether nothing more is to be read for it."""
-        return len(self.buffer) >= MAX_BUFFERED or self.buffered_bytes >= MAX_BUFFERED_BYTES
-
-    @property
-    def low(self) -> bool:
-        """Whether it wants more, though a read for others is out."""
-        return len(self.buffer) <= REFILL_BELOW and self.buffered_bytes < MAX_BUFFERED_BYTES
-
-    @property
-    def takes_all(self) -> bool:
-        """Whether no pattern filters; a binding without a key takes everything, as AMQP's fanout does."""
-        return "" in self.patterns or "#" in self.patterns
-
-    def fill(self, entries: list[Entry], *, filtered: bool) -> None:
-        """Take the entries of a read that began where this subscriber was, or before."""
-        if parse_id(entries[0][0]) <= self.fetched.id:
-            entries = [entry for entry in entries if parse_id(entry[0]) > self.fetched.id]
-            if not entries:
-                return
-        if not self._follows(entries):
-            entries = list(self._checked(entries))
-        else:
-            self.fetched = Mark(entries[-1][0], self.fetched.number + len(entries))
-        if filtered and not self.takes_all:
-            entries = [entry for entry in entries if self._wants(routing_key_of(entry))]
-        self.buffer.extend(entries)
-        self.buffered_bytes += sum(_size(entry) for entry in entries)
-        if not self.buffer:
-            self.position.seek(self.fetched)
-            if self.position.report_every:
-                self.position.report_progress()
-
-    def _follows(self, entries: list[Entry]) -> bool:
-        """Return whether nothing is missing and nothing foreign among the entries. Their numbers rise, so the ends tell."""
-        first, last = entries[0], entries[-1]
-        if not (is_ours(first) and is_ours(last)):
-            return False
-        number = number_of(first)
-        return number == self.fetched.number + 1 and number_of(last) - number == len(entries) - 1
-
-    def _checked(self, entries: list[Entry]) -> Iterator[Entry]:
-        """Yield the entries that are broadcasts, and report what is missing between them."""
-        for entry in entries:
-            if not is_ours(entry):
-                logger.warning("entry %r of stream %r is no broadcast of ours; passed over", entry[0], self.position.stream)
-                self.fetched = Mark(entry[0], self.fetched.number)
-                continue
-            number, expected = number_of(entry), self.fetched.number + 1
-            if number != expected:
-                self.report(number - expected if number > expected else None, entry[0])
-            self.fetched = Mark(entry[0], number)
-            yield entry
-
-    def report(self, count: int | None, until: bytes) -> None:
-        """Tell that entries are missing after what was fetched."""
-        exchange, after = self.position.keys.exchange, self.fetched.entry
-        if count is None:
-            logger.warning(
-                "queue %r: the stream of exchange %r began anew after entry %s: what it held and this queue had not read is "
-                "lost, in an unknown number",
-                self.position.queue, exchange, after.decode(), extra={"queue": self.position.queue, "exchange": exchange},
-            )  # fmt: skip
-        else:
-            logger.warning(
-                "queue %r missed %d broadcast(s) of exchange %r, numbers %d to %d, between entries %s and %s: the stream keeps "
-                "no more (stream_maxlen, stream_max_age, limits of the exchange)",
-                self.position.queue, count, exchange,
-                self.fetched.number + 1, self.fetched.number + count, after.decode(), until.decode(),
-                extra={"queue": self.position.queue, "exchange": exchange},
-            )  # fmt: skip
-        self.position.missed += count or 0
-        notify(Missed(self.position.queue, exchange, count, after.decode(), until.decode()))
-
-    def _wants(self, routing_key: str) -> bool:
-        return any(matches_topic(pattern, routing_key) for pattern in self.patterns)
-
-    def take(self) -> Delivery:
-        """Take the next delivery, what comes again first."""
-        position, buffer = self.position, self.buffer
-        if position.to_redeliver:
-            opened = position.take_again()
-            if opened is not None:
-                return self, opened.entry, opened.before, True
-        entry = buffer.popleft()
-        size = _size(entry)
-        self.buffered_bytes -= size
-        position.delivered += 1
-        position.delivered_bytes += size
-        before = None
-        if self.may is None:
-            position.acked += 1
-        else:
-            before = position.reached
-        redelivered = position.redeliver_up_to is not None and parse_id(entry[0]) <= position.redeliver_up_to
-        if buffer:
-            position.pass_to(entry)
-        else:
-            # What its patterns passed over behind this one is processed as well.
-            position.seek(self.fetched)
-        if before is None and position.report_every:
-            position.report_progress()
-        return self, entry, before, redelivered
-
-
 class FanoutReader:
     """Reads all streams of one connection with one blocked XREAD."""
 
-    def __init__(self, commands: BlockingConnection, *, patterns: bool, polling_interval_s: float) -> None:
-        """Block over `commands`; `patterns` filters by routing key."""
+    def __init__(
+        self,
+        commands: BlockingConnection,
+        read_broadcasts: Callable[[FanoutKeys, Sequence[bytes]], list[Entry | None]],
+        *,
+        patterns: bool,
+        polling_interval_s: float,
+    ) -> None:
+        """Block over `commands`; `patterns` filters by routing key.
+
+        `read_broadcasts` returns broadcasts by their ids: for subscribers whose filter the server has, a stream lists these.
+        """
         self._commands = commands
+        self._read_broadcasts = read_broadcasts
         self._patterns = patterns
         self._interval_s = polling_interval_s
         self._by_stream: dict[bytes, list[Subscription]] = {}
@@ -279,6 +153,8 @@ class FanoutReader:
         """Return how many entries a read may bring, by the largest entry to be read. Raises as `start_wait` does."""
         page = STREAM_PAGE
         for asked in self._asked.values():
+            if asked[0].position.filtered:
+                continue
             self._commands.start("HMGET", asked[0].position.keys.meta, "large", "largest")
             last_large, largest = self._commands.finish()
             if last_large and int(last_large) > min(one.fetched.number for one in asked):
@@ -300,11 +176,14 @@ class FanoutReader:
         self._waiting = False
         most = 0
         for stream, entries in self._commands.finish() or ():
-            most = max(most, len(entries))
-            for subscription in self._asked.get(bytes(stream), ()):
-                subscription.fill(entries, filtered=self._patterns)
-                if subscription not in self.ready:
-                    self.ready.append(subscription)
+            asked = self._asked.get(bytes(stream), [])
+            if asked and asked[0].position.filtered:
+                most = max(most, len(entries) if self._take_matches(asked, entries) else self._page)
+            else:
+                most = max(most, len(entries))
+                for subscription in asked:
+                    subscription.fill(entries, filtered=self._patterns)
+            self.ready.extend(subscription for subscription in asked if subscription not in self.ready)
         now = time.monotonic()
         # A read that ended as soon as it began is one of a burst: the entries of some milliseconds come in one read then.
         if 0 < most < self._page and (most > 1 or now - self._waiting_since < BURST_S):
@@ -314,6 +193,17 @@ class FanoutReader:
         else:
             self._many = most >= self._page
             self._rest_s = self._rest_until = 0.0
+
+    def _take_matches(self, asked: list[Subscription], matches: list[Entry]) -> bool:
+        """Put what matched a filter into the buffers of its readers; return whether that is all of it."""
+        found = self._read_broadcasts(asked[0].position.keys, [match[0] for match in matches[:MATCHES_PAGE]])
+        numbers = [match[1][1].partition(b" ")[0] for match in matches[: len(found)]]
+        entries = [renumbered(entry, number) for entry, number in zip(found, numbers, strict=True) if entry is not None]
+        for subscription in asked:
+            if entries:
+                subscription.fill(entries, filtered=self._patterns)
+            subscription.pass_missing(Mark(matches[len(found) - 1][0], int(numbers[-1])))
+        return len(found) == len(matches)
 
     # -- deliveries -------------------------------------------------------------------------------------------------------
 
@@ -357,8 +247,3 @@ class FanoutReader:
     def buffered(self) -> int:
         """How many broadcasts wait for delivery."""
         return sum(len(subscription.buffer) + len(subscription.position.to_redeliver) for subscription in self._all())
-
-
-def _size(entry: Entry) -> int:
-    """Return the bytes of an entry's payload."""
-    return sum(map(len, entry[1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import kombu
 import pytest
 
-from celery_redis_plus.broker.fanout import reader
+from celery_redis_plus.broker.fanout import reader, subscription
 from tests.integration.fanout.conftest import NEWS, news, send
 from tests.support.inbox import Inbox, declare, drain_all, publish
 from tests.support.waiting import wait_until
@@ -32,7 +32,7 @@ def test_broadcasts_and_messages_share_the_prefetch(channel):
 
 def test_a_subscriber_that_takes_nothing_does_not_hold_up_its_neighbour(connection, monkeypatch):
     """On one connection, and over many more broadcasts than a buffer holds; then it goes on where it was, without a gap."""
-    monkeypatch.setattr(reader, "MAX_BUFFERED", 50)
+    monkeypatch.setattr(subscription, "MAX_BUFFERED", 50)
     slow = Inbox(connection.channel(), news("slow"), prefetch=1, ack=False)
     fast = Inbox(connection.channel(), news("fast"))
     send(connection.default_channel, *range(1000))
