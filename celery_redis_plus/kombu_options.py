@@ -16,6 +16,8 @@ IGNORED_OPTIONS = frozenset(
             "body_encoding",
             "max_connections",
             "priority_steps",
+            # redis-py's: no reply here differs between the two versions of the protocol.
+            "protocol",
             "reauth_check_interval",
             "retry_on_timeout",
             "sentinel_fanout_compat",

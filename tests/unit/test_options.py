@@ -133,10 +133,10 @@ def test_keepalive_options_are_numbers_even_from_json():
 
 
 def test_options_of_kombus_redis_transport_are_accepted_and_reported():
-    old = {"priority_steps": [0, 3, 6, 9], "sep": ":", "unacked_key": "unacked", "visibility_timeout": 60}
+    old = {"priority_steps": [0, 3, 6, 9], "sep": ":", "unacked_key": "unacked", "protocol": 3, "visibility_timeout": 60}
     options = Options.from_mapping(old)
     assert options.visibility_timeout == 60
-    assert ignored(old) == ["priority_steps", "sep", "unacked_key"]
+    assert ignored(old) == ["priority_steps", "protocol", "sep", "unacked_key"]
 
 
 def test_every_option_of_kombus_redis_transport_is_known():
