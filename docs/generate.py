@@ -52,8 +52,8 @@ Set options as `broker_transport_options` in Celery, as `transport_options` in k
 value that is not allowed, raises an error. Durations are in seconds.
 
 Options of other Redis clients that mean nothing here are accepted, and logged once, such as `priority_steps` and `sep`.
-`max_connections` is one of them: a connection of kombu has at most four sockets, and there is no pool to exhaust. So is `protocol`,
-since the replies to RESP 2 and 3 are the same here.
+`max_connections` is one of them: a connection of kombu has at most four sockets, and there is no pool to exhaust. So is
+`protocol`, since the replies to RESP 2 and 3 are the same here.
 
 | option | type | default | unit | allowed | what it does |
 |---|---|---|---|---|---|
