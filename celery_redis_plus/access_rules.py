@@ -117,7 +117,7 @@ ROLES = (
             *("zcard", "zrange", "zrank", "zscan", "zscore", "llen"),
         ),
         # `check --repair` has the same scripts as `check`, and an include writes in other scripts.
-        without=("hdel", "hincrby", "hset", "persist", "pexpire", "unlink", "xtrim", "zadd", "zrem"),
+        without=("hdel", "hincrby", "hset", "hsetnx", "persist", "pexpire", "unlink", "xtrim", "zadd", "zrem"),
     ),
     Role(
         "reader",
