@@ -64,7 +64,7 @@ def has_lease(request: Any) -> bool:
     message = request.message
     if not isinstance(message, Message) or message.acknowledged:
         return True
-    tag, channel = message.delivery_tag, message.channel
+    tag, channel = message.delivery_tag, message.lane
     try:
         held = channel.session.leases.holds(tag)
     except (RedisError, OSError):

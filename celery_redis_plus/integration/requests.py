@@ -219,7 +219,7 @@ def _failure(error: BaseException, traceback: str, message: Message) -> Failure 
     name = getattr(error, "exc_cls_name", type(error).__name__)
     args = getattr(error, "exc_args", None)
     text = " ".join(map(_text, args)) if args is not None else _text(error)
-    keep = 0 if message.channel is None else message.channel.session.options.error_traceback_bytes
+    keep = 0 if message.lane is None else message.lane.session.options.error_traceback_bytes
     return failure_of(name, text, traceback, traceback_bytes=keep)
 
 

@@ -66,6 +66,11 @@ class Channel(virtual.Channel):
         forks.on_fork_in_child(self)
 
     @property
+    def whole(self) -> Channel:
+        """The channel that the application has, and so do its messages: this one."""
+        return self
+
+    @property
     def lanes(self) -> tuple[Channel, ...]:
         """The channels of all lanes: this one."""
         return (self,)
@@ -196,8 +201,10 @@ class Channel(virtual.Channel):
         priority = consumer_priority(queue, arguments, self.session.options.consumer_priority)
         browsing = browses(queue, arguments, exclusive=exclusive)
 
+        whole = self.whole
+
         def deliver(payload: Payload, unacked: Unacked | None) -> Any:
-            message = DeliveredMessage(payload, channel=self, unacked=unacked)
+            message = DeliveredMessage(payload, channel=whole, unacked=unacked, lane=self)
             message.queue = queue
             if not browsing:
                 self.qos.deliver(message, unacked)
@@ -225,7 +232,7 @@ class Channel(virtual.Channel):
         if found is None:
             return None
         payload, unacked = found
-        message = DeliveredMessage(payload, channel=self, unacked=unacked)
+        message = DeliveredMessage(payload, channel=self.whole, unacked=unacked, lane=self)
         self.qos.deliver(message, unacked)
         if no_ack:
             self.qos.ack(unacked.tag)

@@ -77,9 +77,25 @@ class Message(base.Message):
     """A delivered message; `body` is bytes, as it was published."""
 
     def __init__(
-        self, payload: dict[str, Any], channel: Any = None, accept: Any = None, unacked: Unacked | None = None, **kwargs: Any
-    ) -> None:  # fmt: skip
-        """Build the message of a payload: kombu's wire format as a dict, the body in it unencoded; `unacked` is its record."""
+        self,
+        payload: dict[str, Any],
+        channel: Any = None,
+        accept: Any = None,
+        unacked: Unacked | None = None,
+        lane: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Build the message of a payload.
+
+        Args:
+            payload: kombu's wire format as a dict, the body in it unencoded.
+            channel: the application's.
+            accept: the content types that may be read.
+            unacked: its record.
+            lane: the part of the channel that has delivered it; None is `channel`.
+            kwargs: what kombu's message takes besides.
+        """
+        self.lane = channel if lane is None else lane
         self._unacked = unacked if isinstance(unacked, UnackedMessage) else None
         properties, get = payload["properties"], payload.get
         base.Message.__init__(
@@ -109,7 +125,7 @@ class Message(base.Message):
         if self._unacked is not None:
             self._unacked.started = True
             if self._unacked.failed_before:
-                self.channel.session.acknowledger.begin(self._unacked)
+                self.lane.session.acknowledger.begin(self._unacked)
 
     def note_task_delivery(self, *, acked_early: bool) -> None:
         """Let its task know which delivery it may settle; an empty token: it is acked before its task begins.
@@ -143,7 +159,7 @@ class Message(base.Message):
         if how == "ack":
             self.ack()
             # The task goes on, perhaps for long.
-            self.channel.session.acknowledger.flush()
+            self.lane.session.acknowledger.flush()
             return True
         if unacked is not None:
             unacked.failed, unacked.retry_delay_ms = True, delay_ms
@@ -158,8 +174,8 @@ class Message(base.Message):
 
     def tell_failed(self, reason: str, failure: Failure | None) -> None:
         """Tell the log that the work on it failed after it was acked early; nothing where its events are not written."""
-        if self.channel is not None and self._unacked is not None and self._unacked.is_logged:
-            self.channel.session.acknowledger.tell_failed(self._unacked.queue, self._unacked.tag, reason, failure)
+        if self.lane is not None and self._unacked is not None and self._unacked.is_logged:
+            self.lane.session.acknowledger.tell_failed(self._unacked.queue, self._unacked.tag, reason, failure)
 
     def mark_failed(self) -> None:
         """Note that its work failed: sent back with requeue, it counts towards the delivery limit."""

@@ -63,8 +63,13 @@ class LaneOfChannel(Channel):
 
     def __init__(self, transport: Any, session: BrokerConnection, whole: LaneChannel) -> None:
         """Open it over `session`."""
-        self.whole = whole
+        self._whole = whole
         super().__init__(_LaneTransport(transport, session))
+
+    @property
+    def whole(self) -> LaneChannel:
+        """The channel that the application has, and so do its messages."""
+        return self._whole
 
     def join(self, fanouts: LaneFanouts, publisher: ExchangePublisher) -> None:
         """Read broadcasts of all lanes, and publish as one of them."""

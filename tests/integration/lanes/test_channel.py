@@ -93,6 +93,35 @@ def test_acks_over_the_channel_find_the_lane(connect_lanes):
     assert inbox.messages[6].headers["x-acquired-count"] == 2
 
 
+def test_a_message_of_any_lane_settles_those_before_it(connect_lanes):
+    channel = connect_lanes().channel()
+    channel.basic_qos(0, 6)
+    inbox = Inbox(channel, *QUEUES, ack=False)
+    for queue in QUEUES:
+        publish(channel, queue, 1, 2)
+    inbox.drain(6)
+    inbox.messages[5].ack(multiple=True)
+    wait_until(lambda: all(channel.queue_sizes(queue) == NOTHING for queue in QUEUES))
+    for queue in QUEUES:
+        publish(channel, queue, 3)
+    assert len(inbox.drain(9)) == 9
+
+
+def test_the_channel_of_a_message_reaches_all_lanes(connect_lanes):
+    """A consumer that answers uses it: `Producer(message.channel)`."""
+    channel, other = connect_lanes().channel(), connect_lanes().channel()
+    declare(other, *QUEUES)
+    publish(other, QUEUES[0], "question")
+    inbox = Inbox(channel, QUEUES[0], ack=False)
+    inbox.drain(1)
+    (message,) = inbox.messages
+    kombu.Queue(QUEUES[1], kombu.Exchange("answers", durable=True), "k", durable=True)(message.channel).declare()
+    kombu.Producer(message.channel).publish("by queue", routing_key=QUEUES[2])
+    kombu.Producer(message.channel).publish("by exchange", exchange="answers", routing_key="k")
+    assert other.basic_get(QUEUES[2]).payload == "by queue"
+    assert other.basic_get(QUEUES[1]).payload == "by exchange"
+
+
 def test_a_message_can_be_got_and_given_back_with_the_channel(connect_lanes):
     channel, other = connect_lanes().channel(), connect_lanes().channel()
     declare(other, *QUEUES)
@@ -251,11 +280,14 @@ def test_the_length_of_a_queue_of_any_lane_is_what_programs_of_kombus_redis_read
     assert [channel.client.llen(queue) for queue in QUEUES] == [1, 2, 3]
 
 
-def test_tags_of_different_lanes_are_never_the_same(channel):
+@pytest.mark.parametrize("flushed", [False, True])
+def test_tags_of_different_lanes_are_never_the_same(channel, redis_client, flushed):
     declare(channel, *QUEUES)
+    if flushed:
+        redis_client.flushall()
     for queue in QUEUES:
         publish(channel, queue, "x")
-    ids = {channel.basic_get(queue).delivery_tag.rpartition("-")[2][-8:] for queue in QUEUES}
+    ids = {channel.basic_get(queue).delivery_tag.rpartition(".")[2] for queue in QUEUES}
     assert len(ids) == LANES
 
 
