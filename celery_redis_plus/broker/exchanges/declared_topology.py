@@ -88,6 +88,13 @@ class DeclaredTopology:
         """Whether the database's mark has not been read yet."""
         return not self._database_id
 
+    def last_reserved_id(self, keys: Keys) -> int:
+        """Return the number after which the ids of queues begin.
+
+        They are in the tags of their messages, and one channel has messages of all lanes. No two lanes have one slot.
+        """
+        return slot_of(one_slot_prefix(keys.prefix)) << 26 if self._lanes > 1 else 0
+
     def check_lanes(self, database_id: bytes | None) -> None:
         """Raise OptionError where the mark, as it was just read, tells of another number of lanes; None: there is none yet."""
         if database_id is not None:
@@ -107,9 +114,6 @@ class DeclaredTopology:
         database_id = bytes(commands.call(script("database_id"), [keys.database_id], own))
         _check_format(database_id)
         check_lanes(database_id, self._lanes)
-        if self._lanes > 1:
-            # Ids of queues are in the tags of their messages, and one channel has messages of all lanes. No two have one slot.
-            commands.command("SET", keys.queue_ids, slot_of(one_slot_prefix(keys.prefix)) << 26, "NX")
         with self._lock:
             if self._database_id not in {b"", database_id}:
                 self.flushes += 1

@@ -150,7 +150,8 @@ class Queues:
         return status, queue_id, stands, Sizes(*sizes)
 
     def _draw_id(self) -> str:
-        return base36(int(self._commands.call(script("next_queue_id"), [self._keys.queue_ids])))
+        reserved = self._knowledge.last_reserved_id(self._keys)
+        return base36(int(self._commands.call(script("next_queue_id"), [self._keys.queue_ids], reserved)))
 
     def restore(self, name: str, queue_id: bytes = b"") -> None:
         """Give a lasting queue a record whose arguments are unknown here: a declaration replaces it."""
