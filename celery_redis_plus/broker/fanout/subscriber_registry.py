@@ -152,7 +152,9 @@ class SubscriberRegistry:
     def add_filter_key(self, position: SubscriberCursor, key: str) -> None:
         """Have the server send the broadcasts that match one more binding key, from now on."""
         position.filter_keys |= {key}
-        self._commands.call(script("change_filter"), [position.keys.meta], position.filter_id, 1, _to_json([key]))
+        if not self._commands.call(script("change_filter"), [position.keys.meta], position.filter_id, 1, _to_json([key])):
+            # The exchange was deleted, or the database flushed, since it subscribed: a heartbeat makes its filter anew.
+            position.go_back_to(self.heartbeat(position.keys, [position]).mark)
 
     def remove_filter_key(self, position: SubscriberCursor, key: str) -> None:
         """Have the server no longer send what matches only this binding key."""

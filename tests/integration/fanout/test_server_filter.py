@@ -321,6 +321,19 @@ def test_a_deleted_exchange_leaves_nothing(connect, redis_client):
 # -- durable subscribers --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("durable", [False, True], ids=["ordinary", "durable"])
+def test_an_exchange_that_is_deleted_and_bound_again_is_read_at_once(connect, durable):
+    channel, queue = connect().channel(), keyed("a", **(DURABLE if durable else {}))
+    inbox = Inbox(channel, queue)
+    send(connect().channel(), "one", key="a")
+    inbox.drain(1)
+    NEWS(channel).delete()
+    queue(channel).declare()
+    for number in range(5):
+        send(connect().channel(), number, key="a")
+    assert inbox.drain(6, timeout_s=5) == ["one", *range(5)]
+
+
 def test_a_durable_one_finds_what_matched_while_it_was_away(connect, redis_client):
     queue = keyed("a", "b.#", **{"x-durable-subscriber": True})
     with connect() as connection:
