@@ -177,6 +177,9 @@ class FanoutReader:
         most = 0
         for stream, entries in self._commands.finish() or ():
             asked = self._asked.get(bytes(stream), [])
+            if not entries:
+                # Redis 7.0 wakes readers for what a script has appended, and removed again because it failed.
+                continue
             if asked and asked[0].position.filtered:
                 most = max(most, len(entries) if self._take_matches(asked, entries) else self._page)
             else:

@@ -564,13 +564,14 @@ def test_replies_that_are_lost_double_nothing(connect, broker_url):
     inbox = Inbox(connect().channel(), keyed("a"))
     with Proxy(lambda: urlsplit(broker_url).port) as proxy:
         connection = connect(proxy.url(int(urlsplit(broker_url).path[1:])))
-        producer = kombu.Producer(connection.channel(), NEWS)
-        producer.publish(0, routing_key="a")
+        # By its name: kombu 5.6.0 declares an exchange over the channel that is lost.
+        producer = kombu.Producer(connection.channel())
+        producer.publish(0, exchange="news", routing_key="a")
         for number in range(1, 11):
             proxy.lose_replies()
             threading.Timer(0.05, lambda: proxy.heal(resets=True)).start()
             producer.publish(
-                number, routing_key="a" if number % 2 else "b", retry=True,
+                number, exchange="news", routing_key="a" if number % 2 else "b", retry=True,
                 retry_policy={"max_retries": 10, "interval_start": 0.05, "interval_step": 0},
             )  # fmt: skip
         assert inbox.exactly(6) == [0, 1, 3, 5, 7, 9]
