@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
 from celery_redis_plus.connection.lanes import lane_of
 from celery_redis_plus.transport.publish_batch import PublishBatch
 
@@ -21,7 +22,8 @@ class LanePublishBatch:
         """Take a message for the batch, or publish it now, behind those that wait. Raises as `PublishBatch.publish` does."""
         if not exchange:
             self.channel.check_open()
-            return self._batches[lane_of(routing_key, len(self._batches))].publish(message, "", routing_key, **kwargs)
+            batch = self._batches[lane_of(check_queue_name(routing_key), len(self._batches))]
+            return batch.publish(message, "", routing_key, **kwargs)
         self.flush()
         return self.channel.basic_publish(message, exchange=exchange, routing_key=routing_key, **kwargs)
 

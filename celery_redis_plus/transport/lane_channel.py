@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from kombu.transport import virtual
 from kombu.utils.uuid import uuid
 
+from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
 from celery_redis_plus.broker.lanes.by_queue import ByQueue
 from celery_redis_plus.connection.lanes import lane_of, only_one_lane
 from celery_redis_plus.consumer.delivery_tracking import TRACK
@@ -121,7 +122,7 @@ class LaneChannel(Channel):
 
     def lane_of(self, name: str) -> LaneOfChannel:
         """Return the channel of the lane of a queue, or of a fanout exchange."""
-        return self._lanes[lane_of(name, len(self._lanes))]
+        return self._lanes[lane_of(check_queue_name(name), len(self._lanes))]
 
     def _read_record(self, queue: str) -> Any:
         return self.lane_of(queue).session.queues.read(queue)
