@@ -378,4 +378,4 @@ class BrokerAdmin:
 
 
 def _is_named(name: str, patterns: Sequence[str]) -> bool:
-    return not patterns or any(fnmatchcase(name, one) for one in patterns)
+    return not patterns or name in patterns or any(fnmatchcase(name, one) for one in patterns)

@@ -32,5 +32,8 @@ def command(target: Target, *, queues: tuple[str, ...], as_json: bool) -> None:
         for queue, counts in counted.items():
             print_json({"queue": queue, **counts})
         return
+    if not counted:
+        click.echo(f"no queue matches {', '.join(map(repr, queues))}", err=True)
+        return
     names = [one.name for one in fields(Counters)]
     print_table(("COUNTER", *counted), [[name, *(counts[name] for counts in counted.values())] for name in names])
