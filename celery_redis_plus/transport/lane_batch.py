@@ -17,6 +17,8 @@ class LanePublishBatch:
         """Collect messages for `flush`, in a batch for each lane; others are published on `channel`."""
         self.channel = channel
         self._batches = batches
+        for batch in batches:
+            batch.flush_before = self.flush
 
     def publish(self, message: dict[str, Any], exchange: str = "", routing_key: str = "", **kwargs: Any) -> Any:
         """Take a message for the batch, or publish it now, behind those that wait. Raises as `PublishBatch.publish` does."""

@@ -14,6 +14,8 @@ from celery_redis_plus.transport import compat
 from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery_redis_plus.transport.publishing import ExchangePublisher
 
 #: How often a lost connection is opened anew for what it left in doubt: as often as Celery retries a publish by default.
@@ -48,6 +50,8 @@ class PublishBatch:
         self._publisher = publisher
         self._waiting: list[_Waiting] = []
         self._over = False
+        #: Publishes what has to be there before a message that is published by itself.
+        self.flush_before: Callable[[], None] = self.flush
 
     def publish(self, message: dict[str, Any], exchange: str = "", routing_key: str = "", **kwargs: Any) -> Any:
         """Take a message for the batch, or publish it now, behind those that wait: to an exchange that has a name, for instance.
@@ -61,7 +65,7 @@ class PublishBatch:
         if not exchange and not kwargs.get("immediate"):
             outgoing = self._publisher.prepare_for_batch(message, routing_key)
         if outgoing is None or not self._batches.takes(outgoing):
-            self.flush()
+            self.flush_before()
             return self.channel.basic_publish(message, exchange=exchange, routing_key=routing_key, **kwargs)
         mandatory = bool(kwargs.get("mandatory"))
         self._waiting.append(_Waiting(routing_key, outgoing, PublishAttempt(), message, mandatory))
