@@ -232,7 +232,11 @@ class Queues:
 
         A publisher that never declared its queue must not lose messages; a reply to a client that has left must not make a
         queue that will never be read.
+
+        Raises:
+            OptionError: the queues were spread over lanes since this process connected, and it looks in one.
         """
+        self._knowledge.check_flush(self._commands, self._keys)
         deadline = self._commands.command("ZSCORE", self._keys.queues, encode_name(name))
         if deadline is not None and float(deadline) != float("inf"):
             logger.debug("a message for %r is unroutable: the queue was transient and is gone", name)
