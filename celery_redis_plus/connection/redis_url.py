@@ -21,6 +21,8 @@ def redis_url(broker_url: str) -> str:
         InvalidAddress: the URL cannot be read; or there is no such form of it, because it has Sentinels, a Redis Cluster, a
             credential provider or `ssl_min_version`.
     """
+    if not isinstance(broker_url, str):
+        raise InvalidAddress(f"broker_url is {broker_url!r}; allowed is the text of one URL")
     address = Address.from_url(broker_url)
     tls = {name: value for name, value in parse_qsl(broker_url.partition("?")[2]) if is_tls_argument(name)}
     named = {

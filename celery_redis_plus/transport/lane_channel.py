@@ -5,7 +5,7 @@ What this file does not name cannot be done with several lanes: `session` says s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
@@ -265,20 +265,30 @@ class LaneChannel(Channel):
 
     # -- queues -----------------------------------------------------------------------------------------------------------
 
-    def queue_declare(self, queue: str | None = None, passive: bool = False, **kwargs: Any) -> Any:  # type: ignore[override]
+    def queue_declare(
+        self,
+        queue: str | None = None,
+        passive: bool = False,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        nowait: bool = False,
+        arguments: Arguments = None,
+        **kwargs: Any,
+    ) -> Any:
         """Declare a queue, as `Channel.queue_declare`.
 
         Raises:
             ChannelError: an argument that is not possible with several lanes; and as `Channel.queue_declare`.
         """
         self.check_open()
-        arguments: Mapping[str, Any] = kwargs.get("arguments") or {}
-        if arguments.get("x-event-log"):
+        wanted = arguments or {}
+        if wanted.get("x-event-log"):
             self._refuse(f"the argument 'x-event-log' of queue {queue!r}")
-        if arguments.get("x-durable-subscriber") and arguments.get("x-expires"):
+        if wanted.get("x-durable-subscriber") and wanted.get("x-expires"):
             self._refuse(f"'x-durable-subscriber' together with 'x-expires' (queue {queue!r})")
         name = queue or f"amq.gen-{uuid()}"
-        return self.lane_of(name).queue_declare(name, passive, **kwargs)
+        return self.lane_of(name).queue_declare(name, passive, durable, exclusive, auto_delete, nowait, arguments, **kwargs)
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> int:
         """Delete a queue, its messages and its bindings, as `Channel.queue_delete`."""

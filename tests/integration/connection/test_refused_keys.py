@@ -45,7 +45,7 @@ def test_an_owed_reply_after_a_refusal_is_still_its_own(commands):
     commands.send_nowait(
         ZADD_TWO, [b"schedule_wakeup:{q}", b"wakeup:{q}"], done=lambda _, error: answers.append(error), buffered=True
     )
-    commands.send_nowait(script("next_queue_id"), [b"queue_ids"], done=lambda reply, _: answers.append(reply), buffered=True)
+    commands.send_nowait(script("next_queue_id"), [b"queue_ids"], 0, done=lambda reply, _: answers.append(reply), buffered=True)
     with pytest.raises(WrongKeyType):
         commands.call(ZADD_TWO, [b"schedule_wakeup:{q}", b"wakeup:{q}"])
     commands.read_until()

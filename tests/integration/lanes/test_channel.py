@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from celery_redis_plus import publish as publish_tracked
 from celery_redis_plus.broker.queues.queues import Sizes
 from celery_redis_plus.connection.lanes import lane_prefixes
-from celery_redis_plus.errors import InvalidArgument, InvalidQueueName, OptionError
+from celery_redis_plus.errors import InvalidArgument, InvalidQueueName, OptionError, QueueFull
 from tests.integration.lanes.conftest import LANES, named
 from tests.support.inbox import Inbox, declare, publish
 from tests.support.waiting import wait_until
@@ -220,6 +220,19 @@ def test_a_batch_goes_to_all_lanes(channel):
     assert [channel.queue_sizes(queue).ready for queue in QUEUES] == [10, 10, 10]
 
 
+def test_what_waits_in_a_batch_is_there_before_a_publish_that_is_refused(channel):
+    declare(channel, *QUEUES[:2])
+    declare(channel, QUEUES[2], arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    publish(channel, QUEUES[2], "fills it")
+    batch = channel.create_publish_batch(10)
+    for queue in QUEUES[:2]:
+        batch.publish(channel.prepare_message("x"), "", queue)
+    with pytest.raises(QueueFull):
+        batch.publish(channel.prepare_message("x"), "", QUEUES[2])
+    batch.discard()
+    assert [channel.queue_sizes(queue).ready for queue in QUEUES] == [1, 1, 1]
+
+
 def test_a_rejected_broadcast_goes_to_the_dead_letter_exchange_of_its_queue(connect_lanes):
     """The queue is in another lane than the fanout exchange that the broadcast came by."""
     connection, channel = connect_lanes(), connect_lanes().channel()
@@ -301,6 +314,13 @@ def test_another_number_of_lanes_is_refused(connect, first, second):
     declare(connect(cluster_lanes=first).channel(), "q")
     with pytest.raises(OptionError, match=rf"cluster_lanes={second} is not allowed .* allowed: {first}, .*global_keyprefix"):
         connect(cluster_lanes=second)
+
+
+def test_a_publisher_that_came_first_learns_of_lanes_when_it_publishes(connect, connect_lanes):
+    first = connect().channel()
+    declare(connect_lanes().channel(), *QUEUES)
+    with pytest.raises(OptionError, match="cluster_lanes=1 is not allowed"):
+        publish(first, QUEUES[1], "lost")
 
 
 def test_a_process_that_came_first_learns_of_lanes_when_it_declares(connect):

@@ -37,6 +37,8 @@ def test_user_database_and_tls_stay_and_transport_options_go(broker_url, expecte
         ("redisplus+cluster://one;two/0", "a Redis Cluster"),
         ("redispluss://host?ssl_min_version=TLSv1_3", "ssl_min_version"),
         ("amqp://host", "unknown scheme"),
+        (None, "broker_url is None; allowed is the text of one URL"),
+        (["redisplus://host"], "allowed is the text of one URL"),
     ],
 )
 def test_what_has_no_such_form_is_refused(broker_url, what):
