@@ -104,7 +104,7 @@ class MaintenanceService:
         self._pid = os.getpid()
         self._thread: threading.Thread | None = None
         self._lock = lock_of(self)
-        self._stopping = False
+        self._stopping = self._closed = False
         #: Which thread delivers messages of which sessions right now.
         self.delivering = Delivering()
         self._waker = Waker()
@@ -238,8 +238,10 @@ class MaintenanceService:
         self._waker.wake()
 
     def start(self) -> None:
-        """Make sure that the thread runs."""
+        """Make sure that the thread runs; not of a service that is closed, should a connection be left."""
         with self._lock:
+            if self._closed:
+                return
             self._stopping = False
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._live, name="celery-redis-plus-maintenance", daemon=True)
@@ -333,6 +335,8 @@ class MaintenanceService:
 
     def close(self) -> None:
         """Stop for good: no connection of this process uses the service any more."""
+        with self._lock:
+            self._closed = True
         self.stop()
         self._waker.close()
 

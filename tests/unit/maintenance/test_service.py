@@ -38,8 +38,7 @@ def connector():
 def service(clock, connector):
     service = MaintenanceService(connector, Keys(), connector.options)
     yield service
-    service.stop()
-    service._waker.close()  # noqa: SLF001
+    service.close()
 
 
 def test_the_thread_runs_from_start_to_stop(service, connector):
@@ -48,6 +47,13 @@ def test_the_thread_runs_from_start_to_stop(service, connector):
     wait_until(lambda: connector.tries)
     assert service.running
     service.stop()
+    assert not service.running
+
+
+def test_a_service_that_is_closed_does_not_start_again(service):
+    service.start()
+    service.close()
+    service.start()
     assert not service.running
 
 
