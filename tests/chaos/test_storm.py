@@ -161,7 +161,9 @@ def test_nothing_is_lost_whatever_fails(*, pool, storm_length, seed, tmp_path, l
         proxies = [stack.enter_context(Proxy(lambda: storm.server.port)) for _ in range(WORKERS + 1)]
         clocks = [set_clock(tmp_path / f"clock{number}") for number in range(WORKERS)]
         crew = Crew(worker, proxies[1:], clocks)
-        storm = Storm(first_server, crew, proxies[0], VISIBILITY_TIMEOUT_S, seed, make_server, server_clock, stalls)
+        storm = Storm(
+            first_server, crew, proxies[0], VISIBILITY_TIMEOUT_S, seed, make_server, server_clock=server_clock, stalls=stalls
+        )  # fmt: skip
         crew.start()
         sources = Sources(storm, ledger, publisher_app, length=task_length, most=most)
         storm.behind = sources.behind

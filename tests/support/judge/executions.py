@@ -169,7 +169,7 @@ class Judgement:
         return self._verdict_on_deaths(before, again, life) or self._verdict_on_silence(before, again, life)
 
     def _verdict_on_silence(self, before: Execution, again: Execution, life: Life) -> Verdict:
-        if _was_unable(before, life, life.cut_off):
+        if before.end is not None and before.end <= again.start and _was_unable(before, life, life.cut_off):
             return Verdict.CUT_OFF
         # Before the kill that may have followed: what the network held back was no longer the worker's to send.
         if any(self._is_among_the_last(before, since) for since, _ in life.silent):
