@@ -23,6 +23,8 @@ RECORDS = tuple(
 )
 #: Of a queue with rules for its consumers: their mark, and a wake-up that no consumer has taken; not one consumer's own.
 OF_RULES = re.compile(rb"(with_credit|wakeup):\{[^}]*\}")
+#: A consumer's own wake-up: it stays as long as the consumer is listed, so that of a killed one until a living one finds it dead.
+OWN_WAKEUP = re.compile(rb"wakeup:(\{[^}]*\}:.+)")
 PLACES = ("queue", "delayed", "messages_index", "dead")
 
 
@@ -59,7 +61,8 @@ def leftovers(client: redis.Redis) -> list[bytes]:
         keys = [key for key in client.scan_iter(count=1000) if not key.startswith(RECORDS) and not OF_RULES.fullmatch(key)]
         for key in keys:
             pipeline.pttl(key)
-        return sorted(key for key, ttl_ms in zip(keys, pipeline.execute(), strict=True) if ttl_ms == -1)
+        lasting = sorted(key for key, ttl_ms in zip(keys, pipeline.execute(), strict=True) if ttl_ms == -1)
+    return [key for key in lasting if not ((own := OWN_WAKEUP.fullmatch(key)) and client.exists(b"consumer:" + own[1]))]
 
 
 def check_invariants(client: redis.Redis) -> None:
