@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
-from celery_redis_plus.connection.lanes import lane_of
+from celery_redis_plus.broker.lanes.by_queue import of_queue
 from celery_redis_plus.transport.publish_batch import PublishBatch
 
 
@@ -24,8 +23,7 @@ class LanePublishBatch:
         """Take a message for the batch, or publish it now, behind those that wait. Raises as `PublishBatch.publish` does."""
         if not exchange:
             self.channel.check_open()
-            batch = self._batches[lane_of(check_queue_name(routing_key), len(self._batches))]
-            return batch.publish(message, "", routing_key, **kwargs)
+            return of_queue(self._batches, routing_key).publish(message, "", routing_key, **kwargs)
         self.flush()
         return self.channel.basic_publish(message, exchange=exchange, routing_key=routing_key, **kwargs)
 

@@ -5,17 +5,15 @@ What this file does not name cannot be done with several lanes: `session` says s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 from kombu.transport import virtual
-from kombu.utils.uuid import uuid
 
-from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
-from celery_redis_plus.broker.lanes.by_queue import ByQueue
-from celery_redis_plus.connection.lanes import lane_of, only_one_lane
+from celery_redis_plus.broker.lanes.by_queue import ByQueue, of_queue
+from celery_redis_plus.connection.lanes import only_one_lane
 from celery_redis_plus.consumer.delivery_tracking import TRACK
 from celery_redis_plus.consumer.lane_fanouts import LaneFanouts
 from celery_redis_plus.errors import InvalidArgument, ServerUnreachable
@@ -72,16 +70,35 @@ class LaneOfChannel(Channel):
         """The channel that the application has, and so do its messages."""
         return self._whole
 
-    def join(self, fanouts: LaneFanouts, publisher: ExchangePublisher) -> None:
-        """Read broadcasts of all lanes, and publish as one of them."""
+    def join(self, fanouts: LaneFanouts, publisher: ExchangePublisher) -> QueueOperations:
+        """Read broadcasts of all lanes, and publish as one of them; return what declares this lane's queues."""
         self._publisher = publisher
         self._consumed.fanout = fanouts  # type: ignore[assignment]
         self._queues = QueueOperations(self.session, fanouts, self.connection.read_broadcasts_again)  # type: ignore[arg-type]
+        return self._queues
 
     def taken(self) -> int:
         """Return how many messages are claimed in this lane and not delivered, those included that may come yet."""
         fetcher: Fetcher = self.delivery_loop.server_of(self.session).fetcher
         return len(self.queue_consumers.buffer) + fetcher.pending_for(self.queue_consumers)
+
+
+class LaneQueueOperations(ByQueue):
+    """The `QueueOperations` of all lanes."""
+
+    def declare(self, name: str, arguments: Mapping[str, Any] | None, **kwargs: Any) -> int:
+        """Declare a queue in its lane, as `QueueOperations.declare`; refuse (540) what several lanes cannot do."""
+        wanted = arguments or {}
+        if wanted.get("x-event-log"):
+            refuse(f"the argument 'x-event-log' of queue {name!r}", len(self.of_lanes))
+        if wanted.get("x-durable-subscriber") and wanted.get("x-expires"):
+            refuse(f"'x-durable-subscriber' together with 'x-expires' (queue {name!r})", len(self.of_lanes))
+        return cast("int", self.of(name).declare(name, arguments, **kwargs))
+
+
+def refuse(what: str, lanes: int) -> None:
+    """Raise a ChannelError (540): several lanes cannot do it."""
+    raise channel_error(only_one_lane(what, lanes), 540, "Channel")
 
 
 class LaneChannel(Channel):
@@ -103,8 +120,8 @@ class LaneChannel(Channel):
         fanouts = LaneFanouts([lane.fanout_consumer for lane in self._lanes], self._read_record)
         self.fanout_consumer = fanouts  # type: ignore[assignment]
         self._publisher = self._publishers = LanesPublisher(self.sessions)
-        for lane, publisher in zip(self._lanes, self._publishers.lanes, strict=True):
-            lane.join(fanouts, publisher)
+        joined = zip(self._lanes, self._publishers.lanes, strict=True)
+        self._queues = LaneQueueOperations([lane.join(fanouts, publisher) for lane, publisher in joined])  # type: ignore[assignment]
 
     def QoS(self, _: Any) -> SharedQoS:  # type: ignore[override]  # noqa: N802 - kombu's name
         """Return the limit of all lanes; kombu calls it once."""
@@ -122,7 +139,7 @@ class LaneChannel(Channel):
 
     def lane_of(self, name: str) -> LaneOfChannel:
         """Return the channel of the lane of a queue, or of a fanout exchange."""
-        return self._lanes[lane_of(check_queue_name(name), len(self._lanes))]
+        return of_queue(self._lanes, name)
 
     def _read_record(self, queue: str) -> Any:
         return self.lane_of(queue).session.queues.read(queue)
@@ -167,11 +184,8 @@ class LaneChannel(Channel):
             InvalidArgument: it is to be tracked.
         """
         if TRACK in message["properties"]:
-            self._refuse("the tracked publish")
+            refuse("the tracked publish", len(self._lanes))
         return super().basic_publish(message, exchange, routing_key, mandatory, **kwargs)
-
-    def _refuse(self, what: str) -> None:
-        raise channel_error(only_one_lane(what, len(self._lanes)), 540, "Channel")
 
     def create_publish_batch(self, max_size: int) -> Any:
         """Return a batch for kombu's `Producer.batch` (kombu 5.7): at most `max_size` messages of a lane wait in it."""
@@ -265,41 +279,6 @@ class LaneChannel(Channel):
 
     # -- queues -----------------------------------------------------------------------------------------------------------
 
-    def queue_declare(
-        self,
-        queue: str | None = None,
-        passive: bool = False,
-        durable: bool = False,
-        exclusive: bool = False,
-        auto_delete: bool = False,
-        nowait: bool = False,
-        arguments: Arguments = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Declare a queue, as `Channel.queue_declare`.
-
-        Raises:
-            ChannelError: an argument that is not possible with several lanes; and as `Channel.queue_declare`.
-        """
-        self.check_open()
-        wanted = arguments or {}
-        if wanted.get("x-event-log"):
-            self._refuse(f"the argument 'x-event-log' of queue {queue!r}")
-        if wanted.get("x-durable-subscriber") and wanted.get("x-expires"):
-            self._refuse(f"'x-durable-subscriber' together with 'x-expires' (queue {queue!r})")
-        name = queue or f"amq.gen-{uuid()}"
-        return self.lane_of(name).queue_declare(name, passive, durable, exclusive, auto_delete, nowait, arguments, **kwargs)
-
-    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> int:
-        """Delete a queue, its messages and its bindings, as `Channel.queue_delete`."""
-        self.check_open()
-        return self.lane_of(queue).queue_delete(queue, if_unused, if_empty, **kwargs)
-
-    def queue_purge(self, queue: str, **kwargs: Any) -> int:
-        """Remove all waiting messages, ready and delayed; return how many."""
-        self.check_open()
-        return self.lane_of(queue).queue_purge(queue, **kwargs)
-
     def queue_sizes(self, queue: str) -> Sizes:
         """Return how many messages a queue has: ready, delayed, unacked."""
         self.check_open()
@@ -309,13 +288,3 @@ class LaneChannel(Channel):
         """Return what has happened in a queue since it was declared, as `Channel.queue_counters`."""
         self.check_open()
         return self.lane_of(queue).queue_counters(queue)
-
-    def queue_bind(self, queue: str, *args: Any, **kwargs: Any) -> None:
-        """Bind a queue to an exchange, as `Channel.queue_bind`."""
-        self.check_open()
-        self.lane_of(queue).queue_bind(queue, *args, **kwargs)
-
-    def queue_unbind(self, queue: str, *args: Any, **kwargs: Any) -> None:
-        """Remove a binding, as `Channel.queue_unbind`."""
-        self.check_open()
-        self.lane_of(queue).queue_unbind(queue, *args, **kwargs)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
+from celery_redis_plus.broker.lanes.by_queue import of_queue
 from celery_redis_plus.connection.lanes import lane_of
 from celery_redis_plus.errors import PublishRefused
 from celery_redis_plus.transport.publishing import ExchangePublisher
@@ -64,7 +64,7 @@ class LanesPublisher(ExchangePublisher):
         self.lanes = [LanePublisher(connection, self._unrouted) for connection in connections]
 
     def _lane_of(self, name: str) -> LanePublisher:
-        return self.lanes[lane_of(check_queue_name(name), len(self.lanes))]
+        return of_queue(self.lanes, name)
 
     def to_queue(self, message: dict[str, Any], queue: str, attempt: PublishAttempt) -> bool:
         """Give a message to a queue; return False where the queue is gone and must not come back."""

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
 from celery_redis_plus.connection.lanes import lane_of
 from celery_redis_plus.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+T = TypeVar("T")
+
+
+def of_queue(of_lanes: Sequence[T], name: str) -> T:
+    """Return that of the lane of a queue, or of a fanout exchange. Raises as `check_queue_name` does."""
+    return of_lanes[lane_of(check_queue_name(name), len(of_lanes))]
 
 
 class ByQueue:
@@ -17,11 +25,12 @@ class ByQueue:
 
     def __init__(self, of_lanes: Sequence[Any]) -> None:
         """Use one of each lane."""
-        self._of_lanes = of_lanes
+        #: Those of all lanes.
+        self.of_lanes = of_lanes
 
     def of(self, queue: str) -> Any:
         """Return that of the lane of a queue."""
-        return self._of_lanes[lane_of(queue, len(self._of_lanes))]
+        return of_queue(self.of_lanes, queue)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """Return a method by its name."""
