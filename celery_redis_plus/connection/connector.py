@@ -32,6 +32,7 @@ from celery_redis_plus.connection.tls_mismatch import mismatch
 from celery_redis_plus.error_translation import UNKNOWN_COMMAND, translate
 from celery_redis_plus.errors import (
     AuthenticationFailed,
+    CeleryRedisPlusError,
     InvalidAddress,
     MasterNotFound,
     NoPermission,
@@ -42,6 +43,7 @@ from celery_redis_plus.errors import (
     ServerTooOld,
     ServerUnreachable,
     SlotUnavailable,
+    TlsFailed,
 )
 from celery_redis_plus.version import __version__
 
@@ -187,9 +189,9 @@ class Connector:
         refusal: Exception | None = None
         older: list[Master] = []
         tried: set[str] = set()
-        unknown: list[bool] = []
+        given: list[Master | Exception] = []
         for asked, answer in finder.answers():
-            unknown.append(isinstance(answer, NoAnswer) and answer.unknown)
+            given.append(answer)
             if not isinstance(answer, Master):
                 if finder.question.moves and isinstance(answer, AuthenticationFailed):
                     # Nodes are asked as the user whose the broker is.
@@ -219,10 +221,10 @@ class Connector:
             return connection
         if refusal is not None:
             raise refusal
-        raise MasterNotFound(
+        raise _no_master(
+            given,
             f"{self.address.display()}: no {finder.question.asked} names the {finder.question.wanted} that takes connections. "
             f"Asked: {'; '.join(answers)}. What to do: {finder.question.remedy}",
-            unknown=all(unknown),
         )
 
     def _ask(self, question: Question, host: str, port: int) -> Master:
@@ -278,6 +280,16 @@ def _question(address: Address) -> Question | None:
     if address.cluster is not None:
         return ClusterQuestion(address.cluster)
     return None if address.sentinels is None else SentinelQuestion(address.sentinels)
+
+
+def _no_master(answers: list[Master | Exception], description: str) -> CeleryRedisPlusError:
+    """Return the error of a round of answers that led to no master."""
+    tls = [answer for answer in answers if isinstance(answer, TlsFailed)]
+    if len(tls) == len(answers):
+        # Not a matter of masters: all of them are asked in a way that will fail the next time, too.
+        return tls[0]
+    unknown = all(isinstance(answer, NoAnswer) and answer.unknown for answer in answers)
+    return MasterNotFound(description, unknown=unknown)
 
 
 def _completed(address: Address, options: Options) -> Address:

@@ -33,11 +33,11 @@ def mismatch(error: Exception, address: Address) -> TlsFailed | None:
         # The server may be gone by now, and closes such a connection as it likes.
         with suppress(OSError):
             if address.tls is None and not isinstance(error, ServerTimeout) and _speaks_tls(address):
-                found = "the port speaks TLS. What to do: write redispluss:// instead of redisplus:// in broker_url"
+                found = "the port speaks TLS. What to do: begin broker_url with redispluss instead of redisplus"
             elif address.tls is not None and isinstance(error, ServerTimeout | ServerUnreachable) and _speaks_plainly(address):
                 found = (
-                    "the port does not speak TLS. What to do: write redisplus:// instead of redispluss:// in broker_url, "
-                    "without the option ssl, or give the server's TLS port"
+                    "the port does not speak TLS. What to do: begin broker_url with redisplus instead of redispluss, without the "
+                    "option ssl, or give the server's TLS port"
                 )
     return TlsFailed(f"{address.display()}: {found}") if found else None
 

@@ -15,6 +15,7 @@ from redis.connection import SSLConnection
 
 from celery_redis_plus import errors
 from celery_redis_plus.connection import tls_mismatch
+from celery_redis_plus.connection.master_finder import MasterFinder
 from tests.support.tls import make_certificates, tls_in_front_of
 
 pytestmark = pytest.mark.server
@@ -66,13 +67,13 @@ def test_a_certificate_for_another_name_is_refused_unless_names_are_not_checked(
 
 
 def test_no_tls_to_a_tls_port_is_said_with_the_remedy(tls_port, connect):
-    with pytest.raises(errors.TlsFailed, match=r"^redisplus://localhost:\d+/0: the port speaks TLS.* write redispluss://"):
+    with pytest.raises(errors.TlsFailed, match=r"^redisplus://localhost:\d+/0: the port speaks TLS.* with redispluss "):
         connect(f"redisplus://localhost:{tls_port}").open()
 
 
 def test_tls_to_a_plain_port_is_said_with_the_remedy(plain_server, connect):
     url = plain_server.url(scheme="redispluss")
-    with pytest.raises(errors.TlsFailed, match=r"the port does not speak TLS.* write redisplus://"):
+    with pytest.raises(errors.TlsFailed, match=r"the port does not speak TLS.* with redisplus "):
         connect(url, socket_connect_timeout=0.5).open()
 
 
@@ -80,6 +81,17 @@ def test_tls_to_a_plain_port_with_a_password_is_said_too(start_server, connect):
     url = start_server({"requirepass": "secret"}).url(scheme="redispluss")
     with pytest.raises(errors.TlsFailed, match=r"the port does not speak TLS"):
         connect(url, socket_connect_timeout=0.5).open()
+
+
+@pytest.mark.parametrize("asked", ["redispluss+cluster", "redispluss+sentinel"])
+def test_tls_to_plain_nodes_and_sentinels_is_said_after_each_was_asked_once(asked, plain_server, connect, monkeypatch):
+    questions = []
+    once = MasterFinder.answers
+    monkeypatch.setattr(MasterFinder, "answers", lambda finder: (questions.append(finder), once(finder))[1])
+    url = f"{asked}://127.0.0.1:{plain_server.port};localhost:{plain_server.port}"
+    with pytest.raises(errors.TlsFailed, match=r"the port does not speak TLS.* with redisplus "):
+        connect(url, socket_connect_timeout=0.5, **({"master_name": "mymaster"} if "sentinel" in asked else {})).open()
+    assert len(questions) == 1
 
 
 @pytest.mark.parametrize("scheme", ["redisplus", "redispluss"])
