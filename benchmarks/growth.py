@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from hiredis import Reader
@@ -42,6 +42,9 @@ from celery_redis_plus.maintenance.shared_work import SharedWork
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.scripts import script
 from celery_redis_plus.testing.server import EmbeddedServer
+
+if TYPE_CHECKING:
+    from redis import Redis
 
 REPETITIONS = 11
 MESSAGES = 100
@@ -107,7 +110,7 @@ class Site:
                     calls = [(FILLER, 255, at + number, number, 0, 1000, "", "") for number in range(1, count + 1)]
                     written = [pack_call(publish.sha, keys, call) for call in calls]
                 else:
-                    keys = (self.keys.meta, self.keys.ready, self.keys.message, self.keys.wakeup, producer)
+                    keys = (*self.keys.publish_ordinary, producer)
                     written = [pack_call(publish.sha, keys, (count, 1000, "", *((FILLER, 255) * count)))]
                 connection.sendall(b"".join(written))
                 for _ in written:
@@ -191,7 +194,7 @@ def queues(site: Site, sizes: Sequence[int]) -> Iterator[Row]:
         added = [f"bench.many.{number}" for number in range(len(names), size)]
         site.declare(*added)
         names += added
-        with driven(site.port, [_round(names)]) as driver:
+        with driven(site.port, [_round(site.client, names)]) as driver:
             for _ in range(3 * min(len(names), MESSAGES)):
                 driver.turn()
             cost_us = site.least_us(lambda: [driver.turn() for _ in range(3 * MESSAGES)], MESSAGES)
@@ -201,14 +204,14 @@ def queues(site: Site, sizes: Sequence[int]) -> Iterator[Row]:
         )
 
 
-def _round(names: Sequence[str]) -> Client:
+def _round(client: Redis, names: Sequence[str]) -> Client:
     """Publish to each queue in turn, claim there, ack."""
     producer, holder = uuid4().hex[:12].encode(), uuid4().hex[:12]
-    publish, claim, ack = (script(name).sha for name in ("publish", "claim", "ack"))
-    spelled = [Keys().queue(name) for name in names]
-    for number, of in enumerate(cycle(spelled), 1):
-        keys = (*of.publish, of.producer + producer)
-        yield pack_call(publish, keys, (FILLER, 255, 0, number, 0, DEDUP_WINDOW_MS, "", "")), 1
+    publish, claim, ack = (script(name).sha for name in ("publish_ordinary", "claim", "ack"))
+    spelled = [(of, client.hget(of.meta, "id")) for of in (Keys().queue(name) for name in names)]
+    for number, (of, queue_id) in enumerate(cycle(spelled), 1):
+        keys = (*of.publish_ordinary, of.producer + producer)
+        yield pack_call(publish, keys, (FILLER, 255, queue_id, number, DEDUP_WINDOW_MS)), 1
         replies = yield pack_call(claim, of.claim, (1, VISIBILITY_MS, holder, MAX_CLAIMED_BYTES, 0, "1@bench", 0)), 1
         yield pack_call(ack, of.ack, (replies[0][1].split()[1],)), 1
 
@@ -234,7 +237,9 @@ class _Waiting:
         self._site, self._sockets = site, {}
         self._publisher = socket.create_connection(("127.0.0.1", site.port))
         self._publish = our_publisher(site.tally)
-        self._next, _ = next(self._publish)
+        asks, _ = next(self._publish)
+        self._publisher.sendall(asks)
+        self._next, _ = self._publish.send(_read(self._publisher))
         self._poll = select.poll()
         self._claim = script("claim").sha
         self._ack = script("ack").sha

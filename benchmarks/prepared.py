@@ -77,9 +77,11 @@ def our_publisher(tally: Tally, queue: str = QUEUE) -> Client:
     properties = {"delivery_mode": 2, "delivery_info": {"exchange": "", "routing_key": queue}, "priority": 0}
     envelope = {"content-type": "application/json", "content-encoding": "utf-8", "headers": {}, "properties": properties}
     payload = json.dumps(envelope, separators=(",", ":")).encode() + b"\n" + _PAYLOAD
-    keys = (*of.publish, of.producer + uuid4().hex[:12].encode())
+    keys = (*of.publish_ordinary, of.producer + uuid4().hex[:12].encode())
+    queue_id = (yield pack_command(("HGET", of.meta, "id")), 1)[0]
     for number in count(1):
-        stored = (yield pack_call(script("publish").sha, keys, (payload, 255, 0, number, 0, DEDUP_WINDOW_MS, "", "")), 1)[0]
+        arguments = (payload, 255, queue_id, number, DEDUP_WINDOW_MS)
+        stored = (yield pack_call(script("publish_ordinary").sha, keys, arguments), 1)[0]
         tally.published += bool(stored)
 
 
@@ -102,7 +104,7 @@ def our_consumer(tally: Tally, prefetch: int, queue: str = QUEUE, *, early: bool
 
 def load_scripts(client: Redis) -> None:
     """Make the server know the scripts that the clients call by their hashes."""
-    for name in ("publish", "claim", "ack"):
+    for name in ("publish_ordinary", "claim", "ack"):
         client.script_load(script(name).source)
 
 

@@ -125,6 +125,8 @@ class QueueKeys:
         #: Ids of moves of dead messages from queues of other lanes -> when each was finished (ms), infinity before.
         self.moved_in = key("moved_in")
 
+        #: What `publish_ordinary` takes, before the producer's record; so does `publish_batch`.
+        self.publish_ordinary = (self.meta, self.ready, self.message, self.wakeup)
         #: What the publish script takes, before the producer's record.
         self.publish = (self.meta, self.ready, self.delayed, self.message, self.wakeup, self.schedule_wakeup, self.expiry)
         #: What a script takes that may move a message between all of its states; `lua/include/state_keys.lua` has the same order.

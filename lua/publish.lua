@@ -10,7 +10,7 @@
 -- the message depends on, 'BOUNDED' where it has limits, which only `publish_bounded` heeds, 'NEED_METADATA' where it wants a
 -- description, 'DUPLICATE ', the tag of the message that stands for it and its task's id
 -- already (nothing is written then).
--- No allow-oom: a full server refuses it before it writes anything.
+-- No allow-oom: a full server refuses it before it writes anything. First tries of ordinary messages go by `publish_ordinary`.
 -- @include store_ordinary
 
 local record = redis.call('HMGET', KEYS[1],
@@ -34,17 +34,13 @@ end
 local special = KEYS[9] or ARGV[9] or record[2] or record[4] or record[7] or record[8] or record[9]
 local simple = ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and not special
 
-local function store(log)
-  return store_ordinary(KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[8], record, log, ARGV[1], rank, ARGV[4], ARGV[6])
-end
-
-if simple and not record[6] then return store() end
 -- A retry may just have staged the body anew: it is left to expire.
 if record[6] and ARGV[8] == '' then return 'NEED_METADATA' end
 
 -- @include log_event
-if simple then
-  local tag = store(log_of(KEYS[1], record[6]))
+if simple and record[6] then
+  local log = log_of(KEYS[1], record[6])
+  local tag = store_ordinary(KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[8], record, log, ARGV[1], rank, ARGV[4], ARGV[6])
   if tag ~= '' then log_published(KEYS[1], tag, ARGV[8], ARGV[1], 0) end
   return tag
 end

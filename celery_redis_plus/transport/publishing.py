@@ -18,7 +18,7 @@ from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.consumer.delivery_tracking import TRACK
 from celery_redis_plus.errors import BrokerError, InvalidArgument, MessageNotAccepted, PublishRefused, Unroutable
 from celery_redis_plus.event_log.metadata import describe
-from celery_redis_plus.stored_message import BODY_SEPARATOR, Outgoing
+from celery_redis_plus.stored_message import BODY_SEPARATOR, LARGE_BODY, Outgoing
 from celery_redis_plus.transport.amqp_errors import as_channel_error
 from celery_redis_plus.transport.arguments import PASSED_ON, check_properties
 from celery_redis_plus.transport.kombu_message import TASK_DELIVERY, dump
@@ -264,9 +264,11 @@ class ExchangePublisher:
             deduplication=deduplication,
             describe=partial(describe, headers, properties, eta_ms=eta, body_size=len(body)),
         )
-        if known is not None and (priority or life):
-            outgoing.queue_id = known.id
-            outgoing.prepare_again = partial(self._prepare_again, message, queue)
+        if known is not None:
+            outgoing.ordinary = known.ordinary and not (eta or life or deduplication) and len(body) <= LARGE_BODY
+            if priority or life or outgoing.ordinary:
+                outgoing.queue_id = known.id
+                outgoing.prepare_again = partial(self._prepare_again, message, queue)
         return outgoing
 
     def _prepare_again(self, message: dict[str, Any], queue: str) -> Outgoing:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
@@ -79,8 +81,8 @@ class Publishing(World):
             assert "staged" in str(error)  # noqa: PT017 - the error is the answer that nobody reads
             return
         if reply and reply != NEED_METADATA:
-            # Of EVALSHA, hash, number of keys and keys, the fourth key is the prefix of messages.
-            prefix = packed.split(b"\r\n")[2::2][6]
+            # Behind EVALSHA, hash and number of keys stand the keys; one of them is the prefix of messages.
+            prefix = packed.split(b"\r\n")[2::2][5 if what.name == "publish_ordinary" else 6]
             self.stored(self.by_body[self.stored_body(prefix + reply)], reply.decode())
 
     def originals_are_lost(self) -> None:
@@ -104,10 +106,25 @@ class Publishing(World):
         eta: int | str = 0
         if delay:
             eta = f"+{delay}" if relative and delay > 0 else self.clock.now_ms + delay
-        logical = Logical(number, queue, Outgoing(b"{}", body, 255 - priority, eta, "" if life is None else f"+{life}"))
+        outgoing = Outgoing(b"{}", body, 255 - priority, eta, "" if life is None else f"+{life}")
+        logical = Logical(number, queue, self.prepared(queue, outgoing))
         self.logical.append(logical)
         self.by_body[body] = logical
         return logical
+
+    def prepared(self, queue: str, outgoing: Outgoing) -> Outgoing:
+        """Have the script for ordinary messages used, where the transport does."""
+        known = self.queues.known(queue)
+        outgoing.ordinary = False
+        outgoing.queue_id = b""
+        if known is not None and known.ordinary and not (outgoing.eta or outgoing.life or len(outgoing.body) >= LARGE):
+            outgoing.ordinary, outgoing.queue_id = True, known.id
+            outgoing.prepare_again = partial(self.prepared_again, queue, outgoing)
+        return outgoing
+
+    def prepared_again(self, queue: str, outgoing: Outgoing) -> Outgoing:
+        self.queues.read(queue)
+        return self.prepared(queue, outgoing)
 
     def attempt(self, logical: Logical, *, accident: str | None = None) -> None:
         self.commands.connect()

@@ -14,7 +14,7 @@ import pytest
 from tests.support.access import role_server
 from tests.support.clusters import RunningCluster, running_cluster
 from tests.support.prefixed_client import prefixed_client
-from tests.support.sentinels import sentinel_deployment
+from tests.support.sentinels import MASTER_NAME, sentinel_deployment
 from tests.support.servers import Server, new_server, session_server
 from tests.support.tls import TlsServer, make_certificates, tls_config, tls_program, tls_query
 
@@ -74,15 +74,19 @@ def _tls() -> Iterator[Server]:
         yield Behind(server, server.tls_url)
 
 
+#: No failover by itself: the tests know one master, which is silent on a busy machine, and where a test freezes it.
+_PATIENT = {"sentinel down-after-milliseconds": f"{MASTER_NAME} 600000"}
+
+
 @contextmanager
 def _sentinel() -> Iterator[Server]:
-    with sentinel_deployment() as deployment:
+    with sentinel_deployment(sentinel_config=_PATIENT) as deployment:
         yield Behind(deployment.master, deployment.url)
 
 
 @contextmanager
 def _sentinel_tls() -> Iterator[Server]:
-    with certificates() as folder, sentinel_deployment(certificates=folder) as deployment:
+    with certificates() as folder, sentinel_deployment(certificates=folder, sentinel_config=_PATIENT) as deployment:
         yield Behind(deployment.master, lambda db: tls_url(deployment.url(db), folder))
 
 

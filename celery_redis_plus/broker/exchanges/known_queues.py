@@ -13,8 +13,10 @@ All else is decided by the scripts, by the record itself.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from celery_redis_plus.broker.arguments.limits import Limits
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
@@ -31,6 +33,14 @@ class KnownQueue:
     arguments: QueueArguments
     #: This process has seen to it that the queue is swept, also without consumers.
     always_swept: bool = False
+    #: Whether `lua/publish_ordinary.lua` may publish to it: it lasts, and its arguments say nothing that publishing has to heed.
+    ordinary: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Look at the arguments once, and not for each message."""
+        arguments = self.arguments
+        heeded = {"message_ttl", "ageing"} & dict(arguments.rules()).keys()
+        self.ordinary = not (arguments.transient or heeded or Limits.of(arguments).encode())
 
 
 class KnownQueues:

@@ -65,7 +65,7 @@ class BatchPublisher:
         """Publish over `commands`; the server remembers a producer for `dedup_window_s` seconds."""
         self._commands = commands
         self._window_ms = int(dedup_window_s * 1000)
-        self._publish = PublishScript("publish_batch", keys, lambda of: (of.meta, of.ready, of.message, of.wakeup))
+        self._publish = PublishScript("publish_batch", keys, lambda of: of.publish_ordinary)
 
     def takes(self, message: Outgoing) -> bool:
         """Return whether a message can be published in a batch: one that is due at once, and has nothing that needs a look."""

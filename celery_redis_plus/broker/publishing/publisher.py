@@ -23,6 +23,7 @@ from celery_redis_plus.stored_message import BODY_SEPARATOR, LARGE_BODY, MAX_BOD
 if TYPE_CHECKING:
     from celery_redis_plus.broker.publishing.attempt import PublishAttempt
     from celery_redis_plus.connection.command_connection import CommandConnection
+    from celery_redis_plus.connection.persistent_connection import Argument
     from celery_redis_plus.keys import FanoutKeys, Keys, QueueKeys
     from celery_redis_plus.scripts import Script
 
@@ -119,6 +120,7 @@ class Publisher:
         self._bounded, self._bounded_exchanges = bounded, bounded_exchanges
         #: Queues whose events are written, as far as this publisher knows.
         self.event_logged: set[str] = set()
+        self._publish_ordinary = PublishScript("publish_ordinary", keys, lambda of: of.publish_ordinary)
         self._publish = PublishScript("publish", keys, lambda of: of.publish)
         self._publish_bounded = PublishScript(
             "publish_bounded", keys, lambda of: (*of.state_keys, of.waiting_publishers, of.consumers)
@@ -179,7 +181,8 @@ class Publisher:
     def _put(self, queue: str, message: Outgoing, attempt: PublishAttempt) -> bytes:
         bounded = self._bounded
         if bounded is None or queue not in bounded.queues:
-            reply: bytes = self._send(queue, message, attempt, self._publish)
+            is_ordinary = message.ordinary and queue not in attempt.pending and queue not in self.event_logged
+            reply: bytes = self._send(queue, message, attempt, self._publish_ordinary if is_ordinary else self._publish)
             if reply != BOUNDED:
                 return reply
         if bounded is None:
@@ -203,10 +206,14 @@ class Publisher:
                 keys, payload = (*keys, self._stage(queue, message, producer, number)), message.envelope
             else:
                 payload = b"%b%b%b" % (message.envelope, BODY_SEPARATOR, message.body)
-            rank = b"%d" % message.rank
-            if message.queue_id and publish is not self._publish_dead:
-                rank = b"%b %b" % (rank, message.queue_id)
-            arguments = (payload, rank, message.eta or 0, number, retry, self._window, message.life, *more, *last)
+            arguments: tuple[Argument, ...]
+            if publish is self._publish_ordinary:
+                arguments = (payload, message.rank, message.queue_id, number, self._window)
+            else:
+                rank = b"%d" % message.rank
+                if message.queue_id and publish is not self._publish_dead:
+                    rank = b"%b %b" % (rank, message.queue_id)
+                arguments = (payload, rank, message.eta or 0, number, retry, self._window, message.life, *more, *last)
             packed = pack_call(publish.script.sha, keys, arguments)
             run = self._run_and_wait if self._replication.replicas else self._commands.call_packed
             try:
@@ -218,7 +225,7 @@ class Publisher:
                 self._compare(queue, producer, number, attempt)
         if reply == NEED_METADATA:
             self.event_logged.add(queue)
-            return self._send(queue, message, attempt, publish, more)
+            return self._send(queue, message, attempt, self._publish if publish is self._publish_ordinary else publish, more)
         return reply
 
     def _compare(self, target: str, producer: bytes, number: int, attempt: PublishAttempt) -> None:

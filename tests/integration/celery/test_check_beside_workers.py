@@ -61,8 +61,9 @@ def test_a_check_beside_a_worker_under_load_finds_nothing(celery_app, celery_wor
     stop = threading.Event()
     threads = [threading.Thread(target=traffic, args=(broker_url, stop)) for _ in range(2)]
     sent = 0
-    commands = CommandConnection(Connector(Address.from_url(broker_url), Options()), "check", timeout=5)
-    queues = Queues(commands, Keys(), transient_ttl_s=300)
+    connector = Connector(Address.from_url(broker_url), Options())
+    commands, keys = CommandConnection(connector, "check", timeout=5), Keys(connector.options.global_keyprefix)
+    queues = Queues(commands, keys, transient_ttl_s=300)
 
     def tasks():
         nonlocal sent
@@ -78,7 +79,7 @@ def test_a_check_beside_a_worker_under_load_finds_nothing(celery_app, celery_wor
         began = time.monotonic()
         found, checks, looked_at = [], 0, 0
         while checks < CHECKS or time.monotonic() - began < SECONDS:
-            checker = Checker(commands, Keys(), queues, repair=True, settle_s=0.5)
+            checker = Checker(commands, keys, queues, repair=True, settle_s=0.5)
             found += checker.run()
             checks += 1
             looked_at += checker.account.messages

@@ -108,7 +108,7 @@ def test_a_cancelled_consumer_passes_the_queue_on_and_without_priorities_the_que
     assert plain.drain(1, timeout_s=3) == [2]
 
 
-def test_what_a_dead_consumer_had_passes_on_within_the_heartbeat_timeout(connect, redis_client):
+def test_what_a_dead_consumer_had_passes_on_within_the_heartbeat_timeout(connect, broker_url):
     options = {"consumer_heartbeat_timeout": 1, "polling_interval": 600}
     frozen = connect(**options)
     high = Inbox(frozen.channel(), queue(10))
@@ -124,7 +124,7 @@ def test_what_a_dead_consumer_had_passes_on_within_the_heartbeat_timeout(connect
     assert time.monotonic() - start < 3
     # When it is back, it gets all again.
     frozen.transport.session.service.start()
-    with BrokerAdmin(frozen.as_uri(include_password=True)) as operator:
+    with BrokerAdmin(broker_url) as operator:
         wait_until(lambda: len(operator.consumers("q")) == 2)
     together(high, low, quiet_s=0.3)
     publish(publisher, "q", 2)

@@ -150,6 +150,7 @@ SCENARIOS: dict[str, list[Scenario]] = {
         Scenario(lambda shop: shop.publish(b"new", life="+900000")),
         Scenario(lambda shop: shop.publish(b"x" * (LARGE + 1)), staged=True),
     ],
+    "publish_ordinary": [Scenario(lambda shop: shop.publish(b"new", ordinary=True))],
     "publish_batch": [Scenario(publish_batch)],
     "publish_bounded": [
         Scenario(lambda shop: shop.publish(b"new"), arguments=LIMITED),

@@ -15,6 +15,7 @@ NAMES = sorted(path.name.removesuffix(".lua") for path in LUA.iterdir() if path.
 #: These may be refused when the server's memory is full: they add.
 MAY_BE_REFUSED = {
     "publish",
+    "publish_ordinary",
     "publish_batch",
     "publish_dead",
     "publish_bounded",
@@ -112,7 +113,7 @@ def test_what_is_passed_agrees_with_the_headers(connect, redis_client, monkeypat
     channel.close()
     connect(visibility_timeout=3).default_channel.queue_delete("q")
     assert {
-        "publish",
+        "publish_ordinary",
         "publish_fanout",
         "subscribe_fanout",
         "heartbeat_fanout",

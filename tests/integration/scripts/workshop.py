@@ -116,7 +116,10 @@ class Workshop:
             eta, life = properties.get("eta", 0), properties.get("life", "")
             limits = self.client.hget(self.q.meta, "limited")
             if limits is None:
-                self.publisher.to_queue(queue, Outgoing(b"{}", body, 255, eta, life), PublishAttempt())
+                message = Outgoing(b"{}", body, 255, eta, life)
+                if properties.get("ordinary"):
+                    message.queue_id, message.ordinary = self.queues.known(queue).id, True
+                self.publisher.to_queue(queue, message, PublishAttempt())
             else:
                 keys = [*self.q.state_keys, self.q.waiting_publishers, self.q.consumers, self.q.producer + b"p"]
                 number = next(self.numbers)

@@ -83,12 +83,11 @@ def test_a_priority_is_capped_by_the_last_declaration(channel, declare_elsewhere
     assert [message.properties["priority"] for message in inbox.messages] == [2, 2]
 
 
-def test_a_priority_is_capped_where_the_queue_was_declared_after_the_first_publish(channel, declare_elsewhere, redis_client):
+def test_a_priority_is_capped_where_the_queue_was_declared_after_the_first_publish(channel, broker_url, redis_client):
     # Its first publisher made it, without knowing its arguments.
     publish(channel, "q", "a", priority=9)
     record = redis_client.hget("meta:{q}", "id")
-    other = kombu.Connection(channel.connection.client.as_uri(include_password=True))
-    with other:
+    with kombu.Connection(broker_url) as other:
         declare(other.channel(), "q", arguments={"x-max-priority": 2})
     assert redis_client.hget("meta:{q}", "id") != record
     publish(channel, "q", "nine", priority=9)

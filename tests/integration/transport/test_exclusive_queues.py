@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 from kombu.exceptions import ChannelError
@@ -205,9 +205,14 @@ def test_an_owner_that_was_taken_for_gone_does_not_come_back_to_the_queue(connec
     old, new = first.channel(), second.channel()
     old.queue_declare("q", exclusive=True)
     old.basic_consume("q", callback=stolen.append)
-    # As after a freeze beyond the lease: the record and the list are gone.
-    redis_client.delete("meta:{q}", "consumers:{q}")
-    new.queue_declare("q", exclusive=True)
+
+    def declared_first():
+        # As after a freeze beyond the lease: the record and the list are gone.
+        redis_client.delete("meta:{q}", "consumers:{q}")
+        with suppress(ChannelError):
+            return new.queue_declare("q", exclusive=True)
+
+    wait_until(declared_first)
     new.basic_consume("q", callback=lambda message: (got.append(message.body), message.ack()))
     old.session.service.consumer_heartbeats.run_soon()
     old.session.service.wake()
