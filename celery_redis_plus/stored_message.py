@@ -16,6 +16,8 @@ LARGE_BODY = 1_000_000
 MAX_BODY = 512 * 1024 * 1024
 
 BODY_SEPARATOR = b"\n"
+#: The place of the time in a tag, ms since the epoch by the server's clock, in hexadecimal (`lua/include/new_tag.lua`).
+TAG_TIME = slice(0, 11)
 #: The place of the character in a tag that says what its queue has besides (`lua/include/tag_flags.lua`); the queue's id follows.
 TAG_FLAG = slice(19, 20)
 

@@ -23,6 +23,7 @@ from celery_redis_plus.broker.queues.expired_tasks import ExpiredTask, ExpiredTa
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidEta
+from celery_redis_plus.stored_message import TAG_TIME
 from celery_redis_plus.transport.kombu_message import Message, load
 
 if TYPE_CHECKING:
@@ -108,11 +109,26 @@ class ExpiredTaskRevoker:
         tasks.notify()
 
 
-def _is_over(headers: dict[str, Any], died_ms: int) -> bool:
+def _is_over(expired: ExpiredTask, headers: dict[str, Any], properties: dict[str, Any]) -> bool:
+    """Return whether the task's own time was over: its `expires`, or the `expiration` that Celery makes of it (5.6, 5.7).
+
+    The two differ: `expires` is a moment by the publisher's clock, and `expiration` counts on the server.
+    """
+    if "expiration" in properties and _deliverable_ms(expired.tag, headers) + int(properties["expiration"]) <= expired.died_ms:
+        return True
     try:
-        return eta_to_ms(headers.get("expires"), naive_is_utc=True) <= died_ms
+        return eta_to_ms(headers.get("expires"), naive_is_utc=True) <= expired.died_ms
     except InvalidEta:
         return False
+
+
+def _deliverable_ms(tag: str, headers: dict[str, Any]) -> int:
+    """Return when a task became deliverable: published by the time in its tag, or later, at its eta."""
+    published_ms = int(tag[TAG_TIME], 16)
+    try:
+        return max(published_ms, eta_to_ms(headers.get("eta"), naive_is_utc=True))
+    except InvalidEta:
+        return published_ms
 
 
 def _revoke(consumer: Any, expired: ExpiredTask) -> bool:
@@ -120,7 +136,7 @@ def _revoke(consumer: Any, expired: ExpiredTask) -> bool:
     if consumer is None:
         return False
     payload = load(expired.envelope)
-    if not _is_over(payload["headers"], expired.died_ms):
+    if not _is_over(expired, payload["headers"], payload["properties"]):
         # A TTL of its queue was over, and not its own time: it goes on to a dead-letter exchange.
         return True
     task = consumer.app.tasks[payload["headers"]["task"]]

@@ -13,6 +13,7 @@ from celery_redis_plus.broker.arguments.eta import eta_to_ms, time_of_ms
 from celery_redis_plus.broker.queues.overview import list_queues
 from celery_redis_plus.errors import CeleryRedisPlusError
 from celery_redis_plus.integration.app_broker import connected
+from celery_redis_plus.stored_message import TAG_TIME
 from celery_redis_plus.testing.tested_app import app_of
 from celery_redis_plus.transport.browsing import browse
 
@@ -158,7 +159,7 @@ def _enqueued(app: Celery, message: BrowsedMessage) -> EnqueuedTask:
         args, kwargs = [NotDecoded(error)], {}
     due_ms = message.time_ms if message.state == "delayed" else None
     # A tag begins with the time of the publish.
-    published_ms = int(message.tag[:11], 16)
+    published_ms = int(message.tag[TAG_TIME], 16)
     return EnqueuedTask(
         name=str(message.task),
         id=str(message.task_id),

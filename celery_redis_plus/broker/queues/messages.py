@@ -30,7 +30,7 @@ from celery_redis_plus.events import (
 )
 from celery_redis_plus.keys import encode_name
 from celery_redis_plus.scripts import script
-from celery_redis_plus.stored_message import split_payload
+from celery_redis_plus.stored_message import TAG_TIME, split_payload
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
@@ -251,7 +251,7 @@ def _told(queue: str, tag: str, state: str, events: list[Event]) -> MessageInfo:
         queue=queue,
         state=state,
         since_ms=events[-1].ts // 1000 if events else None,
-        published_ms=int(tag[:11], 16),
+        published_ms=int(tag[TAG_TIME], 16),
         deliveries=len(claimed),
         holder=claimed[-1].worker if claimed else None,
         first_delivery_ms=claimed[0].ts // 1000 if claimed else None,

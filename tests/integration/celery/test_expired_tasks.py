@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
 from functools import partial
 
 import pytest
@@ -12,6 +13,7 @@ from celery import chord, group
 from celery.events import EventReceiver
 from celery.exceptions import ChordError, TaskRevokedError
 from celery.result import allow_join_result
+from celery.signals import before_task_publish
 from kombu import Consumer, Queue
 
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
@@ -65,6 +67,31 @@ def test_whoever_waits_for_an_expired_task_hears_of_it_within_a_second(pool, app
         letters = DeadLetters(session.commands, session.keys)
         assert [letter.reason for letter in letters.all("celery")] == ["expired"] * 3
         assert [letter.reason for letter in letters.all("unattended")] == ["expired"]
+
+
+@pytest.mark.parametrize("countdown", [None, 0.3])
+def test_a_task_of_a_publisher_whose_clock_is_ahead_is_revoked_as_well(countdown, app, config, celery_worker):
+    """Celery writes the moment by the publisher's clock, and a time to live, which the server counts: that ends first here."""
+    worker = celery_worker(pool="solo", config=config)
+    ahead = timedelta(seconds=30)
+
+    def shift(headers, **_):
+        headers["expires"] = (datetime.fromisoformat(headers["expires"]) + ahead).isoformat()
+
+    app.send_task("c.note", ["busy", "0", 1.2])
+    began = time.time()
+    with shifted(shift):
+        result = app.send_task("c.add", [1, 1], expires=0.5, countdown=countdown)
+    assert revoked_after(result, began) < 2, worker.tail()
+
+
+@contextmanager
+def shifted(change):
+    before_task_publish.connect(change, weak=False)
+    try:
+        yield
+    finally:
+        before_task_publish.disconnect(change)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
