@@ -20,6 +20,8 @@ def migrate(source, target):
     return ended.stderr
 
 
+# The hook of `celery migrate` comes with our transport, which kombu loads early for URLs without a `+` only.
+@pytest.mark.not_on("sentinel", "sentinel-tls", "unix", reason="both URLs have a `+`: the migration begins before it is wrapped")
 def test_delayed_tasks_that_a_migration_leaves_behind_are_named(server, celery_app, broker_url, redis_client):
     app = celery_app()
     app.send_task("c.add", (1, 2))

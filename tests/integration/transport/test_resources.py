@@ -20,7 +20,8 @@ from tests.support.waiting import wait_until
 
 
 def names(redis_client):
-    return Counter(client["name"].removeprefix("celery-redis-plus:") for client in redis_client.client_list() if client["name"])
+    ours = "celery-redis-plus:"
+    return Counter(client["name"].removeprefix(ours) for client in redis_client.client_list() if client["name"].startswith(ours))
 
 
 def test_a_publisher_has_one_connection(connect, redis_client):
