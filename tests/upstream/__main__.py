@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.installation import DISTRIBUTION
+from tests.support.topologies import TOPOLOGIES
 from tests.upstream.patterns import matches
 from tests.upstream.results import Results, summary
 from tests.upstream.runner import Choice, execute
@@ -42,6 +43,7 @@ def main() -> int:
         plain=arguments.plain,
         reruns=not arguments.no_reruns,
         server=arguments.server,
+        topology=arguments.topology,
         files=arguments.file,
         pytest_options=options,
     )
@@ -64,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     add("suite", nargs="?", choices=["kombu", "celery"], help="default: both")
     add("--quick", action="store_true", help="all of kombu's suite, a telling part of Celery's")
     add("--transport", choices=["redis", "redisplus"], default="redisplus", help="redis: kombu's own")
+    add("--topology", choices=sorted(TOPOLOGIES), default="standalone", help="what the broker is; results stay elsewhere")
     add("-k", metavar="EXPR", dest="expression", help="only tests that match, as in pytest")
     add("--plain", action="store_true", help="without configure_app: Celery's apps know only the URL")
     add("--file", default="*", metavar="PATTERN", help="only such files, e.g. test_inspect.py")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.upstream.patterns import matches
-from tests.upstream.skips import OURS, skips_for
+from tests.upstream.skips import OURS, Skip, skips_for
 from tests.upstream.suites import RUNS, Run
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--upstream-run", choices=[run.name for run in RUNS], required=True)
     group.addoption("--upstream-transport", choices=["redis", "redisplus"], required=True)
     group.addoption("--upstream-results", type=Path, required=True)
+    group.addoption("--upstream-broker", required=True)
+    group.addoption("--upstream-topology", default="standalone")
     group.addoption("--upstream-quick", action="store_true")
     group.addoption("--upstream-plain", action="store_true")
 
@@ -34,15 +37,17 @@ def pytest_configure(config: pytest.Config) -> None:
     transport = config.option.upstream_transport
     if transport == "redisplus":
         if run.takes_over_redis_urls:
-            _take_over_redis_urls({"priority_order": "low-first"} if run.low_first else {})
+            _take_over_redis_urls({"priority_order": "low-first"} if run.low_first else {}, config.option.upstream_broker)
         if run.suite == "celery" and not config.option.upstream_plain:
             _configure_test_apps()
-    config.pluginmanager.register(Selection(run, transport, quick=config.option.upstream_quick))
+    skips = skips_for(run.suite, transport, config.option.upstream_topology)
+    config.pluginmanager.register(Selection(run, transport, skips, quick=config.option.upstream_quick))
     config.pluginmanager.register(Recorder(config.option.upstream_results))
 
 
-def _take_over_redis_urls(transport_options: Mapping[str, Any]) -> None:
-    """Make every `kombu.Connection("redis://...")` of this process one of ours."""
+def _take_over_redis_urls(transport_options: Mapping[str, Any], broker_url: str) -> None:
+    """Make every `kombu.Connection("redis://...")` of this process one of ours: to the broker, if it is to the suite's server."""
+    own = f"{os.environ['REDIS_HOST']}:{os.environ['REDIS_6379_TCP']}"
     from kombu.connection import Connection
 
     original = Connection.__init__
@@ -51,7 +56,7 @@ def _take_over_redis_urls(transport_options: Mapping[str, Any]) -> None:
     def init(self: Connection, hostname: Any = "localhost", *args: Any, **kwargs: Any) -> None:
         scheme, separator, rest = str(hostname).partition("://")
         if separator and scheme in _SCHEMES and "transport" not in kwargs:
-            hostname = f"{_SCHEMES[scheme]}://{rest}"
+            hostname = broker_url if "+" in broker_url and rest.startswith(own) else f"{_SCHEMES[scheme]}://{rest}"
             kwargs["transport_options"] = {**transport_options, **(kwargs.get("transport_options") or {})}
         original(self, hostname, *args, **kwargs)
 
@@ -76,9 +81,9 @@ def _configure_test_apps() -> None:
 class Selection:
     """Which tests run."""
 
-    def __init__(self, run: Run, transport: str, *, quick: bool) -> None:
+    def __init__(self, run: Run, transport: str, skips: tuple[Skip, ...], *, quick: bool) -> None:
         self._run = run
-        self._skips = skips_for(run.suite, transport)
+        self._skips = skips
         self._transport = transport
         self._quick = quick
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.testing.server import HOST, EmbeddedServer
+from tests.support.topologies import TOPOLOGIES
 from tests.upstream.processes import run_group
 from tests.upstream.results import Results
 from tests.upstream.skips import skips_for
@@ -17,6 +19,7 @@ from tests.upstream.skips import skips_for
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from tests.support.servers import Server
     from tests.upstream.suites import Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +38,7 @@ class Choice:
     reruns: bool
     plain: bool = False
     server: Path | None = None
+    topology: str = "standalone"
     files: str = "*"
     pytest_options: Sequence[str] = ()
 
@@ -49,18 +53,23 @@ def execute(run: Run, choice: Choice, sources: Path, scratch: Path) -> Results:
         scratch: a folder for our own files.
     """
     results = Results(run.name)
-    skips = {skip.pattern: skip for skip in skips_for(run.suite, choice.transport) if skip.is_file}
+    skips = {skip.pattern: skip for skip in skips_for(run.suite, choice.transport, choice.topology) if skip.is_file}
     started = time.monotonic()
     for file in _files(run, choice, sources):
         if file in skips:
             results.files_left_out.append(f"{file}: {skips[file].reason}")
             continue
         lines = scratch / f"{run.suite}-{file}.jsonl"
-        with EmbeddedServer(binary=choice.server) as server:
+        with EmbeddedServer(binary=choice.server) as server, ExitStack() as deployment:
+            broker = server if choice.topology == "standalone" else deployment.enter_context(TOPOLOGIES[choice.topology]())
             in_time = run_group(
-                _command(run, choice, file, lines),
+                [
+                    *_command(run, choice, file, lines),
+                    f"--upstream-broker={broker.url()}",
+                    f"--upstream-topology={choice.topology}",
+                ],
                 cwd=sources,
-                env=_environment(run, choice.transport, server),
+                env=_environment(run, choice.transport, server, broker),
                 deadline_s=run.deadline_s,
             )
         results.read(lines)
@@ -94,11 +103,11 @@ def _command(run: Run, choice: Choice, file: str, lines: Path) -> list[str]:
     return [*command, *choice.pytest_options]
 
 
-def _environment(run: Run, transport: str, server: EmbeddedServer) -> dict[str, str]:
-    scheme = "redis" if run.takes_over_redis_urls else transport
+def _environment(run: Run, transport: str, server: EmbeddedServer, broker: Server) -> dict[str, str]:
+    """Return the environment of a file's process: `server` keeps results, and lends its address to URLs that are taken over."""
     return os.environ | {
         # Celery's suite. One of its tests reads the log of tasks, which its tox.ini asks for likewise.
-        "TEST_BROKER": server.url(scheme=scheme),
+        "TEST_BROKER": server.url(scheme="redis") if run.takes_over_redis_urls else broker.url(scheme=transport),
         "TEST_BACKEND": server.url(scheme="redis"),
         "REDIS_PORT": str(server.port),
         "WORKER_LOGLEVEL": "INFO",

@@ -21,12 +21,14 @@ class Skip:
         pattern: see `patterns.py`; one without `::` is a whole file, which is then not even imported.
         reason: why.
         everywhere: also when kombu's own redis transport runs.
+        one_server: only where the broker is more than one server.
     """
 
     suite: str
     pattern: str
     reason: str
     everywhere: bool = False
+    one_server: bool = False
 
     @property
     def is_file(self) -> bool:
@@ -34,8 +36,8 @@ class Skip:
         return "::" not in self.pattern
 
 
-def _kombu(reason: str, *tests: str) -> list[Skip]:
-    return [Skip("kombu", f"test_redis.py::{test}", reason) for test in tests]
+def _kombu(reason: str, *tests: str, one_server: bool = False) -> list[Skip]:
+    return [Skip("kombu", f"test_redis.py::{test}", reason, one_server=one_server) for test in tests]
 
 
 SKIPS: tuple[Skip, ...] = (
@@ -99,6 +101,14 @@ SKIPS: tuple[Skip, ...] = (
         "test_RedisSentinelFanoutCompat::*",
         "test_SentinelManagerClose::test_disconnect_pools_closes_both_managers",
     ),
+    *_kombu(
+        "connects to the one server of its URL, by kombu's parameters or redis-py's client",
+        "test_failed_credentials",
+        "test_RedisConnectTimeout",
+        "test_RedisConnection_check_hostname",
+        "test_RedisQueueExpiration::test_binding_table_*",
+        one_server=True,
+    ),
     Skip(
         "kombu",
         "test_redis_brpop_qos.py",
@@ -113,6 +123,7 @@ SKIPS: tuple[Skip, ...] = (
 )
 
 
-def skips_for(suite: str, transport: str) -> tuple[Skip, ...]:
+def skips_for(suite: str, transport: str, topology: str = "standalone") -> tuple[Skip, ...]:
     """Return what is left out of `suite` on `transport`."""
-    return tuple(skip for skip in SKIPS if skip.suite == suite and (skip.everywhere or transport != "redis"))
+    ours = (skip for skip in SKIPS if skip.suite == suite and (skip.everywhere or transport != "redis"))
+    return tuple(skip for skip in ours if not skip.one_server or topology != "standalone")

@@ -10,8 +10,10 @@ from celery_redis_plus.connection.cluster_address import slot_of
 from celery_redis_plus.connection.lanes import lane_prefixes
 from tests.integration.lanes.conftest import LANES, named
 from tests.integration.sentinel.app import BROKER_VARIABLE, JOURNAL_VARIABLE, OPTIONS_VARIABLE, make_app
-from tests.integration.sentinel.load import Load, Ran
+from tests.integration.sentinel.load import Load, Ran, check
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.tls import make_certificates
+from tests.support.topologies import tls_cluster, tls_url
 from tests.support.waiting import wait_until
 
 QUEUES = [named(lane) for lane in range(LANES)]
@@ -78,6 +80,34 @@ def test_a_failover_of_one_lane_loses_nothing(cluster, worker, server):
         wait_until(lambda: not set(load.confirmed) - set(Ran(journal).times()), 60, worker.tail)
     assert load.failure is None
     app.close()
+
+
+@pytest.mark.slow
+def test_the_slot_of_a_lane_that_moves_loses_and_repeats_nothing(cluster, worker, server):
+    cluster.wait_until_whole()
+    app = make_app(cluster.url(), {**OPTIONS, "wait_replicas": 1, "wait_replicas_timeout": 0.5})
+    with server.client(1) as journal, Load(app) as load:
+        wait_until(lambda: len(load.confirmed) > 50, 30, worker.tail)
+        # The queue `celery` is in lane 0. Its new owner has another lane already.
+        cluster.migrate_key_by_key()
+        before = len(load.confirmed)
+        wait_until(lambda: len(load.confirmed) > before + 50, 60, worker.tail)
+    with server.client(1) as journal:
+        check(load, Ran(journal), worker)
+        assert not Ran(journal).repeated()
+    app.close()
+
+
+def test_lanes_over_tls(tmp_path):
+    folder = make_certificates(tmp_path, "DNS:localhost,IP:127.0.0.1")
+    with tls_cluster(folder) as cluster:
+        with kombu.Connection(tls_url(cluster.url(), folder), transport_options=OPTIONS) as connection:
+            inbox = Inbox(connection.channel(), *QUEUES)
+            for queue in QUEUES:
+                publish(connection.default_channel, queue, queue)
+            assert sorted(inbox.drain(LANES, timeout_s=30)) == sorted(QUEUES)
+        slots = {slot_of(key.decode()) for node in primaries(cluster) for key in node.ask("KEYS", "*")}
+        assert len(slots) == LANES
 
 
 def test_a_declared_queue_is_found_by_a_cluster_client_of_any_kind(cluster):
