@@ -125,6 +125,11 @@ class QueueKeys:
         #: Ids of moves of dead messages from queues of other lanes -> when each was finished (ms), infinity before.
         self.moved_in = key("moved_in")
 
+        #: What `declare` takes.
+        self.declare = (
+            *(self.meta, self.ready, self.delayed, self.index, self.with_credit, self.expiry, self.dlx_outbox, self.dead),
+            *(self.wakeup, self.schedule_wakeup, self.consumers),
+        )
         #: What `publish_ordinary` takes, before the producer's record; so does `publish_batch`.
         self.publish_ordinary = (self.meta, self.ready, self.message, self.wakeup)
         #: What the publish script takes, before the producer's record.

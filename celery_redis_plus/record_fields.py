@@ -93,7 +93,7 @@ PROCESS_GAUGES = {
 
 #: Fields of `meta:{Q}`.
 QUEUE_FIELDS = {
-    "id": "The queue's id, in base 36: a new id means that it was deleted and declared again.",
+    "id": "The queue's id, a number in base 36 and five random digits: a new id means that it was deleted and declared again.",
     "arguments": "Its declaration (JSON).",
     "format": "Version of the data layout.",
     "assumed": "1: written by a process that did not know the arguments; the first process that knows them replaces them.",

@@ -2,7 +2,8 @@
 -- Writes a queue's record, or tells how the one that stands differs. A record with the field `assumed` was written by somebody
 -- who did not know the queue's arguments: the first one who does replaces them, under a new id: what others have read of a record
 -- is right as long as its id stands (`broker/exchanges/known_queues.py`).
--- KEYS  1 meta (hash)  2 queue (zset, read)  3 delayed (zset, read)  4 messages_index (zset, read)  5 with_credit (zset)
+-- KEYS  1 meta (hash)  2 queue (zset)  3 delayed (zset)  4 messages_index (zset)  5 with_credit (zset)  6 expiry (zset)
+--       7 dlx_outbox (zset)  8 dead (zset)  9 wakeup (zset)  10 schedule_wakeup (zset)  11 consumers (zset)
 -- ARGV  1 arguments (text)  2 ttl of an unused transient queue (ms, '' = lasting)  3 queue id ('' = not drawn yet)  4 format version,
 --       then the fields that the scripts read: name, value
 -- Returns { status, id and arguments that stand, ready, delayed, unacked }; status: 'created', 'exists', 'differs', or 'id' where the
@@ -19,6 +20,10 @@ end
 if not record[1] then
   if ARGV[3] == '' then return { 'id', '', '', 0, 0, 0 } end
   redis.call('HSET', KEYS[1], 'id', ARGV[3], unpack(fields))
+  -- What a transient queue of this name has left would vanish by its TTL, with the messages that are added to it.
+  if ARGV[2] == '' then
+    for i = 2, #KEYS do redis.call('PERSIST', KEYS[i]) end
+  end
   status = 'created'
   record[1] = ARGV[3]
 elseif record[3] and not assumes then

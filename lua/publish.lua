@@ -38,10 +38,10 @@ local simple = ARGV[3] == '0' and ARGV[5] == '0' and ARGV[7] == '' and not speci
 if record[6] and ARGV[8] == '' then return 'NEED_METADATA' end
 
 -- @include log_event
-if simple and record[6] then
-  local log = log_of(KEYS[1], record[6])
+if simple then
+  local log = record[6] and log_of(KEYS[1], record[6])
   local tag = store_ordinary(KEYS[1], KEYS[2], KEYS[4], KEYS[5], KEYS[8], record, log, ARGV[1], rank, ARGV[4], ARGV[6])
-  if tag ~= '' then log_published(KEYS[1], tag, ARGV[8], ARGV[1], 0) end
+  if log and tag ~= '' then log_published(KEYS[1], tag, ARGV[8], ARGV[1], 0) end
   return tag
 end
 record.description = ARGV[8]

@@ -197,6 +197,18 @@ def url_options(url: str) -> dict[str, str]:
     return {name: value for name, value in query.items() if name not in names and not is_tls_argument(name)}
 
 
+def check_host(url: str) -> None:
+    """Raise InvalidAddress where a URL has no valid host or port.
+
+    Nothing of an unparsable URL is printed, and the parser's own errors are not chained: with an unescaped "/" or "#" in a
+    password, they quote a piece of it.
+    """
+    try:
+        _ = urlsplit(url).port
+    except ValueError:
+        raise InvalidAddress(f"the broker URL has no valid host or port (1 to 65535). {_ESCAPE}") from None
+
+
 _ESCAPE = "Special characters in a password are percent-encoded: / as %2F, # as %23, ? as %3F, @ as %40"
 
 
@@ -205,13 +217,9 @@ def _parts_of(url: str) -> dict[str, Any]:
     kind = kind_of(url.partition("://")[0])
     if kind is not None:
         return _parts_of_hosts(url, kind)
-    # Nothing of an unparsable URL is printed, and the parser's own errors are not chained: with an unescaped
-    # "/" or "#" in a password, they quote a piece of it.
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise InvalidAddress(f"the broker URL has no valid host or port (1 to 65535). {_ESCAPE}") from None
+    check_host(url)
+    parts = urlsplit(url)
+    port = parts.port
     scheme = parts.scheme.lower()
     transport, _, suffix = scheme.partition("+")
     is_socket = suffix in _SOCKET_SCHEMES or transport in _SOCKET_SCHEMES

@@ -64,8 +64,8 @@ class ServerCheck:
 
 
 def _place(address: Address) -> str:
-    """Return the server, as the kind for which it was checked: a node is good for the URL of a cluster only."""
-    return f"{'' if address.cluster is None else 'cluster '}{address.server}"
+    """Return the server, as the kind for which it was checked: a node for a cluster only, a port with TLS or without."""
+    return f"{'' if address.cluster is None else 'cluster '}{'' if address.tls is None else 'tls '}{address.server}"
 
 
 def parse_info(reply: bytes | str) -> dict[str, str]:

@@ -33,11 +33,14 @@ def mismatch(error: Exception, address: Address) -> TlsFailed | None:
         # The server may be gone by now, and closes such a connection as it likes.
         with suppress(OSError):
             if address.tls is None and not isinstance(error, ServerTimeout) and _speaks_tls(address):
-                found = "the port speaks TLS. What to do: begin broker_url with redispluss instead of redisplus"
+                found = (
+                    "the port speaks TLS. What to do: begin broker_url with redispluss instead of redisplus; where only the "
+                    "Sentinels speak TLS, set sentinel_kwargs={'ssl': True}"
+                )
             elif address.tls is not None and isinstance(error, ServerTimeout | ServerUnreachable) and _speaks_plainly(address):
                 found = (
                     "the port does not speak TLS. What to do: begin broker_url with redisplus instead of redispluss, without the "
-                    "option ssl, or give the server's TLS port"
+                    "option ssl (for Sentinels also in sentinel_kwargs), or give the server's TLS port"
                 )
     return TlsFailed(f"{address.display()}: {found}") if found else None
 

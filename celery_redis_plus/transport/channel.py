@@ -11,6 +11,7 @@ from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 
+from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord
 from celery_redis_plus.broker.queues.counters import Counters, read_counters
@@ -411,7 +412,7 @@ class Channel(virtual.Channel):
     @amqp_method
     def queue_sizes(self, queue: str) -> Sizes:
         """Return how many messages a queue has: ready, delayed, unacked."""
-        return self.session.queues.sizes(queue)
+        return self.session.queues.sizes(check_queue_name(queue))
 
     @amqp_method
     def queue_counters(self, queue: str) -> Counters:
@@ -420,7 +421,7 @@ class Channel(virtual.Channel):
         Raises:
             ChannelError: there is no such queue (404), or the channel is closed.
         """
-        return read_counters(self.session.commands, self.session.keys, queue)
+        return read_counters(self.session.commands, self.session.keys, check_queue_name(queue))
 
     @amqp_method
     def queue_bind(

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+from celery_redis_plus.connection.address import check_host
 from celery_redis_plus.transport.compat import PARSE_URL
 from celery_redis_plus.transport.url_schemes import SOCKET, leads_to_us
-from celery_redis_plus.transport.url_sentinels import is_secret, names_several_hosts
+from celery_redis_plus.transport.url_sentinels import is_secret
 
 #: Query names that kombu itself understands, besides those that start with `ssl_`.
 KOMBU_QUERY_NAMES = frozenset({"connect_timeout", "heartbeat", "insist", "login_method"})
@@ -40,12 +41,14 @@ def _knowing_our_options(parse_url: ParseUrl) -> ParseUrl:
         if head.partition("://")[0].lower() == SOCKET and leads_to_us(SOCKET):
             # kombu would take the socket's path for a virtual host; `Address.from_parts` reads a host name that is a URL.
             return {**dict.fromkeys(("port", "userid", "password", "virtual_host")), "transport": SOCKET, "hostname": url}
-        scheme = head.partition("://")[0]
-        if names_several_hosts(head) and "+" in scheme and leads_to_us(scheme.partition("+")[0].lower()):
-            # The next URL of a failover list; `Address.from_parts` reads it, too.
-            empty = dict.fromkeys(("port", "userid", "password", "virtual_host"))
-            return {**empty, "transport": scheme.partition("+")[0].lower(), "hostname": url}
-        if not query or not leads_to_us(head.partition("://")[0]):
+        transport, plus, _ = head.partition("://")[0].lower().partition("+")
+        if plus and leads_to_us(transport):
+            # A later URL of a failover list, a socket or several hosts; `Address.from_parts` reads it, too.
+            return {**dict.fromkeys(("port", "userid", "password", "virtual_host")), "transport": transport, "hostname": url}
+        if not leads_to_us(transport):
+            return parse_url(url)
+        check_host(url)
+        if not query:
             return parse_url(url)
         given = dict(parse_qsl(query, keep_blank_values=True))
         for_kombu = {name: value for name, value in given.items() if name in KOMBU_QUERY_NAMES or name.startswith("ssl_")}

@@ -21,6 +21,7 @@ import kombu
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
+from celery_redis_plus.broker.queues.queue_ids import RANDOM_DIGITS
 from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.main import main
 from celery_redis_plus.cli.metrics import BrokerCollector
@@ -130,7 +131,7 @@ class Recording:
         """Return what stands in the page for an id, of the same length."""
         if real not in self._shown:
             stem, flag = real[:19], real[19:]
-            self._shown[real] = f"19a4d2f3b1c{len(self._shown) + 1:08x}"[: len(stem)] + flag
+            self._shown[real] = f"19a4d2f3b1c{len(self._shown) + 1:08x}"[: len(stem)] + flag[:-RANDOM_DIGITS] + "7k3x9"
         return self._shown[real]
 
     def shown(self, text: str) -> str:

@@ -1,7 +1,8 @@
 """What a process has read of queues' records. An entry carries the record's id, so that an old one is noticed.
 
 A queue that is deleted and declared again has another id, and so has one whose record was only assumed and is replaced by its
-first declaration (`lua/declare.lua`). Within one id the arguments never change. Who notices an old entry:
+first declaration (`lua/declare.lua`). Within one id the arguments never change. A part of each id is random, so that it does not
+come again where the server has lost its data (`broker/queues/queue_ids.py`). Who notices an old entry:
 
 * the publishing scripts, for messages that were prepared by the arguments (`Outgoing.queue_id`): they store nothing then;
 * the sweep, which tells the id of each queue that this process consumes every four seconds, as the looks at empty queues do;
@@ -39,7 +40,7 @@ class KnownQueue:
     def __post_init__(self) -> None:
         """Look at the arguments once, and not for each message."""
         arguments = self.arguments
-        heeded = {"message_ttl", "ageing"} & dict(arguments.rules()).keys()
+        heeded = {"x-message-ttl", "x-priority-ageing"} & arguments.arguments.keys()
         self.ordinary = not (arguments.transient or heeded or Limits.of(arguments).encode())
 
 

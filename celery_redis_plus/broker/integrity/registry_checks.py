@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.exchanges.routing import decode_binding
 from celery_redis_plus.broker.integrity.rules import Violation
+from celery_redis_plus.broker.queues.queue_ids import number_of
 from celery_redis_plus.connection.server_time import server_ms
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.keys import FORMAT_VERSION, encode_name
@@ -172,7 +173,7 @@ class RegistryChecks:
             if first != queue.name:
                 detail = f"{queue.id.decode(errors='replace')!r} is the id of {first!r} as well"
                 yield Suspect(Violation("duplicate-id", queue.name, "", detail), partial(self._queues.renumber, queue.name))
-        highest = max((_number(queue_id) for queue_id in owners), default=0)
+        highest = max((number_of(queue_id) for queue_id in owners), default=0)
         drawn = int(self._commands.command("GET", self._keys.queue_ids) or 0)
         if drawn < highest:
             detail = f"at {drawn}, and a queue has {highest}"
@@ -224,10 +225,3 @@ class RegistryChecks:
                         Violation("never-expires", keys[key], subject, "a key that should vanish by itself"),
                         partial(self._commands.command, "PEXPIRE", key, MAX_EXPIRY_MS),
                     )
-
-
-def _number(queue_id: bytes) -> int:
-    try:
-        return int(queue_id, 36)
-    except ValueError:
-        return 0

@@ -144,18 +144,16 @@ class Publisher:
         """
         if queue in attempt.done:
             return True
-        reply = self._put(queue, message, attempt)
-        if reply == NO_QUEUE:
-            if not (on_missing or self._on_missing)(queue):
-                attempt.confirm(queue)
-                return False
+        made = False
+        while (reply := self._put(queue, message, attempt)) in {NO_QUEUE, REDECLARED}:
+            if reply == NO_QUEUE:
+                if made:
+                    raise QueueNotFound(f"queue {queue!r} vanished while a message was published to it; nothing was stored")
+                if not (on_missing or self._on_missing)(queue):
+                    attempt.confirm(queue)
+                    return False
+                made = True
             message = _prepared_again(message)
-            reply = self._put(queue, message, attempt)
-        while reply == REDECLARED:
-            message = _prepared_again(message)
-            reply = self._put(queue, message, attempt)
-        if reply == NO_QUEUE:
-            raise QueueNotFound(f"queue {queue!r} vanished while a message was published to it; nothing was stored")
         attempt.done = (*attempt.done, queue)
         if message.deduplication is not None and reply.startswith(DUPLICATE):
             attempt.duplicate_of, attempt.duplicate_task = read_duplicate(reply.removeprefix(DUPLICATE))

@@ -12,6 +12,7 @@ from celery_redis_plus.broker.arguments.limits import Limits
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments, check_queue_name
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.exchanges.known_queues import KnownQueue
+from celery_redis_plus.broker.queues.queue_ids import new_id
 from celery_redis_plus.errors import PreconditionFailed
 from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.keys import FORMAT_VERSION, decode_name, encode_name
@@ -32,7 +33,6 @@ TOMBSTONE_S = 86_400
 MAX_TOMBSTONES = 100_000
 #: Milliseconds after which a transient queue that was found alive is looked at again.
 ALIVE_AGAIN_MS = 120_000
-BASE36 = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Queues:
         """
         keys = self._keys.queue(name)
         ttl = "" if ttl_ms is None else ttl_ms
-        call = (script("declare"), [keys.meta, keys.ready, keys.delayed, keys.index, keys.with_credit], arguments.encode(), ttl)
+        call = (script("declare"), keys.declare, arguments.encode(), ttl)
         rules = [item for field in fields for item in field]
         status, queue_id, stands, *sizes = self._commands.call(*call, known_id, FORMAT_VERSION, *rules)
         if status == b"id":
@@ -151,7 +151,7 @@ class Queues:
 
     def _draw_id(self) -> str:
         reserved = self._knowledge.last_reserved_id(self._keys)
-        return base36(int(self._commands.call(script("next_queue_id"), [self._keys.queue_ids], reserved)))
+        return new_id(int(self._commands.call(script("next_queue_id"), [self._keys.queue_ids], reserved)))
 
     def restore(self, name: str, queue_id: bytes = b"") -> None:
         """Give a lasting queue a record whose arguments are unknown here: a declaration replaces it."""
@@ -200,6 +200,7 @@ class Queues:
         keys = self._keys.queue(check_queue_name(name))
         queue_id, stands = self._commands.command("HMGET", keys.meta, "id", "arguments")
         if stands is None:
+            self._known.forget(name)
             return None
         before = self._known.get(name)
         if before is not None and before.id == queue_id:
@@ -385,13 +386,3 @@ class Queues:
         conditions = (int(if_unused), int(if_empty), int(if_gone), if_id)
         reply: tuple[int, int, int, bytes] = self._commands.call(script("delete"), keys, *conditions)
         return reply
-
-
-def base36(number: int) -> str:
-    """Return a whole number >= 0 in base 36."""
-    digits = ""
-    while True:
-        number, digit = divmod(number, 36)
-        digits = BASE36[digit] + digits
-        if not number:
-            return digits

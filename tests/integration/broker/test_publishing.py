@@ -113,7 +113,7 @@ def test_tags_sort_in_the_order_of_publishing_and_are_unique_over_queues(broker)
     b = list(broker.client.zrange("queue:{b}", 0, -1))
     assert a == sorted(a)
     assert len({*a, *b}) == 600
-    assert all(len(tag) <= 22 for tag in itertools.chain(a, b))
+    assert all(len(tag) <= 27 for tag in itertools.chain(a, b))
 
 
 def test_a_queue_without_a_record_is_declared_by_its_first_message(broker):

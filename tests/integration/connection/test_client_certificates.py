@@ -46,7 +46,7 @@ def test_sentinels_and_their_master_want_one_before_and_after_a_failover(names, 
         url = tls_url(deployment.url(), folder)
         connection = open_connection(url)
         assert connection.command("PING") == b"PONG"
-        with pytest.raises(errors.MasterNotFound, match="ssl_certfile"):
+        with pytest.raises(errors.TlsFailed, match="ssl_certfile"):
             open_connection(without_client_certificate(url), socket_connect_timeout=0.3)
         for replace in (deployment.failover, deployment.crash):
             deployment.wait_until_whole()
@@ -59,7 +59,7 @@ def test_the_nodes_of_a_cluster_want_one_before_and_after_a_failover(folder, ope
         url = tls_url(cluster.url(), folder)
         connection = open_connection(url)
         assert peer(connection) == cluster.owner.link_port
-        with pytest.raises(errors.MasterNotFound, match="ssl_certfile"):
+        with pytest.raises(errors.TlsFailed, match="ssl_certfile"):
             open_connection(without_client_certificate(url), socket_connect_timeout=0.3)
         for replace in (cluster.failover, cluster.crash):
             cluster.wait_until_whole()

@@ -26,6 +26,7 @@ return found
 """
 
 
+@pytest.mark.not_on("all", reason="a proxy leads to one server")
 @pytest.mark.parametrize("arguments", [{}, {"x-durable-subscriber": True}], ids=["ordinary", "durable"])
 def test_a_thousand_broadcasts_of_other_keys_cost_a_subscriber_less_than_5_kb(
     connect, broker_url, redis_client, arguments, record_property

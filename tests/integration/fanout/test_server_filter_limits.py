@@ -88,6 +88,7 @@ def test_a_blocked_publisher_goes_on_after_the_ack_of_the_only_match(connect, mo
     thread.join(10)
 
 
+@pytest.mark.not_on("cluster", "cluster-tls", reason="its script names keys of one server")
 def test_publishers_never_exceed_the_limit_and_lose_nothing(connect, redis_client):
     of = limited(max_pending=20, overflow="block")
     inbox = Inbox(connect().channel(), keyed("a", of=of))

@@ -36,7 +36,7 @@ def only_woken(monkeypatch):
 
 def cancel_first(channel):
     messages = Messages(channel.session.commands, channel.session.keys, dead_letter_max=10)
-    tags = channel.session.commands.command("ZRANGE", "queue:{q}", 0, 0)
+    tags = channel.session.commands.command("ZRANGE", channel.session.keys.queue("q").ready, 0, 0)
     assert messages.cancel("q", [tags[0].decode()])
 
 

@@ -57,7 +57,7 @@ def test_what_is_cancelled_or_moved_was_not_acked(channel):
     for queue in ("q", "other"):
         declare(channel, queue)
     publish(channel, "q", *range(4))
-    tags = [tag.decode() for tag in channel.session.commands.command("ZRANGE", "queue:{q}", 0, -1)]
+    tags = [tag.decode() for tag in channel.session.commands.command("ZRANGE", channel.session.keys.queue("q").ready, 0, -1)]
     assert messages.cancel("q", tags[:1])
     assert messages.cancel("q", tags[1:2], dead_letter=True)
     assert messages.move("q", tags[2], "other")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
+import kombu
 import pytest
 
 from celery_redis_plus.broker.consumers.pauses import Pausing
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.errors import QueueFull
-from tests.support.inbox import declare, publish
+from tests.support.inbox import Inbox, declare, publish
+from tests.support.waiting import wait_until
 
 OF_CONSUMERS = [{}, {"x-max-priority": 5}, {"x-single-active-consumer": True}, {"x-dead-letter-exchange": "d"}]
 OTHERS = {
@@ -81,6 +85,55 @@ def test_a_queue_that_another_connection_declared_anew_is_heeded(connect, redis_
     assert other.basic_get("q").payload == "y"
     if "x-message-ttl" in arguments:
         assert redis_client.zcard("expiry:{q}") == 1
+
+
+@pytest.mark.parametrize("arguments", OTHERS.values(), ids=OTHERS)
+def test_an_old_reading_of_a_queue_that_the_server_lost_is_noticed(connect, redis_client, scripts, arguments):
+    """A server without its data counts the ids of queues from 1 again."""
+    channel, other = connect().channel(), connect(visibility_timeout=7).channel()
+    declare(channel, "q")
+    publish(channel, "q", "x")
+    redis_client.flushdb()
+    declare(other, "q", arguments=arguments)
+    del scripts[:]
+    publish(channel, "q", "y", "z")
+    assert (scripts[0], scripts.count("publish_ordinary")) == ("publish_ordinary", 1)
+
+
+def test_a_record_without_arguments_ends_no_publisher(channel, redis_client):
+    declare(channel, "q")
+    publish(channel, "q", "x")
+    redis_client.delete("meta:{q}")
+    redis_client.hset("meta:{q}", "id", "other")
+    publish(channel, "q", "y")
+    assert channel.queue_sizes("q").ready == 2
+
+
+def test_a_lasting_queue_keeps_its_messages_where_a_transient_one_of_its_name_ended(connect, redis_client):
+    """The record of an unused queue goes first: its sets live on from the last publish."""
+    first = connect().channel()
+    declare(first, "q", arguments={"x-expires": 1_000})
+    publish(first, "q", "old")
+    publish(first, "q", "old", headers={"x-delay": 60_000})
+    redis_client.delete("meta:{q}")
+    channel = connect(visibility_timeout=7).channel()
+    declare(channel, "q")
+    publish(channel, "q", "new")
+    publish(channel, "q", "new", headers={"x-delay": 60_000})
+    ends_at = time.monotonic() + 1.2
+    wait_until(lambda: time.monotonic() > ends_at)
+    assert (redis_client.ttl("queue:{q}"), redis_client.ttl("delayed:{q}")) == (-1, -1)
+    inbox = Inbox(channel, kombu.Queue("q", no_declare=True))
+    assert inbox.drain(1) == ["new"]
+    assert channel.queue_sizes("q").delayed == 2
+
+
+def test_a_setting_that_a_later_release_has_stops_no_publisher(channel, connect, redis_client):
+    declare(connect(visibility_timeout=7).channel(), "q", arguments={"x-retry-policy": "exponential first=1000"})
+    stands = redis_client.hget("meta:{q}", "arguments")
+    redis_client.hset("meta:{q}", "arguments", stands.replace(b"first=1000", b"first=1000 spread=2"))
+    publish(channel, "q", "x")
+    assert redis_client.zcard("queue:{q}") == 1
 
 
 def test_a_queue_that_refuses_from_now_on_refuses(connect, scripts):
