@@ -136,8 +136,8 @@ def test_a_run_without_a_change_breaks_no_promise(run):
 
 @breaks(at_least_once)
 def test_a_publish_that_stores_nothing_is_a_loss(run):
-    stores = "redis.call('ZADD', ready, rank * PRIORITY_BAND + time, tag)"
-    with changed("include/store_ordinary.lua", stores, ""):
+    stores = "redis.call('ZADD', KEYS[2], ARGV[2] * PRIORITY_BAND + time, tag)"
+    with changed("publish_ordinary.lua", stores, ""):
         run.publish("m")
         run.inbox("q").rest()
         run.look()
@@ -188,8 +188,8 @@ def test_a_claim_that_leaves_the_message_in_the_queue_makes_two_holders(run):
 
 @breaks(order)
 def test_a_publish_with_the_wrong_score_breaks_the_order(run):
-    score = "rank * PRIORITY_BAND + time, tag"
-    with changed("include/store_ordinary.lua", score, "rank * PRIORITY_BAND + 9e12 - published, tag"):
+    score = "ARGV[2] * PRIORITY_BAND + time, tag"
+    with changed("publish_ordinary.lua", score, "ARGV[2] * PRIORITY_BAND + 9e12 - published, tag"):
         run.publish("a", "b")
         run.inbox("q").drain(2)
 
