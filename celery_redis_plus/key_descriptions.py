@@ -75,7 +75,6 @@ _PLACEHOLDERS = {
     re.escape(b"{X}"): rb"\{.*\}",
     re.escape(b"{ID}"): rb"\{.*\}",
     **dict.fromkeys((b"TAG", b"CONSUMER", b"PRODUCER", b"NUMBER", b"PUBLISHER", b"PROCESS"), rb"[^:]*"),
-    b"SUBSCRIBER": rb".*",
     **dict.fromkeys((b"TEXT", b"TASK", b"NAME"), rb".*"),
 }
 
@@ -283,19 +282,6 @@ OF_AN_EXCHANGE = (
         "Subscriber -> its record: cursor (stream id), its number, since (ms), timeout (ms), state, label, and delivered, acked, "
         "rejected, dead-lettered and lost broadcasts and delivered bytes.",
         WITH_EXCHANGE,
-    ),
-    KeyDescription(
-        _F.filters,
-        "hash",
-        "Filters of subscribers with `x-server-filter`: `keys:ID`, `key:KEY`, `patterns`, `readers:ID` (JSON), `count:ID`, "
-        "`first:ID`; `lua/include/filters.lua` describes them.",
-        "Until the last of these subscribers is gone.",
-    ),
-    KeyDescription(
-        _F.matches + b"SUBSCRIBER",
-        "stream",
-        "What matched a subscriber's filter: the broadcast's id, and `place`: number of the match, number of the broadcast.",
-        "As long as the subscriber. Trimmed to what it has not processed.",
     ),
     KeyDescription(
         _F.dead,

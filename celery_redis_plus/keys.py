@@ -202,10 +202,6 @@ class FanoutKeys:
     producer: bytes
     #: A zset: publishers that wait for capacity -> their tickets.
     waiting_publishers: bytes
-    #: A hash: filters of subscribers.
-    filters: bytes
-    #: A prefix: the stream of what matched the filter of a subscriber is this and the subscriber's id.
-    matches: bytes
 
     def registry(self) -> tuple[bytes, ...]:
         """Return what the scripts of the subscriber registry take."""
@@ -213,7 +209,7 @@ class FanoutKeys:
 
     def everything(self) -> tuple[bytes, ...]:
         """Return what goes with the exchange."""
-        return (*self.registry(), self.dead, self.waiting_publishers, self.filters)
+        return (*self.registry(), self.dead, self.waiting_publishers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +338,4 @@ class Keys:
             dead=self._key(f"dead_subscribers:{tag}"),
             producer=self._key(f"producer:{tag}:"),
             waiting_publishers=self._key(f"waiting_publishers:{tag}"),
-            filters=self._key(f"fanout:{tag}:filters"),
-            matches=self._key(f"fanout:{tag}:matches:"),
         )

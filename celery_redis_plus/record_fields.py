@@ -158,10 +158,9 @@ CONSUMER_FIELDS = {
 #: Fields of `fanout:{/0.X}`.
 FANOUT_FIELDS = {
     **FANOUT_COUNTERS,
-    "limited": "Its limits, as `Limits.encode` writes them; empty where it has none, and subscribers have filters.",
+    "limited": "Its limits, as `Limits.encode` writes them, of an exchange with some.",
     "arguments": "Its arguments of flow control (JSON), likewise.",
     "tickets": "Number of the last publisher that had to wait.",
-    "filtered": "1 while subscribers have filters.",
     "large": "Number of the last broadcast over 16 KB.",
     "largest": "Bytes of the largest one.",
     "trimmed": "When the stream was trimmed last, ms since the epoch.",

@@ -3,10 +3,8 @@
 -- KEYS  1 stream (stream)  2 fanout (hash)  3 subscribers (zset: deadlines)  4 cursors (zset)  5 subscriber (hash)
 --       6 waiting_publishers (zset)
 -- ARGV  1 age up to which entries are kept (ms; 0 = any), then per subscriber: id, timeout (ms), cursor, number of its entry,
---       label, id of the durable subscriber it reads for, or '', counts (`SubscriberCounts.encode`), binding keys of its filter (JSON),
---       or '' for one without a filter. Subscribers with filters are those of one filter in each call.
--- Returns { newest id of the stream, broadcasts for these subscribers so far, 1 where their filter is made anew (else 0) }: a cursor
--- beyond the first two means that the stream has gone back.
+--       label, id of the durable subscriber it reads for, or '', counts (`SubscriberCounts.encode`)
+-- Returns { newest id of the stream, broadcasts so far }: a cursor beyond them means that the stream has gone back.
 -- Publishers that wait for these subscribers are woken.
 -- A record that is missing (flushed, or taken for dead meanwhile) is made anew.
 -- @include fanout
@@ -22,23 +20,7 @@ local function added(sum, before, counts)
     return text((sums[at] or 0) + math.max(0, value - (old[at] or 0)))
   end))
 end
--- Notes up to where a subscriber has processed its broadcasts.
-local function note_place(id, number) redis.call('ZADD', KEYS[4], number, id) end
-local anew, owner = 0, nil
-if ARGV[9] ~= '' then
--- @include filters
-  owner = ARGV[7] ~= '' and ARGV[7] or ARGV[2]
-  if not has_filter(KEYS[2], owner) then
-    change_filter(KEYS[2], owner, cjson.decode(ARGV[9]), true)
-    anew = 1
-  end
-  note_place = function(id, _, cursor)
-    if id ~= owner then change_list(KEYS[2] .. ':filters', 'readers:' .. owner, id, true) end
-    set_place(KEYS[2], KEYS[4], owner, id, cursor)
-    trim_matches(KEYS[2], KEYS[5], owner)
-  end
-end
-for i = 2, #ARGV, 8 do
+for i = 2, #ARGV, 7 do
   local id, timeout, cursor, number, label, durable, counts = unpack(ARGV, i, i + 6)
   local stored = redis.call('HGET', KEYS[5], id)
   local record = stored and parse_record(stored) or { since = text(now) }
@@ -47,7 +29,7 @@ for i = 2, #ARGV, 8 do
   local before
   before, record.counts = record.counts, counts
   redis.call('HSET', KEYS[5], id, format_record(record))
-  note_place(id, number, cursor)
+  redis.call('ZADD', KEYS[4], number, id)
   redis.call('ZADD', KEYS[3], text(now + timeout), id)
   if durable ~= '' then
     stored = redis.call('HGET', KEYS[5], durable)
@@ -59,11 +41,11 @@ for i = 2, #ARGV, 8 do
     kept.state = 'live'
     kept.counts = added(kept.counts, before, counts)
     redis.call('HSET', KEYS[5], durable, format_record(kept))
-    note_place(durable, text(kept.number), kept.cursor)
+    redis.call('ZADD', KEYS[4], text(kept.number), durable)
   end
 end
 -- Not once for each subscriber: one of them will do.
-if trim_due(KEYS[2], KEYS[3], KEYS[5], now) then trim(KEYS[1], KEYS[2], KEYS[4], KEYS[5], ARGV[1], owner) end
+if trim_due(KEYS[2], KEYS[3], KEYS[5], now) then trim(KEYS[1], KEYS[4], KEYS[5], ARGV[1]) end
 if redis.call('EXISTS', KEYS[6]) == 1 then
 -- @include slowest_subscriber
 -- @include waiting_publishers
@@ -74,5 +56,4 @@ if redis.call('EXISTS', KEYS[6]) == 1 then
   local pending = processed and unread(KEYS[1], broadcasts_so_far(KEYS[2]), processed) or 0
   notify_publishers(KEYS[6], max_pending and max_pending - pending or 100, now)
 end
-local so_far = owner and redis.call('HGET', KEYS[2] .. ':filters', 'count:' .. owner) or 0
-return { last_id(KEYS[1]), owner and so_far or text(broadcasts_so_far(KEYS[2])), anew }
+return { last_id(KEYS[1]), text(broadcasts_so_far(KEYS[2])) }

@@ -1,6 +1,6 @@
 #!lua
 -- Appends one broadcast to its exchange's stream, once, however often its publisher retries.
--- KEYS  1 stream (stream)  2 fanout (hash)  3 producer (string)  4 cursors (zset)
+-- KEYS  1 stream (stream)  2 fanout (hash)  3 producer (string)  4 cursors (zset, read)
 -- ARGV  1 payload  2 routing key  3 identity (producer.number)  4 entries to keep (about)  5 number of the message on its connection
 --       6 retry (0/1)  7 dedup window (ms)  8 age up to which entries are kept (ms; 0 = any)
 --       9 without subscribers: 0 = say so, 1 = only count, 2 = say so and write nothing
@@ -8,11 +8,9 @@
 -- subscribers may have been lost, and a reader that goes on then misses nothing. 'BOUNDED' where the exchange has limits, which
 -- only `publish_fanout_bounded` heeds (nothing is written then).
 -- @include append_broadcast
--- Empty where the exchange has no limits, and subscribers have filters.
-local filtered = redis.call('HEXISTS', KEYS[2], 'limited') == 1
-if filtered and redis.call('HGET', KEYS[2], 'limited') ~= '' then return 'BOUNDED' end
+if (redis.call('HGET', KEYS[2], 'limited') or '') ~= '' then return 'BOUNDED' end
 local nobody = redis.call('EXISTS', KEYS[4]) == 0
-if ARGV[6] == '0' and not filtered and not (nobody and ARGV[9] == '2') then
+if ARGV[6] == '0' and not (nobody and ARGV[9] == '2') then
 -- @include accept_original
   if nobody then redis.call('HINCRBY', KEYS[2], 'unroutable', 1) end
   local id = append_broadcast(KEYS[1], KEYS[2], ARGV[1], ARGV[3], ARGV[2], ARGV[4], ARGV[8])
@@ -28,7 +26,7 @@ if ARGV[6] == '0' and not filtered and not (nobody and ARGV[9] == '2') then
   return nobody and ARGV[9] == '0' and 'NOBODY' or id
 end
 
--- A retry, a mandatory one that nobody would get, or one for subscribers with filters.
+-- A retry, or a mandatory one that nobody would get.
 -- @include idempotent_publish
 if nobody and ARGV[9] == '2' then
   if ARGV[6] == '1' then
@@ -38,13 +36,9 @@ if nobody and ARGV[9] == '2' then
   redis.call('HINCRBY', KEYS[2], 'unroutable', 1)
   return 'NOBODY'
 end
-local new = accept(KEYS[3], ARGV[5], ARGV[6] == '1', ARGV[7])
+local new = accept(KEYS[3], ARGV[5], true, ARGV[7])
 if not new then return nobody and ARGV[9] == '0' and 'NOBODY' or '' end
 if nobody then redis.call('HINCRBY', KEYS[2], 'unroutable', 1) end
 local id = append_broadcast(KEYS[1], KEYS[2], ARGV[1], ARGV[3], ARGV[2], ARGV[4], ARGV[8])
-if filtered then
--- @include note_matches
-  note_matches(KEYS[1], KEYS[2], KEYS[4], id, ARGV[2], ARGV[4])
-end
-remember_number(KEYS[3], ARGV[5], ARGV[6] == '1', ARGV[7])
+remember_number(KEYS[3], ARGV[5], true, ARGV[7])
 return nobody and ARGV[9] == '0' and 'NOBODY' or id

@@ -1,6 +1,6 @@
 #!lua
 -- Appends one broadcast to the stream of an exchange with limits, once, if they allow it; tells what else the publisher has to do.
--- KEYS  1 stream (stream)  2 fanout (hash)  3 producer (string)  4 cursors (zset)  5 subscribers (zset, read)
+-- KEYS  1 stream (stream)  2 fanout (hash)  3 producer (string)  4 cursors (zset, read)  5 subscribers (zset, read)
 --       6 subscriber (hash, read)  7 waiting_publishers (zset)
 -- ARGV  1 to 9 as `publish_fanout` has them
 --       10 limits that the publisher knows of ('' = none yet), with '!' before them where it refuses the broadcast by its type
@@ -12,13 +12,12 @@
 -- @include append_broadcast
 -- @include idempotent_publish
 -- @include limits
--- @include note_matches
 -- @include slowest_subscriber
 -- @include waiting_publishers
 
 local stream, fanout, producer, cursors, waiting_publishers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[7]
 local retry, window, now = ARGV[6] == '1', ARGV[7], now_ms()
-local record = redis.call('HMGET', fanout, 'limited', 'arguments', 'count', 'bytes', 'filtered')
+local record = redis.call('HMGET', fanout, 'limited', 'arguments', 'count', 'bytes')
 if (record[1] or '') == '' then return 'UNBOUNDED' end
 if ARGV[10] == '!' .. record[1] then
   redis.call('HINCRBY', fanout, 'rejected', 1)
@@ -50,8 +49,7 @@ processed = processed or count
 local pending, bytes = unread(stream, count, processed), 0
 if max_bytes and slowest then
   local cursor = parse_record(redis.call('HGET', KEYS[6], slowest) or '0-0 0 0 0 live -').cursor
-  local first = record[5] and redis.call('HGET', fanout .. ':filters', 'first:' .. slowest)
-  local entry = redis.call('XRANGE', stream, first or '(' .. cursor, '+', 'COUNT', 1)[1]
+  local entry = redis.call('XRANGE', stream, '(' .. cursor, '+', 'COUNT', 1)[1]
   if entry then bytes = total - select(2, place_of(entry)) end
 end
 local free = max_pending and max_pending - pending or math.huge
@@ -104,7 +102,6 @@ if nobody then redis.call('HINCRBY', fanout, 'unroutable', 1) end
 local keep = overflow == 'drop-head' and ARGV[4] or text(math.max(ARGV[4], pending + 1))
 total = total + size
 local id = append_broadcast(stream, fanout, ARGV[1], ARGV[3] .. '/' .. text(total), ARGV[2], keep, ARGV[8])
-if record[5] then note_matches(stream, fanout, cursors, id, ARGV[2], keep) end
 redis.call('HINCRBY', fanout, 'bytes', size)
 remember_number(producer, ARGV[5], retry, window)
 if ticket ~= '' then

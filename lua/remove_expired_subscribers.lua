@@ -19,23 +19,21 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', text(now), 'LIM
     redis.call('ZADD', KEYS[3], text(now + ARGV[2]), id)
     suspects = suspects + 1
   else
--- @include filters
     if record and record.state == 'suspect' then
       -- What a reader of a durable subscriber has not read, the next one will.
       local durable = 'durable' .. string.match(id, '%..*$')
-      local missed = redis.call('HEXISTS', KEYS[5], durable) == 1 and 0 or broadcasts_for(KEYS[2], id) - record.number
+      local missed = redis.call('HEXISTS', KEYS[5], durable) == 1 and 0 or broadcasts_so_far(KEYS[2]) - record.number
       redis.call('HINCRBY', KEYS[2], 'dead', 1)
       redis.call('HINCRBY', KEYS[2], 'missed', missed)
       redis.call('ZADD', KEYS[6], text(now),
         table.concat({ text(now), record.cursor, text(record.number), text(missed), record.label, id }, ' '))
     end
-    remove_filter(KEYS[2], id)
     redis.call('ZREM', KEYS[4], id)
     redis.call('HDEL', KEYS[5], id)
     redis.call('ZREM', KEYS[3], id)
   end
 end
-if redis.call('EXISTS', KEYS[1]) == 1 then trim(KEYS[1], KEYS[2], KEYS[4], KEYS[5], ARGV[1]) end
+if redis.call('EXISTS', KEYS[1]) == 1 then trim(KEYS[1], KEYS[4], KEYS[5], ARGV[1]) end
 -- A look that was later than now was before a step of the clock back.
 local since = ARGV[4]
 if since == '' or tonumber(since) > now then since = text(now - 1) end

@@ -2,21 +2,18 @@
 -- Registers a subscriber of a fanout stream, from the stream's end on; a durable one resumes where it was.
 -- KEYS  1 stream (stream)  2 fanout (hash)  3 subscribers (zset: deadlines)  4 cursors (zset)  5 subscriber (hash)
 -- ARGV  1 id  2 timeout (ms)  3 label  4 id of the durable subscriber it reads for, or ''
---       5 binding keys of its filter (JSON), or '' without one: they are added to those of the durable one
 -- Returns { cursor, number of its entry, up to which id entries may have been delivered before ('' = none) }.
 -- @include fanout
--- @include filters
 local now = now_ms()
 local doubt = ''
 local stored = ARGV[4] ~= '' and redis.call('HGET', KEYS[5], ARGV[4])
-local owner = ARGV[5] ~= '' and (ARGV[4] ~= '' and ARGV[4] or ARGV[1])
 local record
 if stored then
   record = parse_record(stored)
   -- Its last reader did not say goodbye: it may have seen more than it has told.
   if record.state ~= 'left' then doubt = last_id(KEYS[1]) end
 else
-  record = { cursor = last_id(KEYS[1]), number = owner and 0 or broadcasts_so_far(KEYS[2]), since = text(now), label = ARGV[3] }
+  record = { cursor = last_id(KEYS[1]), number = broadcasts_so_far(KEYS[2]), since = text(now), label = ARGV[3] }
 end
 record.timeout = ARGV[2]
 record.state = 'bound'
@@ -32,12 +29,4 @@ record.label, record.since, record.counts = ARGV[3], text(now), nil
 redis.call('ZADD', KEYS[3], text(now + ARGV[2]), ARGV[1])
 redis.call('HSET', KEYS[5], ARGV[1], format_record(record))
 redis.call('ZADD', KEYS[4], text(record.number), ARGV[1])
-if owner then
-  change_filter(KEYS[2], owner, cjson.decode(ARGV[5]), true)
-  set_place(KEYS[2], KEYS[4], owner, owner, record.cursor)
-  if owner ~= ARGV[1] then
-    change_list(KEYS[2] .. ':filters', 'readers:' .. owner, ARGV[1], true)
-    set_place(KEYS[2], KEYS[4], owner, ARGV[1], record.cursor)
-  end
-end
 return { record.cursor, text(record.number), doubt }

@@ -1,12 +1,10 @@
 #!lua flags=allow-oom
 -- Ends a subscription to a fanout stream in order. The durable subscriber that it read for keeps the cursor, unless it ends, too.
--- KEYS  1 subscribers (zset: deadlines)  2 cursors (zset)  3 subscriber (hash)  4 fanout (hash)
+-- KEYS  1 subscribers (zset: deadlines)  2 cursors (zset)  3 subscriber (hash)
 -- ARGV  1 id ('' = none)  2 cursor  3 number of its entry  4 id of the durable subscriber, or ''  5 forget the durable one (0/1)
 -- Returns how many records are left; where that is none, no key is.
 -- @include fanout
--- @include filters
 if ARGV[1] ~= '' then
-  remove_filter(KEYS[4], ARGV[1])
   redis.call('ZREM', KEYS[2], ARGV[1])
   redis.call('HDEL', KEYS[3], ARGV[1])
   -- Its deadline last: what has one is found by `reap_subscribers`.
@@ -14,7 +12,6 @@ if ARGV[1] ~= '' then
 end
 local durable = ARGV[4]
 if durable ~= '' and ARGV[5] == '1' then
-  remove_filter(KEYS[4], durable)
   redis.call('ZREM', KEYS[2], durable)
   redis.call('HDEL', KEYS[3], durable)
 elseif durable ~= '' then
@@ -29,11 +26,7 @@ elseif durable ~= '' then
     if record.number <= tonumber(ARGV[3]) then
       record.cursor, record.number, record.state = ARGV[2], tonumber(ARGV[3]), 'left'
       redis.call('HSET', KEYS[3], durable, format_record(record))
-      if has_filter(KEYS[4], durable) then
-        set_place(KEYS[4], KEYS[2], durable, durable, record.cursor)
-      else
-        redis.call('ZADD', KEYS[2], text(record.number), durable)
-      end
+      redis.call('ZADD', KEYS[2], text(record.number), durable)
     end
   end
 end

@@ -233,10 +233,7 @@ class BrokerConnection:
         options = self.options
         self.registry = SubscriberRegistry(self.commands, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age)
         self.reader = FanoutReader(
-            self.stream_connection,
-            self.registry.read_broadcasts,
-            patterns=options.fanout_patterns,
-            polling_interval_s=options.polling_interval,
+            self.stream_connection, patterns=options.fanout_patterns, polling_interval_s=options.polling_interval
         )
         #: Where broadcasts go: exchange -> target.
         self.targets: dict[str, Target] = {}

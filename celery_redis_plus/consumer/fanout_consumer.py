@@ -60,7 +60,7 @@ class FanoutConsumer:
         connection = self._connection
         keys = connection.fanout_keys(exchange)
         connection.bound.setdefault(queue, {})[exchange, routing_key] = keys
-        self._position(queue, keys, routing_key, binds=True)
+        self._position(queue, keys)
 
     def unbind(self, queue: str, exchange: str, routing_key: str) -> bool:
         """End what `bind` began; return whether there was such a binding, and the queue's others have to be read anew."""
@@ -70,13 +70,10 @@ class FanoutConsumer:
         if keys is None:
             return False
         connection.reader.unsubscribe(queue)
-        is_last = all(other != exchange for other, _ in bound)
-        for position in connection.service.positions.owned(connection, queue):
-            if position.keys.stream == keys.stream and is_last:
-                self._end(position)
-            elif position.keys.stream == keys.stream and position.filtered:
-                connection.registry.remove_filter_key(position, self._filter_key(routing_key))
-        if is_last:
+        if all(other != exchange for other, _ in bound):
+            for position in connection.service.positions.owned(connection, queue):
+                if position.stream == keys.stream:
+                    self._end(position)
             connection.registry.forget_durable(keys, queue)
         return True
 
@@ -108,7 +105,7 @@ class FanoutConsumer:
         connection = self._connection
         may = None if queue in self._no_ack else self._may_take
         for (_, routing_key), keys in connection.bound.get(queue, {}).items():
-            position = self._position(queue, keys, routing_key)
+            position = self._position(queue, keys)
             position.decide(connection.service.active_tasks)
             position.live = True
             connection.reader.subscribe(position, routing_key, self, may)
@@ -128,29 +125,19 @@ class FanoutConsumer:
             for position in self._connection.service.positions.owned(self._connection, queue):
                 position.orphan()
 
-    def _position(self, queue: str, keys: FanoutKeys, routing_key: str, *, binds: bool = False) -> SubscriberCursor:
+    def _position(self, queue: str, keys: FanoutKeys) -> SubscriberCursor:
         connection = self._connection
         positions = connection.service.positions
         position = positions.of(connection, queue, keys.stream)
-        filter_key = self._filter_key(routing_key)
         if position is None:
             known = self.read_record(queue)
             durable = known is not None and known.arguments.durable_subscriber
-            filters = known is not None and known.arguments.server_filter
-            position = connection.registry.subscribe(keys, queue, durable=durable, filter_key=filter_key if filters else None)
+            position = connection.registry.subscribe(keys, queue, durable=durable)
             positions.add(position, connection)
-        elif position.filtered and (binds or filter_key not in position.filter_keys):
-            # Another process may have unbound it from the same durable queue.
-            connection.registry.add_filter_key(position, filter_key)
         position.on_change = connection.waker.wake
         if limits := connection.exchange_limits(keys.exchange):
-            # Publishers may wait for the only broadcast that a filter has let through.
-            position.report_each(1 if position.filtered else limits.reports_every, connection.report_progress)
+            position.report_each(limits.reports_every, connection.report_progress)
         return position
-
-    def _filter_key(self, routing_key: str) -> str:
-        """Return by which key the server filters for a binding."""
-        return routing_key if routing_key and self._connection.options.fanout_patterns else "#"
 
     def _end(self, position: SubscriberCursor) -> None:
         self._connection.service.positions.end(position, self._connection.registry.unsubscribe)

@@ -147,9 +147,7 @@ class SubscriberHeartbeats:
 
     @staticmethod
     def _compare(position: SubscriberCursor, cursor: Mark, end: StreamEnd) -> None:
-        # The numbers of a filter that was made anew begin anew, also for another reader of the same durable subscriber.
-        lost = end.filter_was_lost or (position.filtered and end.count < cursor.number)
-        if lost or end.has_gone_back(cursor):
+        if end.has_gone_back(cursor):
             position.go_back_to(end.mark)
 
     def reap(self) -> None:

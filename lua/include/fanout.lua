@@ -47,19 +47,12 @@ local function trim_due(fanout, subscribers, records, now)
   return true
 end
 
--- Drops what every subscriber has processed, and what is too old even if a subscriber wants it. `filtered`: the slowest one may have a
--- filter, and nothing to read before a later entry; without it less is dropped.
-local function trim(stream, fanout, cursors, records, max_age, filtered)
-  local slowest, number = unpack(redis.call('ZRANGE', cursors, 0, 0, 'WITHSCORES'))
+-- Drops what every subscriber has processed, and what is too old even if a subscriber wants it.
+local function trim(stream, cursors, records, max_age)
+  local slowest = redis.call('ZRANGE', cursors, 0, 0)[1]
   local record = slowest and redis.call('HGET', records, slowest)
   if record then
     local cursor = parse_record(record).cursor
-    if number == 'inf' then
-      -- All of them have filters, and nothing to read.
-      cursor = last_id(stream)
-    elseif filtered then
-      cursor = redis.call('HGET', fanout .. ':filters', 'first:' .. slowest) or cursor
-    end
     -- A cursor beyond the end belongs to a stream that is no more: what this one has is unread.
     local ends = tonumber(string.match(last_id(stream), '^%d+'))
     if tonumber(string.match(cursor, '^%d+')) <= ends then redis.call('XTRIM', stream, 'MINID', '~', cursor) end

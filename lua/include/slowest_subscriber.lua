@@ -15,8 +15,6 @@ local function slowest_subscriber(cursors, subscribers, records, now)
   repeat
     page = redis.call('ZRANGE', cursors, first, first + 9, 'WITHSCORES')
     for i = 1, #page, 2 do
-      -- From here on they have filters, and nothing to read.
-      if page[i + 1] == 'inf' then return end
       if counts(subscribers, records, page[i], now) then return page[i], tonumber(page[i + 1]) end
     end
     first = first + 10

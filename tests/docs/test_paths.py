@@ -20,8 +20,6 @@ NO_TRANSITION = frozenset(
             "replace_process",
             "report_process",
             "heartbeat_consumers",
-            "change_filter",
-            "read_broadcasts",
             "bind",
             "tombstone_queues",
             "check_messages",

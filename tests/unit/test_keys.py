@@ -70,7 +70,7 @@ def test_an_exchange_has_keys_of_its_own(exchange):
     keys = Keys("app:")
     fanout = keys.fanout(exchange, "/0.")
     assert fanout.stream == b"app:/0." + exchange.encode()
-    assert len({*fanout.everything(), fanout.producer, keys.binding(exchange), keys.client_wakeup(exchange)}) == 11
+    assert len({*fanout.everything(), fanout.producer, keys.binding(exchange), keys.client_wakeup(exchange)}) == 10
 
 
 def test_the_keys_of_a_fanout_exchange_share_a_slot_where_its_name_has_no_braces():

@@ -107,11 +107,18 @@ _RULES: dict[str, _Rule] = {
     "x-priority-ageing": _whole_number(1, MAX_TTL_MS // 1000, " of ms"),
     # Ours: see docs/broadcasts.md.
     "x-durable-subscriber": _BOOLEAN,
-    "x-server-filter": _BOOLEAN,
     "x-event-log": _BOOLEAN,
     "x-filtered": _BOOLEAN,
 }
 
+
+#: Arguments of development versions that no release has: name -> what takes their place.
+_WITHDRAWN = {
+    "x-server-filter": (
+        "no longer known; instead, bind a queue of your own to a topic exchange, which selects by routing key on the server "
+        "(docs/broadcasts.md, 'One key out of many')"
+    )
+}
 
 #: The names of all arguments that have an effect.
 KNOWN_ARGUMENTS = frozenset(_RULES)
@@ -130,6 +137,8 @@ def check_arguments(owner: str, arguments: Mapping[str, object] | None) -> dict[
 
 def _checked(owner: str, key: str, value: object) -> object:
     """Return the value as it is kept: 10000.0, which arithmetic on seconds makes, becomes 10000."""
+    if key in _WITHDRAWN:
+        raise InvalidArgument(f"argument {key!r} of {owner} is {_WITHDRAWN[key]}")
     rule = _RULES.get(key)
     if rule is None:
         return value

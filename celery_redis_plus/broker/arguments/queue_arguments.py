@@ -143,11 +143,6 @@ class QueueArguments:
         return self.arguments.get("x-durable-subscriber") is True
 
     @property
-    def server_filter(self) -> bool:
-        """`x-server-filter`: the server sends this queue's consumers only the broadcasts that match its binding keys."""
-        return self.arguments.get("x-server-filter") is True
-
-    @property
     def max_priority(self) -> int | None:
         """`x-max-priority`: priorities above count as this one; None: the whole range 0-255."""
         return self._whole("x-max-priority")

@@ -50,12 +50,6 @@ def mark_of(entry: Entry, number: int) -> Mark:
     return Mark(entry[0], number_of(entry) if is_ours(entry) else number)
 
 
-def renumbered(entry: Entry, number: bytes) -> Entry:
-    """Return a broadcast of ours with another number."""
-    head, text, *payload = entry[1]
-    return [entry[0], [head, b"%b %b" % (number, text.partition(b" ")[2]), *payload]]
-
-
 def routing_key_of(entry: Entry) -> str:
     """Return the broadcast's routing key."""
     head: bytes = entry[1][1]

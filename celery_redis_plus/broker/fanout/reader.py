@@ -1,32 +1,27 @@
 """The blocked read of one connection over all streams that its queues are bound to.
 
 Every stream is read once for all subscribers of the connection, and every subscriber has a buffer of its own: one that takes
-nothing stops being read for, and the others go on. A subscriber with a filter on the server has a stream that lists what matched;
-the broadcasts themselves are read after that.
+nothing stops being read for, and the others go on.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from celery_redis_plus.broker.fanout.entries import Entry, Mark, renumbered
 from celery_redis_plus.broker.fanout.subscription import Delivery, Subscription
 from celery_redis_plus.errors import ServerTimeout
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor
     from celery_redis_plus.connection.blocking_connection import BlockingConnection
-    from celery_redis_plus.keys import FanoutKeys
 
 #: Most entries of one stream in one read when all are small; and most bytes when some are large.
 STREAM_PAGE, STREAM_PAGE_BYTES = 500, 2_000_000
 #: Entries that a read asks for when the lengths of the streams are unknown. Usually it blocks and returns one.
 BLIND_PAGE = 4
-#: Broadcasts that matched a filter, in one call.
-MATCHES_PAGE = 100
 #: A read that brings something within so many seconds, or several entries, is one of a burst. The next one waits, so that it
 #: brings more at once: first for a moment, then twice as long each time, because a read costs as much as 20 entries, and on a
 #: busy machine more: 50 subscribers that wake for every single broadcast leave no time to its publisher.
@@ -39,17 +34,12 @@ class FanoutReader:
     def __init__(
         self,
         commands: BlockingConnection,
-        read_broadcasts: Callable[[FanoutKeys, Sequence[bytes]], list[Entry | None]],
         *,
         patterns: bool,
         polling_interval_s: float,
     ) -> None:
-        """Block over `commands`; `patterns` filters by routing key.
-
-        `read_broadcasts` returns broadcasts by their ids: for subscribers whose filter the server has, a stream lists these.
-        """
+        """Block over `commands`; `patterns` filters by routing key."""
         self._commands = commands
-        self._read_broadcasts = read_broadcasts
         self._patterns = patterns
         self._interval_s = polling_interval_s
         self._by_stream: dict[bytes, list[Subscription]] = {}
@@ -153,8 +143,6 @@ class FanoutReader:
         """Return how many entries a read may bring, by the largest entry to be read. Raises as `start_wait` does."""
         page = STREAM_PAGE
         for asked in self._asked.values():
-            if asked[0].position.filtered:
-                continue
             self._commands.start("HMGET", asked[0].position.keys.meta, "large", "largest")
             last_large, largest = self._commands.finish()
             if last_large and int(last_large) > min(one.fetched.number for one in asked):
@@ -180,12 +168,9 @@ class FanoutReader:
             if not entries:
                 # Redis 7.0 wakes readers for what a script has appended, and removed again because it failed.
                 continue
-            if asked and asked[0].position.filtered:
-                most = max(most, len(entries) if self._take_matches(asked, entries) else self._page)
-            else:
-                most = max(most, len(entries))
-                for subscription in asked:
-                    subscription.fill(entries, filtered=self._patterns)
+            most = max(most, len(entries))
+            for subscription in asked:
+                subscription.fill(entries, filtered=self._patterns)
             self.ready.extend(subscription for subscription in asked if subscription not in self.ready)
         now = time.monotonic()
         # A read that ended as soon as it began is one of a burst: the entries of some milliseconds come in one read then.
@@ -196,17 +181,6 @@ class FanoutReader:
         else:
             self._many = most >= self._page
             self._rest_s = self._rest_until = 0.0
-
-    def _take_matches(self, asked: list[Subscription], matches: list[Entry]) -> bool:
-        """Put what matched a filter into the buffers of its readers; return whether that is all of it."""
-        found = self._read_broadcasts(asked[0].position.keys, [match[0] for match in matches[:MATCHES_PAGE]])
-        numbers = [match[1][1].partition(b" ")[0] for match in matches[: len(found)]]
-        entries = [renumbered(entry, number) for entry, number in zip(found, numbers, strict=True) if entry is not None]
-        for subscription in asked:
-            if entries:
-                subscription.fill(entries, filtered=self._patterns)
-            subscription.pass_missing(Mark(matches[len(found) - 1][0], int(numbers[-1])))
-        return len(found) == len(matches)
 
     # -- deliveries -------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,6 @@ from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.consumers.unacked import Unacked
 from celery_redis_plus.broker.fanout.entries import Entry, EntryId, Mark, mark_of, parse_id
 from celery_redis_plus.connection.forks import lock_of
-from celery_redis_plus.keys import encode_name
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.active_tasks import ActiveTasks
@@ -86,16 +85,13 @@ class UnackedBroadcast(Unacked):
 class SubscriberCursor:
     """What one subscriber has processed of one stream. Settlements may come from any thread."""
 
-    def __init__(self, queue: str, keys: FanoutKeys, *, durable: bool, filter_key: str | None = None) -> None:
-        """Prepare; `start` says where. With `filter_key`, the first one of its filter, the server selects what it reads."""
+    def __init__(self, queue: str, keys: FanoutKeys, *, durable: bool) -> None:
+        """Prepare; `start` says where."""
         self.id = f"{secrets.token_hex(6)}.{queue}"
         self.queue = queue
         self.keys = keys
+        self.stream = keys.stream
         self.durable_id = f"{DURABLE}.{queue}" if durable else ""
-        #: Binding keys of this process that the server filters by; without a filter none.
-        self.filter_keys: frozenset[str] = frozenset() if filter_key is None else frozenset({filter_key})
-        #: What it reads: its broadcasts are numbered there.
-        self.stream = keys.stream if filter_key is None else keys.matches + encode_name(self.filter_id)
         #: Entries up to this one may have been delivered before, by a process that did not say how far it was.
         self.redeliver_up_to: EntryId | None = None
         #: The session that reads for it; None: an orphan.
@@ -127,16 +123,6 @@ class SubscriberCursor:
         self._lock = lock_of(self)
         self._passed: Entry | None = None
         self._mark = Mark()
-
-    @property
-    def filter_id(self) -> str:
-        """Whose filter it reads by, if it has one: that of the durable subscriber, or its own."""
-        return self.durable_id or self.id
-
-    @property
-    def filtered(self) -> bool:
-        """Whether the server selects what it reads."""
-        return self.stream != self.keys.stream
 
     def start(self, mark: Mark, redeliver_up_to: bytes) -> None:
         """Start after `mark`; entries up to `redeliver_up_to`, if not empty, are flagged as redelivered."""
@@ -296,7 +282,7 @@ class SubscriberCursors:
     def of(self, owner: Owner, queue: str, stream: bytes) -> SubscriberCursor | None:
         """Return the session's position; what a broken one has left becomes its own. None where there is neither."""
         with self._lock:
-            mine = [one for one in self._all if one.queue == queue and one.keys.stream == stream]
+            mine = [one for one in self._all if one.queue == queue and one.stream == stream]
             for position in mine:
                 if position.owner is owner:
                     return position

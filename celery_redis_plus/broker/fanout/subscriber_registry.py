@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.broker.fanout.entries import Entry, Mark, parse_id
+from celery_redis_plus.broker.fanout.entries import Mark, parse_id
 from celery_redis_plus.broker.fanout.subscriber_cursor import DURABLE, SubscriberCounts, SubscriberCursor
-from celery_redis_plus.keys import decode_name, encode_name
+from celery_redis_plus.keys import decode_name
 from celery_redis_plus.record_fields import FANOUT_COUNTERS
 from celery_redis_plus.scripts import script
 
@@ -28,8 +27,6 @@ SECOND_CHANCE_S = 30.0
 DEATH_KEPT_S = 600.0
 #: States in which the deadline is the last heartbeat and the timeout.
 HEARD_STATES = ("bound", "live")
-#: Bytes after which one call reads no more of the broadcasts that matched a filter.
-READ_BYTES = 2_000_000
 #: Subscribers in one call.
 SUBSCRIBERS_A_CALL = 100
 
@@ -84,8 +81,6 @@ class StreamEnd:
 
     entry: bytes
     count: int
-    #: The server had lost the filter by which it noted broadcasts.
-    filter_was_lost: bool = False
 
     @property
     def mark(self) -> Mark:
@@ -111,19 +106,13 @@ class SubscriberRegistry:
         self._max_age_ms = int((max_age_s or 0) * 1000)
         self._label = f"{socket.gethostname()}:{os.getpid()}".replace(" ", "_")
 
-    def subscribe(
-        self, keys: FanoutKeys, queue: str, *, durable: bool, filter_key: str | None = None
-    ) -> SubscriberCursor:  # fmt: skip
-        """Register a subscriber from the stream's end on; a durable one from where it was.
-
-        With `filter_key` it gets only the broadcasts that match this binding key, and those that `add_filter_key` adds.
-        """
-        position = SubscriberCursor(queue, keys, durable=durable, filter_key=filter_key)
+    def subscribe(self, keys: FanoutKeys, queue: str, *, durable: bool) -> SubscriberCursor:
+        """Register a subscriber from the stream's end on; a durable one from where it was."""
+        position = SubscriberCursor(queue, keys, durable=durable)
         timeout_ms = min(int(BOUND_S * 1000), self._timeout_ms)
         cursor, number, redeliver_up_to = self._commands.call(
-            script("subscribe_fanout"), keys.registry(), position.id, timeout_ms, self._label, position.durable_id,
-            _filter(position),
-        )  # fmt: skip
+            script("subscribe_fanout"), keys.registry(), position.id, timeout_ms, self._label, position.durable_id
+        )
         position.start(Mark(cursor, int(number)), redeliver_up_to)
         return position
 
@@ -133,44 +122,25 @@ class SubscriberRegistry:
         cursor = position.cursor
         keys = position.keys
         self._commands.send_nowait(
-            script("unsubscribe_fanout"), _unsubscription_keys(keys),
+            script("unsubscribe_fanout"), (keys.subscribers, keys.cursors, keys.records),
             position.id, cursor.entry, cursor.number, position.durable_id, 0,
         )  # fmt: skip
 
     def forget_durable(self, keys: FanoutKeys, queue: str) -> None:
         """Forget a queue's durable subscriber, if it has one: the queue was deleted or unbound."""
         self._commands.send_nowait(
-            script("unsubscribe_fanout"), _unsubscription_keys(keys), "", "0-0", 0, f"{DURABLE}.{queue}", 1
+            script("unsubscribe_fanout"), (keys.subscribers, keys.cursors, keys.records), "", "0-0", 0, f"{DURABLE}.{queue}", 1
         )
 
     def delete(self, keys: FanoutKeys) -> None:
         """Delete the stream of an exchange, and its registry."""
-        fields: list[bytes] = self._commands.command("HKEYS", keys.filters)
-        matches = (keys.matches + name for kind, _, name in (field.partition(b":") for field in fields) if kind == b"keys")
-        self._commands.command("UNLINK", *keys.everything(), *matches)
-
-    def add_filter_key(self, position: SubscriberCursor, key: str) -> None:
-        """Have the server send the broadcasts that match one more binding key, from now on."""
-        position.filter_keys |= {key}
-        if not self._commands.call(script("change_filter"), [position.keys.meta], position.filter_id, 1, _to_json([key])):
-            # The exchange was deleted, or the database flushed, since it subscribed: a heartbeat makes its filter anew.
-            position.go_back_to(self.heartbeat(position.keys, [position]).mark)
-
-    def remove_filter_key(self, position: SubscriberCursor, key: str) -> None:
-        """Have the server no longer send what matches only this binding key."""
-        position.filter_keys -= {key}
-        self._commands.call(script("change_filter"), [position.keys.meta], position.filter_id, 0, _to_json([key]))
-
-    def read_broadcasts(self, keys: FanoutKeys, ids: Sequence[bytes]) -> list[Entry | None]:
-        """Return the broadcasts with these ids, None for each that the stream has dropped; fewer of them if they are large."""
-        found = self._commands.call(script("read_broadcasts"), [keys.stream], READ_BYTES, *ids)
-        return [entry or None for entry in found]
+        self._commands.command("UNLINK", *keys.everything())
 
     def heartbeat(self, keys: FanoutKeys, positions: Sequence[SubscriberCursor]) -> StreamEnd:
         """Tell how far some subscribers of one stream are; return how far the stream is."""
         arguments = self._heartbeat_arguments(positions)
-        entry, count, anew = self._commands.call(script("heartbeat_fanout"), _heartbeat_keys(keys), *arguments)
-        return StreamEnd(entry, int(count), filter_was_lost=bool(anew))
+        entry, count = self._commands.call(script("heartbeat_fanout"), _heartbeat_keys(keys), *arguments)
+        return StreamEnd(entry, int(count))
 
     def report_progress(self, position: SubscriberCursor) -> None:
         """Tell how far a subscriber is whose publishers may wait for it, without waiting for the answer."""
@@ -183,7 +153,7 @@ class SubscriberRegistry:
             cursor = position.cursor
             arguments += (
                 position.id, self._timeout_ms, cursor.entry, cursor.number, self._label, position.durable_id,
-                position.counts().encode(), _filter(position),
+                position.counts().encode(),
             )  # fmt: skip
         return arguments
 
@@ -206,12 +176,12 @@ class SubscriberRegistry:
 
     def subscribers(self, keys: FanoutKeys) -> list[Subscriber]:
         """Return the subscribers of a stream, the one that lags most first."""
-        now, _, _, *flat = self._commands.call(
+        now, _, count, *flat = self._commands.call(
             script("list_subscribers"), (keys.stream, keys.meta, keys.subscribers, keys.records)
         )
         found = []
-        for at in range(0, len(flat), 4):
-            name, deadline, record, count = flat[at : at + 4]
+        for at in range(0, len(flat), 3):
+            name, deadline, record = flat[at : at + 3]
             cursor, number, since, timeout, state, label, *counts = decode_name(record).split(" ")
             identity = decode_name(name)
             kind, _, queue = identity.partition(".")
@@ -229,18 +199,6 @@ class SubscriberRegistry:
 
 def _heartbeat_keys(keys: FanoutKeys) -> tuple[bytes, ...]:
     return (*keys.registry(), keys.waiting_publishers)
-
-
-def _unsubscription_keys(keys: FanoutKeys) -> tuple[bytes, ...]:
-    return (keys.subscribers, keys.cursors, keys.records, keys.meta)
-
-
-def _filter(position: SubscriberCursor) -> bytes:
-    return _to_json(sorted(position.filter_keys)) if position.filtered else b""
-
-
-def _to_json(binding_keys: Sequence[str]) -> bytes:
-    return encode_name(json.dumps(binding_keys, ensure_ascii=False))
 
 
 def _subscriber_death(text: bytes) -> SubscriberDeath:

@@ -80,17 +80,6 @@ class Subscription:
             entries = [entry for entry in entries if self._wants(routing_key_of(entry))]
         self.buffer.extend(entries)
         self.buffered_bytes += sum(_size(entry) for entry in entries)
-        self._filled()
-
-    def pass_missing(self, mark: Mark) -> None:
-        """Note that what matched up to `mark` was read, and report those at the end that the stream had dropped."""
-        if mark.id > self.fetched.id:
-            missing = mark.number - self.fetched.number
-            self.report(missing if missing > 0 else None, mark.entry)
-            self.fetched = mark
-            self._filled()
-
-    def _filled(self) -> None:
         if not self.buffer:
             self.position.seek(self.fetched)
             if self.position.report_every:

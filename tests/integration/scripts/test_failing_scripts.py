@@ -267,7 +267,6 @@ NO_MESSAGES = {
     "list_queue", "notify", "set_event_log", "subscribe_fanout", "claim_expired_tasks", "extend_queue_ttl", "track",
     "track_overdue", "track_report", "unsubscribe_fanout", "notify_if_ready", "list_expired_names", "report_process",
     "replace_process",
-    "change_filter",
     # Moves times, in tests of applications only.
     "advance",
 }  # fmt: skip

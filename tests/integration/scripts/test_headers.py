@@ -29,7 +29,7 @@ MAY_BE_REFUSED = {
 }
 READ_ONLY = {
     "count_consumers", "counters", "list_consumers", "list_messages", "list_overdue", "list_subscribers", "find_message",
-    "queue_overview", "check_rights", "read_broadcasts",
+    "queue_overview", "check_rights",
 }  # fmt: skip
 
 
