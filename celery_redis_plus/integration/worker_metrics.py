@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 from celery_redis_plus.connection.forks import on_fork_in_child
 from celery_redis_plus.connection.host_lists import server_text
@@ -18,6 +19,7 @@ from celery_redis_plus.record_fields import PROCESS_COUNTERS, PROCESS_GAUGES
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
+    from prometheus_client.registry import Collector
 
     from celery_redis_plus.options import Options
 
@@ -25,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 #: What the names of a worker's metrics begin with.
 WORKER_PREFIX: Final = "celery_redis_plus_worker_"
+#: Seconds for which a request may send nothing, or its client take nothing.
+REQUEST_S: Final = 10.0
 
 
 class WorkerCollector:
@@ -46,15 +50,16 @@ class WorkerCollector:
 
 
 class MetricsServer:
-    """The HTTP server of a worker's metrics, in a thread of its own."""
+    """The HTTP server of the metrics of a worker, or of the exporter, in a thread of its own."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, collector: Collector) -> None:
         """Listen. Raises OSError where that address cannot be had, ImportError without prometheus_client."""
         from prometheus_client import CollectorRegistry, start_http_server
 
         registry = CollectorRegistry()
-        registry.register(WorkerCollector())
+        registry.register(collector)
         self._server, self._thread = start_http_server(port, host, registry)
+        self._server.RequestHandlerClass = _bounded(self._server.RequestHandlerClass)
         self.address = f"http://{server_text(host, self._server.server_port)}/metrics"
         on_fork_in_child(self)
 
@@ -69,6 +74,19 @@ class MetricsServer:
         self._server.socket.close()
 
 
+def _bounded(handler: Any) -> Any:
+    """Return a request handler that gives up a client that sends nothing: each would keep a thread and a descriptor for ever."""
+
+    class Bounded(handler):
+        timeout = REQUEST_S
+
+        def handle(self) -> None:
+            with suppress(OSError):
+                super().handle()
+
+    return Bounded
+
+
 def serve_metrics(options: Options) -> MetricsServer | None:
     """Serve this process's metrics as `options` say; None where they do not ask for it, or it cannot be, which is logged.
 
@@ -78,7 +96,7 @@ def serve_metrics(options: Options) -> MetricsServer | None:
     if port is None:
         return None
     try:
-        server = MetricsServer(host, port)
+        server = MetricsServer(host, port, WorkerCollector())
     except ImportError:
         logger.error("metrics_port=%d: no metrics are served, prometheus_client is missing: %s", port, install_command("metrics"))  # noqa: TRY400
         return None

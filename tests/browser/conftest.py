@@ -77,19 +77,19 @@ def night(broker_url: str, connect) -> None:  # noqa: F811
 @pytest.fixture
 def login_url(broker_url: str, night: None) -> Iterator[str]:
     """The web page after that night, with ten minutes of samples."""
-    with _served(broker_url) as url:
+    with served(broker_url) as url:
         yield url
 
 
 @pytest.fixture
 def incident_url(broker_url: str, redis_client: redis.Redis) -> Iterator[str]:
     """The web page of the broker of docs/incidents.md: a poison task, a forgotten pause, a frozen worker, a flood."""
-    with incident(broker_url, redis_client), _served(broker_url) as url:
+    with incident(broker_url, redis_client), served(broker_url) as url:
         yield url
 
 
 @contextmanager
-def _served(broker_url: str) -> Iterator[str]:
+def served(broker_url: str) -> Iterator[str]:
     """Serve the page behind a real port, and give the URL to log in with."""
     shared, samples = SharedConnection(lambda: BrokerAdmin(broker_url)), Samples()
     _fill(samples, shared.admin())

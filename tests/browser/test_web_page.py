@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlencode
 
+import kombu
 import pytest
 
 from celery_redis_plus.cli.broker_admin import BrokerAdmin
-from tests.browser.conftest import DEAD, FLOOD
+from tests.browser.conftest import DEAD, FLOOD, served
 from tests.docs.blocks import ROOT
 from tests.support.inbox import declare, publish
 from tests.support.waiting import wait_until
@@ -239,6 +240,23 @@ def test_no_page_is_wider_than_a_phone(user, scheme, connect):
     for url in [*(user.base + path for path in paths), user.base + "/dead-letters?queue=orders", message]:
         user.open(url)
         assert user.run("return document.documentElement.scrollWidth") <= PHONE, url
+
+
+def test_an_open_page_outlives_a_broker_that_is_away(browser, own_server):
+    with kombu.Connection(own_server.url()) as connection, served(own_server.url()) as url:
+        declare(connection.default_channel, "orders")
+        log_in(browser, url)
+        browser.wait_for("orders")
+        own_server.kill()
+        browser.wait_for("The broker cannot be asked")
+        assert "orders" in browser.text
+        assert browser.run("return getComputedStyle(document.querySelector('main')).opacity") == "0.5"
+        own_server.restart()
+        wait_until(lambda: not browser.find("aside").is_displayed())
+        assert browser.run("return getComputedStyle(document.querySelector('main')).opacity") == "1"
+        # The server keeps nothing on disk, so these are new figures.
+        assert "No queue here" in browser.text
+        browser.complaints()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -43,6 +43,7 @@ class WebPage:
     """The page, for one user.
 
     Attributes:
+        app: as ASGI has it.
         access: its rules. samples: of its queues; the test adds some. bulk: the actions on many messages that it started.
         admin: gives its connection. cookie: the header of a user who is logged in.
     """
@@ -50,13 +51,13 @@ class WebPage:
     def __init__(
         self, app: ASGIApp, access: Access, samples: Samples, bulk: BulkActions, admin: Callable[[], BrokerAdmin]
     ) -> None:  # fmt: skip
-        self._app = app
+        self.app = app
         self.access = access
         self.samples = samples
         self.bulk = bulk
         self.admin = admin
         self.host = f"127.0.0.1:{access.port}"
-        self.cookie = f"{access.cookie}={access.session}"
+        self.cookie = f"{access.cookie}={access.sessions.open()}"
 
     def ask(self, method: str, path: str, body: str | bytes = b"", *, scheme: str = "http", **headers: str) -> Answer:
         """Send a request with these headers alone; `_` in their names stands for `-`."""
@@ -81,7 +82,7 @@ class WebPage:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        await self._app(scope, receive, send)
+        await self.app(scope, receive, send)
         answered = Message()
         for name, value in sent[0]["headers"]:
             answered[name.decode()] = value.decode("latin-1")

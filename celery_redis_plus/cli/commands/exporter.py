@@ -26,26 +26,22 @@ def command(target: Target, *, queues: tuple[str, ...], host: str, port: int, la
     It needs no login, so it listens on the loopback address only, unless --host says otherwise.
     """
     try:
-        from prometheus_client import CollectorRegistry, start_http_server
+        from celery_redis_plus.cli.latency_metrics import LatencyHistograms
+        from celery_redis_plus.cli.metrics import BrokerCollector
+        from celery_redis_plus.integration.worker_metrics import MetricsServer
+
+        histograms = LatencyHistograms(target.event_log, json.dumps(queues or ["*"])) if latencies else None
+        collector = BrokerCollector(target.admin, queues, histograms)
+        server = MetricsServer(host, port, collector)
     except ImportError as error:
         raise InvalidArgument(f"prometheus_client is missing: {install_command('metrics')}") from error
-    from celery_redis_plus.cli.latency_metrics import LatencyHistograms
-    from celery_redis_plus.cli.metrics import BrokerCollector
-
-    registry = CollectorRegistry()
-    histograms = LatencyHistograms(target.event_log, json.dumps(queues or ["*"])) if latencies else None
-    collector = BrokerCollector(target.admin, queues, histograms)
-    registry.register(collector)
-    server, thread = start_http_server(port, host, registry)
-    click.echo(f"metrics on http://{host}:{server.server_port}/metrics", err=True)
+    click.echo(f"metrics on {server.address}", err=True)
     try:
         # Until Ctrl-C.
         threading.Event().wait()
     except KeyboardInterrupt:
         return DONE
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        server.stop()
         collector.close()
     return DONE

@@ -33,8 +33,8 @@ def command(target: Target, *, host: str, port: int, token: str | None, names: t
     """Serve a web page, until Ctrl-C: queues with their rates, waiting, scheduled and dead messages, consumers, subscribers.
     Dead letters can be replayed or deleted, queues paused and resumed. Needs the extra "web".
 
-    It prints the URL to log in with. It listens on the loopback address only, unless --host says otherwise; use a proxy with
-    TLS beyond it.
+    It prints the URL to log in with; a token of yours is not printed. It listens on the loopback address only, unless --host
+    says otherwise; use a proxy with TLS beyond it.
     """
     try:
         from celery_redis_plus.cli.web.access import MIN_TOKEN_CHARACTERS, Access
@@ -50,7 +50,13 @@ def command(target: Target, *, host: str, port: int, token: str | None, names: t
     port = listener.getsockname()[1]
     access = Access(token or secrets.token_urlsafe(24), port, frozenset({host.lower(), *map(str.lower, names)}), read_only)
     shown = f"[{host}]" if ":" in host else host
-    click.echo(f"open http://{shown}:{port}/login?{urlencode({'token': access.token})}", err=True)
+    # A token that the user has set stays out of logs.
+    login = (
+        f"login, and log in with your token ({TOKEN_VARIABLE} or --token)"
+        if token
+        else f"login?{urlencode({'token': access.token})}"
+    )
+    click.echo(f"open http://{shown}:{port}/{login}", err=True)
     try:
         with listener:
             serve(target.admin, access, listener, target.display())

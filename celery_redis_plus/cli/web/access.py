@@ -6,17 +6,20 @@ against cross-site requests, the Host header against DNS rebinding, and a policy
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import hmac
+import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
+
+from celery_redis_plus.cli.web.sessions import Sessions
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -40,6 +43,10 @@ HEADERS: Final = {
 NOT_IN_HOSTS = frozenset("/?#@\\")
 #: What a request needs no login for.
 STATIC, LOGIN = "/static/", "/login"
+#: The form that read-only mode allows.
+LOGOUT = "/logout"
+#: Seconds in which a form has to come whole.
+FORM_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,39 +58,33 @@ class Access:
         port: where the server listens. Browsers send cookies to all ports of a host, so the cookie's name has it.
         hosts: names that the Host header may have, beside `localhost` and addresses.
         read_only: actions are refused.
+        form_token: what each form has, and no other site knows.
+        sessions: the logins.
     """
 
     token: str
     port: int
     hosts: frozenset[str] = frozenset()
     read_only: bool = False
+    form_token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    sessions: Sessions = field(default_factory=Sessions)
 
     @property
     def cookie(self) -> str:
         """The name of the login's cookie."""
         return f"celery-redis-plus-{self.port}"
 
-    @property
-    def session(self) -> str:
-        """The value of the login's cookie. It is not the token, but made of it: a restart with the same token keeps logins."""
-        return self._derived("session")
-
-    @property
-    def form_token(self) -> str:
-        """What each form has, and no other site knows."""
-        return self._derived("form")
-
     def is_token(self, text: str) -> bool:
         """Return whether a text is the token."""
         return _equal(text, self.token)
 
-    def is_logged_in(self, request: Request) -> bool:
-        """Return whether a request has the login's cookie."""
+    def session_of(self, request: Request) -> str:
+        """Return the session that a request's cookie names; '' without one."""
         try:
             morsel = SimpleCookie(request.headers.get("cookie", "")).get(self.cookie)
         except CookieError:
-            return False
-        return morsel is not None and _equal(morsel.value, self.session)
+            return ""
+        return "" if morsel is None else morsel.value
 
     def is_known_host(self, request: Request) -> bool:
         """Return whether the Host header is ours. By DNS rebinding a page of another site has its own name there, no address."""
@@ -96,6 +97,11 @@ class Access:
             return False
         return host == "localhost" or host in self.hosts or _is_address(host)
 
+    def is_secure(self, request: Request) -> bool:
+        """Return whether the browser speaks TLS, with us or with a proxy. A lie makes only the liar's cookie stricter."""
+        told = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
+        return "https" in (told, request.url.scheme)
+
     def refusal(self, request: Request) -> tuple[int, str] | None:
         """Return the status and the reason with which a request is refused; None for one that goes on, perhaps as a form."""
         if not self.is_known_host(request):
@@ -106,9 +112,9 @@ class Access:
         path: str = request.scope["path"]
         if path == LOGIN or path.startswith(STATIC):
             return None
-        if not self.is_logged_in(request):
+        if not self.sessions.has(self.session_of(request)):
             return 401, "Log in with the URL that the server printed when it started, or with its token."
-        if request.method == "POST" and self.read_only:
+        if request.method == "POST" and self.read_only and path != LOGOUT:
             return 403, "This server was started with --read-only."
         return None
 
@@ -116,10 +122,7 @@ class Access:
         """Return the status and the reason with which a form is refused; None for one that is let through."""
         if request.scope["path"] == LOGIN or _equal(form.get("form_token", [""])[0], self.form_token):
             return None
-        return 403, "This form is from before the last login: load the page again."
-
-    def _derived(self, purpose: str) -> str:
-        return hmac.new(self.token.encode(), purpose.encode(), hashlib.sha256).hexdigest()
+        return 403, "This form is from before the last start of the server: load the page again."
 
 
 class Guard:
@@ -145,10 +148,16 @@ class Guard:
 
     async def _read_form(self, request: Request) -> tuple[int, str] | None:
         body = b""
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MAX_FORM_BYTES:
-                return 413, f"A form may have {MAX_FORM_BYTES:,} bytes."
+        try:
+            async with asyncio.timeout(FORM_S):
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > MAX_FORM_BYTES:
+                        return 413, f"A form may have {MAX_FORM_BYTES:,} bytes."
+        except ClientDisconnect:
+            return 400, "The form did not come whole."
+        except TimeoutError:
+            return 408, f"The form did not come whole in {FORM_S:.0f} seconds."
         try:
             form = parse_qs(body.decode("ascii"), keep_blank_values=True)
         except ValueError:

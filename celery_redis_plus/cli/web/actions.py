@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter
 from celery_redis_plus.cli.web.bulk_actions import BulkAction
 from celery_redis_plus.cli.web.requests import field, fields, parameter, required, url
+from celery_redis_plus.cli.web.sessions import SESSION_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,13 +50,16 @@ class Actions:
             return self._presentation.refusal(request, 401, "This is not the token." if token else "")
         # No redirect: the browser would not send a strict cookie behind a link on another site, a chat for example.
         answer = self._presentation.page(request, "logged_in.html")
-        # Starlette knows the scheme that a proxy tells uvicorn.
-        secure = request.url.scheme == "https"
-        answer.set_cookie(self._access.cookie, self._access.session, httponly=True, samesite="strict", secure=secure)
+        access = self._access
+        answer.set_cookie(
+            access.cookie, access.sessions.open(), max_age=round(SESSION_S), httponly=True, samesite="strict",
+            secure=access.is_secure(request),
+        )  # fmt: skip
         return answer
 
     def logout(self, request: Request) -> Response:
-        """Take the cookie away."""
+        """End the session, so that a copy of its cookie opens nothing, and take the cookie away."""
+        self._access.sessions.close(self._access.session_of(request))
         answer = self._presentation.refusal(request, 200, "Logged out.")
         answer.delete_cookie(self._access.cookie, httponly=True, samesite="strict")
         return answer

@@ -55,11 +55,11 @@ class Presentation:
     def refusal(self, request: Request, status: int, reason: str) -> HTMLResponse:
         """Return the page of an error, or with 401 the login, without anything that needs one."""
         title = "Log in" if status in (200, 401) else HTTPStatus(status).phrase
-        html = (
-            _templates()
-            .get_template("refusal.html")
-            .render(title=title, status=status, reason=reason, login=status in (200, 401), path=request.scope["path"])
-        )
+        html = _templates().get_template("refusal.html").render(
+            title=title, status=status, reason=reason, login=status in (200, 401), path=request.scope["path"],
+            # A broker that is away comes back.
+            again=status == 503 and request.method == "GET",
+        )  # fmt: skip
         return HTMLResponse(html, status)
 
     def note(self, notice: str) -> str:

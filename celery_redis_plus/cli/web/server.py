@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 
 from celery_redis_plus.cli.web.app import make_app
+from celery_redis_plus.cli.web.bounded_connections import BACKLOG, BoundedConnection
 from celery_redis_plus.cli.web.bulk_actions import BulkActions
 from celery_redis_plus.cli.web.connection import SharedConnection
 from celery_redis_plus.cli.web.samples import Sampler, Samples
@@ -16,6 +17,13 @@ from celery_redis_plus.cli.web.samples import Sampler, Samples
 if TYPE_CHECKING:
     from celery_redis_plus.cli.broker_admin import BrokerAdmin
     from celery_redis_plus.cli.web.access import Access
+
+
+#: Of uvicorn. The access log would have the token of the login's URL. What a proxy tells, the page reads by itself.
+SETTINGS: Final[dict[str, Any]] = {
+    "http": BoundedConnection, "backlog": BACKLOG, "proxy_headers": False, "access_log": False, "log_level": "warning",
+    "server_header": False, "lifespan": "off", "timeout_graceful_shutdown": 5,
+}  # fmt: skip
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -32,13 +40,9 @@ def serve(connect: Callable[[], BrokerAdmin], access: Access, listener: socket.s
     """Serve until Ctrl-C or SIGTERM; `connect` opens a connection to the broker, `broker` is what pages call it."""
     shared, samples, bulk = SharedConnection(connect), Samples(), BulkActions()
     app = make_app(shared.admin, samples, access, bulk, broker)
-    # The access log would have the token of the login's URL.
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, lifespan="off", timeout_graceful_shutdown=5
-    )
     try:
         with Sampler(samples, shared.admin):
-            uvicorn.Server(config).run([listener])
+            uvicorn.Server(uvicorn.Config(app, **SETTINGS)).run([listener])
     finally:
         bulk.close()
         shared.close()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -17,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.metric_descriptions import GAUGES, PREFIX, QUEUE_COUNTERS
 from celery_redis_plus.cli.metrics import BrokerCollector
+from celery_redis_plus.integration import worker_metrics
 from tests.support.inbox import Inbox, declare, publish
 
 
@@ -73,6 +76,21 @@ def test_a_scrape_tells_what_is_in_the_queues_and_what_has_happened(broker_url, 
     assert counted == {"published": 5, "delivered": 3, "acked": 1, "dead_lettered": 1}
     names = {f"{name}_total" for name in QUEUE_COUNTERS} | set(GAUGES) - {"fanout_subscribers", "fanout_max_lag_messages"}
     assert {name for name, *_ in found} == names
+
+
+def test_a_request_that_does_not_end_is_given_up_without_a_word(monkeypatch, capsys):
+    monkeypatch.setattr(worker_metrics, "REQUEST_S", 0.2)
+    server = worker_metrics.MetricsServer("127.0.0.1", 0, worker_metrics.WorkerCollector())
+    try:
+        address = urlsplit(server.address)
+        with socket.create_connection((address.hostname, address.port), timeout=30) as client:
+            client.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+            assert client.recv(100) == b""
+        with urlopen(server.address, timeout=20) as reply:
+            assert b"celery_redis_plus_worker_" in reply.read()
+    finally:
+        server.stop()
+    assert capsys.readouterr().err == ""
 
 
 def test_queues_are_chosen_by_pattern(broker_url, channel):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
+import time
 from urllib.parse import urlencode
 
 import pytest
 
+from celery_redis_plus.cli.web import sessions
 from tests.support.inbox import declare
 from tests.support.web_page import TOKEN, web_page
 
@@ -21,7 +23,7 @@ ACTIONS = [
 
 def test_a_page_without_a_login_is_refused_and_says_nothing_of_the_broker(page, channel):
     declare(channel, "secret-queue")
-    cookies = [None, f"{page.access.cookie}=wrong", "ü=1; =", f"other={page.access.session}", f"{page.access.cookie}=ü"]
+    cookies = [None, f"{page.access.cookie}=wrong", "ü=1; =", f"other={page.cookie.partition('=')[2]}", f"{page.access.cookie}=ü"]
     for path, cookie in itertools.product(PAGES, cookies):
         answer = page.ask("GET", path, **({} if cookie is None else {"Cookie": cookie}))
         assert answer.status == 401
@@ -47,14 +49,20 @@ def test_the_login_url_gives_a_cookie_that_no_script_and_no_other_site_gets(page
     assert TOKEN not in answer.text
     (cookie,) = answer.headers.get_all("Set-Cookie")
     value, *flags = cookie.split("; ")
-    assert {flag.lower() for flag in flags} == {"httponly", "samesite=strict", "path=/"}
+    assert {flag.lower() for flag in flags} == {"httponly", "samesite=strict", "path=/", "max-age=43200"}
     assert TOKEN not in value
     assert page.ask("GET", "/", Cookie=value).status == 200
 
 
 def test_behind_a_proxy_with_tls_the_cookie_is_secure(page):
-    answer = page.ask("GET", f"/login?token={TOKEN}", scheme="https")
-    assert "secure" in answer.headers["Set-Cookie"].lower().split("; ")
+    for answer in (
+        page.ask("GET", f"/login?token={TOKEN}", scheme="https"),
+        page.ask("GET", f"/login?token={TOKEN}", X_Forwarded_Proto="https"),
+        page.ask("GET", f"/login?token={TOKEN}", X_Forwarded_Proto="HTTPS, http"),
+    ):
+        assert "secure" in answer.headers["Set-Cookie"].lower().split("; ")
+    answer = page.ask("GET", f"/login?token={TOKEN}", X_Forwarded_Proto="http")
+    assert "secure" not in answer.headers["Set-Cookie"].lower().split("; ")
 
 
 @pytest.mark.parametrize("token", ["wrong", "", TOKEN[:-1], TOKEN + "x", "%ff", "ü"])
@@ -69,11 +77,35 @@ def test_a_wrong_token_gives_no_cookie(page, token):
 
 def test_the_form_of_the_login_takes_the_token(page):
     answer = page.ask("POST", "/login", urlencode({"token": TOKEN}), Origin=f"http://{page.host}")
-    assert (answer.status, page.access.session in answer.headers["Set-Cookie"]) == (200, True)
+    assert answer.status == 200
+    assert page.ask("GET", "/", Cookie=answer.headers["Set-Cookie"].partition(";")[0]).status == 200
 
 
-def test_a_logout_takes_the_cookie_away(page):
-    assert "Max-Age=0" in page.post("/logout").headers["Set-Cookie"]
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_logout_ends_the_session_and_no_other(broker_url, read_only):
+    with web_page(broker_url, read_only=read_only) as page:
+        other = page.ask("GET", f"/login?token={TOKEN}").headers["Set-Cookie"].partition(";")[0]
+        assert 'action="/logout"' in page.get("/").text
+        assert "Max-Age=0" in page.post("/logout").headers["Set-Cookie"]
+        assert page.get("/").status == 401
+        assert page.ask("GET", "/", Cookie=other).status == 200
+
+
+def test_a_session_ends_after_twelve_hours(page, monkeypatch):
+    now = time.monotonic()
+    monkeypatch.setattr(sessions.time, "monotonic", lambda: now + 12 * 3600 - 60)
+    assert page.get("/").status == 200
+    monkeypatch.setattr(sessions.time, "monotonic", lambda: now + 12 * 3600 + 60)
+    assert page.get("/").status == 401
+
+
+def test_of_a_thousand_logins_the_oldest_ends(page):
+    page.get("/")
+    for _ in range(sessions.MAX_SESSIONS - 1):
+        page.access.sessions.open()
+    assert page.get("/").status == 200
+    page.access.sessions.open()
+    assert page.get("/").status == 401
 
 
 @pytest.mark.parametrize("origin", [None, "null", "http://evil.example", "https://127.0.0.1:1", "//", "[", "http://[", "http://"])
@@ -147,9 +179,10 @@ def test_read_only_shows_no_forms_and_refuses_all(broker_url, dead):
             answer = page.get(path)
             assert answer.status == 200
             assert "read-only" in answer.text
-            assert 'method="post"' not in answer.text
+            assert re.findall(r'method="post" action="([^"]*)"', answer.text) == ["/logout"]
+            assert answer.text.count('method="post"') == 1
             assert 'type="checkbox"' not in answer.text
-        for path in ACTIONS:
+        for path in set(ACTIONS) - {"/logout"}:
             answer = page.ask(
                 "POST", path, urlencode({"form_token": page.access.form_token, "tag": tag, "reason": "x"}), Cookie=page.cookie,
                 Origin=f"http://{page.host}",

@@ -213,6 +213,7 @@ def test_a_broker_that_is_away_is_a_readable_page_until_it_is_back(own_server):
             answer = page.get(path)
             assert answer.status == 503
             assert "The broker cannot be asked" in answer.text
+            assert 'http-equiv="refresh"' in answer.text
         own_server.restart()
         assert page.get("/").status == 200
 

@@ -7,19 +7,36 @@ function isBusy() {
   return document.hidden || main().querySelector("details[open], :focus, input[type=checkbox]:checked") !== null;
 }
 
+// Says why there are no new figures, above the old ones, which turn grey; says nothing without nodes.
+function complain(nodes) {
+  const alert = document.querySelector("aside[role=alert]");
+  document.body.classList.toggle("stale", nodes.length > 0);
+  const told = document.createElement("div");
+  told.append(...nodes);
+  // Whoever logs in there is not disturbed, and nothing is read out twice.
+  if (alert.querySelector(":focus") || alert.textContent === told.textContent) return;
+  alert.replaceChildren(...told.childNodes);
+  alert.hidden = !nodes.length;
+}
+
 async function refresh() {
   if (isBusy()) return;
   const address = new URL(location.href);
   address.searchParams.delete("notice");
-  let page;
+  let answer, page;
   try {
-    page = new DOMParser().parseFromString(await (await fetch(address)).text(), "text/html");
+    answer = await fetch(address);
+    page = new DOMParser().parseFromString(await answer.text(), "text/html");
   } catch {
-    document.body.classList.add("stale");
+    complain(["The server of this page does not answer."]);
+    return;
+  }
+  if (!answer.ok) {
+    complain([...page.querySelectorAll("main > :not(.home)")]);
     return;
   }
   if (isBusy()) return;
-  document.body.classList.remove("stale");
+  complain([]);
   main().replaceWith(page.querySelector("main"));
   const footer = page.querySelector("footer");
   if (footer) document.querySelector("footer")?.replaceWith(footer);
