@@ -76,6 +76,7 @@ FANOUT_COUNTERS = {
 PROCESS_COUNTERS = {
     "late_heartbeats": "Heartbeats that came later than planned by more than an interval; each is a warning in the log.",
     "thread_restarts": "How often the maintenance thread had died and was started again; each is an error in the log.",
+    "failed_tasks": "How often a maintenance task of this process failed; the log has an error where it begins or changes.",
     "sweeps": "Passes of this process over a queue: due messages became ready, others expired, lost ones were recovered.",
     "recoveries": "Messages that this process put back: their lease had ended, or their process had lost its connections.",
     "redeliveries": "Messages that this process claimed and that some consumer had seen before.",
@@ -84,6 +85,7 @@ PROCESS_COUNTERS = {
 
 #: What a process knows of itself at one moment, as `celery_redis_plus_worker_*`.
 PROCESS_GAUGES = {
+    "failing_tasks": "Maintenance tasks that failed in their last run: each is tried again, after up to 16 s.",
     "unacked_messages": "Messages that this process holds: prefetched ones, and those of running tasks.",
     "heartbeat_delay_seconds": "By how much the next heartbeat is overdue; 0 while heartbeats come in time.",
     "fanout_lag_messages": (

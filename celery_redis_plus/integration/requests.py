@@ -19,7 +19,7 @@ from celery.app.trace import fast_trace_task
 from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded, WorkerLostError
 from kombu.utils.imports import symbol_by_name
 
-from celery_redis_plus.broker.consumers.last_error import Failure, failure_of
+from celery_redis_plus.broker.consumers.last_error import Failure, failure_of, text_of
 from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.ack_policies import ACK, POLICIES, REQUEUE, AckPolicies
 from celery_redis_plus.integration.lease_guard import TaskLostError, has_lease
@@ -214,20 +214,13 @@ def _failure(error: BaseException, traceback: str, message: Message) -> Failure 
     if isinstance(error, UNRECORDED_ERRORS):
         return None
     if isinstance(error, Reject):
-        return None if error.reason is None else failure_of("Reject", _text(error.reason))
+        return None if error.reason is None else failure_of("Reject", text_of(error.reason))
     # An exception that cannot be pickled comes in a wrapper that has its name and its text.
     name = getattr(error, "exc_cls_name", type(error).__name__)
     args = getattr(error, "exc_args", None)
-    text = " ".join(map(_text, args)) if args is not None else _text(error)
+    text = " ".join(map(text_of, args)) if args is not None else text_of(error)
     keep = 0 if message.lane is None else message.lane.session.options.error_traceback_bytes
     return failure_of(name, text, traceback, traceback_bytes=keep)
-
-
-def _text(value: object) -> str:
-    try:
-        return str(value)
-    except Exception as error:  # noqa: BLE001 - the text is a user's code
-        return f"<{type(value).__name__} whose text raises {type(error).__name__}>"
 
 
 def install_request_class(app: Any, policies: AckPolicies, *, waits_in_pool: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from celery_redis_plus import clock
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Seconds after its last message, and after its start, for which a process still counts as busy.
 BUSY_S = 20.0
+#: Characters of a failing task's error in the registry.
+FAILURE_TEXT = 200
 
 
 class Presence:
@@ -34,17 +36,19 @@ class Presence:
         *,
         grace_s: float,
         heartbeat_s: float,
+        failing: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         """Tell of the connections `own` of the maintenance thread, and of what stands in `watched` and `unacked_messages`.
 
         `knowledge` tells which queues have a single active consumer. `grace_s` is `connection_lost_grace`, `heartbeat_s` the time
-        between two heartbeats of the leases, in seconds.
+        between two heartbeats of the leases, in seconds. `failing` returns the maintenance tasks that fail, and what they raised.
         """
         #: Those of the maintenance thread.
         self.own = own
         self._watched = watched
         self._unacked_messages = unacked_messages
         self._knowledge = knowledge
+        self._failing = failing
         #: When this process counts as idle, on `clock`, in seconds, and how many batches of messages had come by then.
         self._busy_until, self._batches = clock.now_s() + BUSY_S, 0
         #: `connection_lost_grace`, in seconds; 0: no process asks for these connections.
@@ -110,6 +114,7 @@ class Presence:
             queues=tuple(sorted(queues)),
             host=socket.gethostname(),
             pid=os.getpid(),
+            failing={task: text[:FAILURE_TEXT] for task, text in self._failing().items()},
             busy=clock.now_s() < self._busy_until or any(map(self._has_privilege, watched)),
         )
 

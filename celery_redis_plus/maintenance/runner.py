@@ -1,4 +1,4 @@
-"""Runs the maintenance tasks that are due; one that the server refuses does not keep the others from theirs.
+"""Runs the maintenance tasks that are due; one that fails rests, and does not keep the others from theirs.
 
 Heartbeats come before each of the others, which give the thread back after a slice (`time_slices.py`).
 """
@@ -6,19 +6,24 @@ Heartbeats come before each of the others, which give the thread back after a sl
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_redis_plus import clock
+from celery_redis_plus.broker.consumers.last_error import text_of
+from celery_redis_plus.errors import InvalidAddress, ServerTooOld
 
 logger = logging.getLogger(__name__)
 
-#: Seconds until a maintenance task that the server refused runs again.
-REFUSED_RETRY_S = 1.0
+#: Seconds for which a task rests that has failed: first, and at most. Each failure after another one doubles the rest.
+FIRST_REST_S, LONGEST_REST_S = 1.0, 16.0
+#: What concerns all tasks alike: the connection is lost, or the server does not let us in.
+UNREACHABLE = (RedisConnectionError, RedisTimeoutError, ServerTooOld, InvalidAddress)
 
 
 class MaintenanceTask(Protocol):
@@ -33,8 +38,11 @@ class MaintenanceTask(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Refusal:
+class _Failure:
+    """What a task raised last, and until when it rests, on `clock`, in seconds."""
+
     text: str
+    rest_s: float
     rests_until: float
 
 
@@ -47,22 +55,38 @@ class TaskRunner:
         self._first = first
         #: What took longest since `take_longest` was called: name and seconds.
         self._longest = ("", 0.0)
-        self._refused: dict[MaintenanceTask, _Refusal] = {}
+        self._failures: dict[MaintenanceTask, _Failure] = {}
+        #: The task that lost the connection in the last run: it comes last in the next one, should it do so again.
+        self._lost: MaintenanceTask | None = None
+        #: How often a task has failed.
+        self.failed = 0
+
+    @property
+    def tasks(self) -> Sequence[MaintenanceTask]:
+        """All tasks: those of `first`, then the others."""
+        return (*self._first, *self._tasks)
 
     @property
     def next_run_at(self) -> float:
         """When to run next, on `clock`, in seconds."""
-        return min(map(self._next_run_at, (*self._first, *self._tasks)))
+        return min(map(self._next_run_at, self.tasks))
+
+    @property
+    def failing(self) -> Mapping[str, str]:
+        """The tasks that failed in their last run, by name, and what they raised. From any thread."""
+        return {_name(task): failure.text for task, failure in list(self._failures.items())}
 
     def run(self) -> None:
         """Run what is due.
 
+        Whatever one task raises is logged when it changes, and that task rests; the others run.
+
         Raises:
-            redis.exceptions.ConnectionError: or a kin, as `error_translation.translate` names them: the server is unreachable.
-                A refusal (no permission, memory full, a key of another type) is logged when it changes, and tried again.
+            redis.exceptions.ConnectionError: or another one of `UNREACHABLE`: no task can do anything.
         """
         now = clock.now_s()
-        for task in self._tasks:
+        lost, self._lost = self._lost, None
+        for task in sorted(self._tasks, key=lambda one: one is lost):
             for first in self._first:
                 self._run_if_due(first, clock.now_s())
             self._run_if_due(task, now)
@@ -78,28 +102,47 @@ class TaskRunner:
         began = clock.now_s()
         try:
             task.run()
-        except RedisConnectionError:
+        except UNREACHABLE:
             # Some of them are refusals, too: a server that loads its data, a replica.
+            self._lost = task
             raise
-        except ResponseError as error:
-            self._note(task, str(error), now)
+        except Exception as error:  # noqa: BLE001 - a task fails alone, whatever it raises
+            self._note(task, error)
         else:
-            if self._refused.pop(task, None) is not None:
-                logger.info("%s: the broker takes it again", _name(task))
+            if self._failures.pop(task, None) is not None:
+                logger.info("maintenance task %s runs again", _name(task))
         finally:
             took_s = clock.now_s() - began
             if took_s > self._longest[1]:
                 self._longest = (_name(task), took_s)
 
     def _next_run_at(self, task: MaintenanceTask) -> float:
-        refusal = self._refused.get(task)
-        return task.next_run_at if refusal is None else max(task.next_run_at, refusal.rests_until)
+        failure = self._failures.get(task)
+        rests_until = float("-inf") if failure is None else failure.rests_until
+        try:
+            return max(task.next_run_at, rests_until)
+        except Exception as error:  # noqa: BLE001 - as above
+            if rests_until <= clock.now_s():
+                self._note(task, error)
+            return self._failures[task].rests_until
 
-    def _note(self, task: MaintenanceTask, text: str, now: float) -> None:
-        known = self._refused.get(task)
-        self._refused[task] = _Refusal(text, now + REFUSED_RETRY_S)
-        if known is None or known.text != text:
-            logger.error("%s: the broker refuses it (%s); trying again", _name(task), text)
+    def _note(self, task: MaintenanceTask, error: Exception) -> None:
+        """Note what a task raised, and let it rest. Heartbeats rest for `FIRST_REST_S` only: leases wait for them."""
+        known = self._failures.get(task)
+        longest_s = FIRST_REST_S if task in self._first else LONGEST_REST_S
+        rest_s = FIRST_REST_S if known is None else min(2 * known.rest_s, longest_s)
+        text = f"{type(error).__name__}: {text_of(error)}"
+        self._failures[task] = _Failure(text, rest_s, clock.now_s() + rest_s)
+        self.failed += 1
+        if known is not None and known.text == text:
+            return
+        if isinstance(error, ResponseError):
+            logger.error("maintenance task %s: the broker refuses it (%s); trying again", _name(task), error)
+        else:
+            logger.error(
+                "maintenance task %s failed and is tried again; the others run. This is a defect of celery-redis-plus, please "
+                "report it", _name(task), exc_info=error,
+            )  # fmt: skip
 
 
 def _name(task: MaintenanceTask) -> str:

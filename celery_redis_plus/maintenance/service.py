@@ -133,6 +133,7 @@ class MaintenanceService:
             self.knowledge,
             grace_s=options.connection_lost_grace,
             heartbeat_s=interval_s(options.visibility_timeout),
+            failing=lambda: self.runner.failing,
         )
         self.lost_processes = LostProcesses(
             commands,
@@ -189,7 +190,8 @@ class MaintenanceService:
         self.dropped = DroppedSessions(
             self.unacked_messages, self.watched, self.positions, self.consumer_heartbeats, wake=self._waker.wake
         )
-        self._runner = TaskRunner(
+        #: All maintenance tasks, and those of them that fail.
+        self.runner = TaskRunner(
             (
                 self.dropped,
                 # Until it has run, what a killed process had comes back after the visibility timeout.
@@ -260,7 +262,7 @@ class MaintenanceService:
         self._heartbeat_delays.warn_while(self._lease_heartbeats.late_s if self._reachable else 0.0)
 
     def _late(self, late_s: float) -> None:
-        name, took_s = self._runner.take_longest()
+        name, took_s = self.runner.take_longest()
         if self._reachable:
             self._heartbeat_delays.warn_after(late_s, name, took_s)
 
@@ -274,11 +276,13 @@ class MaintenanceService:
         return {
             "late_heartbeats": self.late_heartbeats,
             "thread_restarts": self.thread_restarts,
+            "failed_tasks": self.runner.failed,
             "sweeps": self._sweeper.sweeps,
             "recoveries": self._sweeper.recovered + self.lost_processes.recovered,
             "redeliveries": self.unacked_messages.redelivered,
             "reconnects": self.reconnects,
             "unacked_messages": len(self.unacked_messages),
+            "failing_tasks": len(self.runner.failing),
             "heartbeat_delay_seconds": self._lease_heartbeats.late_s,
             "fanout_lag_messages": self._subscriber_heartbeats.longest_lag,
         }
@@ -363,7 +367,7 @@ class MaintenanceService:
                     self._pause(backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, guards nothing
                     backoff_s = min(backoff_s * 2, LONGEST_BACKOFF_S)
                 except Exception:
-                    logger.exception("a maintenance task failed; this is a defect of celery-redis-plus, please report it")
+                    logger.exception("the maintenance thread failed; this is a defect of celery-redis-plus, please report it")
                     self._note_unreachable(None)
                     self._pause(LONGEST_BACKOFF_S)
                 else:
@@ -404,7 +408,7 @@ class MaintenanceService:
             self.consumer_heartbeats.run_soon()
             self._subscriber_heartbeats.run_soon()
         self._sweeper.watch(self._swept())
-        self._runner.run()
+        self.runner.run()
 
     def _swept(self) -> dict[str, None]:
         """Return the queues that this process sweeps: those that it consumes, and those that no process consumes."""
@@ -412,7 +416,7 @@ class MaintenanceService:
 
     def _rest(self) -> None:
         """Wait until a task is due, a wakeup comes, or a channel has work for this thread."""
-        self._wakeups.wait(max(0.0, min(self._runner.next_run_at - clock.now_s(), MAX_IDLE_S)), self._swept())
+        self._wakeups.wait(max(0.0, min(self.runner.next_run_at - clock.now_s(), MAX_IDLE_S)), self._swept())
 
     def _note_unreachable(self, error: Exception | None) -> None:
         if self._reachable and error is not None and not self._stopping:

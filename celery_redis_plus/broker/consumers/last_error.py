@@ -45,6 +45,20 @@ def failure_of(name: str, message: str, traceback: str = "", *, traceback_bytes:
     return Failure(text, kept.decode("utf-8", "ignore"))
 
 
+def text_of(value: object) -> str:
+    """Return the text of an exception, or of another object of a user's: the code that makes it may raise itself."""
+    try:
+        # A surrogate alone cannot be stored.
+        return str(value).encode("utf-8", "backslashreplace").decode()
+    except Exception as error:  # noqa: BLE001 - the text is a user's code
+        return f"<{type(value).__name__} whose text raises {type(error).__name__}>"
+
+
+def failure_by(error: BaseException) -> Failure:
+    """Return an exception without its traceback."""
+    return failure_of(type(error).__name__, text_of(error))
+
+
 def read_failure(packed: str) -> Failure | None:
     """Return the exception in the field `error`; None for an empty one."""
     text, _, traceback = packed.partition("\t")

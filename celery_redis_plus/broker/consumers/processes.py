@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.consumers.failures import Failed, read_deaths
@@ -59,6 +59,8 @@ class ProcessRecord:
     pid: int
     #: It has messages, or had some lately, or a consumer with a privilege: others wait for what it leaves when it dies.
     busy: bool = True
+    #: The maintenance tasks of the process that fail, and what they raised last: for `doctor`.
+    failing: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self) -> str:
         """Return it as one line of JSON."""
@@ -78,14 +80,15 @@ class ProcessRecord:
                 str(fields["host"]),
                 int(fields["pid"]),
                 bool(fields.get("busy", True)),
+                {str(task): str(error) for task, error in fields.get("failing", {}).items()},
             )
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
             return None
 
     def covers(self, other: ProcessRecord) -> bool:
         """Return whether this record, which is stored, says all that `other` does: what is over does no harm."""
         return (
-            (self.run, self.grace_s, self.busy) == (other.run, other.grace_s, other.busy)
+            (self.run, self.grace_s, self.busy, self.failing) == (other.run, other.grace_s, other.busy, other.failing)
             and set(self.ids) >= set(other.ids)
             and set(self.sessions) >= set(other.sessions)
             and set(self.queues) >= set(other.queues)
@@ -160,6 +163,12 @@ class Processes:
             count,
             {name.decode(): text.decode("utf-8", "replace") for name, text in records.items()} if changed else None,
         )
+
+    def all(self) -> list[ProcessRecord]:
+        """Return the records of all processes, those included that are put back; one of a later version is left out."""
+        flat: list[bytes] = self._commands.command("HGETALL", self._keys.processes[0])
+        found = (ProcessRecord.decode(text.decode("utf-8", "replace").removeprefix(LOST)) for text in flat[1::2])
+        return [record for record in found if record is not None]
 
     def wakeup_of(self, process: str) -> bytes:
         """Return the key by which a process is woken."""

@@ -31,6 +31,7 @@ CHECKS: Final[dict[str, Check]] = {
     "unconverted": queue_checks.unconverted,
     "consumers": queue_checks.consumers,
     "silent": queue_checks.silent,
+    "maintenance": queue_checks.maintenance,
     "backlog": queue_checks.backlog,
     "pauses": queue_checks.pauses,
     "dead-letters": queue_checks.dead_letters,

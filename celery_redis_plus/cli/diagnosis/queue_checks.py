@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import NoPermissionError, ResponseError
 
 from celery_redis_plus.broker.consumers.pauses import Pausing
+from celery_redis_plus.broker.consumers.processes import Processes
 from celery_redis_plus.broker.consumers.registry import Consumers
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
@@ -21,6 +22,7 @@ from celery_redis_plus.cli.output import span, visible
 from celery_redis_plus.connection.server_time import server_ms
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.consumers.processes import ProcessRecord
     from celery_redis_plus.broker.consumers.registry import ConsumerRecord
     from celery_redis_plus.broker.queues.overview import QueueOverview
     from celery_redis_plus.cli.diagnosis.examined_broker import ExaminedBroker
@@ -110,6 +112,22 @@ def _silent(age_s: float, record: ConsumerRecord) -> Finding:
     advice = "Look at that process: if it is frozen, end it. Its messages go to other workers within connection_lost_grace."
     values = {"queue": record.queue, "host": record.host, "pid": record.pid, "held": record.held, "silent_s": round(age_s, 1)}
     return Finding("silent", DANGER if record.held else ADVICE, text, advice, values)
+
+
+def maintenance(broker: ExaminedBroker) -> Iterator[Finding]:
+    """Consuming processes with a maintenance task that fails, as they said in their last report: up to 30 s ago."""
+    processes = Processes(broker.commands, broker.keys, delivery_limit=None, dead_letter_max=0).all()
+    found = [(record, task, error) for record in processes for task, error in sorted(record.failing.items())]
+    yield from _named(_failing(*one) for one in found)
+    if not found:
+        yield Finding("maintenance", OK, f"{len(processes):,} consuming process(es), no maintenance task fails")
+
+
+def _failing(record: ProcessRecord, task: str, error: str) -> Finding:
+    text = f"the maintenance task {task} of {record.host}, process {record.pid}, fails: {visible(error)}"
+    advice = "Look into that process's log: a refusal names what to allow; anything else is a defect, please report it."
+    values = {"task": task, "host": record.host, "pid": record.pid, "error": error}
+    return Finding("maintenance", DANGER, text, advice, values)
 
 
 def backlog(broker: ExaminedBroker) -> Iterator[Finding]:

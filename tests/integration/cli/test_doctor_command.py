@@ -22,7 +22,7 @@ from tests.support.inbox import Inbox, declare, publish
 from tests.support.servers import new_server
 from tests.support.waiting import wait_until
 
-QUEUE_CHECKS = ("unconverted", "consumers", "silent", "backlog", "pauses", "dead-letters")
+QUEUE_CHECKS = ("unconverted", "consumers", "silent", "maintenance", "backlog", "pauses", "dead-letters")
 
 
 def found(url, *checks, roles=()):

@@ -131,7 +131,7 @@ def test_keys_of_another_type_with_the_queues_name_say_nothing(consume, redis_cl
     redis_client.zadd("word\x06\x163", {"x": 1})
     with caplog.at_level(logging.DEBUG):
         channel = consume("word")
-        task = channel.session.service._runner._tasks[-1]  # noqa: SLF001 - nothing else shows that it has looked
+        task = channel.session.service.runner.tasks[-1]
         wait_until(lambda: task.next_run_at > 0)
 
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

@@ -1,4 +1,4 @@
-"""What is due runs in turn; heartbeats come first, and one refused task does not keep the others from theirs."""
+"""What is due runs in turn; heartbeats come first, and a task that fails does not keep the others from theirs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ResponseError
 
-from celery_redis_plus.maintenance.runner import REFUSED_RETRY_S, TaskRunner
+from celery_redis_plus.maintenance.runner import FIRST_REST_S, LONGEST_REST_S, TaskRunner
 
 NEVER = float("inf")
+REPORT_IT = "This is a defect of celery-redis-plus, please report it"
 
 
 class Task:
@@ -32,6 +33,11 @@ class Task:
 
 class Slow(Task):
     pass
+
+
+class UnspeakableError(Exception):
+    def __str__(self):
+        raise ZeroDivisionError
 
 
 @pytest.fixture
@@ -79,40 +85,104 @@ def test_what_becomes_due_during_a_run_waits_for_the_next(task, ran):
     assert ran == ["a", "b"]
 
 
-def test_a_refused_task_does_not_keep_the_others_from_running(task, ran):
-    refused, other = task("refused"), task("other")
-    refused.error = ResponseError("NOPERM")
-    TaskRunner([refused, other]).run()
-    assert ran == ["refused", "other"]
+FAILURES = [
+    pytest.param(ResponseError("NOPERM"), id="refused"),
+    pytest.param(RuntimeError("a defect"), id="defect"),
+    pytest.param(UnspeakableError(), id="without-a-text"),
+    pytest.param(OSError("no space"), id="system"),
+]
 
 
-def test_a_refused_task_runs_again_after_a_rest(task, clock, ran):
-    refused = task("refused")
-    refused.error = ResponseError("NOPERM")
-    runner = TaskRunner([refused])
+@pytest.mark.parametrize("error", FAILURES)
+def test_a_task_that_fails_does_not_keep_the_others_from_running(error, task, ran):
+    failing, other = task("failing"), task("other")
+    failing.error = error
+    runner = TaskRunner([failing, other], first=[task("heartbeat")])
     runner.run()
-    assert runner.next_run_at == clock() + REFUSED_RETRY_S
-    clock.advance(REFUSED_RETRY_S * 0.9)
-    runner.run()
-    assert ran == ["refused"]
-    clock.advance(REFUSED_RETRY_S * 0.1)
-    runner.run()
-    assert ran == ["refused", "refused"]
+    assert ran == ["heartbeat", "failing", "other"]
+    assert (runner.failed, list(runner.failing)) == (1, ["task"])
 
 
-def test_a_refusal_is_logged_when_it_begins_changes_and_ends(task, clock, caplog):
-    refused = task("refused")
-    runner = TaskRunner([refused])
+def test_a_failed_task_rests_for_longer_each_time_up_to_a_limit(task, clock):
+    failing = task("failing")
+    failing.error = RuntimeError("a defect")
+    runner = TaskRunner([failing])
+    rests = []
+    for _ in range(7):
+        runner.run()
+        rests.append(runner.next_run_at - clock())
+        clock.advance(rests[-1])
+    assert rests[:3] == [FIRST_REST_S, 2 * FIRST_REST_S, 4 * FIRST_REST_S]
+    assert rests[-1] == LONGEST_REST_S
+
+
+def test_a_failed_task_does_not_run_before_its_rest_is_over(task, clock, ran):
+    failing = task("failing")
+    failing.error = RuntimeError("a defect")
+    runner = TaskRunner([failing])
+    runner.run()
+    clock.advance(FIRST_REST_S * 0.9)
+    runner.run()
+    assert ran == ["failing"]
+    clock.advance(FIRST_REST_S * 0.1)
+    runner.run()
+    assert ran == ["failing", "failing"]
+
+
+def test_a_heartbeat_that_fails_rests_briefly(task, clock):
+    heartbeat = task("heartbeat")
+    heartbeat.error = RuntimeError("a defect")
+    runner = TaskRunner([task("a")], first=[heartbeat])
+    for _ in range(5):
+        runner.run()
+        assert runner.next_run_at == clock() + FIRST_REST_S
+        clock.advance(FIRST_REST_S)
+
+
+def test_a_task_that_runs_again_begins_with_a_short_rest(task, clock):
+    failing = task("failing", every_s=0.0)
+    runner = TaskRunner([failing])
+    for error in (RuntimeError("a"), RuntimeError("a"), None, RuntimeError("a")):
+        failing.error = error
+        runner.run()
+        clock.advance(0 if error is None else runner.next_run_at - clock())
+    assert runner.failed == 3
+    failing.error = None
+    runner.run()
+    assert not runner.failing
+
+
+def test_a_task_whose_time_cannot_be_told_fails_alone(clock, ran, task):
+    class Timeless:
+        @property
+        def next_run_at(self):
+            raise KeyError("a queue")
+
+        def run(self):
+            raise AssertionError("it is not due")
+
+    runner = TaskRunner([Timeless(), task("other")])
+    runner.run()
+    assert ran == ["other"]
+    assert runner.failing == {"timeless": "KeyError: 'a queue'"}
+    assert runner.next_run_at == clock() + FIRST_REST_S
+
+
+def test_a_failure_is_logged_when_it_begins_changes_and_ends(task, clock, caplog):
+    failing = task("failing")
+    runner = TaskRunner([failing])
     with caplog.at_level(logging.INFO, "celery_redis_plus.maintenance"):
-        for error in (ResponseError("NOPERM"), ResponseError("NOPERM"), ResponseError("OOM"), None):
-            refused.error = error
+        for error in (ResponseError("NOPERM"), ResponseError("NOPERM"), ResponseError("OOM"), RuntimeError("a defect"), None):
+            failing.error = error
             runner.run()
-            clock.advance(REFUSED_RETRY_S)
+            clock.advance(LONGEST_REST_S)
     assert [record.getMessage() for record in caplog.records] == [
-        "task: the broker refuses it (NOPERM); trying again",
-        "task: the broker refuses it (OOM); trying again",
-        "task: the broker takes it again",
+        "maintenance task task: the broker refuses it (NOPERM); trying again",
+        "maintenance task task: the broker refuses it (OOM); trying again",
+        f"maintenance task task failed and is tried again; the others run. {REPORT_IT}",
+        "maintenance task task runs again",
     ]
+    assert "RuntimeError: a defect" in caplog.text
 
 
 def test_a_lost_connection_ends_the_run(task, ran):
@@ -123,6 +193,16 @@ def test_a_lost_connection_ends_the_run(task, ran):
         runner.run()
     assert ran == ["lost"]
     assert runner.next_run_at == 0.0, "it is as due as before"
+
+
+def test_a_task_that_loses_the_connection_each_time_comes_last(task, ran):
+    lost, other = task("lost"), task("other")
+    lost.error = RedisConnectionError("the reply is too long")
+    runner = TaskRunner([lost, other])
+    for _ in range(2):
+        with pytest.raises(RedisConnectionError):
+            runner.run()
+    assert ran == ["lost", "other", "lost"]
 
 
 def test_the_longest_task_is_told_once(task, clock, ran):

@@ -97,14 +97,13 @@ def test_an_unreachable_server_is_tried_again_and_logged_once(service, connector
     ]
 
 
-def test_a_defect_of_a_task_is_logged_and_does_not_end_the_thread(service, connector, caplog, monkeypatch):
+def test_a_defect_of_a_task_is_logged_counted_and_does_not_end_the_thread(service, connector, caplog, monkeypatch):
     failing = iter([RuntimeError("a defect")])
 
     def run():
         for error in failing:
             raise error
 
-    monkeypatch.setattr("celery_redis_plus.maintenance.service.LONGEST_BACKOFF_S", 0.01)
     monkeypatch.setattr(service.dropped.__class__, "next_run_at", 0.0)
     monkeypatch.setattr(service.dropped, "run", run)
     service.start()
@@ -112,6 +111,8 @@ def test_a_defect_of_a_task_is_logged_and_does_not_end_the_thread(service, conne
     assert service.running
     assert "please report it" in caplog.text
     assert "a defect" in caplog.text
+    figures = service.figures()
+    assert (figures["failed_tasks"], figures["failing_tasks"]) == (1, 1)
 
 
 def test_without_consumers_the_thread_ends_after_a_while(service, connector, clock):
