@@ -10,12 +10,14 @@
 -- Returns { more, header, payload, header, payload, ... }: `more` lists, space-separated, the numbers of the queues that still
 -- have ready messages, and with a minus sign those that only `claim_restricted` may take from; where acked messages of queues
 -- stand elsewhere than in the index, follows '|' and the numbers of these queues: `ack` has to remove them. A header is
--- 'queue-number tag claim failures seen'.
+-- 'queue-number tag claim failures seen'. Queues that the call did not come to are listed first.
+-- Bound: 500 ready entries over all queues, taken or passed (they expired, or their hash is gone); the caller goes on with `more`.
 -- @include claim_messages
 
 local WIDTH = 9
 local queues = #KEYS / WIDTH
-local credit = math.min(tonumber(ARGV[1]), 500)
+local credit = math.min(tonumber(ARGV[1]), MOST_LOOKED_AT)
+local room = MOST_LOOKED_AT
 visibility, holder, bytes, worker = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[6]
 local share = ARGV[5] == '1'
 local first_held = 8 + 2 * ARGV[7]
@@ -54,12 +56,13 @@ if ARGV[7] ~= '0' then
   end
 end
 
-while credit > 0 and bytes > 0 and #open > 0 do
+while credit > 0 and bytes > 0 and room > 0 and #open > 0 do
   local still = {}
   for i, q in ipairs(open) do
-    if credit <= 0 or bytes <= 0 then break end
-    local count = credit
-    if share then count = math.ceil(credit / (#open - i + 1)) end
+    if credit <= 0 or bytes <= 0 or room <= 0 then break end
+    local count = math.min(credit, room)
+    -- So that one full of expired messages leaves the others their look.
+    if share then count = math.ceil(count / (#open - i + 1)) end
     local base = (q - 1) * WIDTH
     -- The consumer's fair part of a burst: what all have, ready and in work, by the number of consumers, less what it has; and of
     -- what is ready at least its part, so that it does not have to come for the messages one by one. A backlog is enough for all.
@@ -72,17 +75,22 @@ while credit > 0 and bytes > 0 and #open > 0 do
         part = math.min(count, math.max(math.ceil((ready + in_work) / consumers) - held, math.ceil(ready / consumers), 1))
       end
     end
-    local taken
-    taken, drained[q] =
+    local taken, passed
+    taken, drained[q], passed =
       claim_messages(q, part, KEYS[base + 1], KEYS[base + 2], KEYS[base + 3], KEYS[base + 5], KEYS[base + 6], KEYS[base + 7])
-    credit = credit - taken
+    credit, room = credit - taken, room - passed
     if not drained[q] and part == count then still[#still + 1] = q end
   end
   open = still
 end
+-- nil: it was not looked into. Such a queue is the first that the next claim comes to.
+local function comes_first(q, other)
+  if (drained[q] == nil) == (drained[other] == nil) then return q < other end
+  return drained[q] == nil
+end
+if room <= 0 then table.sort(looked_at, comes_first) end
 for _, q in ipairs(looked_at) do
   local base = (q - 1) * WIDTH
-  -- nil: it was not looked into.
   if drained[q] == false or drained[q] == nil and redis.call('EXISTS', KEYS[base + 1]) == 1 then
     if not notified[q] then
       redis.call('ZADD', KEYS[base + 4], 0, 'work')

@@ -14,7 +14,7 @@
 -- is woken); more: 1 = there is work left, or the consumer has to claim when it has credit again; ranked: 1 = consumers have
 -- priorities. A filtered queue adds where this look has ended ('-' = at the end of the queue). States:
 --   ok; plain (it has no rules any more); paused; standby (another consumer is the active one, or has the queue alone);
---   outranked (one of a higher priority has credit); again (a takeover takes more calls);
+--   outranked (one of a higher priority has credit); again (a takeover takes more calls, or all that the call came to had expired);
 --   unknown (it is not on the list and has to join again); locked (the queue belongs to another connection: the consumer is off
 --   the list); unfiltered (the consumer has a filter, and the queue was declared anew without `x-filtered`: it is off the list)
 -- @include consumers
@@ -22,7 +22,7 @@
 -- @include claim_messages
 
 local keys = consumer_keys(0)
-local count, me, credit = math.min(tonumber(ARGV[1]), 500), ARGV[5], tonumber(ARGV[6])
+local count, me, credit = math.min(tonumber(ARGV[1]), MOST_LOOKED_AT), ARGV[5], tonumber(ARGV[6])
 visibility, holder, bytes, worker = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[10]
 now = now_ms()
 deadline = text(now + visibility)
@@ -172,9 +172,12 @@ if rate then
   -- A millionth is what adding up fractions may lose.
   count = math.min(count, math.floor(tokens + 1e-6))
 end
-local taken = 0
-if count > 0 then
-  taken = claim_messages(1, count, keys.ready, keys.index, keys.message, keys.meta, keys.expiry, keys.delayed)
+local taken, room = 0, MOST_LOOKED_AT
+while taken < count and bytes > 0 and room > 0 do
+  local claimed, drained, passed =
+    claim_messages(1, math.min(count - taken, room), keys.ready, keys.index, keys.message, keys.meta, keys.expiry, keys.delayed)
+  taken, room = taken + claimed, room - passed
+  if drained then break end
 end
 local left = redis.call('EXISTS', keys.ready) == 1
 local full = max_unacked and unacked + taken >= max_unacked
@@ -207,5 +210,7 @@ if left and not quiet then
 else
   redis.call('DEL', wakeup)
 end
+-- The first that can be taken may stand behind what has expired.
+if left and taken == 0 and room <= 0 then return answer('again', 0, true) end
 local state = redis.call('HEXISTS', keys.meta, 'restricted') == 1 and 'ok' or 'plain'
 return answer(state, wait, (left and not quiet) or (record[15] and exhausted))

@@ -4,7 +4,7 @@
 -- KEYS  per queue: queue (zset), delayed (zset), messages_index (zset), message (prefix of a hash), wakeup (zset), meta (hash),
 --       schedule_wakeup (zset), expiry (zset), dlx_outbox (zset), dead (zset), trash (zset)
 --       then, unless expired tasks shall only die: the outbox (include/expired_tasks.lua)
--- ARGV  1 sweeper  2 lease (ms)  3 interval to the next pass at the latest (ms)  4 entries a queue at most
+-- ARGV  1 sweeper  2 lease (ms)  3 interval to the next pass at the latest (ms)  4 entries at most, of all queues together
 --       5 take over (0/1): sweep even where another sweeper holds the lease  6 grace (ms): a gap since the last pass longer
 --       than ARGV 7, or one in which the server was started, is an outage, and recovery waits this long after it
 --       7 longest ordinary gap (ms); 2, 3, 6 and 7 follow from the sweeper's visibility timeout, and give way to what others need
@@ -12,12 +12,14 @@
 --       8 delivery limit of queues without their own (-1 = none)  9 how many dead letters a queue keeps at most
 --       10 for how long (ms)  [11 visibility timeout (ms): after a step of the clock back no claim lasts longer]
 -- Returns per queue: ms until the next pass (0 = at once, more is due), was it swept (0 = another has the lease, 2 = it is empty and
--- has no events), promoted, recovered, how many of these died at the delivery limit, expired, how many messages were discarded for want of a store, waiting for the dead-letter exchange, old dead letters removed,
+-- has no events, 3 = the call did not come to it), promoted, recovered, how many of these died at the delivery limit, expired, how many messages were discarded for want of a store, waiting for the dead-letter exchange, old dead letters removed,
 -- events that a registered reader has not read and that the hard bound took, events that were not written for want of memory,
 -- messages that claims have set aside since the last pass because their key holds no hash, expired tasks that were given up since
 -- then because no worker revoked them, why the pass failed ('' = it did not; the other queues are swept all the same), id of the
 -- queue's record ('' = it has none);
 -- then the first messages that died at the delivery limit, as return_to_queue.lua has them
+-- Bound: the entries of ARGV 4 over all queues and kinds; a queue that it did not come to, or that has more, is due at once. Besides
+-- per queue: 40 dead letters that are looked at, 5,000 events that are trimmed (by whole nodes).
 -- @include now
 -- @include uptime
 -- @include message
@@ -31,7 +33,7 @@
 -- @include timeouts
 
 local now = now_ms()
-local lease, interval, limit = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local lease, interval, room = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local take_over = ARGV[5] == '1'
 local grace, longest_gap = tonumber(ARGV[6]), tonumber(ARGV[7])
 
@@ -72,8 +74,26 @@ local function end_expired(queue, rules, tag, score)
   dead_letter(queue, rules, tag, score, 'expired', now)
 end
 
+-- How many entries the next kind of work may look at: half of what is left of the call, so that none keeps the others from theirs.
+local function share_of_room()
+  return math.ceil(room / 2)
+end
+
+-- Whether something was left for the next pass of the queue.
+local unfinished
+
+-- Notes that a kind of work has looked at `count` entries where it was allowed `limit`; returns `count`.
+local function looked_at(count, limit)
+  room = room - count
+  unfinished = unfinished or count >= limit
+  return count
+end
+
 local function due_in(key)
-  return redis.call('ZRANGEBYSCORE', key, '-inf', text(now), 'LIMIT', 0, limit)
+  local limit = share_of_room()
+  local due = redis.call('ZRANGEBYSCORE', key, '-inf', text(now), 'LIMIT', 0, limit)
+  looked_at(#due, limit)
+  return due
 end
 
 -- A script that fails leaves a message where it was, and perhaps where it should go, too (docs/design/0012-scripts.md). `died` in its
@@ -143,7 +163,7 @@ local function promote(queue, rules)
   return #due, late
 end
 
--- Returns how many entries it looked at, and how many of them were ready messages.
+-- Returns how many of the entries that were due were ready messages.
 local function expire(queue, rules)
   local due = due_in(queue.expiry)
   local expired = 0
@@ -161,7 +181,7 @@ local function expire(queue, rules)
     end
   end
   if #due > 0 then redis.call('ZREM', queue.expiry, unpack(due)) end
-  return #due, expired
+  return expired
 end
 
 -- Returns how many were overdue, and how many of them died at the delivery limit.
@@ -191,7 +211,10 @@ end
 -- What a claim found expired has no place yet where its queue has no dead-letter exchange. Returns how many wait for one.
 local function sort_dlx_outbox(queue, rules)
   if rules[2] then return redis.call('ZCARD', queue.dlx_outbox) end
-  for _, tag in ipairs(redis.call('ZRANGE', queue.dlx_outbox, 0, limit - 1)) do
+  local limit = share_of_room()
+  local tags = redis.call('ZRANGE', queue.dlx_outbox, 0, limit - 1)
+  looked_at(#tags, limit)
+  for _, tag in ipairs(tags) do
     if rules[1] then
       redis.call('UNLINK', queue.message .. tag)
       redis.call('HINCRBY', queue.meta, 'discarded', 1)
@@ -230,6 +253,8 @@ local function growth_of(queue, counter)
 end
 
 local function sweep(queue)
+  unfinished = false
+  if room <= 0 then return answer(0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '') end
   if redis.call('EXISTS', queue.ready, queue.delayed, queue.index, queue.dlx_outbox, queue.dead, queue.trash) == 0 then
     redis.call('DEL', queue.expiry)
     local overrun, skipped = trim_events(queue.meta)
@@ -249,7 +274,9 @@ local function sweep(queue)
   local pass = now
   if swept > now then
     grace_until = now + grace
+    local limit = share_of_room()
     if not rebase(queue, now, swept, visibility, limit) then pass = swept end
+    room = room - limit
   end
   -- Living workers get the time to send a heartbeat first. Of a queue that was never swept the time before is unknown.
   if redis.call('EXISTS', queue.index) == 1 and (swept == 0 or was_away(swept, longest_gap)) then
@@ -260,13 +287,14 @@ local function sweep(queue)
   local promoted, late = promote(queue, rules)
   local recovered, died, stale = 0, 0, 0
   if grace_until <= now then recovered, died, stale = recover(queue, rules) end
-  local looked_at, expired = expire(queue, rules)
+  local expired = expire(queue, rules)
   clear_tags(queue)
   local dlx_outbox = sort_dlx_outbox(queue, rules)
-  local evicted = trim_dead(queue, tonumber(ARGV[9]), now - ARGV[10])
-  empty_trash(queue.trash, queue.message, queue.meta, limit, now, '')
+  local limit = share_of_room()
+  local evicted = looked_at(trim_dead(queue, tonumber(ARGV[9]), now - ARGV[10], limit), limit)
+  looked_at(empty_trash(queue.trash, queue.message, queue.meta, share_of_room(), now, ''), math.huge)
   local wait = interval
-  if math.max(promoted, recovered, looked_at, evicted) == limit or redis.call('EXISTS', queue.trash) == 1 or pass > now then
+  if unfinished or redis.call('EXISTS', queue.trash) == 1 or pass > now then
     wait = 0
   else
     for _, key in ipairs({ queue.delayed, queue.expiry }) do

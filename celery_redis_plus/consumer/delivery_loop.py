@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 #: Seconds for which one turn of the event loop delivers: a solo worker runs the task inside the delivery, and remote control
 #: must not wait for a whole batch.
 TICK_BUDGET_S = 0.010
+#: Seconds for which `drain` goes on, its time over, where a claim brought nothing and says that there is more.
+CLAIMS_BEYOND_S = 0.05
 #: Seconds between two looks at the other servers while one has plenty to deliver.
 LOOK_S = 0.05
 #: Seconds between two checks of connections whose reply is overdue.
@@ -136,7 +138,10 @@ class DeliveryLoop:
                 return True
             found = [server.connection.reader.apply_changes() for server in servers]
             if any(found) or self._claim():
-                continue
+                # Claims may bring nothing for long: what they came to had expired, or is for other consumers' filters.
+                if deadline is None or time.monotonic() < deadline + CLAIMS_BEYOND_S:
+                    continue
+                return self._drain_one()
             for server in servers:
                 server.connection.acknowledger.flush()
                 server.start_waits()

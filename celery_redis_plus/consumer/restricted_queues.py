@@ -262,9 +262,14 @@ class RestrictedQueues:
         """
         commands = self._claim_commands
         batch = commands.claim([queue], 1, share=False)
+        while batch.more and not batch.messages:
+            # All that the call came to had expired.
+            batch = commands.claim([queue], 1, share=False)
         if not batch.restricted:
             return batch.messages
         reply = commands.claim_restricted(queue, 1, "", credit=1, activations=b"")
+        while reply.state is State.AGAIN:
+            reply = commands.claim_restricted(queue, 1, "", credit=1, activations=b"")
         if reply.state is State.LOCKED:
             raise ResourceLocked(f"queue {queue!r} belongs to another connection, which declared it with exclusive=True")
         if reply.state is State.STANDBY:

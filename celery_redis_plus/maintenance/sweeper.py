@@ -33,7 +33,7 @@ SWEEP_INTERVAL_S = 4.0
 #: Seconds by which a lease outlasts the next pass. A frozen sweeper that also took a wakeup delays the next one by the
 #: interval and this, which stays under the 5 s that the design promises.
 LEASE_MARGIN_S = 0.5
-#: Entries of one queue that one sweep moves, of each kind.
+#: Entries that one script call looks at, of all its queues and kinds: some 10 ms of the server's time.
 ENTRIES_A_SWEEP = 500
 #: Queues in one script call.
 QUEUES_A_SWEEP = 50
@@ -127,7 +127,8 @@ class Sweeper:
         """Sweep the queues that are due. Raises as `CommandConnection.call` does."""
         slice_ = Slice()
         soon = clock.now_s() + TOGETHER_S
-        due = [queue for queue, at in self._next_run_at.items() if at <= soon]
+        # Those first that have waited longest: a call may not come to all of its queues.
+        due = sorted((queue for queue, at in self._next_run_at.items() if at <= soon), key=self._next_run_at.__getitem__)
         urgent = [queue for queue in due if queue in self._take_over]
         ordinary = [queue for queue in due if queue not in self._take_over]
         for queues, take_over in ((urgent, True), (ordinary, False)):
@@ -138,7 +139,8 @@ class Sweeper:
                 part = queues[at : at + QUEUES_A_SWEEP]
                 awake = part if take_over else self._resting.awake(part)
                 if awake:
-                    self._sweep(awake, take_over=take_over)
+                    reached = self._sweep(awake, take_over=take_over)
+                    part = [queue for queue in part if queue not in awake or queue in reached]
                 for queue in part:
                     self._rest(queue)
                 self._take_over.difference_update(part)
@@ -148,7 +150,8 @@ class Sweeper:
         if wait_s is not None:
             self._next_run_at[queue] = clock.now_s() + wait_s
 
-    def _sweep(self, queues: list[str], *, take_over: bool) -> None:
+    def _sweep(self, queues: list[str], *, take_over: bool) -> set[str]:
+        """Sweep queues with one call; return those that it came to. The others stay due."""
         keys: list[bytes] = []
         for queue in queues:
             keys += self._keys.queue(queue).state_keys
@@ -158,9 +161,13 @@ class Sweeper:
             _ms(self._grace_s), _ms(self._longest_gap_s), *self._bounds, self._visibility_ms,
         )  # fmt: skip
         now = clock.now_s()
+        reached = set()
         deaths = list(read_deaths(reply[SWEEP_VALUES * len(queues) :]))
         for number, queue in enumerate(queues):
             swept = Swept(*reply[SWEEP_VALUES * number : SWEEP_VALUES * (number + 1)])
+            if swept.state == NOT_REACHED:
+                continue
+            reached.add(queue)
             if swept.id:
                 self._note_id(queue, swept.id)
             if queue in self._next_run_at:
@@ -174,6 +181,7 @@ class Sweeper:
             self._note_failure(queue, swept.failure.decode("utf-8", "replace"))
             if swept.dying:
                 self._forward(queue)
+        return reached
 
     def _note_failure(self, queue: str, text: str) -> None:
         if text == self._failing.get(queue, ""):
@@ -202,7 +210,7 @@ class Swept:
     """What one pass did in one queue, as the script returns it."""
 
     wait_ms: int
-    #: 0: another process has the lease; 1: it was swept; `EMPTY`: there was nothing to sweep.
+    #: 0: another process has the lease; 1: it was swept; `EMPTY`: there was nothing to sweep; `NOT_REACHED`: it stays due.
     state: int
     promoted: int
     recovered: int
@@ -220,8 +228,8 @@ class Swept:
     id: bytes
 
 
-#: `Swept.state` where another process has the lease, and of an empty queue without events.
-NOT_SWEPT, EMPTY = 0, 2
+#: `Swept.state` where another process has the lease, of an empty queue without events, and of one that the call did not come to.
+NOT_SWEPT, EMPTY, NOT_REACHED = 0, 2, 3
 #: Values that the sweep returns for a queue.
 SWEEP_VALUES = len(fields(Swept))
 

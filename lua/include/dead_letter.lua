@@ -39,11 +39,16 @@ local function dead_letter(queue, record, tag, score, reason, now)
   log_event(queue.meta, tag, 'dead_lettered', { reason = reason, error = err })
 end
 
--- Removes dead letters beyond the `most` youngest, and those that died before `before` (ms); at most 500. Returns how many.
-local function trim_dead(queue, most, before)
-  local evicted = redis.call('ZRANGEBYSCORE', queue.dead, '-inf', '(' .. text(before), 'LIMIT', 0, 500)
+-- Dead letters that one call removes at most, about 2 µs each.
+local MOST_TRIMMED_DEAD = 500
+
+-- Removes dead letters beyond the `most` youngest, and those that died before `before` (ms); `limit` at most (nil = MOST_TRIMMED_DEAD).
+-- Returns how many.
+local function trim_dead(queue, most, before, limit)
+  limit = limit or MOST_TRIMMED_DEAD
+  local evicted = redis.call('ZRANGEBYSCORE', queue.dead, '-inf', '(' .. text(before), 'LIMIT', 0, limit)
   if #evicted == 0 then
-    local over = math.min(redis.call('ZCARD', queue.dead) - most, 500)
+    local over = math.min(redis.call('ZCARD', queue.dead) - most, limit)
     if over <= 0 then return 0 end
     evicted = redis.call('ZRANGE', queue.dead, 0, over - 1)
   end

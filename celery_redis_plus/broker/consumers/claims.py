@@ -57,7 +57,7 @@ class State(Enum):
     STANDBY = "standby"
     #: One of a higher priority has credit.
     OUTRANKED = "outranked"
-    #: A takeover takes more calls.
+    #: A takeover takes more calls, or all that the call came to had expired.
     AGAIN = "again"
     #: The consumer is off the list, and has to join again.
     UNKNOWN = "unknown"

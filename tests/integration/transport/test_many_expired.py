@@ -1,0 +1,85 @@
+"""Many messages of a queue expired, or vanished, while nobody swept it: claims pass them in bounded steps, and go on."""
+
+from __future__ import annotations
+
+import kombu
+import pytest
+
+from tests.support.filling import fill
+from tests.support.inbox import Inbox, declare, publish
+from tests.support.waiting import wait_until
+
+#: More than one claim looks at.
+MANY = 2_000
+#: What one claim looks at.
+BOUND = 500
+
+
+@pytest.fixture
+def expired(connect, redis_client):
+    """Have `MANY` expired messages in the queue `q`, which has these arguments, and a good one behind them."""
+
+    def make(**arguments):
+        channel = connect().channel()
+        declare(channel, "q", arguments=arguments)
+        publish(channel, "q", "milk", expiration=0.05)
+        of = channel.session.keys.queue("q")
+        fill(redis_client, of, of.ready, MANY)
+        expiry = redis_client.zrange(of.expiry, 0, -1, withscores=True)[0][1]
+        wait_until(lambda: redis_client.time()[0] * 1000 > expiry)
+        publish(channel, "q", "honey")
+        return channel
+
+    return make
+
+
+def test_one_claim_looks_at_a_bounded_number(expired, redis_client):
+    channel = expired()
+    batch = channel.session.claim_commands.claim(["q"], 4, share=True)
+    assert (batch.messages, batch.more) == ([], ["q"])
+    assert redis_client.zcard("queue:{q}") == MANY + 1 - BOUND
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-max-unacked": 5}, {"x-single-active-consumer": True}], ids=str)
+def test_a_consumer_gets_the_message_behind_them_without_a_wakeup(expired, arguments):
+    assert Inbox(expired(**arguments), "q" if not arguments else queue("q", arguments), prefetch=1).drain(1) == ["honey"]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-max-unacked": 5}], ids=str)
+def test_a_get_returns_the_message_behind_them(expired, arguments):
+    assert expired(**arguments).basic_get("q", no_ack=True).payload == "honey"
+
+
+def test_vanished_messages_are_passed_in_the_same_steps(connect, redis_client):
+    channel = connect().channel()
+    declare(channel, "q")
+    publish(channel, "q", "milk")
+    of = channel.session.keys.queue("q")
+    fill(redis_client, of, of.ready, MANY)
+    redis_client.delete(*(of.message + tag for tag in redis_client.zrange(of.ready, 0, -1)))
+    publish(channel, "q", "honey")
+    channel.session.claim_commands.claim(["q"], 4, share=True)
+    assert redis_client.zcard(of.ready) == MANY + 1 - BOUND
+    assert Inbox(channel, "q").drain(1) == ["honey"]
+
+
+@pytest.mark.parametrize("prefetch", [1, 100])
+def test_another_queue_of_the_consumer_is_served_meanwhile(expired, redis_client, prefetch):
+    channel = expired()
+    declare(channel, "r")
+    publish(channel, "r", "bread")
+    # No sweep takes them: only claims do.
+    inbox = Inbox(channel, "q", "r", prefetch=prefetch)
+    assert inbox.drain(1) == ["bread"]
+    assert redis_client.zcard("queue:{q}") > BOUND
+
+
+def test_a_drain_ends_with_its_time_while_there_is_more_to_look_through(expired, redis_client):
+    channel = expired()
+    inbox = Inbox(channel, "q")
+    assert not inbox.pump(0.0)
+    assert inbox.drain(1) == ["honey"]
+
+
+def queue(name, arguments):
+    return kombu.Queue(name, durable=True, queue_arguments=arguments)
