@@ -325,7 +325,8 @@ OF_THE_DATABASE = (
     KeyDescription(
         _KEYS.database_id,
         "string",
-        "The version of the data format, and behind a dot a random id of the database: a flushed one gets another.",
+        "The version of the data format, and behind a dot a random id of the database: a flushed one gets another. With "
+        "lanes, behind another dot their number.",
         FOREVER,
         of_empty_queue=True,
     ),

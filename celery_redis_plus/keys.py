@@ -14,6 +14,8 @@ from typing import ClassVar
 
 #: Version of the data layout, stored in every queue's record, and in `database_id`: each process checks it first.
 FORMAT_VERSION = 1
+#: The same of a broker with several lanes: a version that knows none would publish into keys that no process of lanes reads.
+LANES_FORMAT_VERSION = 2
 
 RESERVED_FIRST_CHARACTERS = {"}": "%7D", "%": "%25"}
 

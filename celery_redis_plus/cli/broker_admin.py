@@ -78,13 +78,16 @@ class BrokerAdmin:
             raise OptionError(f"{only_one_lane('BrokerAdmin', parsed.cluster_lanes)}, or admin_of_url of cli.lane_admin")
         commands = CommandConnection(Connector(Address.from_url(url), parsed), "operator", timeout=parsed.socket_timeout)
         self._use(commands, commands.connector.options, commands.close)
-        self.check_lanes()
+        self.check_mark()
 
-    def check_lanes(self) -> None:
-        """Raise OptionError where the broker has another number of lanes: only a part of its queues would be seen."""
+    def check_mark(self) -> None:
+        """See that this version knows the broker's data, and that its options say the right number of lanes.
+
+        Raises as `declared_topology.check_mark` does: only a part of the queues would be seen.
+        """
         try:
             mark = self._commands.command("GET", self._keys.database_id)
-            DeclaredTopology(self._options.cluster_lanes).check_lanes(mark)
+            DeclaredTopology(self._options.cluster_lanes).check_mark(mark)
         except NoPermissionError as error:
             logger.debug("GET is refused: %s", error)
         except BaseException:

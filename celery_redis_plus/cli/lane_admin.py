@@ -52,7 +52,7 @@ def admin_of_url(url: str, options: Mapping[str, Any]) -> BrokerAdmin:
             commands = CommandConnection(connector, "operator", timeout=parsed.socket_timeout)
             stack.callback(commands.close)
             lanes.append(BrokerAdmin.over(commands, connector.options, commands.close))
-            lanes[-1].check_lanes()
+            lanes[-1].check_mark()
         return LaneAdmin(lanes, stack.pop_all().close)
     raise AssertionError
 

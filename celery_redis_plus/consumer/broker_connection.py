@@ -254,8 +254,8 @@ class BrokerConnection:
         if self.connector.credentials is not None:
             self.connector.credentials.wake_on_renewal(self.waker)
         try:
-            # A process with another number of lanes would look for queues where they are not.
-            self.service.knowledge.check_lanes(self.commands.command("GET", self.keys.database_id))
+            # A process of another format, or with another number of lanes, would look for queues where they are not.
+            self.service.knowledge.check_mark(self.commands.command("GET", self.keys.database_id))
         except NoPermissionError as error:
             logger.debug("%s: GET is refused: %s", self.address.display(), error)
         if self.options.cluster_lanes > 1:

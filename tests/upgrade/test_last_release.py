@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import kombu
 import pytest
 
 from celery_redis_plus.keys import Keys
 from tests.integration.celery.conftest import celery_app, celery_worker, notes  # noqa: F401
 from tests.support.checking import found
+from tests.support.inbox import declare
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -67,7 +69,8 @@ def old_python(release: Path) -> dict[str, str]:
 def publish_as_released(release: Path, old_python: dict[str, str], broker_url: str) -> Callable[[str, int], None]:
     def publish(name: str, count: int) -> None:
         command = [sys.executable, "-c", PUBLISH, broker_url, str(release), name, str(count)]
-        subprocess.run(command, env={**os.environ, **old_python}, cwd=release, check=True, timeout=60)
+        environment = {**os.environ, **old_python}
+        subprocess.run(command, env=environment, cwd=release, check=True, timeout=60, stderr=subprocess.PIPE, text=True)
 
     return publish
 
@@ -102,6 +105,18 @@ def test_the_release_runs_what_this_version_has_stored(celery_app, start_release
     publish_now(celery_app("configured"), "stored", 20)
     worker = start_released()
     assert set(notes.wait_for("stored", 20, message=worker.tail).values()) == {1}
+
+
+@pytest.mark.slow
+def test_the_release_is_refused_by_a_broker_whose_lanes_it_does_not_know(publish_as_released, broker_url, redis_client):
+    with kombu.Connection(broker_url, transport_options={"cluster_lanes": 4}) as connection:
+        declare(connection.channel(), "q")
+    before = set(redis_client.keys())
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        publish_as_released("stored", 1)
+    assert "format version 2" in failed.value.stderr
+    # That release looks at the format behind its first exchange; no queue and no message of its own is there.
+    assert set(redis_client.keys()) - before <= {b"exchanges"}
 
 
 @pytest.mark.slow

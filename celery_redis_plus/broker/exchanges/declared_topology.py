@@ -17,7 +17,7 @@ from celery_redis_plus.broker.exchanges.routing import encode_binding
 from celery_redis_plus.connection.cluster_address import one_slot_prefix, slot_of
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.errors import OptionError, OtherDataFormat
-from celery_redis_plus.keys import FORMAT_VERSION
+from celery_redis_plus.keys import FORMAT_VERSION, LANES_FORMAT_VERSION
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
@@ -31,21 +31,26 @@ if TYPE_CHECKING:
 MAX_GONE = 1000
 
 
-def _check_format(database_id: bytes) -> None:
-    """Raise OtherDataFormat where the database's mark names another format than ours. One that names none is of format 1."""
+def check_mark(database_id: bytes, lanes: int) -> None:
+    """See that a process with the option `cluster_lanes=lanes` may use the database with this mark.
+
+    A mark is FORMAT.ID, and FORMAT.ID.LANES where there are several; one that names no format is of format 1.
+
+    Raises:
+        OtherDataFormat: a version of this package with another data format has written it.
+        OptionError: its queues are spread over another number of lanes.
+    """
     number, dot, _ = database_id.partition(b".")
-    found = int(number) if dot and number.isdigit() else 1
-    if found != FORMAT_VERSION:
+    found_format = int(number) if dot and number.isdigit() else 1
+    number_of_lanes = database_id.split(b".")[2:]
+    found = int(number_of_lanes[0]) if number_of_lanes and number_of_lanes[0].isdigit() else 1
+    known = LANES_FORMAT_VERSION if found > 1 else FORMAT_VERSION
+    # Format 1 with several lanes is what development versions have written.
+    if found_format not in {FORMAT_VERSION, known}:
         raise OtherDataFormat(
-            f"the data in this database has format version {found}, and this version of celery-redis-plus knows format version "
-            f"{FORMAT_VERSION}. What to do: {OtherDataFormat.remedy}"
+            f"the data in this database has format version {found_format}, and this version of celery-redis-plus knows format "
+            f"version {known}. What to do: {OtherDataFormat.remedy}"
         )
-
-
-def check_lanes(database_id: bytes, lanes: int) -> None:
-    """Raise OptionError where the database's mark tells of another number of lanes than `lanes`. One that tells none has one."""
-    number = database_id.split(b".")[2:]
-    found = int(number[0]) if number and number[0].isdigit() else 1
     if found != lanes:
         raise OptionError(
             f"transport option cluster_lanes={lanes} is not allowed for this broker; allowed: {found}, the number of lanes that "
@@ -95,10 +100,10 @@ class DeclaredTopology:
         """
         return slot_of(one_slot_prefix(keys.prefix)) << 26 if self._lanes > 1 else 0
 
-    def check_lanes(self, database_id: bytes | None) -> None:
-        """Raise OptionError where the mark, as it was just read, tells of another number of lanes; None: there is none yet."""
+    def check_mark(self, database_id: bytes | None) -> None:
+        """See that this process may use the database with this mark, None where there is none. Raises as `check_mark`."""
         if database_id is not None:
-            check_lanes(database_id, self._lanes)
+            check_mark(database_id, self._lanes)
 
     def check_flush(self, commands: CommandConnection, keys: Keys) -> None:
         """Look at the database's mark: where it is another one than before, the database was flushed.
@@ -110,10 +115,12 @@ class DeclaredTopology:
         """
         if self._database_id and commands.command("GET", keys.database_id) == self._database_id:
             return
-        own = f"{FORMAT_VERSION}.{secrets.token_hex(8)}" + (f".{self._lanes}" if self._lanes > 1 else "")
+        own = f"{FORMAT_VERSION}.{secrets.token_hex(8)}"
+        if self._lanes > 1:
+            # Versions that know no lanes refuse the number; they would read past the rest.
+            own = f"{LANES_FORMAT_VERSION}.{secrets.token_hex(8)}.{self._lanes}"
         database_id = bytes(commands.call(script("database_id"), [keys.database_id], own))
-        _check_format(database_id)
-        check_lanes(database_id, self._lanes)
+        check_mark(database_id, self._lanes)
         with self._lock:
             if self._database_id not in {b"", database_id}:
                 self.flushes += 1

@@ -4,7 +4,7 @@ import pytest
 
 from celery_redis_plus import keys
 from celery_redis_plus.broker.exchanges import declared_topology
-from celery_redis_plus.errors import OtherDataFormat
+from celery_redis_plus.errors import OptionError, OtherDataFormat
 from tests.support.inbox import declare, publish
 
 
@@ -19,6 +19,24 @@ def test_data_of_another_format_is_refused_and_both_versions_are_named(connect, 
     with pytest.raises(OtherDataFormat, match=rf"format version {found}, .* knows format version {keys.FORMAT_VERSION}\."):
         declare(connect().channel(), "q")
     assert redis_client.keys() == [b"database_id"]
+
+
+def test_a_process_of_another_format_is_refused_when_it_connects(connect, redis_client):
+    """Before it publishes, too: a publisher to the default exchange declares nothing."""
+    redis_client.set("database_id", "2.0123456789abcdef")
+    with pytest.raises(OtherDataFormat, match="has format version 2"):
+        connect().connect()
+
+
+def test_a_broker_with_lanes_has_a_format_of_its_own_which_versions_without_lanes_refuse():
+    knowledge = declared_topology.DeclaredTopology(lanes=4)
+    knowledge.check_mark(b"2.0123456789abcdef.4")
+    # As development versions have written it.
+    knowledge.check_mark(b"1.0123456789abcdef.4")
+    with pytest.raises(OptionError, match=r"cluster_lanes=1 is not allowed for this broker; allowed: 4"):
+        declared_topology.check_mark(b"2.0123456789abcdef.4", 1)
+    with pytest.raises(OtherDataFormat, match=r"has format version 3, .* knows format version 2\."):
+        knowledge.check_mark(b"3.0123456789abcdef.4")
 
 
 def test_a_later_version_refuses_the_data_of_this_one(connect, redis_client, monkeypatch):
