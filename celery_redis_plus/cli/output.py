@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -41,6 +43,24 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def has_colours() -> bool:
+    """Return whether colours may be printed: on a terminal that has some, and not with `NO_COLOR` (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+@contextmanager
+def greyed(*, when: bool) -> Iterator[None]:
+    """Print what is printed meanwhile in grey, where `when` says so and colours may be printed."""
+    if not (when and has_colours()):
+        yield
+        return
+    click.echo(click.style("", dim=True, reset=False), nl=False)
+    try:
+        yield
+    finally:
+        click.echo(click.style(""), nl=False)
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -76,8 +76,14 @@ class AmqpImporter:
             OptionError: it is not said what shall become of priorities.
             redis.exceptions.RedisError: as `CommandConnection.call`.
         """
-        for name in names:
-            yield from self._take_queue(name, stopped)
+        try:
+            for name in names:
+                yield from self._take_queue(name, stopped)
+        except Exception:
+            # One of them was taken there and not stored here.
+            self._source.give_back()
+            self._held.clear()
+            raise
 
     def _take_queue(self, name: str, stopped: Callable[[], bool]) -> Iterator[int]:
         waiting = self._source.waiting(name)

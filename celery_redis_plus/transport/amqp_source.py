@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -78,6 +78,14 @@ class AmqpSource:
             # It makes a message of kombu's of py-amqp's.
             message = kombu.Queue(queue)(self._open()).get()
             return None if message is None else AmqpMessage(_text_of(message), message)
+
+    def give_back(self) -> None:
+        """Return the messages that were not acked to their queues; the next `get` opens a channel anew."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            # Where its connection is lost, the broker has them back already.
+            with suppress(OSError, *self._connection.connection_errors, *self._connection.channel_errors):
+                channel.close()
 
     def _connect(self) -> None:
         # Tried once: an operator waits for the answer.

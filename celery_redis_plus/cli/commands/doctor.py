@@ -10,7 +10,7 @@ import click
 
 from celery_redis_plus.cli.asking import json_option
 from celery_redis_plus.cli.exit_status import DONE, FAILED
-from celery_redis_plus.cli.output import print_json, visible
+from celery_redis_plus.cli.output import has_colours, print_json, visible
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def _show(finding: Finding, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(finding))
         return
-    level = click.style(f"{finding.level:7}", fg=COLOURS[finding.level])
+    level = f"{finding.level:7}"
+    if has_colours():
+        level = click.style(level, fg=COLOURS[finding.level])
     click.echo(f"{level}  {finding.check:12}  {visible(finding.text)}")
     if finding.advice:
         click.echo(f"{'':23}{visible(finding.advice)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import click
 
 from celery_redis_plus.cli.asking import DURATION, complain, dry_run_option, interrupted, json_option, stop_on_interrupt
 from celery_redis_plus.cli.exit_status import DONE, FAILED
+from celery_redis_plus.cli.outages import Outage
 from celery_redis_plus.cli.output import Progress, print_listing, span
 from celery_redis_plus.cli.target import Target, with_target
 
@@ -204,17 +205,39 @@ def _run(migration: Migration, wanted: _Wanted, stopped: Callable[[], bool]) -> 
 def _repeat(
     move: Callable[[], Iterator[int]], report: Report, expected: int, wanted: _Wanted, stopped: Callable[[], bool]
 ) -> Report:  # fmt: skip
-    with Progress(expected, "messages") as progress:
-        while True:
-            moved = 0
-            report.forget_left()
+    try:
+        with Progress(expected, "messages") as progress:
+            _passes(move, report, progress, wanted, stopped)
+    except Exception:
+        # What was moved stays moved, whatever has ended the rest.
+        _print_report(report, as_json=wanted.as_json)
+        raise
+    return report
+
+
+def _passes(
+    move: Callable[[], Iterator[int]], report: Report, progress: Progress, wanted: _Wanted, stopped: Callable[[], bool]
+) -> None:  # fmt: skip
+    """Make one pass, or with --follow one after the other, also after a time in which the broker was away."""
+    outage = Outage()
+    while True:
+        moved = 0
+        report.forget_left()
+        with outage if wanted.follow else nullcontext():
             for count in move():
                 progress.step(count)
                 moved += count
-            if stopped() or not wanted.follow:
-                return report
-            if not moved:
-                time.sleep(PAUSE_S)
+        if stopped() or not wanted.follow:
+            return
+        if not moved or outage.lasts:
+            _pause(outage.pause_s if outage.lasts else PAUSE_S, stopped)
+
+
+def _pause(seconds: float, stopped: Callable[[], bool]) -> None:
+    """Sleep until the next pass; a signal ends it soon."""
+    until = time.monotonic() + seconds
+    while not stopped() and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, PAUSE_S))
 
 
 def _expected(migration: Migration, wanted: _Wanted) -> int:

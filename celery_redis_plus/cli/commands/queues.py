@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from celery_redis_plus.cli.asking import Seconds, json_option
-from celery_redis_plus.cli.output import print_json, print_listing, print_table, span
+from celery_redis_plus.cli.outages import Outage
+from celery_redis_plus.cli.output import greyed, print_json, print_listing, print_table, span, visible
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
@@ -61,20 +62,32 @@ def _row(one: QueueOverview) -> list[Any]:
 
 def _watch(admin: BrokerAdmin, queues: tuple[str, ...], interval: float, *, as_json: bool) -> None:
     before: dict[str, QueueOverview] = {}
+    rows: list[list[Any]] = []
     looked = time.monotonic()
+    outage = Outage()
     while True:
-        found, now = admin.overview(*queues), time.monotonic()
-        rates = {one.queue: _rates(before.get(one.queue), one, now - looked) for one in found}
-        if as_json:
-            at = datetime.now(UTC)
-            for one in found:
-                print_json({"time": at, **asdict(one), **dict(zip(("in_rate", "out_rate"), rates[one.queue], strict=True))})
-        else:
+        with outage:
+            found, now = admin.overview(*queues), time.monotonic()
+            rates = {one.queue: _rates(before.get(one.queue), one, now - looked) for one in found}
+            rows = [[*_row(one), *rates[one.queue]] for one in found]
+            before, looked = {one.queue: one for one in found}, now
+            if as_json:
+                at = datetime.now(UTC)
+                for one in found:
+                    print_json({"time": at, **asdict(one), **dict(zip(("in_rate", "out_rate"), rates[one.queue], strict=True))})
+        if not as_json and (sys.stdout.isatty() or not outage.lasts):
             click.clear()
-            print_table((*HEAD, *RATES), [[*_row(one), *rates[one.queue]] for one in found])
+            _show(rows, outage)
         sys.stdout.flush()
-        before, looked = {one.queue: one for one in found}, now
         time.sleep(interval)
+
+
+def _show(rows: list[list[Any]], outage: Outage) -> None:
+    """Print the table; on a terminal without an answer the last one, grey, below the reason."""
+    if outage.lasts:
+        click.echo(visible(str(outage)))
+    with greyed(when=outage.lasts):
+        print_table((*HEAD, *RATES), rows)
 
 
 def _rates(before: QueueOverview | None, one: QueueOverview, seconds: float) -> tuple[float | None, float | None]:

@@ -1,0 +1,118 @@
+"""What commands that run for long do while their broker is away."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import kombu
+import pytest
+
+from tests.support.inbox import declare, publish
+from tests.support.kombu_installation import declare_old
+from tests.support.waiting import wait_until
+
+PROGRAM = [sys.executable, "-m", "celery_redis_plus"]
+
+
+@contextmanager
+def running(*arguments, **options):
+    """Run a command until the end of the block, and give its process."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+    with subprocess.Popen([*PROGRAM, *arguments], **options) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+@pytest.fixture
+def broker(own_server):
+    """A server of its own, and a queue on it."""
+    with kombu.Connection(own_server.url()) as connection:
+        declare(connection.default_channel, "orders")
+    return own_server
+
+
+def test_watch_tells_once_that_its_broker_is_away_and_once_that_it_is_back(broker):
+    with running("queues", "--watch", "--interval", "0.1", "--json", "--broker", broker.url()) as process:
+        assert json.loads(process.stdout.readline())["queue"] == "orders"
+        broker.kill()
+        assert "it tries again" in process.stderr.readline()
+        broker.restart()
+        assert "the broker answers again, after" in process.stderr.readline()
+        with kombu.Connection(broker.url()) as connection:
+            declare(connection.default_channel, "later")
+        while json.loads(process.stdout.readline())["queue"] != "later":
+            pass
+        process.send_signal(signal.SIGINT)
+        assert (process.wait(20), process.stderr.read()) == (0, "")
+
+
+def shown(broker, terminal):
+    """Give a function that tells what `queues --watch` has written to a terminal so far."""
+    written = b""
+
+    def read():
+        nonlocal written
+        written += os.read(terminal, 4096)
+        return written.decode()
+
+    return read
+
+
+@pytest.mark.parametrize(("environment", "grey"), [({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False)])
+def test_on_a_terminal_the_last_figures_stay_in_grey_below_the_reason(broker, environment, grey):
+    terminal, stdout = pty.openpty()
+    try:
+        arguments = ["queues", "--watch", "--interval", "0.1", "--broker", broker.url()]
+        environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | environment
+        with running(*arguments, stdout=stdout, stderr=subprocess.DEVNULL, env=environment):
+            read = shown(broker, terminal)
+            wait_until(lambda: "orders" in read())
+            broker.kill()
+            wait_until(lambda: "orders" in read().partition("no answer since")[2])
+            assert ("\x1b[2m" in read()) == grey
+    finally:
+        os.close(stdout)
+        os.close(terminal)
+
+
+def test_follow_outlives_cut_connections_and_prints_its_report(broker):
+    arguments = ["migrate", "--follow", "--json", "--broker", broker.url()]
+    with kombu.Connection(broker.url(scheme="redis")) as connection, broker.client() as client:
+        old = connection.default_channel
+        declare_old(old, "orders")
+        with running(*arguments) as process:
+            publish(old, "orders", "before")
+            wait_until(lambda: not client.llen("orders"))
+            for one in client.client_list():
+                if one["name"].startswith("celery-redis-plus"):
+                    client.client_kill_filter(_id=one["id"])
+            assert "it tries again" in process.stderr.readline()
+            assert "the broker answers again" in process.stderr.readline()
+            publish(old, "orders", "after")
+            wait_until(lambda: not client.llen("orders"))
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=20)
+            assert (process.returncode, err) == (0, "")
+    assert json.loads(out)["ready"] == 2
+
+
+def test_a_pass_that_an_error_ends_prints_what_it_has_moved(broker):
+    with kombu.Connection(broker.url(scheme="redis")) as connection, broker.client() as client:
+        old = connection.default_channel
+        declare_old(old, "orders")
+        with running("migrate", "--follow", "--json", "--broker", broker.url()) as process:
+            publish(old, "orders", "x")
+            wait_until(lambda: not client.llen("orders"))
+            client.acl_setuser("default", enabled=True, nopass=True, commands=["-llen"])
+            out, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert json.loads(out)["ready"] == 1
+    assert "What to do" in err
