@@ -14,7 +14,7 @@ from celery import Celery, Task, shared_task
 from celery.exceptions import Reject
 from celery.signals import worker_ready
 from celery.worker.control import inspect_command
-from kombu import Queue
+from kombu import Exchange, Queue
 
 from celery_redis_plus import configure_app
 from celery_redis_plus.maintenance.runner import TaskRunner
@@ -36,6 +36,9 @@ PATIENCE_S = 120.0
 #: Seconds for which a task holds its message, if nothing happens.
 HELD_S = 3600.0
 
+#: The task that is acked before it runs.
+EARLY = "chaos.run_early"
+
 pen = Pen()
 
 
@@ -47,6 +50,12 @@ def run(self: Task, name: str, sleep_s: float = 0.0) -> None:
     if sleep_s:
         time.sleep(sleep_s)
     pen.write("end", name, redelivered=redelivered)
+
+
+@shared_task(name=EARLY, bind=True, acks_late=False)
+def run_early(self: Task, name: str, sleep_s: float = 0.0) -> None:
+    """Do as `run`, with the acks that Celery has by default: early ones."""
+    run.run.__func__(self, name, sleep_s)
 
 
 @shared_task(name="chaos.until", bind=True)
@@ -125,11 +134,14 @@ def _target(descriptor: Path) -> str:
 def make_app(broker: str, **config: Any) -> Celery:
     """Return an app on `broker`; close it with `app.close()`.
 
-    `queues`: name -> arguments of the queues that it knows. `configured`: arguments of `configure_app`.
+    `queues`: name -> arguments of the queues that it knows. `bindings`: name -> exchange, its type, and the key by which further
+    queues are bound to it. `configured`: arguments of `configure_app`.
     """
     queues, configured = config.pop("queues", None), config.pop("configured", {})
+    bindings = config.pop("bindings", {})
     if queues is not None:
-        config["task_queues"] = [Queue(name, durable=True, queue_arguments=arguments) for name, arguments in queues.items()]
+        plain = [Queue(name, durable=True, queue_arguments=arguments) for name, arguments in queues.items()]
+        config["task_queues"] = [*plain, *map(bound_queue, bindings.items())]
     app = Celery("chaos", broker=broker, set_as_current=False)
     app.conf.update(
         task_ignore_result=True,
@@ -139,6 +151,12 @@ def make_app(broker: str, **config: Any) -> Celery:
         **config,
     )
     return configure_app(app, **configured)
+
+
+def bound_queue(binding: tuple[str, tuple[str, str, str]]) -> Queue:
+    """Return a queue by its name, its exchange's name and type, and its key."""
+    name, (exchange, kind, key) = binding
+    return Queue(name, Exchange(exchange, kind, durable=True), routing_key=key, durable=True)
 
 
 def _lose_the_resolver(until: str) -> None:

@@ -36,6 +36,8 @@ class Publisher(threading.Thread):
         most: how many tasks to send; None is no limit.
         enough: tells that there is enough to do for now.
         delayed: which part of the tasks has a countdown of up to three seconds.
+        prioritised: which part of the tasks has a priority above 0.
+        task: the task's name.
         pause_s: after each task.
         replicating: returns an app that waits for a replica, when it shall be used.
     """
@@ -49,6 +51,8 @@ class Publisher(threading.Thread):
         most: int | None = None,
         enough: Callable[[], bool] = lambda: False,
         delayed: float = 0.0,
+        prioritised: float = 0.0,
+        task: str = "chaos.run",
         pause_s: float = 0.0,
         replicating: Callable[[], Any] = lambda: None,
     ) -> None:
@@ -61,7 +65,9 @@ class Publisher(threading.Thread):
         self.busy = False
         self.error: Exception | None = None
         self.stopping = threading.Event()
-        self._prefix, self._length, self._most, self._enough, self._delayed = prefix, length, most, enough, delayed
+        self.enough = enough
+        self._prefix, self._length, self._most, self._task_name = prefix, length, most, task
+        self._delayed, self._prioritised = delayed, prioritised
         self._pause_s, self._replicating = pause_s, replicating
         self._random = random.Random(prefix)
 
@@ -74,7 +80,7 @@ class Publisher(threading.Thread):
             while not self.stopping.is_set() and self.sent != self._most:
                 # Before it asks: who finds it idle, and has said that there is enough, finds it idle afterwards.
                 self.busy = True
-                enough = self._enough()
+                enough = self.enough()
                 if not enough:
                     self._send()
                 self.busy = False
@@ -83,12 +89,16 @@ class Publisher(threading.Thread):
             self.error = error
 
     def _send(self) -> None:
-        options = {"countdown": self._random.uniform(0.05, 3)} if self._random.random() < self._delayed else {}
+        options: dict[str, Any] = {}
+        if self._random.random() < self._delayed:
+            options["countdown"] = self._random.uniform(0.05, 3)
+        if self._random.random() < self._prioritised:
+            options["priority"] = self._random.randint(1, 9)
         name = f"{self._prefix}{self.sent}"
         began_at, replicating = time.monotonic(), self._replicating()
         try:
             (replicating or self.app).send_task(
-                "chaos.run", [name, self._length(self._random)], retry=True, retry_policy=RETRY, **options
+                self._task_name, [name, self._length(self._random)], retry=True, retry_policy=RETRY, **options
             )
         except NotReplicated:
             # It is stored, and may be lost.

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import os
 import random
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
-from tests.chaos.app import STALLS_VARIABLE
+from tests.chaos.app import EARLY, STALLS_VARIABLE
 from tests.chaos.crew import Crew
 from tests.chaos.faults.kinds import kinds_of
-from tests.chaos.load.queues import ARGUMENTS, CONSUMED
+from tests.chaos.load.queues import ARGUMENTS, BINDINGS, CONSUMED
 from tests.chaos.load.sources import Sources
 from tests.chaos.state import check_invariants
 from tests.chaos.storm import Storm
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.full_only
 
 #: Every write is on disk before it is confirmed: a server that is killed loses only what its replica has not got.
 CONFIG = {"appendonly": "yes", "appendfsync": "always"}
-RULES = Rules(acks=PREFETCH)
+RULES = Rules(acks=PREFETCH, early=frozenset({EARLY}))
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def faults_of(pool, chooser):
     return faults
 
 
-@pytest.mark.judged(acks=PREFETCH)
+@pytest.mark.judged(**asdict(RULES))
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
 def test_nothing_is_lost_but_what_replication_lost(
     *, pool, deployment, seed, tmp_path, ledger, chaos_app, chaos_worker, figures, tally
@@ -100,6 +100,7 @@ def test_nothing_is_lost_but_what_replication_lost(
     stalls.mkdir()
     config = {
         "task_acks_late": True, "task_reject_on_worker_lost": True, "broker_transport_options": OPTIONS, "queues": ARGUMENTS,
+        "bindings": BINDINGS,
     }  # fmt: skip
     times = {"visibility_timeout": VISIBILITY_TIMEOUT_S}
 
@@ -108,7 +109,7 @@ def test_nothing_is_lost_but_what_replication_lost(
         return chaos_worker(url, pool=pool, config=config, env=env, queues=CONSUMED, concurrency=CONCURRENCY, **times)
 
     def publisher_app(**options):
-        return chaos_app(primary.url(), queues=ARGUMENTS, broker_transport_options=options, **times)
+        return chaos_app(primary.url(), queues=ARGUMENTS, bindings=BINDINGS, broker_transport_options=options, **times)
 
     primary = Primary(deployment)
     crew = Crew(worker, [primary] * WORKERS)

@@ -9,20 +9,22 @@ import os
 import random
 import time
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from tests.chaos.app import STALLS_VARIABLE
+from tests.chaos.app import EARLY, STALLS_VARIABLE
 from tests.chaos.crew import Crew
 from tests.chaos.faults.kinds import PARTITIONS, draw, kinds_of
-from tests.chaos.load.queues import ARGUMENTS, CONSUMED, look
+from tests.chaos.load.queues import ARGUMENTS, BINDINGS, CONSUMED, look
 from tests.chaos.load.sources import Sources
 from tests.chaos.servers import set_clock, stormy_server
 from tests.chaos.state import check_invariants, empty, leftovers, places, remaining
 from tests.chaos.storm import QUEUE, Storm
 from tests.support.judge import recorder
 from tests.support.judge.executions import Verdict, count, repeats_of
+from tests.support.judge.promises.lateness import latest_s
 from tests.support.judge.records import History
 from tests.support.judge.rules import Rules
 from tests.support.proxy import Proxy
@@ -44,6 +46,9 @@ SHORT_TASKS, FULL_TASKS = 1_500, 34_000
 REST_S, FULL_REST_S = 0.3, 1.2
 #: Seconds within which one more task ends, after the last fault.
 PATIENCE_S = 120
+#: Seconds after its time, or after its consumer's death, within which a message is delivered whatever fails.
+LATE_S = 60
+RULES = Rules(acks=PREFETCH, strict=True, early=frozenset({EARLY}), late_s=LATE_S)
 #: Repeats of tasks that had ended, for each kill of a worker (docs/design/0008-chaos.md).
 ENDED_REPEATS = {"solo": 0.1, "threads": 0.1, "prefork": 0.4, "gevent": 0.1, "eventlet": 0.1}
 #: In a short run a few are no proof of a rate.
@@ -129,7 +134,7 @@ def drain(client, names, ledger, message):
         now = wait_until(lambda before=now: (after := left()) != before and after, PATIENCE_S, message, interval_s=0.1)
 
 
-@pytest.mark.judged(acks=PREFETCH, strict=True)
+@pytest.mark.judged(**asdict(RULES))
 @pytest.mark.parametrize("pool", [*POOLS, *GREENLETS])
 def test_nothing_is_lost_whatever_fails(*, pool, storm_length, seed, tmp_path, ledger, chaos_app, chaos_worker, figures, tally):
     chooser = random.Random(seed)
@@ -140,6 +145,7 @@ def test_nothing_is_lost_whatever_fails(*, pool, storm_length, seed, tmp_path, l
     stalls.mkdir()
     config = {
         "task_acks_late": True, "task_reject_on_worker_lost": True, "broker_transport_options": OPTIONS, "queues": ARGUMENTS,
+        "bindings": BINDINGS,
     }  # fmt: skip
 
     def worker(url, clock):
@@ -149,7 +155,7 @@ def test_nothing_is_lost_whatever_fails(*, pool, storm_length, seed, tmp_path, l
 
     def publisher_app(**options):
         times = {"visibility_timeout": VISIBILITY_TIMEOUT_S}
-        return chaos_app(proxies[0].url(), queues=ARGUMENTS, broker_transport_options=options, **times)
+        return chaos_app(proxies[0].url(), queues=ARGUMENTS, bindings=BINDINGS, broker_transport_options=options, **times)
 
     with ExitStack() as stack:
         server_clock = set_clock(tmp_path / "server-clock", of_server=True)
@@ -180,14 +186,17 @@ def test_nothing_is_lost_whatever_fails(*, pool, storm_length, seed, tmp_path, l
             # A publish or broadcast finds no recipient where the server has just lost them.
             left = [key for key in leftovers(client) if not (storm.rollbacks and UNDELIVERED in key)]
             dead = places(client, QUEUE)["dead"]
-    repeats = repeats_of(History.read(Path(os.environ[recorder.VARIABLE]), ledger.records()), Rules(acks=PREFETCH, strict=True))
+    history = History.read(Path(os.environ[recorder.VARIABLE]), ledger.records())
+    repeats = repeats_of(history, RULES)
     verdicts = count(repeats)
     tally.add(pool, storm, repeats)
     figures(
         f"seed {seed}, {took_s:.0f} s, {sum(storm.done.values())} faults of {len(storm.done)} kinds, "
         f"{len(names)} tasks published ({sources.features.sent} messages with features), {len(ledger.started())} executed, "
         f"lost {len(names - set(ledger.ended()))}, dead-lettered {dead}, "
-        f"partitions {sum(storm.done[name] for name in PARTITIONS)}; {dict(sorted(storm.done.items()))}; "
+        f"early tasks lost with their worker {len(sources.early_names() - set(ledger.ended()))}, "
+        "latest {:.1f} s after an eta, {:.1f} s after a consumer, ".format(*latest_s(history))
+        + f"partitions {sum(storm.done[name] for name in PARTITIONS)}; {dict(sorted(storm.done.items()))}; "
         f"repeats {sum(verdicts.values())}: " + ", ".join(f"{verdict.value} {number}" for verdict, number in verdicts.items())
     )
     assert storm.failures == []

@@ -6,12 +6,15 @@ import time
 from typing import Any
 
 from celery_redis_plus.errors import QueueFull
-from tests.chaos.load.queues import BOUNDED, ONCE, PLAIN, POISON, SINGLE, THROTTLED
+from tests.chaos.app import bound_queue
+from tests.chaos.load.queues import BINDINGS, BOUNDED, DIRECT, ONCE, PLAIN, POISON, SINGLE, THROTTLED, TOPIC
 from tests.chaos.load.subscribers import EXCHANGE
 from tests.chaos.publishers import RETRY, Confirmed, Publisher
 
 #: Messages with the same `x-deduplication-id`, one behind the other.
 COPIES = 3
+#: Ids that are used in turn, each again after some seconds.
+IDS = 8
 #: Parts of a second by which `x-delay` delays, at least and at most.
 DELAY_MS = (50, 2_000)
 
@@ -25,7 +28,10 @@ class FeaturePublisher(Publisher):
     def _send(self) -> None:
         name = f"{self._prefix}{self.sent}"
         send = self._random.choice(
-            (self._single, self._bounded, self._throttled, self._once, self._poison, self._later, self._news)
+            (
+                *(self._single, self._bounded, self._throttled, self._once, self._poison, self._later, self._news),
+                *(self._picked, self._ordered),
+            )
         )
         began_at = time.monotonic()
         if send(name):
@@ -47,7 +53,10 @@ class FeaturePublisher(Publisher):
     def _once(self, name: str) -> bool:
         """One of several with the same id: which of them runs is the judge's to say."""
         scope = "until-acked" if self._random.random() < 0.5 else "ttl"
-        number = self.sent // (COPIES * 7)
+        number = self.sent // (COPIES * 9)
+        if scope == "until-acked":
+            # The id is free again by the time.
+            number %= IDS
         named = {"x-deduplication-id": f"{self._prefix}{scope}{number}", "x-deduplication-scope": scope}
         self._task(name, ONCE, headers={**named, "x-deduplication-ttl": self.dedup_ttl_ms})
         return False
@@ -59,6 +68,19 @@ class FeaturePublisher(Publisher):
 
     def _later(self, name: str) -> bool:
         return self._task(name, PLAIN, headers={"x-delay": self._random.randint(*DELAY_MS)})
+
+    def _picked(self, name: str) -> bool:
+        return self._route(name, DIRECT, self._random.choice(("pick", "pack")))
+
+    def _ordered(self, name: str) -> bool:
+        """A topic: the last key is that of two queues, and the task runs twice."""
+        return self._route(name, TOPIC, self._random.choice(("order", "order.7.new", "bill.7.paid", "order.7.paid")))
+
+    def _route(self, name: str, exchange: str, key: str) -> bool:
+        queues = [bound_queue(binding) for binding in BINDINGS.items()]
+        named = {"exchange": exchange, "routing_key": key, "declare": queues}
+        self.app.send_task("chaos.run", [name, 0.0], retry=True, retry_policy=RETRY, **named)
+        return True
 
     def _news(self, name: str) -> bool:
         with self.app.producer_or_acquire() as producer:

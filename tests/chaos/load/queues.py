@@ -34,8 +34,16 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     },
     GRAVES: {},
 }
+#: Queue -> the exchange to which it is bound, its type, and the key: never the queue's name.
+DIRECT, TOPIC = "chaos-direct", "chaos-topic"
+BINDINGS = {
+    "picked": (DIRECT, "direct", "pick"),
+    "packed": (DIRECT, "direct", "pack"),
+    "orders": (TOPIC, "topic", "order.#"),
+    "paid": (TOPIC, "topic", "*.*.paid"),
+}
 #: All that workers consume.
-CONSUMED = (PLAIN, *ARGUMENTS)
+CONSUMED = (PLAIN, *ARGUMENTS, *BINDINGS)
 #: Where messages are counted by the limits -> the keys of these places.
 COUNTED = {"waiting": ("queue", "delayed"), "unacked": ("messages_index",)}
 #: Of a queue's places how many messages each has, in one step.

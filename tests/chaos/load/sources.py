@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from tests.chaos.app import EARLY
 from tests.chaos.load import subscribers
 from tests.chaos.load.publishing import FeaturePublisher
 from tests.chaos.load.subscribers import Subscriber
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 PREFIXES = "ab"
 #: Seconds between two messages that use a feature.
 FEATURE_PAUSE_S = 0.03
+#: Seconds between two tasks that are acked early.
+EARLY_PAUSE_S = 0.01
+#: The part of the tasks that has a priority.
+PRIORITISED = 0.1
 #: Plain tasks that are published and have not ended, at most.
 BACKLOG = 300
 #: The part of the plain tasks that has a countdown.
@@ -29,7 +34,11 @@ LONGEST_S = 1800
 
 
 class Sources:
-    """Two publishers of plain tasks, one that uses a feature in each message, and a durable and an ordinary subscriber."""
+    """What publishes, and the subscribers.
+
+    Two publishers of plain tasks, one of tasks that are acked before they run, one that uses a feature in each message; a durable
+    and an ordinary subscriber.
+    """
 
     def __init__(
         self, storm: Storm, ledger: Ledger, app: Callable[..., Any], *, length: Callable[[random.Random], float], most: int | None
@@ -45,12 +54,15 @@ class Sources:
                 most=most,
                 enough=lambda: storm.publishers_rest or self.behind() > BACKLOG + storm.written_off,
                 delayed=DELAYED,
+                prioritised=PRIORITISED,
                 replicating=lambda: replicating if storm.replicated else None,
             )
             for name in PREFIXES
         ]
+        rare = {"pause_s": EARLY_PAUSE_S, "prioritised": PRIORITISED}
+        self.early = Publisher(app(), "e", task=EARLY, length=length, most=most, enough=self.plain[0].enough, **rare)
         self.features = FeaturePublisher(app(), "f", length=length, pause_s=FEATURE_PAUSE_S, enough=lambda: storm.publishers_rest)
-        self.publishers = [*self.plain, self.features]
+        self.publishers = [*self.plain, self.early, self.features]
         url = storm.publishers.url()
         self.readers = [Subscriber(url, f"reader-{kind}", durable=kind == "durable") for kind in ("durable", "ordinary")]
 
@@ -83,10 +95,16 @@ class Sources:
         subscribers.finish(self.readers, self.features.app, timeout_s)
 
     def names(self) -> set[str]:
-        """Return the tasks that have to come to their end: those that were confirmed, and that the server has not lost."""
-        return {
-            one.name
-            for publisher in self.publishers
-            for one in publisher.confirmed
-            if self._storm.keeps(one.began_at, one.confirmed_at, replicated=one.replicated)
-        }
+        """Return the tasks that have to come to their end: those that were confirmed, and that the server has not lost.
+
+        Which of those that are acked early were lost with their worker is the judge's to say.
+        """
+        return {name for publisher in self.publishers if publisher is not self.early for name in self._kept(publisher)}
+
+    def early_names(self) -> set[str]:
+        """Return the tasks that are acked before they run, of which the same is true."""
+        return set(self._kept(self.early))
+
+    def _kept(self, publisher: Publisher) -> Iterable[str]:
+        keeps = self._storm.keeps
+        return (one.name for one in publisher.confirmed if keeps(one.began_at, one.confirmed_at, replicated=one.replicated))

@@ -10,6 +10,7 @@ import pytest
 
 from celery_redis_plus import scripts
 from celery_redis_plus.broker.consumers.settlement import Settlement
+from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.transport.qos import QoS
 from tests.support.clock import composed_with
 from tests.support.inbox import Inbox, drain_all
@@ -20,14 +21,18 @@ from tests.support.judge.promises import (
     dead_letters,
     deduplication,
     delays,
+    lateness,
     limits,
     one_holder,
     order,
+    priorities,
     repeats,
+    routing,
     single_active,
 )
 from tests.support.judge.recorder import VARIABLE, note, recording
 from tests.support.judge.records import DEPTH, DRAINED, History
+from tests.support.judge.rules import Rules
 from tests.support.proxy import Proxy
 from tests.support.waiting import wait_until
 
@@ -66,8 +71,8 @@ class Run:
     def history(self):
         return History.read(self.folder)
 
-    def broken(self):
-        return {violation.promise for violation in judge(self.history())}
+    def broken(self, rules=None):
+        return {violation.promise for violation in judge(self.history(), rules)}
 
 
 @pytest.fixture
@@ -98,7 +103,7 @@ def durable(name, **arguments):
 BROKEN = set()
 
 
-def breaks(promise):
+def breaks(promise, rules=None):
     """Let a test, which changes a script or the client, end with a check that the judge names `promise`, and no other one."""
     BROKEN.add(promise)
 
@@ -106,7 +111,7 @@ def breaks(promise):
         @wraps(test)
         def checked(*, run, **others):
             test(run=run, **others)
-            assert run.broken() == {promise.NAME}
+            assert run.broken(rules) == {promise.NAME}
 
         return checked
 
@@ -155,6 +160,49 @@ def test_a_claim_that_stands_in_no_index_is_a_loss(run):
         run.look()
 
 
+@breaks(at_least_once, Rules(strict=True))
+def test_an_ack_without_a_run_is_a_loss_where_each_message_is_a_task(run):
+    run.publish("m")
+    run.inbox("q").drain(1)
+    wait_until(lambda: not run.client.exists("messages_index:{q}"))
+    run.look()
+
+
+@breaks(at_least_once, Rules(strict=True))
+def test_a_queue_that_nobody_looks_at_is_a_loss_where_the_record_has_to_be_complete(run):
+    run.publish("m")
+
+
+PICKED, PACKED = (kombu.Queue(name, kombu.Exchange("x", "topic"), routing_key=f"{name}.#") for name in ("picked", "packed"))
+
+
+def publish_to_an_exchange(run):
+    """Declare two queues of a topic exchange, publish one message for the first, and consume both to their ends."""
+    inbox = run.inbox(PICKED, PACKED)
+    run.connection().Producer().publish("m", exchange=PICKED.exchange, routing_key="picked.today")
+    inbox.rest()
+    for queue in ("picked", "packed"):
+        run.look(queue)
+
+
+def routes_to(monkeypatch, *queues):
+    """Let each exchange route to these queues, whatever its bindings say."""
+    route = Bindings.route
+    monkeypatch.setattr(Bindings, "route", lambda *arguments: queues if route(*arguments) else ())
+
+
+@breaks(at_least_once)
+def test_an_exchange_that_routes_to_no_queue_loses_its_messages(run, monkeypatch):
+    routes_to(monkeypatch)
+    publish_to_an_exchange(run)
+
+
+@breaks(routing)
+def test_an_exchange_that_routes_to_each_queue_knows_no_keys(run, monkeypatch):
+    routes_to(monkeypatch, "picked", "packed")
+    publish_to_an_exchange(run)
+
+
 @pytest.fixture
 def dropped_acks(monkeypatch):
     """A client that forgets acks; made before the recorder is."""
@@ -194,6 +242,14 @@ def test_a_publish_with_the_wrong_score_breaks_the_order(run):
         run.inbox("q").drain(2)
 
 
+@breaks(priorities)
+def test_a_publish_that_turns_priorities_round_lets_the_lowest_go_first(run):
+    with changed("publish_ordinary.lua", "ARGV[2] * PRIORITY_BAND + time, tag", "(255 - ARGV[2]) * PRIORITY_BAND + time, tag"):
+        for priority in (9, 1):
+            run.publish(f"of priority {priority}", priority=priority)
+        run.inbox("q").drain(2)
+
+
 @breaks(limits)
 def test_a_publish_that_counts_nothing_passes_the_limit(run):
     with changed("publish_bounded.lua", "local fits = free > 0", "free = 9\nlocal fits = free > 0"):
@@ -228,6 +284,14 @@ def test_a_sweep_that_promotes_too_much_delivers_early(run):
         run.publish("in an hour", headers={"x-delay": 3_600_000})
         run.publish("soon", headers={"x-delay": 100})
         inbox.drain(2)
+
+
+@breaks(lateness, Rules(late_s=1))
+def test_an_enqueue_that_adds_to_a_delay_delivers_late(run):
+    with changed("include/enqueue.lua", "eta = delay and now + delay or", "eta = delay and now + delay + 1500 or"):
+        inbox = run.inbox("q")
+        run.publish("soon", headers={"x-delay": 100})
+        inbox.drain(1)
 
 
 @breaks(deduplication)

@@ -279,13 +279,15 @@ class _Step(NamedTuple):
 def repeats_of(history: History, rules: Rules) -> list[Repeat]:
     """Return the repeats of a history; its deaths and silences decide on the verdicts.
 
-    What was published more than once, e.g. because it was retried, may run more than once.
+    What was published more than once, e.g. because it was retried, may run more than once; so may what goes to several queues.
     """
-    publishes = Counter(record.name for record in history.of(PUBLISH))
+    copies: Counter[str] = Counter()
+    for record in history.of(PUBLISH):
+        copies[record.name] += max(1, len(history.may_reach(record)))
     steps = [
         _Step(record.kind, record.name, record.detail.get("pid", record.process), record.process, record.tick)
         for record in history.of(START, END, REQUEUED, REJECTED)
-        if record.name and publishes[record.name] <= 1
+        if record.name and copies[record.name] <= 1
     ]
     deliveries: dict[tuple[str, int], list[float]] = {}
     for record in history.of(DELIVERED):

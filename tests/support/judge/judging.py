@@ -11,10 +11,13 @@ from tests.support.judge.promises import (
     dead_letters,
     deduplication,
     delays,
+    lateness,
     limits,
     one_holder,
     order,
+    priorities,
     repeats,
+    routing,
     single_active,
 )
 from tests.support.judge.rules import Rules
@@ -25,12 +28,15 @@ if TYPE_CHECKING:
 
 PROMISES: tuple[ModuleType, ...] = (
     at_least_once,
+    routing,
     repeats,
     one_holder,
     order,
+    priorities,
     limits,
     single_active,
     delays,
+    lateness,
     deduplication,
     broadcasts,
     dead_letters,

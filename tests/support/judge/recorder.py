@@ -35,6 +35,10 @@ _lock = threading.Lock()
 _opened: tuple[int, str, int] = (0, "", -1)
 #: Queue -> the exchanges to which this process has bound it.
 _exchanges: dict[str, set[str]] = {}
+#: Exchange -> its type, of those that this process has declared.
+_types: dict[str, str] = {}
+#: Tag -> when this process asked for what brought the message, in ticks; of those that wait for their delivery.
+_asked: dict[str, float] = {}
 
 
 def note(kind: str, *, process: int = 0, tick: float = 0.0, **values: Any) -> None:
@@ -97,9 +101,11 @@ def _publish(plain: Callable[..., Any], producer: kombu.Producer, body: Any, *ar
     if any(own in exchange_name or own in routing_key for own in OWN):
         return plain(producer, body, *arguments, **named)
     headers = named.get("headers") or {}
-    detail = {"priority": named.get("priority")}
-    if getattr(exchange, "type", "") == "fanout":
+    detail = {"priority": named.get("priority"), "task": headers.get("task")}
+    if _types.get(exchange_name, getattr(exchange, "type", "")) == "fanout":
         detail["exchange"] = exchange_name
+    elif exchange_name:
+        detail.update(via=exchange_name, key=routing_key)
     if "x-deduplication-id" in headers:
         detail["dedup"] = headers["x-deduplication-id"]
         detail["scope"] = headers.get("x-deduplication-scope", "ttl")
@@ -138,6 +144,7 @@ def _deliver(plain: Callable[..., Any], qos: QoS, message: Any, unacked: Any) ->
             "priority": message.properties.get("priority") or 0,
             # When the server last said that this process has it: a message may wait in a buffer first.
             "confirmed_s_ago": round(clock.now_s() - unacked.confirmed_at, 3),
+            "asked_at": _asked.pop(unacked.tag, None),
         }
     note(
         records.DELIVERED,
@@ -183,6 +190,15 @@ def _note_settled(qos: QoS, tag: str, kind: str) -> None:
     note(kind, tag=tag, session=session)
 
 
+def _claimed(plain: Callable[..., Any], unacked_messages: UnackedMessages, messages: Any, session: str, asked_at: float) -> Any:
+    fresh = plain(unacked_messages, messages, session, asked_at)
+    # In this order: never later than it was.
+    now = time.monotonic()
+    asked = now - (clock.now_s() - asked_at)
+    _asked.update((unacked.tag, asked) for unacked in fresh)
+    return fresh
+
+
 def _lost(plain: Callable[..., Any], unacked_messages: UnackedMessages, tag: str, *arguments: Any) -> Any:
     lost = plain(unacked_messages, tag, *arguments)
     if lost is not None:
@@ -208,7 +224,22 @@ def _bind(
     plain: Callable[..., Any], channel: Channel, queue: str, exchange: str | None = None, *arguments: Any, **named: Any
 ) -> Any:
     _exchanges.setdefault(queue, set()).add(exchange or "")
-    return plain(channel, queue, exchange, *arguments, **named)
+    reply = plain(channel, queue, exchange, *arguments, **named)
+    kind = _types.get(exchange or "", "")
+    if kind in {"direct", "topic"} and not any(own in queue for own in OWN):
+        key = named.get("routing_key") or (arguments[0] if arguments else "") or ""
+        note(records.BOUND, queue=queue, detail={"exchange": exchange, "type": kind, "key": key})
+    return reply
+
+
+def _declare_exchange(
+    plain: Callable[..., Any], channel: Channel, exchange: str = "", kind: str = "direct", *arguments: Any, **named: Any
+) -> Any:
+    kind = named.pop("type", kind)
+    reply = plain(channel, exchange, kind, *arguments, **named)
+    if not named.get("passive"):
+        _types[exchange] = kind
+    return reply
 
 
 def _consume(plain: Callable[..., Any], channel: Channel, queue: str, *arguments: Any, **named: Any) -> Any:
@@ -230,10 +261,12 @@ _HOOKS: tuple[tuple[type, str, Callable[..., Any]], ...] = (
     (QoS, "settle", _settle),
     (QoS, "leave", _leave),
     (QoS, "give_back", _give_back),
+    (UnackedMessages, "add", _claimed),
     (UnackedMessages, "mark_lease_lost", _lost),
     (BrokerConnection, "_failed", _disconnected),
     (BrokerConnection, "abandon", _disconnected),
     (Channel, "queue_declare", _declare),
+    (Channel, "exchange_declare", _declare_exchange),
     (Channel, "queue_bind", _bind),
     (Channel, "basic_consume", _consume),
     (Channel, "basic_cancel", _cancel),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, fields
@@ -28,6 +29,8 @@ ROLLED_BACK, CLOCK_STEPPED = "rolled_back", "clock_stepped"
 WRITABLE = "writable"
 #: Consumers and queues. `drained`: the queue or exchange was seen empty, all is settled.
 DECLARED, CONSUMING, CANCELLED, DEPTH, DRAINED, LEFT = "declared", "consuming", "cancelled", "depth", "drained", "left"
+#: A queue was bound to the exchange `detail["exchange"]`, of the type `detail["type"]`, with the key `detail["key"]`.
+BOUND = "bound"
 
 
 #: Seconds between what a process notes and what the server does.
@@ -203,6 +206,28 @@ class History:
                 found[id(waiting.pop(0))] = record
         return found
 
+    def must_reach(self, publish: Record) -> tuple[str, ...]:
+        """Return the queues that have to get what was published: those bound when it began, or the one that it names."""
+        return self._routed(publish, [bound for bound in self._bound_to(publish) if self._stands(bound, publish)])
+
+    def may_reach(self, publish: Record) -> tuple[str, ...]:
+        """Return the queues that may get what was published: those that were bound at any time."""
+        return self._routed(publish, self._bound_to(publish))
+
+    def _routed(self, publish: Record, bound: list[Record]) -> tuple[str, ...]:
+        if "via" not in publish.detail:
+            return (publish.queue,)
+        key = publish.detail.get("key", "")
+        return tuple(sorted({one.queue for one in bound if _takes(one, key)}))
+
+    def _bound_to(self, publish: Record) -> list[Record]:
+        return [record for record in self.of(BOUND) if record.detail["exchange"] == publish.detail.get("via")]
+
+    def _stands(self, bound: Record, publish: Record) -> bool:
+        """Return whether a binding was there when a publish began, and no loss of data can have undone it."""
+        undone = any(one.undoes(bound.tick, bound.tick, replicated=False) and one.at >= bound.tick for one in self.rollbacks)
+        return bound.tick < publish.tick and not undone
+
     def of_message(self, name: str) -> list[Record]:
         """Return the records of a message: those that have its name, and those that have only its tag."""
         tags = {record.tag for record in self.by_name[name] if record.tag}
@@ -263,3 +288,12 @@ class History:
             if value:
                 found[value].append(record)
         return found
+
+
+def _takes(bound: Record, key: str) -> bool:
+    """Return whether a binding takes a routing key. AMQP 0-9-1, 3.1.3: `*` is one word of a topic, `#` any number of them."""
+    pattern = bound.detail["key"]
+    if bound.detail["type"] != "topic":
+        return bool(pattern == key)
+    words = [{"*": r"\.[^.]*", "#": r"(\.[^.]*)*"}.get(word, r"\." + re.escape(word)) for word in pattern.split(".")]
+    return re.fullmatch("".join(words), f".{key}") is not None

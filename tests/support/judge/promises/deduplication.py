@@ -6,7 +6,21 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tests.support.judge.records import CONFIRMED, DELIVERED, PUBLISH, SETTLEMENTS, History, Record
+from tests.support.judge.executions import UNSENT_S
+from tests.support.judge.records import (
+    ACKED,
+    CONFIRMED,
+    DELIVERED,
+    DISCONNECTED,
+    KILLED,
+    NOTED_S,
+    PUBLISH,
+    REJECTED,
+    SETTLEMENTS,
+    SILENT,
+    History,
+    Record,
+)
 from tests.support.judge.verdict import Violation, violation
 
 if TYPE_CHECKING:
@@ -26,13 +40,14 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
         if publish.detail.get("dedup"):
             ids[publish.queue, publish.detail["dedup"]].append(publish)
     for name, made in publishes.items():
-        queues = {publish.queue for publish in made}
+        queues = {queue for publish in made for queue in history.may_reach(publish)}
+        most = sum(max(1, len(history.may_reach(publish))) for publish in made)
         # In another queue it is a dead letter.
         deliveries = {
             record.tag: record for record in history.by_name[name] if record.kind == DELIVERED and record.queue in queues
         }
         again = any(history.rolled_back_between(publish.tick, _known_at(history, publish)) for publish in made)
-        if len(deliveries) > len(made) and not again:
+        if len(deliveries) > most and not again:
             text = f"{name!r} was published {len(made)} times, and is {len(deliveries)} messages"
             yield violation(NAME, text, *made, *deliveries.values())
     for (_, dedup), made in ids.items():
@@ -45,6 +60,26 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
                 text = f"{standing.name!r} stood for the id {dedup!r} when {publish.name!r} was stored"
                 yield violation(NAME, text, standing, history.outcome(standing), publish, came)
             standing = publish
+
+
+def may_stand_for(history: History, standing: Record, publish: Record) -> bool:
+    """Return whether the message of `standing` may be why `publish`, of the same id, made none; its own may."""
+    confirmed = history.outcome(publish)
+    if standing is publish:
+        return True
+    if confirmed is None or standing.tick > confirmed.tick:
+        return False
+    scope = standing.detail.get("scope", "ttl")
+    if scope == "ttl":
+        return publish.tick - _known_at(history, standing) < standing.detail.get("ttl_s", 86_400) + UNSENT_S
+    tags = {record.tag for record in history.by_name[standing.name] if record.tag}
+    kinds = {DELIVERED} if scope == "until-claimed" else {ACKED, REJECTED}
+    ends = [record for tag in tags for record in history.by_tag[tag] if record.kind in kinds and record.tick < publish.tick]
+    last = max(ends, key=lambda record: record.tick, default=None)
+    if last is None or last.tick + UNSENT_S > publish.tick or history.rolled_back_between(last.tick, confirmed.tick):
+        return True
+    # What the server never heard stands until another consumer has settled it.
+    return bool(history.fates(last.process, KILLED, SILENT, DISCONNECTED, since=last.tick - NOTED_S, until=publish.tick))
 
 
 def _is_undone(history: History, standing: Record, publish: Record) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.support.judge.records import DELIVERED, PUBLISH, START, History
+from tests.support.judge.records import DELIVERED, PUBLISH, START, History, Record
 from tests.support.judge.rules import CLOCK_S, Rules
 from tests.support.judge.verdict import Violation, violation
 
@@ -22,12 +22,12 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
         publish = first.get(record.name)
         if publish is None or not publish.detail.get("eta") or not record.time:
             continue
-        # In ticks, by the publisher's clock: that of the process which got it may be stepped.
-        due = (
-            publish.detail["eta"] - publish.time + publish.tick
-            if publish.time
-            else publish.detail["eta"] - record.time + record.tick
-        )
-        early = due - history.ahead_s(publish.tick, record.tick) - CLOCK_S - record.tick
+        early = due_at(publish, record) - history.ahead_s(publish.tick, record.tick) - CLOCK_S - record.tick
         if early > 0:
             yield violation(NAME, f"{record.name!r} came {early:.3f} s before its eta", publish, record)
+
+
+def due_at(publish: Record, record: Record) -> float:
+    """Return when a publish is due, in ticks; by its publisher's clock: that of the process which has `record` may be stepped."""
+    noted = publish if publish.time else record
+    return float(publish.detail["eta"] - noted.time + noted.tick)

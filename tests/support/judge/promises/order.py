@@ -17,14 +17,7 @@ NAME = "order within a priority"
 
 def check(history: History, rules: Rules) -> Iterator[Violation]:
     """Yield a violation for each message that came behind one whose publish began after its own was confirmed."""
-    published: dict[str, tuple[Record, Record]] = {}
-    # A name that is published again says nothing about order.
-    times = Counter(publish.name for publish in history.of(PUBLISH))
-    for publish in history.of(PUBLISH):
-        outcome = history.outcome(publish)
-        plain = not publish.detail.get("eta") and not publish.detail.get("exchange")
-        if outcome is not None and outcome.kind == CONFIRMED and plain and times[publish.name] == 1:
-            published[publish.name] = (publish, outcome)
+    published = plain_publishes(history)
     latest: dict[tuple[str, str, int], tuple[Record, Record]] = {}
     for delivery in history.of(DELIVERED, ROLLED_BACK):
         if delivery.kind == ROLLED_BACK:
@@ -35,7 +28,7 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
         if found is None or delivery.claim != 1 or delivery.redelivered:
             continue
         publish, confirmed = found
-        if delivery.queue != publish.queue:
+        if delivery.queue not in history.may_reach(publish):
             # A dead letter, in the order of the deaths.
             continue
         line = (delivery.session, delivery.queue, delivery.detail.get("priority", 0))
@@ -45,3 +38,16 @@ def check(history: History, rules: Rules) -> Iterator[Violation]:
             yield violation(NAME, text, publish, confirmed, before[0], before[1], delivery)
         if before is None or publish.tick > before[0].tick:
             latest[line] = (publish, delivery)
+
+
+def plain_publishes(history: History) -> dict[str, tuple[Record, Record]]:
+    """Return the publishes of messages that were ready once they were confirmed, and their confirmations, by their names."""
+    # A name that is published again says nothing about order.
+    times = Counter(publish.name for publish in history.of(PUBLISH))
+    found: dict[str, tuple[Record, Record]] = {}
+    for publish in history.of(PUBLISH):
+        outcome = history.outcome(publish)
+        plain = not publish.detail.get("eta") and not publish.detail.get("exchange")
+        if outcome is not None and outcome.kind == CONFIRMED and plain and times[publish.name] == 1:
+            found[publish.name] = (publish, outcome)
+    return found

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from tests.support.judge.judging import PROMISES
 from tests.support.judge.rules import Rules
+from tests.unit.support.judge import test_routes
 from tests.unit.support.judge.test_promises import BROKEN, told
+from tests.unit.support.judge.test_strict_judge import STRICT, STRICTLY_BROKEN
 
 
 def clauses(promise):
@@ -27,6 +29,8 @@ def test_each_clause_of_each_promise_has_a_history_that_breaks_it(monkeypatch):
             return found(name, *args)
 
         monkeypatch.setattr(promise, "violation", violation)
-    for promise, lines in BROKEN.values():
+    for promise, lines in (*BROKEN.values(), *test_routes.BROKEN.values()):
         list(promise.check(told(*lines), Rules()))
+    for promise, lines in STRICTLY_BROKEN.values():
+        list(promise.check(told(*lines), STRICT))
     assert named == set().union(*map(clauses, PROMISES))
