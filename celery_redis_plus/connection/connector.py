@@ -23,6 +23,7 @@ from celery_redis_plus.connection.cluster_question import ClusterQuestion
 from celery_redis_plus.connection.credentials import Credentials, credentials_of, resolve_credential_provider
 from celery_redis_plus.connection.forks import lock_of
 from celery_redis_plus.connection.master_finder import MasterFinder, finder_for
+from celery_redis_plus.connection.master_inquiry import MasterInquiry
 from celery_redis_plus.connection.master_question import Master, NoAnswer
 from celery_redis_plus.connection.sentinel_address import SENTINEL_OPTIONS
 from celery_redis_plus.connection.sentinel_question import SentinelQuestion
@@ -87,7 +88,8 @@ class Connector:
         self.finder: MasterFinder | None = None
         question = _question(self.address)
         if question is not None:
-            self.finder = finder_for((self.address, options), question, self._ask)
+            connect = functools.partial(self._connect_to_ask, question=question)
+            self.finder = finder_for((self.address, options), MasterInquiry(question, self.address, connect))
 
     def open(self, purpose: str, *, timeout: float | None) -> Connection:
         """Return a new, connected connection: logged in, named, database selected, server checked.
@@ -227,18 +229,10 @@ class Connector:
             f"Asked: {'; '.join(answers)}. What to do: {finder.question.remedy}",
         )
 
-    def _ask(self, question: Question, host: str, port: int) -> Master:
+    def _connect_to_ask(self, address: Address, question: Question) -> Connection:
+        """Return a connection to a Sentinel or a node, for `question`."""
         limits = [limit_s for limit_s in (question.timeout_s, self._patience_s) if limit_s is not None]
-        address = question.address(self.address, host, port)
-        connection = self._connect(address, question.purpose, min(limits, default=None), checks=False)
-        try:
-            return question.ask(connection, host)
-        except NoAnswer:
-            raise
-        except Exception as exc:
-            raise translate(exc, address) from exc
-        finally:
-            connection.disconnect()
+        return self._connect(address, question.purpose, min(limits, default=None), checks=False)
 
     def _new(self, address: Address, purpose: str, patience: float | None) -> Connection:
         options, provider = self.options, address.credential_provider

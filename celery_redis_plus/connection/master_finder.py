@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from redis.exceptions import RedisError
@@ -22,7 +22,7 @@ from celery_redis_plus.connection.master_question import Master, NoAnswer
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidAddress
 
 if TYPE_CHECKING:
-    from celery_redis_plus.connection.master_question import Question
+    from celery_redis_plus.connection.master_inquiry import MasterInquiry
 
 logger = logging.getLogger(__name__)
 
@@ -39,17 +39,13 @@ class Wakes(Protocol):
         """End it."""
 
 
-#: Puts a question to the server at a host and port. Raises NoAnswer, or what a connection raises.
-Ask = Callable[["Question", str, int], Master]
-
-
 class MasterFinder:
     """Asks for the master of one address, for all connections of this process. Thread-safe."""
 
-    def __init__(self, question: Question, ask: Ask) -> None:
-        """Ask `question` by `ask`."""
-        self.question = question
-        self._ask = ask
+    def __init__(self, inquiry: MasterInquiry) -> None:
+        """Ask by `inquiry`."""
+        self.inquiry = inquiry
+        self.question = question = inquiry.question
         #: Who is asked: those of the address, and behind them those that answers have named.
         self._hosts = question.hosts
         #: The master of the newest configuration that this process knows of.
@@ -77,7 +73,7 @@ class MasterFinder:
             host, port = hosts[place % len(hosts)]
             answer: Master | Exception
             try:
-                found = self._ask(self.question, host, port)
+                found = self.inquiry.ask(host, port)
             except InvalidAddress:
                 raise
             except (NoAnswer, CeleryRedisPlusError, RedisError, OSError) as error:
@@ -163,7 +159,7 @@ class MasterFinder:
         """
         began = time.monotonic()
         try:
-            found = self._ask(self.question, host, port)
+            found = self.inquiry.ask_again(host, port)
         except (NoAnswer, CeleryRedisPlusError, RedisError, OSError) as error:
             logger.debug("%s does not name the %s: %s", server_text(host, port), self.question.wanted, error)
             return
@@ -185,10 +181,10 @@ class MasterFinder:
 _finders: weakref.WeakValueDictionary[tuple[object, ...], MasterFinder] = weakref.WeakValueDictionary()
 
 
-def finder_for(key: tuple[object, ...], question: Question, ask: Ask) -> MasterFinder:
+def finder_for(key: tuple[object, ...], inquiry: MasterInquiry) -> MasterFinder:
     """Return the finder that all connectors of this process with the same `key` share."""
     finder = _finders.get(key)
     if finder is None:
         # Two threads may make one each, which does no harm.
-        finder = _finders[key] = MasterFinder(question, ask)
+        finder = _finders[key] = MasterFinder(inquiry)
     return finder

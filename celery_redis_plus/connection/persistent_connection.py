@@ -197,6 +197,8 @@ class PersistentConnection:
             credentials = self.connector.credentials
             self._login, self._login_retry_at = None if credentials is None else credentials.login(), inf
             self._connection = self.connector.open(self.purpose, timeout=self.timeout)
+            if self.connector.finder is not None:
+                self.connector.finder.inquiry.join(self)
             self._read, self._arrived = replies_of(self._connection)
             self._identity = identity(self.fileno())
             self._closer = weakref.finalize(self, _close, self._connection)
@@ -307,6 +309,8 @@ class PersistentConnection:
             self._read, self._arrived = _not_connected, _nothing
             with suppress(Exception):
                 connection.disconnect()
+            if self.connector.finder is not None:
+                self.connector.finder.inquiry.leave(self)
 
     def _fail(self, error: Exception) -> None:
         failed = self._connection is not None
