@@ -116,7 +116,8 @@ class Options:
     `NotReplicated` is raised, and the message is stored nevertheless. What goes to the exchanges of `ignore_unroutable_exchanges`
     (remote control, events) does not need them. 0 asks for none, and costs nothing."""
     wait_replicas_timeout: float = option(_TIMEOUT, 1, unit="s")
-    """The time that a publish waits for its replicas; only with `wait_replicas`."""
+    """The time that a publish waits for its replicas; only with `wait_replicas`. While replicas are missing it waits for a
+    twentieth of it, and for all of it once in ten of those times."""
     ignore_unroutable_exchanges: str = option(
         text("names of exchanges, separated by commas, with * and ?"), "celeryev,*.pidbox,reply*"
     )  # fmt: skip

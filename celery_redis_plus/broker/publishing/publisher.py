@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from celery_redis_plus import clock
 from celery_redis_plus.broker.arguments.deduplication import read_duplicate
 from celery_redis_plus.broker.publishing.publish_scripts import PublishScript
+from celery_redis_plus.broker.publishing.replication import Replication
 from celery_redis_plus.connection.protocol import pack_call
 from celery_redis_plus.errors import MessageTooLarge, NotReplicated, OutcomeUnknown, PublishRefused, QueueNotFound
 from celery_redis_plus.events import pack_description
@@ -64,14 +65,6 @@ class Target:
     ignores_unroutable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Replication:
-    """How many replicas must have a message before its publish is done."""
-
-    replicas: int = 0
-    timeout_s: float = 1.0
-
-
 class Bounded(Protocol):
     """What publishes into queues, or fanout exchanges, that have limits: `broker/flow_control/controller.py`."""
 
@@ -92,7 +85,7 @@ class Publisher:
         *,
         dedup_window_s: float,
         on_missing: Callable[[str], bool],
-        replication: Replication = Replication(),
+        replication: Replication | None = None,
         bounded: Bounded | None = None,
         bounded_exchanges: Bounded | None = None,
     ) -> None:
@@ -112,7 +105,7 @@ class Publisher:
         self._window_s = dedup_window_s
         self._window = b"%d" % int(dedup_window_s * 1000)
         self._on_missing = on_missing
-        self._replication = replication
+        self._replication = replication = replication or Replication()
         #: Whether a publish has to be confirmed by replicas: see `check_replicas`.
         self.waits_for_replicas = replication.replicas > 0
         #: How many replicas confirmed the last call's message, which is stored; None: enough, or it is not stored.
@@ -244,7 +237,7 @@ class Publisher:
     def _run_and_wait(self, script: Script, packed: bytes) -> Any:
         """Run a publishing script and, in the same write, WAIT: for all that this connection has written up to then."""
         commands, wanted = self._commands, self._replication.replicas
-        wait = ("WAIT", wanted, int(self._replication.timeout_s * 1000))
+        wait = ("WAIT", wanted, self._replication.timeout_ms(commands))
         outcome: list[tuple[Any, Exception | None]] = []
         self._confirmed = None
         confirmed = 0
@@ -254,6 +247,7 @@ class Publisher:
             while not outcome:
                 # The server's scripts had been flushed, and this one was sent again, behind that WAIT.
                 confirmed = int(commands.command(*wait))
+            self._replication.note(commands, confirmed)
         finally:
             reply, error = outcome[0] if outcome else (NO_QUEUE, None)
             if error is None and _is_stored(reply) and confirmed < wanted:
@@ -264,12 +258,12 @@ class Publisher:
 
     def check_replicas(self, attempt: PublishAttempt) -> None:
         """Raise NotReplicated where a target of this attempt has the message on too few replicas."""
-        wanted, timeout_s = self._replication.replicas, self._replication.timeout_s
+        wanted, waited_s = self._replication.replicas, self._replication.waited_s
         confirmed = attempt.short_of_replicas()
         if confirmed is None:
             return
         raise NotReplicated(
-            f"the message is stored, but only {confirmed} of {wanted} replicas have it after {timeout_s:g} s (options "
+            f"the message is stored, but only {confirmed} of {wanted} replicas have it after {waited_s:g} s (options "
             "wait_replicas, wait_replicas_timeout); it was not taken back, and a second publish would be a second message",
             confirmed=confirmed,
             wanted=wanted,

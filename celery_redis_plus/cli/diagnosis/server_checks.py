@@ -136,6 +136,9 @@ def replication(broker: ExaminedBroker) -> Iterator[Finding]:
     elif replicas and not wanted:
         advice = "With wait_replicas=1 a publish waits until a replica has the message."
         yield Finding("replication", OK, f"{text}; a failover may lose messages of the last moment", advice, values)
+    elif wanted < len(replicas):
+        text += f", and wait_replicas is {wanted}: a failover on command may promote one that lacks confirmed messages"
+        yield Finding("replication", ADVICE, text, f"With wait_replicas={len(replicas)} such a failover loses none.", values)
     else:
         yield Finding("replication", OK, text, "", values)
 

@@ -4,11 +4,15 @@ import threading
 from contextlib import ExitStack
 
 import kombu
+import kombu.pools
 import pytest
 
+from celery_redis_plus import clock
+from celery_redis_plus.broker.publishing.replication import BETWEEN_FULL, MISSING
 from celery_redis_plus.connection.persistent_connection import PersistentConnection
 from celery_redis_plus.errors import NoPermission, NotReplicated
 from tests.support.inbox import Inbox
+from tests.support.process_clock import ProcessClock
 from tests.support.servers import new_server
 from tests.support.waiting import wait_until
 
@@ -27,6 +31,7 @@ def pair():
 
 @pytest.fixture
 def primary(pair):
+    MISSING.clear()
     with pair[0].client() as client:
         client.flushall()
     return pair[0]
@@ -73,6 +78,43 @@ def test_too_few_replicas_are_an_error_that_says_how_many_and_the_message_is_sto
     assert channel.queue_sizes("q").ready == 0
 
 
+def test_while_replicas_are_missing_publishers_wait_a_part_of_the_time_and_all_of_it_now_and_then(
+    careful, frozen_replica, monkeypatch
+):
+    stepped = ProcessClock()
+    monkeypatch.setattr(clock, "now_s", stepped)
+    channel = careful().channel()
+    channel.queue_declare("q", durable=True)
+
+    for waited in ("0.25 s", "0.0125 s", "0.0125 s"):
+        with pytest.raises(NotReplicated, match=f"after {waited}"):
+            kombu.Producer(channel).publish("x", routing_key="q")
+
+    stepped.advance(BETWEEN_FULL * 0.25)
+    with pytest.raises(NotReplicated, match=r"after 0\.25 s"):
+        kombu.Producer(channel).publish("x", routing_key="q")
+
+    frozen_replica.thaw()
+    stepped.advance(BETWEEN_FULL * 0.25)
+    kombu.Producer(channel).publish("x", routing_key="q")
+    frozen_replica.freeze()
+    with pytest.raises(NotReplicated, match=r"after 0\.25 s"):
+        kombu.Producer(channel).publish("x", routing_key="q")
+
+
+def test_a_connection_in_place_of_one_with_an_error_knows_that_replicas_are_missing(primary, frozen_replica):
+    # Celery's publishers get a new connection after each error: kombu replaces it in its pool.
+    options = {"wait_replicas": 1, "wait_replicas_timeout": 0.25}
+    with kombu.Connection(primary.url(), transport_options=options) as connection:
+        for waited in ("0.25 s", "0.0125 s"):
+            with (
+                pytest.raises(NotReplicated, match=f"after {waited}"),
+                kombu.pools.producers[connection].acquire(block=True) as producer,
+            ):
+                producer.publish("x", routing_key="q")
+    kombu.pools.reset()
+
+
 def test_every_queue_of_a_route_gets_the_message_before_the_error(careful, frozen_replica):
     channel = careful().channel()
     exchange = kombu.Exchange("e", "topic", durable=True)
@@ -115,7 +157,7 @@ def test_remote_control_and_events_raise_nothing_without_replicas(careful, froze
 def test_a_retry_of_kombu_s_asks_the_replicas_again_and_stores_nothing(careful, frozen_replica):
     channel = careful().channel()
     channel.queue_declare("q", durable=True)
-    policy = {**RETRY, "retry_errors": (NotReplicated,), "max_retries": 50}
+    policy = {**RETRY, "retry_errors": (NotReplicated,), "max_retries": 500}
     producer = kombu.Producer(channel)
     threading.Timer(0.6, frozen_replica.thaw).start()
     producer.publish("x", routing_key="q", retry=True, retry_policy=policy)

@@ -103,6 +103,14 @@ def test_fewer_replicas_than_publishes_wait_for_are_a_danger():
     assert finding.level == "ok"
 
 
+def test_fewer_confirmations_than_replicas_are_told():
+    replicas = {f"slave{number}": "ip=a,port=1,state=online,offset=70000000,lag=1" for number in range(2)}
+    (finding,) = findings("replication", replicas, wait_replicas=1)
+    assert (finding.level, finding.advice) == ("advice", "With wait_replicas=2 such a failover loses none.")
+    (finding,) = findings("replication", replicas, wait_replicas=2)
+    assert finding.level == "ok"
+
+
 REPLICA = {"slave0": "ip=a,port=1,state=online,offset=70000000,lag=1"}
 
 
