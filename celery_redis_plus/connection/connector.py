@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 from redis.retry import Retry
 
 from celery_redis_plus.connection.cluster_address import one_slot_prefix
@@ -111,7 +111,7 @@ class Connector:
             ServerUnavailable: the server refuses for the time being.
             ReadOnlyReplica: the server takes no writes.
             AuthenticationFailed: wrong or missing user name or password.
-            NoPermission: the user may not even CLIENT SETNAME or SELECT.
+            NoPermission: the user may not even SELECT.
             ServerTooOld: before Redis 7.0 or Valkey 7.2.
             InvalidAddress: a TLS file is missing, or the database number too high.
             MasterNotFound: for `socket_connect_timeout`, no Sentinel or node named a master that took the connection.
@@ -156,13 +156,16 @@ class Connector:
         return connection
 
     def _handshake(self, connection: Connection, address: Address) -> None:
-        """Connect, without a name where the server knows no CLIENT."""
+        """Connect, without a name where the server knows no CLIENT, or the user may not give one."""
         try:
             connection.connect()
         except ResponseError as exc:
-            if not self._names_connections or UNKNOWN_COMMAND + "CLIENT" not in str(exc):
+            unknown = UNKNOWN_COMMAND + "CLIENT" in str(exc)
+            refused = isinstance(exc, NoPermissionError) and "client|setname" in str(exc).lower()
+            if not self._names_connections or not (unknown or refused):
                 raise
-            logger.info("%s: connections have no names: the server offers no CLIENT SETNAME", address.display())
+            why = "the server offers no CLIENT SETNAME" if unknown else "the user may not CLIENT SETNAME"
+            logger.info("%s: connections have no names: %s", address.display(), why)
             self._names_connections = False
             connection.client_name = None
             connection.disconnect()

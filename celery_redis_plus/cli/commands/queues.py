@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_redis_plus.cli.asking import Seconds, json_option
+from celery_redis_plus.cli.asking import Seconds, complain, json_option
 from celery_redis_plus.cli.outages import Outage
 from celery_redis_plus.cli.output import greyed, print_json, print_listing, print_table, span, visible
 from celery_redis_plus.cli.target import Target, with_target
@@ -47,7 +47,10 @@ def command(target: Target, *, queues: tuple[str, ...], watch: bool, interval: f
     """
     with target.admin() as admin:
         if not watch:
-            print_listing(admin.overview(*queues), asdict, HEAD, _row, as_json=as_json)
+            found = admin.overview(*queues)
+            print_listing(found, asdict, HEAD, _row, as_json=as_json)
+            if not found:
+                complain("there is no such queue here; `doctor` tells of other databases and prefixes")
             return
         with suppress(KeyboardInterrupt):
             _watch(admin, queues, interval, as_json=as_json)

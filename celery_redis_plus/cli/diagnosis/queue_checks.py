@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from operator import itemgetter
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import NoPermissionError, ResponseError
@@ -74,6 +75,9 @@ def _unconverted(broker: ExaminedBroker, queue: str) -> Iterator[Finding]:
 
 def consumers(broker: ExaminedBroker) -> Iterator[Finding]:
     """Lasting queues with messages and without a live consumer."""
+    if not broker.overviews:
+        yield _no_queues(broker)
+        return
     lonely = [
         one for one in broker.overviews
         if not one.consumers and (one.ready or one.delayed) and one.queue in broker.lasting and one.queue != UNDELIVERED
@@ -83,12 +87,33 @@ def consumers(broker: ExaminedBroker) -> Iterator[Finding]:
         yield Finding("consumers", OK, "each queue with messages has a consumer")
 
 
+def _no_queues(broker: ExaminedBroker) -> Finding:
+    """Tell of a broker without queues: a new one, or another database or prefix than that of its workers."""
+    db, prefix = broker.commands.connector.address.db, broker.keys.prefix
+    counts = {int(name[2:]): int(text[5:].partition(",")[0]) for name, text in _databases(broker)}
+    text = f"there is no queue under the prefix {prefix!r} in database {db}"
+    if counts:
+        text += f"; with keys: {', '.join(f'database {other} ({count:,})' for other, count in counts.items())}"
+    advice = "If workers have run: give the database and the global_keyprefix that they use (--prefix)."
+    return Finding("consumers", ADVICE, text, advice, {"database": db, "prefix": prefix, "keys": counts})
+
+
+def _databases(broker: ExaminedBroker) -> list[tuple[str, str]]:
+    """Return the lines of INFO's section Keyspace, such as `db0` and `keys=5,expires=0`; none where INFO is refused."""
+    try:
+        info = broker.info
+    except NoPermissionError:
+        return []
+    return [(name, text) for name, text in info.items() if name[:2] == "db" and name[2:].isdigit() and text.startswith("keys=")]
+
+
 def _unconsumed(one: QueueOverview) -> Finding:
     waiting = f"{one.ready:,} ready and {one.delayed:,} delayed message(s)"
     since = f", for {span(one.oldest_s)}" if one.oldest_s is not None else ""
     level = DANGER if (one.oldest_s or 0) >= UNCONSUMED_S else ADVICE
+    text = f"queue {one.queue!r} has {waiting}{since}, and no consumer"
     return Finding(
-        "consumers", level, f"queue {one.queue!r} has {waiting}{since}, and no consumer", f"Start a worker with -Q {one.queue}.",
+        "consumers", level, text, f"Start a worker with -Q {quote(one.queue)}.",
         {"queue": one.queue, "ready": one.ready, "delayed": one.delayed, "oldest_s": one.oldest_s},
     )  # fmt: skip
 
@@ -162,7 +187,7 @@ def _pause(broker: ExaminedBroker, one: QueueOverview) -> Finding:
     text = f"queue {one.queue!r} is paused for {span(since_s)}, {end}: {one.paused!r}; {one.ready:,} ready message(s) wait"
     forgotten = one.paused_until is None and (since_s or 0) >= FORGOTTEN_PAUSE_S
     values = {"queue": one.queue, "reason": one.paused, "since_s": since_s, "until": one.paused_until, "ready": one.ready}
-    return Finding("pauses", DANGER if forgotten else ADVICE, text, f"If it is over: `resume {one.queue}`.", values)
+    return Finding("pauses", DANGER if forgotten else ADVICE, text, f"If it is over: `resume {_operand(one.queue)}`.", values)
 
 
 def dead_letters(broker: ExaminedBroker) -> Iterator[Finding]:
@@ -182,7 +207,7 @@ def _dead_letters(broker: ExaminedBroker, one: QueueOverview) -> Finding:
         text = f"{one.dead:,} message(s) reached no queue"
     if one.dead >= NEARLY_EVICTED * kept:
         text, level = f"{text}, of {kept:,} that are kept: the oldest are deleted", DANGER
-    advice = f"See `dead-letters list {one.queue}`; then replay or delete them."
+    advice = f"See `dead-letters list {_operand(one.queue)}`; then replay or delete them."
     return Finding("dead-letters", level, text + task, advice, {"queue": one.queue, "dead": one.dead, "dead_letter_max": kept})
 
 
@@ -203,6 +228,11 @@ def _named(findings: Iterable[Finding]) -> Iterator[Finding]:
     more = sum(1 for _ in found)
     if more and last is not None:
         yield Finding(last.check, last.level, f"and {more:,} more of this kind", "", {"more": more})
+
+
+def _operand(queue: str) -> str:
+    """Return a queue's name as the last word of a line for a shell: whoever may declare a queue chooses what is pasted."""
+    return f"{'-- ' if queue.startswith('-') else ''}{quote(queue)}"
 
 
 def _of(queue: str, count: int) -> dict[str, Any]:

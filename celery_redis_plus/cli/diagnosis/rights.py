@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 #: The roles that look at queues; a reader sees its streams only, and cannot run this program's other checks.
 CHECKED: Final = tuple(role for role in ROLES if not role.events_only)
 REFUSED: Final = 0
-#: Rights without which a process works, and does less: it does not check its server, nor find lost processes.
-OPTIONAL: Final = frozenset({"info", "client|id", "client|list"})
+#: Rights without which a process works, and does less: it does not check its server, nor find lost processes, nor has a name.
+OPTIONAL: Final = frozenset({"info", "client|id", "client|list", "client|setinfo", "client|setname"})
 #: Missing rights that are named.
 NAMED: Final = 12
 

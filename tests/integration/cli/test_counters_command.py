@@ -30,6 +30,15 @@ def test_a_pattern_selects_queues_and_may_find_none(cli, channel):
     assert (nothing.status, nothing.out, nothing.err) == (0, "", "no queue matches 'nothing.*'\n")
 
 
+def test_many_queues_have_a_row_each_without_what_is_0_for_all(cli, channel):
+    names = [f"team.service-{number:02}" for number in range(60)]
+    declare(channel, *names)
+    publish(channel, names[1], "x")
+    head, *rows = (line.split() for line in cli("counters", "team.*").out.splitlines())
+    assert head == ["QUEUE", "published", "ready"]
+    assert rows == [[name, "1", "1"] if name == names[1] else [name, "0", "0"] for name in names]
+
+
 def test_a_name_may_look_like_a_pattern(cli, channel):
     declare(channel, "[x]*", "x1")
     assert [counts["queue"] for counts in cli("counters", "[x]*", "--json").lines] == ["[x]*", "x1"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -40,10 +42,51 @@ def only(url, check, **options):
     return finding
 
 
+def test_a_broker_without_queues_names_database_prefix_and_the_databases_with_keys(own_server):
+    with kombu.Connection(own_server.url()) as connection:
+        declare(connection.default_channel, "q")
+    assert only(own_server.url(), "consumers").level == "ok"
+    finding = only(f"{own_server.url(3)}?global_keyprefix=shop:", "consumers")
+    assert (finding.level, finding.text.partition("; ")[0]) == (
+        "advice",
+        "there is no queue under the prefix 'shop:' in database 3",
+    )
+    with own_server.client() as client:
+        keys = client.dbsize()
+    assert finding.text.endswith(f"; with keys: database 0 ({keys})")
+    assert finding.values == {"database": 3, "prefix": "shop:", "keys": {0: keys}}
+
+
+@pytest.mark.parametrize("name", ["orders; echo PASTED", "$(echo PASTED)", "-rf", "it's", "plain"])
+def test_advice_quotes_names_for_a_shell(broker_url, channel, name):
+    inbox = Inbox(channel, name, ack=False)
+    publish(channel, name, "x", "y")
+    inbox.drain(2)
+    inbox.messages[0].reject()
+    inbox.messages[1].requeue()
+    inbox.cancel()
+    with BrokerAdmin(broker_url) as admin:
+        admin.pause(name, "tests")
+    advice = {check: findings[0].advice for check, findings in found(broker_url, "consumers", "pauses", "dead-letters").items()}
+    words = [shlex.split(re.search(r"(?:-Q|`resume|`dead-letters list) (.*?)[`.]", advice[check])[1]) for check in advice]
+    operand = [*(["--"] if name.startswith("-") else []), name]
+    assert dict(zip(advice, words, strict=True)) == {"consumers": [name], "pauses": operand, "dead-letters": operand}
+
+
+def test_a_user_that_may_not_name_its_connection_is_told_all_that_it_lacks(secured):
+    secured.grant("", "-client|setname", "-xadd")
+    finding = only(secured.url(), "rights", roles=["worker"])
+    assert (finding.level, finding.text) == ("danger", "user 'worker' lacks 2 right(s) of a worker: +client|setname +xadd")
+    secured.grant("", "-client|setname")
+    assert only(secured.url(), "rights", roles=["worker"]).level == "advice"
+
+
 @pytest.fixture(scope="module")
 def durable():
     """A server at which nothing is wrong."""
     with new_server({"appendonly": "yes", "maxmemory": "1gb", "maxmemory-policy": "noeviction"}) as server:
+        with kombu.Connection(server.url()) as connection:
+            declare(connection.default_channel, "q")
         yield server
 
 
