@@ -95,8 +95,8 @@ ROLES = (
         tuple(script_names()),
         (
             *("client|info", "client|list", "bzmpop", "wait", "del", "exists", "get", "hdel", "hexists", "hget", "hgetall"),
-            *("hkeys", "hmget", "hset", "pexpire", "scan", "smembers", "srem", "time", "unlink", "xrange", "xread", "xrevrange"),
-            *("zadd", "zcard", "zrange", "zrank", "zrem", "zscan", "zscore"),
+            *("hkeys", "hmget", "hscan", "hset", "pexpire", "scan", "smembers", "srem", "time", "unlink", "xrange", "xread"),
+            *("xrevrange", "zadd", "zcard", "zrange", "zrank", "zrem", "zscan", "zscore"),
             # Of kombu's own lists: they tell of a process that publishes without this package; `take_from_kombu` reads them.
             *("llen", "lrange", "scard"),
         ),
@@ -105,7 +105,10 @@ ROLES = (
         "publisher",
         "Publishes, declares and binds: web applications, `celery beat`.",
         _PUBLISHING,
-        ("bzmpop", "client|info", "hget", "hgetall", "hexists", "hkeys", "hmget", "hset", "pexpire", "wait", "zcard", "zscore"),
+        (
+            *("bzmpop", "client|info", "hget", "hgetall", "hexists", "hkeys", "hmget", "hscan", "hset", "pexpire", "wait"),
+            *("zcard", "zscore"),
+        ),
     ),
     Role(
         "monitor",

@@ -116,6 +116,7 @@ QUEUE_FIELDS = {
     "active": "Id of the active consumer.",
     "activations": "How often the active consumer changed; it fences the former one.",
     "takeover": "Sessions of dead active consumers, whose messages the next one takes over.",
+    "takeover_at": "How far the takeover has come among the claimed messages.",
     "exclusive": "Id of the exclusive consumer.",
     "prioritised": "1: consumers have priorities.",
     "stalled": "Since when woken consumers of a higher priority do not fetch, ms since the epoch.",

@@ -17,6 +17,9 @@
 --   outranked (one of a higher priority has credit); again (a takeover takes more calls, or all that the call came to had expired);
 --   unknown (it is not on the list and has to join again); locked (the queue belongs to another connection: the consumer is off
 --   the list); unfiltered (the consumer has a filter, and the queue was declared anew without `x-filtered`: it is off the list)
+-- Bound: 500 ready messages that are taken or passed, of a filtered queue 100 that are looked at; in a takeover 500 claimed ones
+--       instead. Besides 500 consumers that may be dead, and, where the active one is gone, all of the queue's.
+-- @include place
 -- @include consumers
 -- @include return_to_queue
 -- @include claim_messages
@@ -89,23 +92,23 @@ local function take_over()
   for session in string.gmatch(record[6], '%S+') do dead[session] = true end
   for _, id in ipairs(redis.call('ZRANGE', keys.consumers, 0, -1)) do dead[string.match(id, '^[^.]*')] = nil end
   local rules = redis.call('HMGET', keys.meta, unpack(FAILURE_RULES))
-  local first, back, died = 0, 0, 0
-  while next(dead) and back < 500 do
-    local tags = redis.call('ZRANGE', keys.index, first, first + 499)
-    if #tags == 0 then break end
-    first = first + #tags
-    for _, tag in ipairs(tags) do
-      local fields = redis.call('HMGET', keys.message .. tag, 'score', 'expires', 'owner')
-      if fields[1] and dead[fields[3]] then
-        redis.call('ZREM', keys.index, tag)
-        first, back = first - 1, back + 1
-        if return_lost(keys, rules, ARGV[8], tag, fields[1], fields[2], now) == 'dead' then died = died + 1 end
-      end
+  -- What they held stays where it is: they send no heartbeats. A page a call, as of a plain claim.
+  local page, reached = page_behind(keys.index, redis.call('HGET', keys.meta, 'takeover_at') or '', MOST_LOOKED_AT)
+  local died = 0
+  for i = 1, next(dead) and #page or 0, 2 do
+    local tag = page[i]
+    local fields = redis.call('HMGET', keys.message .. tag, 'score', 'expires', 'owner')
+    if fields[1] and dead[fields[3]] then
+      redis.call('ZREM', keys.index, tag)
+      if return_lost(keys, rules, ARGV[8], tag, fields[1], fields[2], now) == 'dead' then died = died + 1 end
     end
   end
   if died > 0 then trim_dead(keys, tonumber(ARGV[9]), 0) end
-  if back >= 500 then return false end
-  redis.call('HDEL', keys.meta, 'takeover')
+  if reached ~= '' and next(dead) then
+    redis.call('HSET', keys.meta, 'takeover_at', reached)
+    return false
+  end
+  redis.call('HDEL', keys.meta, 'takeover', 'takeover_at')
   return true
 end
 

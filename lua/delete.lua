@@ -22,5 +22,5 @@ for _, id in ipairs(redis.call('ZRANGE', KEYS[5], 0, -1)) do
   local record, wakeup = KEYS[8] .. id, KEYS[3] .. ':'
   redis.call('DEL', wakeup .. (redis.call('HGET', record, 'priority') or '0'), wakeup .. id, record .. ':probe', record)
 end
-redis.call('DEL', redis.call('HGET', KEYS[2], 'wakeup') or KEYS[3], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
+redis.call('UNLINK', redis.call('HGET', KEYS[2], 'wakeup') or KEYS[3], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7])
 return { 1, ready, transient, event_log }

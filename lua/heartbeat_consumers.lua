@@ -7,6 +7,8 @@
 -- Returns per queue: known (0 = it is not on the list any more and has to join again), ms until the next consumer of a queue
 -- with rules counts as dead if it is not heard of, or one was probed (-1 = no process has to look), why the queue is paused ('' = it
 -- is not), until when (ms since the epoch, 0 = for good), how many consumers the queue has.
+-- Bound: the consumers that are given, and 500 that may be dead, over all queues. Of queues with rules, where the one that had the queue
+--       is gone, a few looks at each of the queue's consumers.
 -- @include now
 -- @include consumers
 local now = now_ms()
@@ -15,16 +17,20 @@ local reply = {}
 for i = 0, #KEYS / CONSUMER_KEYS - 1 do
   local keys = consumer_keys(i * CONSUMER_KEYS)
   local id, state = ARGV[2 * i + 2], ARGV[2 * i + 3]
-  local known = redis.call('ZSCORE', keys.consumers, id) and redis.call('HEXISTS', keys.consumer .. id, 'since') or 0
+  local listed = redis.call('HMGET', keys.consumer .. id, 'since', 'priority')
+  local known = listed[1] and redis.call('ZSCORE', keys.consumers, id) and 1 or 0
   if known == 1 then
     redis.call('HSET', keys.consumer .. id, 'state', state, 'heard', text(now))
     touch_consumer(keys, id, timeout_ms, now)
   end
   rebase_deadlines(keys, now, timeout_ms)
   remove_expired(keys, now, id)
-  local record = redis.call('HMGET', keys.meta, 'restricted', 'paused', 'paused_until', 'sac', 'active', 'exclusive')
+  local record = redis.call('HMGET', keys.meta, 'restricted', 'paused', 'paused_until', 'sac', 'active', 'exclusive', 'prioritised')
   local next_death = -1
-  if record[1] then
+  if known == 1 and (listed[2] or '0') ~= '0' and not record[7] then
+    -- The record was lost meanwhile.
+    update_consumers(keys, listed[2])
+  elseif record[1] then
     if is_consistent(keys, { record[4], record[5], record[6] }) then
       -- What an eviction took of the rules stands again.
       update_wakeup_target(keys)

@@ -7,7 +7,7 @@
 -- @include release_capacity
 -- @include to_trash
 local purged = to_trash(KEYS[1], { unpack(KEYS, 5) })
-redis.call('DEL', KEYS[3], KEYS[4])
+redis.call('UNLINK', KEYS[3], KEYS[4])
 if purged > 0 and redis.call('EXISTS', KEYS[2]) == 1 then redis.call('HINCRBY', KEYS[2], 'purged', purged) end
 release_capacity(KEYS[2], purged, 0, 'gone', now_ms())
 return purged

@@ -1,13 +1,16 @@
 #!lua flags=allow-oom
 -- Puts back what the sessions of a lost process have of one queue, as after the visibility timeout, and takes their consumers off the
--- list. A page by deadline: the process sends no heartbeats that would move its messages to a later page.
+-- list. A page by deadline: the process sends no heartbeats that would move its messages to another page.
 -- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset)  4 message (prefix of a hash)  5 wakeup (zset)  6 meta (hash)
 --       7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
 --       12 consumers (zset)  13 consumer (prefix of a hash)  14 with_credit (zset)
--- ARGV  1 lowest deadline of the page, as ZRANGEBYSCORE takes it ('-inf' first)  2 entries a page, and those with the deadline of its
---       last one  3 delivery limit of queues without their own (-1 = none)  4 how many dead letters a queue keeps, then the sessions
+-- ARGV  1 place behind which the page begins, as include/place.lua has it ('' first)  2 entries a page  3 delivery limit of queues
+--       without their own (-1 = none)  4 how many dead letters a queue keeps, then the sessions
 -- Returns { how many messages were put back or died, how many of them died, consumers removed, ARGV 1 of the next page ('' = done),
 -- death, ... }: the deaths as return_to_queue.lua has them.
+-- Bound: the claimed messages of one page, 500 dead letters that go for these, and, with the last page, the queue's consumers.
+-- @include now
+-- @include place
 -- @include consumers
 -- @include return_to_queue
 -- @include notify
@@ -15,10 +18,11 @@ local keys = consumer_keys(0)
 local now = now_ms()
 local lost = {}
 for i = 5, #ARGV do lost[ARGV[i]] = true end
-local last = redis.call('ZRANGEBYSCORE', keys.index, ARGV[1], '+inf', 'WITHSCORES', 'LIMIT', tonumber(ARGV[2]) - 1, 1)[2]
+local page, reached = page_behind(keys.index, ARGV[1], tonumber(ARGV[2]))
 local rules = redis.call('HMGET', keys.meta, unpack(FAILURE_RULES))
 local back, died = 0, 0
-for _, tag in ipairs(redis.call('ZRANGEBYSCORE', keys.index, ARGV[1], last or '+inf')) do
+for i = 1, #page, 2 do
+  local tag = page[i]
   local fields = fields_of(keys.message .. tag, 'owner', 'score', 'expires', 'died')
   -- One that is dead or ready already was left by a script that failed: the sweep finishes that.
   if lost[fields[1]] and fields[2] and not fields[4] and not redis.call('ZSCORE', keys.ready, tag) then
@@ -29,7 +33,7 @@ for _, tag in ipairs(redis.call('ZRANGEBYSCORE', keys.index, ARGV[1], last or '+
 end
 if died > 0 then trim_dead(keys, tonumber(ARGV[4]), 0) end
 local removed = 0
-if not last then
+if reached == '' then
   -- The messages are back: the next active consumer begins with them.
   for _, id in ipairs(redis.call('ZRANGE', keys.consumers, 0, -1)) do
     if lost[string.match(id, '^[^.]*')] then
@@ -40,6 +44,6 @@ if not last then
   if removed > 0 then update_consumers(keys) end
 end
 if back > died then notify(keys.wakeup, keys.meta) end
-local reply = { back, died, removed, last and '(' .. last or '' }
+local reply = { back, died, removed, reached }
 for _, part in ipairs(deaths) do reply[#reply + 1] = part end
 return reply

@@ -8,6 +8,8 @@
 -- Returns 'plain', or 'restricted' where the queue has rules for its consumers; 'exclusive' where another consumer has the queue
 -- alone, 'locked' where the queue belongs to another connection, 'in use' where it cannot be had alone; 'probing' where those in the way may be dead: ask again soon. (No consumer is
 -- listed then.)
+-- Bound: 500 consumers that may be dead. Where one wants the queue alone, or has a priority, or is to become the active one, also a few
+--       looks at each of the queue's consumers.
 -- @include now
 -- @include consumers
 local keys = consumer_keys(0)
@@ -40,5 +42,5 @@ touch_consumer(keys, me, tonumber(ARGV[2]), now)
 if not record[1] then return 'plain' end
 if ARGV[4] == '1' then redis.call('HSET', keys.meta, 'exclusive', me) end
 if redis.call('HEXISTS', keys.meta, 'prioritised') == 1 then redis.call('ZADD', keys.with_credit, ARGV[3], me) end
-update_consumers(keys)
+update_consumers(keys, ARGV[3])
 return redis.call('HEXISTS', keys.meta, 'restricted') == 1 and 'restricted' or 'plain'

@@ -4,9 +4,11 @@
 -- which no process knows of.
 -- KEYS  1 queue (zset)  2 messages_index (zset)  3 message (prefix of a hash)  4 wakeup (zset)  5 expiry (zset)
 --       6 schedule_wakeup (zset)  7 meta (hash)
--- ARGV  1 holder  2 lowest deadline of the page, as ZRANGEBYSCORE takes it ('-inf' first)  3 entries a page, and those with the
---       deadline of its last one, then the tags that the process does hold
+-- ARGV  1 holder  2 place behind which the page begins, as include/place.lua has it ('' first)  3 entries a page, then the tags of the
+--       queue that the process does hold
 -- Returns { how many went back, ARGV 2 of the next page ('' = done) }.
+-- Bound: the claimed messages of one page, and the tags that are given.
+-- @include place
 -- @include return_to_queue
 -- @include log_event
 -- @include notify
@@ -14,10 +16,10 @@ local queue = { ready = KEYS[1], expiry = KEYS[5], schedule_wakeup = KEYS[6] }
 local ttl = redis.call('HGET', KEYS[7], 'ttl')
 local known = {}
 for i = 4, #ARGV do known[ARGV[i]] = true end
-local last = redis.call('ZRANGEBYSCORE', KEYS[2], ARGV[2], '+inf', 'WITHSCORES', 'LIMIT', tonumber(ARGV[3]) - 1, 1)[2]
-local tags = redis.call('ZRANGEBYSCORE', KEYS[2], ARGV[2], last or '+inf')
+local page, reached = page_behind(KEYS[2], ARGV[2], tonumber(ARGV[3]))
 local returned = 0
-for _, tag in ipairs(tags) do
+for i = 1, #page, 2 do
+  local tag = page[i]
   local hash = KEYS[3] .. tag
   local fields = fields_of(hash, 'owner', 'score', 'expires')
   if fields[1] == ARGV[1] and fields[2] and not known[tag] then
@@ -29,4 +31,4 @@ for _, tag in ipairs(tags) do
   end
 end
 if returned > 0 then notify(KEYS[4], KEYS[7]) end
-return { returned, last and '(' .. last or '' }
+return { returned, reached }

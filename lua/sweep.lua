@@ -256,7 +256,7 @@ local function sweep(queue)
   unfinished = false
   if room <= 0 then return answer(0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '') end
   if redis.call('EXISTS', queue.ready, queue.delayed, queue.index, queue.dlx_outbox, queue.dead, queue.trash) == 0 then
-    redis.call('DEL', queue.expiry)
+    redis.call('UNLINK', queue.expiry)
     local overrun, skipped = trim_events(queue.meta)
     return answer(interval, log_of(queue.meta) and 1 or 2, 0, 0, 0, 0, 0, 0, 0, overrun, skipped, 0, growth_of(queue, 'unrevoked'), '')
   end

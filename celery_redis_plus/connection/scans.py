@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,11 @@ if TYPE_CHECKING:
 SCANNED_A_CALL = 500
 #: Keys that one command looks at.
 KEYS_A_SCAN = 1000
+
+
+def escaped_glob(text: bytes) -> bytes:
+    """Return `text` as a glob pattern that only it matches."""
+    return re.sub(rb"([\\*?\[\]])", rb"\\\1", text)
 
 
 def scan_keys(commands: CommandConnection, pattern: bytes) -> Iterator[list[bytes]]:

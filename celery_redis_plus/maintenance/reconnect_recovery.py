@@ -27,7 +27,7 @@ SESSION_RECHECK_S = 5.0
 #: Entries of the index that one script call reads.
 INDEX_PAGE = 500
 #: Where `hand_back_session` begins; it returns where it goes on.
-FIRST_PAGE = b"-inf"
+FIRST_PAGE = b""
 
 
 class ReconnectRecovery:
@@ -123,7 +123,7 @@ class ReconnectRecovery:
             session,
             page,
             INDEX_PAGE,
-            *self._unacked_messages.tags(),
+            *self._unacked_messages.tags(queue),
         )
         total += returned
         if page:

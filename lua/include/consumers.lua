@@ -25,6 +25,9 @@ local NOBODY = ''
 -- Milliseconds that a consumer has to answer a probe. A process that lost its connection tries again within a second.
 local ANSWER_MS = 1200
 
+-- How many consumers that may be dead this call still looks at, over all its queues; the next one goes on.
+local consumers_left = 500
+
 -- Notes that a consumer is alive for `timeout_ms` ms more.
 local function touch_consumer(keys, id, timeout_ms, now)
   redis.call('ZADD', keys.consumers, text(now + timeout_ms), id)
@@ -101,43 +104,58 @@ local function is_consistent(keys, record)
   return true
 end
 
--- Derives from the list what the record says of consumers, and wakes who is to be woken next. An active consumer that is gone
--- without having left is dead: the next one takes over what its session held. The next one is, of those that have not been
--- probed, that of the highest priority, the longest there.
-local function update_consumers(keys)
-  local record = redis.call('HMGET', keys.meta, 'id', 'sac', 'active', 'exclusive', 'prioritised', 'takeover')
-  if not record[1] then return end
-  local priorities, ranked, best = {}, false, nil
+-- Whether any consumer has a priority. The walk ends with the first.
+local function any_priority(keys)
+  for _, id in ipairs(redis.call('ZRANGE', keys.consumers, 0, -1)) do
+    if tonumber(redis.call('HGET', keys.consumer .. id, 'priority') or 0) ~= 0 then return true end
+  end
+  return false
+end
+
+-- The consumer that becomes the active one: of those that have not been probed, that of the highest priority, the longest there.
+local function next_active(keys)
+  local best
   for _, id in ipairs(redis.call('ZRANGE', keys.consumers, 0, -1)) do
     local fields = redis.call('HMGET', keys.consumer .. id, 'priority', 'since', 'probed')
     local one = { id = id, probed = fields[3] and 1 or 0, priority = tonumber(fields[1]) or 0, since = tonumber(fields[2]) or 0 }
-    priorities[id] = one.priority
-    ranked = ranked or one.priority ~= 0
     if not best or one.probed < best.probed or (one.probed == best.probed and (one.priority > best.priority
         or (one.priority == best.priority and one.since < best.since))) then
       best = one
     end
   end
-  if not ranked then
+  return best
+end
+
+-- The first consumer with a priority: until they say otherwise, all wait for work.
+local function begin_priorities(keys)
+  redis.call('HSET', keys.meta, 'prioritised', 1)
+  for _, id in ipairs(redis.call('ZRANGE', keys.consumers, 0, -1)) do
+    redis.call('ZADD', keys.with_credit, redis.call('HGET', keys.consumer .. id, 'priority') or 0, id)
+  end
+end
+
+-- Derives from the list what the record says of consumers, and wakes who is to be woken next. An active consumer that is gone
+-- without having left is dead: the next one takes over what its session held. `joined` is the priority (text) of one that was just
+-- listed, or nil. A queue without rules costs the same however many consumers it has.
+local function update_consumers(keys, joined)
+  local record = redis.call('HMGET', keys.meta, 'id', 'sac', 'active', 'exclusive', 'prioritised', 'takeover')
+  if not record[1] then return end
+  local function listed(id) return redis.call('ZSCORE', keys.consumers, id) end
+  if not record[5] then
+    if joined and tonumber(joined) ~= 0 then begin_priorities(keys) else redis.call('DEL', keys.with_credit) end
+  elseif not any_priority(keys) then
     redis.call('HDEL', keys.meta, 'prioritised')
     redis.call('DEL', keys.with_credit)
-  elseif not record[5] then
-    redis.call('HSET', keys.meta, 'prioritised', 1)
-    -- Until they say otherwise, all wait for work.
-    for id, priority in pairs(priorities) do redis.call('ZADD', keys.with_credit, priority, id) end
-  else
-    for _, id in ipairs(redis.call('ZRANGE', keys.with_credit, 0, -1)) do
-      if not priorities[id] then redis.call('ZREM', keys.with_credit, id) end
-    end
   end
-  if record[4] and not priorities[record[4]] then redis.call('HDEL', keys.meta, 'exclusive') end
-  if record[3] and not priorities[record[3]] then
-    redis.call('HDEL', keys.meta, 'active')
+  if record[4] and not listed(record[4]) then redis.call('HDEL', keys.meta, 'exclusive') end
+  if record[3] and not listed(record[3]) then
+    redis.call('HDEL', keys.meta, 'active', 'takeover_at')
     local session = string.match(record[3], '^[^.]*')
     redis.call('HSET', keys.meta, 'takeover', record[6] and record[6] .. ' ' .. session or session)
     record[3] = false
   end
-  if record[2] and not record[3] and best then
+  local best = record[2] and not record[3] and next_active(keys)
+  if best then
     redis.call('HSET', keys.meta, 'active', best.id)
     redis.call('HINCRBY', keys.meta, 'activations', 1)
     -- It has to hear of it, be there work or not.
@@ -160,7 +178,9 @@ end
 -- the step: the caller's heartbeat may have come a third of `timeout_ms` after it, and living consumers send theirs within the rest.
 local function rebase_deadlines(keys, now, timeout_ms)
   local latest = '(' .. text(now + timeout_ms + ANSWER_MS)
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', keys.consumers, latest, '+inf', 'LIMIT', 0, 1000)) do
+  local ahead = redis.call('ZRANGEBYSCORE', keys.consumers, latest, '+inf', 'LIMIT', 0, consumers_left)
+  consumers_left = consumers_left - #ahead
+  for _, id in ipairs(ahead) do
     local heard = redis.call('HGET', keys.consumer .. id, 'heard')
     if not heard or tonumber(heard) > now then redis.call('ZADD', keys.consumers, text(now + math.floor(timeout_ms * 2 / 3)), id) end
   end
@@ -170,7 +190,9 @@ end
 -- an outage, a step of its clock), or a consumer is dead, shows within ANSWER_MS. `me` is alive, since it is calling.
 local function remove_expired(keys, now, me)
   local gone = false
-  for _, id in ipairs(redis.call('ZRANGEBYSCORE', keys.consumers, '-inf', text(now), 'LIMIT', 0, 1000)) do
+  local overdue = redis.call('ZRANGEBYSCORE', keys.consumers, '-inf', text(now), 'LIMIT', 0, consumers_left)
+  consumers_left = consumers_left - #overdue
+  for _, id in ipairs(overdue) do
     if id == me then
       -- Its heartbeat says for how long.
     elseif redis.call('HGET', keys.consumer .. id, 'probed') then

@@ -1,4 +1,5 @@
 -- @include message
+-- @include place
 
 -- Filtered queues (`x-filtered`): which ready messages a consumer's `x-filter` takes. A look is bounded: it begins with the first
 -- ready messages, of which a new one of high priority is one, and goes on where the consumer's last look has ended.
@@ -48,29 +49,18 @@ local function choose(keys, wanted, found, most, chosen, known, first)
   return at
 end
 
--- The ready messages behind the one at `score` and `tag`, where it is or was.
-local function found_behind(keys, score, tag)
-  local first = 0
-  while true do
-    local found = redis.call('ZRANGE', keys.ready, score, '+inf', 'BYSCORE', 'LIMIT', first, LOOKED_AT, 'WITHSCORES')
-    for i = 1, #found, 2 do
-      if found[i + 1] ~= score or found[i] > tag then return { unpack(found, i) }, #found < 2 * LOOKED_AT end
-    end
-    if #found < 2 * LOOKED_AT then return {}, true end
-    first = first + LOOKED_AT
-  end
-end
-
 -- Returns up to `count` pairs of tag and score that match, and where the next look goes on: '' where this one has met the end.
 local function look(keys, wanted, count, cursor)
   local chosen, known = {}, {}
-  local score, tag = string.match(cursor, '^([^/]*)/(.*)$')
-  local found = redis.call('ZRANGE', keys.ready, 0, (score and FIRST_LOOKED_AT or LOOKED_AT) - 1, 'WITHSCORES')
+  local goes_on = cursor ~= ''
+  local found = redis.call('ZRANGE', keys.ready, 0, (goes_on and FIRST_LOOKED_AT or LOOKED_AT) - 1, 'WITHSCORES')
   local ends = #found < 2 * LOOKED_AT
-  local at = choose(keys, wanted, found, 2 * count, chosen, known, score)
-  if score then
+  local at = choose(keys, wanted, found, 2 * count, chosen, known, goes_on)
+  if goes_on then
     if #chosen >= 2 * count then return chosen, cursor end
-    found, ends = found_behind(keys, score, tag)
+    local reached
+    found, reached = page_behind(keys.ready, cursor, LOOKED_AT)
+    ends = reached == ''
     at = choose(keys, wanted, found, 2 * count, chosen, known, false)
   end
   if ends and at == #found then return chosen, '' end

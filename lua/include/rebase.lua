@@ -64,7 +64,7 @@ end
 -- Returns whether all is done. `visibility` is a number of ms, or nil: claims stay as they are.
 local function rebase(queue, now, swept, visibility, limit)
   rebase_pause(queue, now)
-  redis.call('HDEL', queue.meta, 'stalled', 'pacer', 'pacer_until')
+  redis.call('HDEL', queue.meta, 'stalled', 'pacer', 'pacer_until', 'takeover_at')
   if visibility and not rebase_claims(queue, now, visibility, limit) then return false end
   return rebase_delayed(queue, now, swept, limit)
 end

@@ -36,7 +36,7 @@ PAGE = 500
 #: Stands before the record of a process while its messages are put back; `lua/include/processes.lua` has it too.
 LOST = "lost "
 #: Where the recovery of a queue begins.
-FIRST_PAGE = b"-inf"
+FIRST_PAGE = b""
 #: Source: https://redis.io/docs/latest/commands/client-list/ - one line a connection, the id first.
 _ID = re.compile(rb"^id=(\d+) ", re.MULTILINE)
 

@@ -439,9 +439,9 @@ class UnackedMessages:
         """Return (session, queue) of everything unacked."""
         return {(unacked.session, unacked.queue) for unacked in list(self._unacked.values())}
 
-    def tags(self) -> list[str]:
-        """Return the tags unacked."""
-        return list(self._unacked)
+    def tags(self, queue: str | None = None) -> list[str]:
+        """Return the tags unacked, of one queue or of all."""
+        return [tag for tag, unacked in list(self._unacked.items()) if queue in {None, unacked.queue}]
 
     def mark_lease_lost(self, tag: str, claim: int) -> UnackedMessage | None:
         """Note that the server gave a message to another consumer, unless that is known, or it was claimed again."""

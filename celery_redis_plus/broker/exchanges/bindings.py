@@ -11,7 +11,15 @@ from celery_redis_plus import clock
 from celery_redis_plus.broker.arguments.limits import Limits
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord, decode_exchange, encode_exchange
-from celery_redis_plus.broker.exchanges.routing import Binding, RoutingTable, check_binding, decode_binding, encode_binding
+from celery_redis_plus.broker.exchanges.routing import (
+    Binding,
+    RoutingTable,
+    binding_prefix,
+    check_binding,
+    decode_binding,
+    encode_binding,
+)
+from celery_redis_plus.connection.scans import SCANNED_A_CALL, escaped_glob
 from celery_redis_plus.errors import PreconditionFailed
 from celery_redis_plus.keys import decode_name, encode_name
 from celery_redis_plus.scripts import script
@@ -25,6 +33,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BINDINGS_VERSION = b"version"
+#: Exchanges that are looked through in one write.
+EXCHANGES_A_SCAN = 50
 #: Seconds for which bindings that were seen on the server count as known; the mark that the last one's removal leaves there
 #: lasts longer (`lua/bind.lua`).
 FRESH_S = 1800.0
@@ -178,15 +188,32 @@ class Bindings:
         return self._read(exchange)[1]
 
     def unbind_queues(self, queues: Collection[str]) -> list[tuple[str, Binding]]:
-        """Remove every binding of the queues, from all exchanges; return (exchange, binding) of each."""
-        gone = set(queues)
+        """Remove every binding of the queues, from all exchanges; return (exchange, binding) of each.
+
+        The server looks through the bindings, a page at a time, and tells only those of the queue where there is one.
+        """
+        prefixes = tuple(binding_prefix(queue).encode() for queue in queues)
+        pattern = escaped_glob(prefixes[0]) + b"*" if len(prefixes) == 1 else b"*"
         removed = []
-        for exchange in self.names():
-            doomed = [binding for binding in self.all(exchange) if binding.queue in gone]
+        for exchange, fields in self._scan(pattern).items():
+            doomed = [decode_binding(field) for field in fields if field.startswith(prefixes)]
             if doomed:
                 self.unbind(exchange, *doomed)
                 removed += [(exchange, binding) for binding in doomed]
         return removed
+
+    def _scan(self, pattern: bytes) -> dict[str, dict[bytes, None]]:
+        """Return the fields of the bindings of each exchange that match a glob pattern."""
+        found: dict[str, dict[bytes, None]] = {}
+        open_pages = [(name, b"0") for name in self.names()]
+        while open_pages:
+            asked, open_pages = open_pages[:EXCHANGES_A_SCAN], open_pages[EXCHANGES_A_SCAN:]
+            scans = [("HSCAN", self._keys.binding(name), at, "MATCH", pattern, "COUNT", SCANNED_A_CALL) for name, at in asked]
+            for (name, _), (cursor, page) in zip(asked, self._commands.ask(scans), strict=True):
+                found.setdefault(name, {}).update(dict.fromkeys(page[::2]))
+                if cursor != b"0":
+                    open_pages.append((name, cursor))
+        return found
 
     # -- routing --------------------------------------------------------------------------------------------------------
 

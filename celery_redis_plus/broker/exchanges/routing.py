@@ -21,6 +21,9 @@ EXCHANGE_TYPES = ("direct", "fanout", "headers", "topic")
 X_MATCH = ("all", "any", "all-with-x", "any-with-x")
 #: Routing keys whose queues a topic exchange remembers; those used last.
 TOPIC_CACHE_SIZE = 1024
+#: Texts of bindings whose meaning is remembered, those used last. A publisher reads all bindings of an exchange again after a
+#: change: decoding 5,000 took 22 of 30 ms.
+MAX_DECODED = 20_000
 
 Route = Callable[[str, Mapping[str, object] | None], tuple[str, ...]]
 
@@ -68,6 +71,12 @@ def encode_binding(binding: Binding) -> str:
     return to_text(parts)
 
 
+def binding_prefix(queue: str) -> str:
+    """Return what the texts of all bindings of a queue begin with, and of no other queue."""
+    return to_text([queue]).removesuffix("]") + ","
+
+
+@lru_cache(MAX_DECODED)
 def decode_binding(text: str | bytes) -> Binding:
     """Return the binding that `encode_binding` made `text` of.
 

@@ -164,9 +164,9 @@ def test_a_session_is_released_in_pages_without_what_the_process_holds(broker):
     broker.publish("q", *[b"x"] * 1200)
     messages = [message for _ in range(3) for message in broker.claim("q", credit=400)]
     known = [message.tag for message in messages[::3]]
-    page, total = "-inf", 0
-    while page:
-        returned, page = hand_back_page(broker, page, *known)
+    page, total = None, 0
+    while page != b"":
+        returned, page = hand_back_page(broker, page or "", *known)
         total += returned
     assert total == 800
     assert broker.queues.sizes("q").unacked == 400
@@ -181,21 +181,31 @@ def test_heartbeats_between_two_pages_make_no_message_stay_behind(broker):
     messages = broker.claim("q", credit=300)
     broker.client.zadd(index, {message.tag: 1000 + at for at, message in enumerate(messages)})
     known = [message.tag for message in messages[:150]]
-    page, total = "-inf", 0
-    while page:
-        returned, page = hand_back_page(broker, page, *known)
+    page, total = None, 0
+    while page != b"":
+        returned, page = hand_back_page(broker, page or "", *known)
         total += returned
         # What the process holds moves behind the rest, by its heartbeat.
         broker.client.zadd(index, dict.fromkeys(known, 10_000), xx=True)
     assert total == 150
 
 
-def test_a_page_takes_all_messages_of_its_last_deadline(broker):
+def test_a_page_ends_within_messages_of_one_deadline(broker):
+    """A claim gives all that it takes one deadline, and so does a heartbeat."""
     broker.declare("q")
-    broker.publish("q", *[b"x"] * 300)
-    index = broker.keys.queue("q").index
-    messages = broker.claim("q", credit=300)
-    broker.client.zadd(index, {message.tag: 1000 + at // 150 for at, message in enumerate(messages)})
-    assert hand_back_page(broker, "-inf") == [150, b"(1000"]
-    assert hand_back_page(broker, b"(1000") == [150, b"(1001"]
-    assert hand_back_page(broker, b"(1001") == [0, b""]
+    broker.publish("q", *[b"x"] * 250)
+    messages = broker.claim("q", credit=250)
+    broker.client.zadd(broker.keys.queue("q").index, {message.tag: 1000 for message in messages})
+    first, place = hand_back_page(broker, "")
+    second, place = hand_back_page(broker, place)
+    assert (first, second, hand_back_page(broker, place)) == (100, 100, [50, b""])
+
+
+def test_a_page_goes_on_where_one_ended_whose_messages_stay(broker):
+    broker.declare("q")
+    broker.publish("q", *[b"x"] * 250)
+    messages = broker.claim("q", credit=250)
+    broker.client.zadd(broker.keys.queue("q").index, {message.tag: 1000 for message in messages})
+    known = sorted(message.tag for message in messages)[:120]
+    returned, place = hand_back_page(broker, "", *known)
+    assert (returned, hand_back_page(broker, place, *known)[0]) == (0, 80)

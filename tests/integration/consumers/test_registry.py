@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from celery_redis_plus.broker.consumers.registry import INTERESTED, NOT_INTERESTED
+from celery_redis_plus.broker.consumers.registry import INTERESTED, NOT_INTERESTED, Consumer
 from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import QueueNotFound
 from tests.support.inbox import Inbox, declare, publish
@@ -99,3 +99,20 @@ def test_whoever_gets_messages_one_at_a_time_is_no_consumer(channel, operator):
 def test_consumers_of_an_unknown_queue_are_an_error(operator):
     with pytest.raises(QueueNotFound, match="'nothing'"):
         operator.consumers("nothing")
+
+
+def test_a_queue_without_rules_costs_a_consumer_the_same_however_many_it_has(channel, redis_client):
+    declare(channel, "q")
+    consumers = channel.session.consumers
+
+    def join_and_leave():
+        redis_client.config_resetstat()
+        consumers.join(Consumer("000000000000.1", "q", "tag"))
+        consumers.leave("q", "000000000000.1")
+        found = redis_client.info("commandstats")
+        return sum(found[name]["calls"] for name in ("cmdstat_hmget", "cmdstat_hget", "cmdstat_zscore") if name in found)
+
+    alone = join_and_leave()
+    for number in range(1, 200):
+        consumers.join(Consumer(f"{number:012x}.1", "q", "tag"))
+    assert join_and_leave() == alone

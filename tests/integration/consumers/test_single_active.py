@@ -105,6 +105,23 @@ def test_a_dead_one_is_replaced_within_the_heartbeat_timeout_and_its_messages_co
     assert second.bodies == list(range(10))
 
 
+def test_a_takeover_finds_what_the_dead_one_held_behind_many_claims_of_others(connect, redis_client):
+    """A cancelled consumer finishes its work: what it holds stays its own. More of that than one claim looks at."""
+    options = {"consumer_heartbeat_timeout": 1, "polling_interval": 600}
+    frozen = connect(**options)
+    first = Inbox(frozen.channel(), single(), prefetch=5, ack=False)
+    second = Inbox(connect(**options, visibility_timeout=200).channel(), single(), prefetch=5, ack=False)
+    publish(connect().channel(), "q", *range(6))
+    first.drain(2)
+    others = [f"0{number:018x}.other" for number in range(1_700)]
+    due = (redis_client.time()[0] + 100) * 1000
+    redis_client.zadd("messages_index:{q}", dict.fromkeys(others, due))
+    frozen.transport.session.service.stop()
+    assert second.drain(5) == [0, 1, 2, 3, 4]
+    assert redis_client.zcount("messages_index:{q}", due, due) == len(others)
+    assert not redis_client.hexists("meta:{q}", "takeover")
+
+
 def test_a_lost_connection_passes_the_queue_on_without_waiting_for_the_heartbeat_timeout(connect):
     lost = connect()
     Inbox(lost.channel(), single())

@@ -112,19 +112,19 @@ SCENARIOS: dict[str, list[Scenario]] = {
                 "release_session",
                 [shop.q.ready, shop.q.index, shop.q.message, shop.q.wakeup, shop.q.expiry, shop.q.schedule_wakeup, shop.q.meta],
                 "holder",
-                "-inf",
+                "",
                 100,
             )
         )
     ],
     "recover_sessions": [
-        Scenario(lambda shop: shop.run("recover_sessions", shop.q.consumer_keys, "-inf", 100, 5, 5, "holder")),
+        Scenario(lambda shop: shop.run("recover_sessions", shop.q.consumer_keys, "", 100, 5, 5, "holder")),
         Scenario(
-            lambda shop: shop.run("recover_sessions", shop.q.consumer_keys, "-inf", 100, 5, 5, "holder"),
+            lambda shop: shop.run("recover_sessions", shop.q.consumer_keys, "", 100, 5, 5, "holder"),
             arguments={"x-delivery-limit": 1},
         ),
         Scenario(
-            lambda shop: shop.run("recover_sessions", shop.q.consumer_keys, "-inf", 100, 5, 5, "holder"),
+            lambda shop: shop.run("recover_sessions", shop.q.consumer_keys, "", 100, 5, 5, "holder"),
             arguments={"x-single-active-consumer": True},
             before=lambda shop: shop.run("register_consumer", shop.q.consumer_keys, "holder.1", 60_000, 0, 0, "tag", "t"),
         ),

@@ -38,6 +38,19 @@ def test_two_bound_queues_get_two_independent_messages(connect):
     assert one.rest() == ["both"]
 
 
+@pytest.mark.parametrize("deleted", ["q", 'a*[b]?"\\', "é"])
+def test_a_deleted_queue_takes_its_bindings_with_it_and_no_others_among_many(connect, redis_client, deleted):
+    channel = connect().channel()
+    bound(channel, "direct", (deleted, "k"), (deleted, "l"), ("aX", "k"))
+    bound(channel, "topic", (deleted, "#"), exchange="f")
+    # More than one look reads.
+    redis_client.hset("binding:{e}", mapping={f'["other{number}","k"]': "" for number in range(1_500)})
+    channel.queue_delete(deleted)
+    left = {binding.queue for binding in channel.session.bindings.all("e")}
+    assert left == {"aX", *(f"other{number}" for number in range(1_500))}
+    assert channel.session.bindings.all("f") == []
+
+
 @pytest.mark.parametrize(
     ("routing_key", "queues"),
     [("a.b", {"star", "hash"}), ("a", {"hash"}), ("a.b.c", {"hash", "exact"}), ("b", set()), ("a..b", {"hash"})],
