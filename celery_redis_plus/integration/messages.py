@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cache
@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS, eta_to_ms
 from celery_redis_plus.broker.lanes.by_queue import LaneMessages
-from celery_redis_plus.broker.queues.message_search import MessageSearch
+from celery_redis_plus.broker.queues.message_search import WAITING, MessageSearch
 from celery_redis_plus.broker.queues.messages import MessageInfo, Messages
 from celery_redis_plus.broker.queues.overview import list_queues
-from celery_redis_plus.errors import InvalidEta
+from celery_redis_plus.errors import InvalidArgument, InvalidEta
 from celery_redis_plus.integration.app_broker import connected_lanes
 from celery_redis_plus.integration.patching import wrap
 
 if TYPE_CHECKING:
     from celery import Celery
+
+    from celery_redis_plus.broker.queues.listing import State
 
 logger = logging.getLogger(__name__)
 
@@ -27,16 +29,17 @@ logger = logging.getLogger(__name__)
 def message(app: Celery, id: str, *, queue: str | None = None) -> MessageInfo | None:  # noqa: A002 - what users know it by
     """Return where a message stands: its state, place, deliveries and holder; None where it is unknown.
 
-    It takes a fixed number of commands for each queue that is looked into; for a task id of which no index knows, the delayed
-    messages are looked through as well, up to 100,000 a queue. Of a task whose message was moved it tells where that is now.
+    It takes a fixed number of commands for each queue that is looked into. For a task id of which no index knows, each message is
+    looked at, which takes seconds for 100,000. Of a task whose message was moved it tells where that is now.
 
     Args:
         app: the app; its broker has to be ours.
-        id: a message's id (its delivery tag), or Celery's task id. By task id all messages of queues with `event_log_index` are
-            found, the last one that was published, and delayed ones of other queues.
+        id: a message's id (its delivery tag), or Celery's task id: the last message of it that was published. Finished ones are
+            found by task id in queues with `event_log_index` only.
         queue: the queue to look into; without one, all that the app or the broker knows.
 
     Raises:
+        InvalidArgument: the task id is not among 200,000 messages, there are more, and `queue` is not given.
         OptionError: the app's broker is none of ours.
         redis.exceptions.RedisError: as `error_translation.translate` names it.
     """
@@ -49,7 +52,7 @@ def cancel(app: Celery, id: str, *, queue: str | None = None, dead_letter: bool 
 
     Args:
         app: see `message`.
-        id: see `message`. Delayed messages are found by task id also in queues without an index.
+        id: see `message`.
         queue: see `message`.
         dead_letter: make it a dead letter with the reason `cancelled`, instead of removing it for good.
     """
@@ -91,7 +94,7 @@ def move(app: Celery, id: str, target: str, *, queue: str | None = None) -> str 
 
 
 @contextmanager
-def _search(app: Celery) -> Iterator[MessageSearch]:
+def _search(app: Celery, waiting: Sequence[State] = WAITING) -> Iterator[MessageSearch]:
     with connected_lanes(app) as sessions:
 
         @cache
@@ -100,7 +103,7 @@ def _search(app: Celery) -> Iterator[MessageSearch]:
             return dict.fromkeys(app.amqp.queues) | dict.fromkeys(listed)
 
         lanes = [Messages(one.commands, one.keys, dead_letter_max=one.options.dead_letter_max) for one in sessions]
-        yield MessageSearch(lanes[0] if len(lanes) == 1 else cast("Messages", LaneMessages(lanes)), queues)
+        yield MessageSearch(lanes[0] if len(lanes) == 1 else cast("Messages", LaneMessages(lanes)), queues, waiting)
 
 
 def install_revoke(app: Celery) -> None:
@@ -112,8 +115,15 @@ def _revoke(revoke: Any, app: Celery, task_id: Any, *args: Any, **kwargs: Any) -
     ids = [task_id] if isinstance(task_id, str) else list(task_id)
     # The workers first: a message that is claimed between the two is theirs to discard.
     answer = revoke(task_id if isinstance(task_id, str) else ids, *args, **kwargs)
-    with _search(app) as search:
+    # Not the ready ones without an index: a worker is about to have them, and to discard them, and a look at all takes seconds.
+    with _search(app, ("delayed",)) as search:
         for one in ids:
-            if search.cancel(one):
+            try:
+                removed = search.cancel(one)
+            except InvalidArgument as error:
+                # So many are delayed. Where one is, its worker discards it when it is due.
+                logger.warning("revoked at the workers only: %s", error)
+                continue
+            if removed:
                 logger.info("task %s is revoked, and its message removed from the broker", one, extra={"task_id": one})
     return answer

@@ -150,17 +150,27 @@ def _read_entries(
 def waiting_tags(commands: CommandConnection, keys: Keys, queue: str, task: str) -> Iterator[tuple[int, list[str]]]:
     """Yield how many waiting messages were looked at for a page, and the ids of those of the task `task`, a name or a pattern.
 
-    Ready and delayed ones: all that wait from the beginning to the end are found, see `scan_tags`. Raises as `list_messages`.
+    Ready and delayed ones: all that wait from the beginning to the end are found, see `read_headers`. Raises as `list_messages`.
+    """
+    for looked_at, found in read_headers(commands, keys, queue, ("delayed", "ready")):
+        yield looked_at, [tag for tag, headers in found if is_of_task(headers, task)]
+
+
+def read_headers(
+    commands: CommandConnection, keys: Keys, queue: str, states: Sequence[State]
+) -> Iterator[tuple[int, list[tuple[str, dict[str, Any]]]]]:
+    """Yield how many messages were looked at for a page, and the ids and headers of those that are still there.
+
+    All that stay in one of `states` from the beginning to the end are found, see `scan_tags`. Raises as `list_messages`.
     """
     of = keys.queue(queue)
-    for place in (of.delayed, of.ready):
-        tags = [tag for tag, _ in scan_tags(commands, place)]
+    for state in states:
+        tags = [tag for tag, _ in scan_tags(commands, _place(of, state))]
         for at in range(0, len(tags), LISTING_PAGE):
             page = tags[at : at + LISTING_PAGE]
             payloads = commands.ask([("HGET", of.message + tag.encode(), "payload") for tag in page])
             found = zip(page, payloads, strict=True)
-            headers = [(tag, _envelope(payload)["headers"]) for tag, payload in found if isinstance(payload, bytes)]
-            yield len(page), [tag for tag, of_message in headers if is_of_task(of_message, task)]
+            yield len(page), [(tag, _envelope(payload)["headers"]) for tag, payload in found if isinstance(payload, bytes)]
 
 
 def read_stored(commands: CommandConnection, keys: Keys, queue: str, tag: str) -> tuple[dict[str, Any], dict[str, Any], bytes]:

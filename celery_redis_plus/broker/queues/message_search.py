@@ -2,62 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 from celery_redis_plus.broker.queues.messages import MESSAGE_ID
+from celery_redis_plus.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.queues.listing import State
     from celery_redis_plus.broker.queues.messages import MessageInfo, Messages
+
+#: Messages that are looked at for a task id that no index knows, where no queue is named: some 20 s.
+MAX_SEARCHED: Final = 200_000
+#: The states of messages that no consumer has yet, in the order in which a message passes them.
+WAITING: Final[tuple[State, ...]] = ("delayed", "ready")
+EVERYWHERE: Final[tuple[State, ...]] = (*WAITING, "unacked", "dead")
 
 
 class MessageSearch:
-    """Searches queues. All methods raise as `Messages` does, and take one queue, or look into all of them."""
+    """Searches queues. All methods raise as `Messages` does, and take one queue, or look into all of them.
 
-    def __init__(self, messages: Messages, queues: Callable[[], Iterable[str]]) -> None:
-        """Search `queues`, which is asked when it is needed."""
+    A task id that no index knows (`event_log_index`) is looked for in each message: of the named queue, else in `MAX_SEARCHED` at
+    most. Where these were not all, and it was not among them, InvalidArgument asks for the queue.
+
+    Args:
+        messages: of the broker.
+        queues: gives the names of all queues; asked when it is needed.
+        waiting: where messages are looked for that no consumer has.
+    """
+
+    def __init__(
+        self, messages: Messages, queues: Callable[[], Iterable[str]], waiting: Sequence[State] = WAITING
+    ) -> None:  # fmt: skip
         self._messages = messages
         self._queues = queues
+        self._waiting = waiting
+        #: Told how many messages were looked at, page by page.
+        self.watch: Callable[[int], None] = lambda _: None
 
     def find(self, id: str, queue: str | None = None) -> MessageInfo | None:  # noqa: A002 - what users know it by
         """Return what is known of a message; None where it is not found. Of one that was moved, its present place."""
-        names = self._names(queue)
         moved = None
-        # Delayed messages are looked through only for a task that no index knows.
-        for tags_of in [_itself] if MESSAGE_ID.fullmatch(id) else [self._messages.of_task, self._messages.delayed_of_task]:
-            for name in names:
-                for tag in tags_of(name, id)[-1:]:
-                    found = self._messages.find(name, tag)
-                    if found is not None and found.state != "MOVED":
-                        return found
-                    moved = moved or found
+        for name, tags in self._candidates(id, queue, EVERYWHERE):
+            found = self._messages.find(name, tags[-1])
+            if found is not None and found.state != "MOVED":
+                return found
+            moved = moved or found
         return moved
 
     def cancel(self, id: str, queue: str | None = None, *, dead_letter: bool = False) -> bool:  # noqa: A002 - as above
         """Remove a message that no consumer has yet; return whether it was there."""
-        return any(self._messages.cancel(name, self._tags(name, id), dead_letter=dead_letter) for name in self._names(queue))
+        candidates = self._candidates(id, queue, self._waiting)
+        return any(self._messages.cancel(name, tags, dead_letter=dead_letter) for name, tags in candidates)
 
     def reschedule(self, id: str, eta: int | str, queue: str | None = None) -> bool:  # noqa: A002 - as above
         """Give a message that no consumer has yet another time, see `Messages.reschedule`; return whether it was there."""
-        return any(self._messages.reschedule(name, tag, eta) for name in self._names(queue) for tag in self._tags(name, id))
+        candidates = self._candidates(id, queue, self._waiting)
+        return any(self._messages.reschedule(name, tag, eta) for name, tags in candidates for tag in tags)
 
     def move(self, id: str, target: str, queue: str | None = None) -> str | None:  # noqa: A002 - as above
         """Move a message that no consumer has yet into the queue `target`; return its id there, None where it was not found."""
-        for name in self._names(queue):
-            for tag in self._tags(name, id):
+        for name, tags in self._candidates(id, queue, self._waiting):
+            for tag in tags:
                 moved = self._messages.move(name, tag, target)
                 if moved is not None:
                     return moved
         return None
 
-    def _names(self, queue: str | None) -> Sequence[str]:
-        return [queue] if queue is not None else list(self._queues())
-
-    def _tags(self, queue: str, id: str) -> list[str]:  # noqa: A002 - as above
+    def _candidates(
+        self,
+        id: str,  # noqa: A002 - as above
+        queue: str | None,
+        states: Sequence[State],
+    ) -> Iterator[tuple[str, list[str]]]:
+        """Yield queues and the ids of messages there that are meant, the last published last; those that an index knows first."""
+        names = [queue] if queue is not None else list(self._queues())
         if MESSAGE_ID.fullmatch(id):
-            return [id]
-        return self._messages.of_task(queue, id) or self._messages.delayed_of_task(queue, id)
-
-
-def _itself(_: str, tag: str) -> list[str]:
-    return [tag]
+            yield from ((name, [id]) for name in names)
+            return
+        for name in names:
+            if tags := self._messages.of_task(name, id):
+                yield name, tags
+        searched = 0
+        for name in names:
+            tags = []
+            for looked_at, found in self._messages.search_task(name, id, states):
+                tags += found
+                searched += looked_at
+                self.watch(looked_at)
+                if queue is None and searched > MAX_SEARCHED and not tags:
+                    raise InvalidArgument(
+                        f"task {id} was not found among {searched:,} messages, and there are more; name its queue to look at all "
+                        "of them"
+                    )
+            if tags:
+                # An id begins with its time.
+                yield name, sorted(tags)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.arguments.deduplication import moved_deduplication
 from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS, check_new_time
 from celery_redis_plus.broker.consumers.last_error import read_failure
-from celery_redis_plus.broker.queues.delayed import list_delayed
+from celery_redis_plus.broker.queues.listing import State, read_headers
 from celery_redis_plus.errors import QueueNotFound
 from celery_redis_plus.event_log.finished_messages import failed_deliveries, spent_ms
 from celery_redis_plus.event_log.metadata import describe
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 MESSAGE_ID = re.compile(r"[0-9a-f]{19}[^0-9a-z][0-9a-z]+")
 #: Last events of a queue's log that are searched for a finished message when there is no index, and how many one command reads.
 LOG_TAIL, LOG_PAGE = 10_000, 1000
-#: Most delayed messages that are searched for a task when there is no index.
-MAX_DELAYED_SCANNED = 100_000
 #: Messages in one script call: some 1 ms of the server's time, with dead letters.
 MESSAGES_A_CALL = 25
 
@@ -112,15 +110,10 @@ class Messages:
         found: bytes | None = self._commands.command("GET", self._keys.queue(queue).task_index + encode_name(task_id))
         return [] if found is None else found.decode().split()
 
-    def delayed_of_task(self, queue: str, task_id: str) -> list[str]:
-        """Return the ids of a Celery task's delayed messages, looking through up to `MAX_DELAYED_SCANNED`."""
-        wanted = json.dumps(task_id).encode()
-        listing = list_delayed(self._commands, self._keys, queue, MAX_DELAYED_SCANNED)
-        return [
-            message.tag
-            for message in listing.messages
-            if wanted in message.envelope and json.loads(message.envelope).get("headers", {}).get("id") == task_id
-        ]
+    def search_task(self, queue: str, task_id: str, states: Sequence[State]) -> Iterator[tuple[int, list[str]]]:
+        """Look at each message of a queue in these states; yield how many were looked at, and the ids of those of a task."""
+        for looked_at, found in read_headers(self._commands, self._keys, queue, states):
+            yield looked_at, [tag for tag, headers in found if headers.get("id") == task_id]
 
     def cancel(self, queue: str, tags: Sequence[str], *, dead_letter: bool = False) -> list[str]:
         """Remove messages that no consumer has yet; return the ids of those that were there.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import islice
@@ -26,7 +27,7 @@ from celery_redis_plus.cli.asking import (
     yes_option,
 )
 from celery_redis_plus.cli.exit_status import DONE, FAILED
-from celery_redis_plus.cli.output import listed, moment, print_fields, print_json, print_listing, time_of
+from celery_redis_plus.cli.output import Progress, listed, moment, print_fields, print_json, print_listing, time_of
 from celery_redis_plus.cli.target import Target, with_target
 
 if TYPE_CHECKING:
@@ -80,8 +81,8 @@ def with_selection(command: Callable[..., int]) -> Callable[..., int]:
 def command() -> None:
     """List the messages of a queue, look at one, cancel it, move it into another queue, or give it another time.
 
-    ID is a message's id, the first column of the list, or Celery's task id. A task id is found where the message is delayed or
-    its queue has 'event_log_index'.
+    ID is a message's id, the first column of the list, or Celery's task id. For a task id each message is looked at, without
+    --queue up to 200,000; a queue with 'event_log_index' tells at once, also of finished ones.
     """
 
 
@@ -124,9 +125,10 @@ def show(target: Target, *, message: str, queue: str | None, as_json: bool) -> i
     that is gone, what the events of its queue tell.
     """
     with target.admin() as admin:
-        found = admin.messages.find(message, queue)
+        with _searching(admin, queue):
+            found = admin.messages.find(message, queue)
         if found is None:
-            return _unknown([message], queue)
+            return _unknown([message], queue, "")
         headers, properties, body = admin.stored(found.queue, found.id)
     shown = _described(found)
     if as_json:
@@ -211,7 +213,8 @@ class Losses:
             return Counter({queue: sum(len(tags) for _, tags in admin.waiting_tags(queue, chosen.task))})
         if not any(self._lost_by(queue, len(chosen.ids)) for queue in self._before):
             return Counter()
-        found = [admin.messages.find(message, chosen.queue) for message in chosen.ids]
+        with _searching(admin, chosen.queue):
+            found = [admin.messages.find(message, chosen.queue) for message in chosen.ids]
         return Counter(one.queue for one in found if one is not None and one.position is not None and one.state != "DEAD")
 
 
@@ -261,7 +264,7 @@ def reschedule(
             eta = eta_to_ms(datetime.fromisoformat(at or ""), naive_is_utc=True)
         except ValueError as error:
             raise click.UsageError(f"--at {at!r}: {error}; allowed is a time such as 2026-11-22T15:00:00+01:00") from error
-    with target.admin() as admin:
+    with target.admin() as admin, _searching(admin, queue):
         found = admin.messages.reschedule(message, eta, queue)
     if not found:
         return _unknown([message], queue)
@@ -279,7 +282,8 @@ def _each(
     """Treat the messages one by one by their ids, or those of a task in pages; say how many it were."""
     if chosen.task is None:
         treat = (lambda message: admin.messages.find(message, chosen.queue) is not None) if dry_run else one
-        unknown = [message for message in chosen.ids if not treat(message)]
+        with _searching(admin, chosen.queue):
+            unknown = [message for message in chosen.ids if not treat(message)]
         _tell(done, len(chosen.ids) - len(unknown), losses, dry_run=dry_run, as_json=as_json)
         return _unknown(unknown, chosen.queue) if unknown else DONE
     queue, count = chosen.queue or "", 0
@@ -304,10 +308,29 @@ def _tell(done: str, count: int, losses: Losses | None, *, dry_run: bool, as_jso
         click.echo(f"{lost:,} dead letter(s) {verb} deleted for good {losses.reason}")
 
 
-def _unknown(ids: list[str], queue: str | None) -> int:
+@contextmanager
+def _searching(admin: BrokerAdmin, queue: str | None) -> Iterator[None]:
+    """Tell how far a search is that looks at each message."""
+    progress: Progress | None = None
+
+    def step(count: int) -> None:
+        nonlocal progress
+        if progress is None:
+            looked_at = admin.overview() if queue is None else [admin.overview_of(queue)]
+            total = sum(one.ready + one.delayed + one.unacked + one.dead for one in looked_at)
+            progress = stack.enter_context(Progress(total, "messages looked at"))
+        progress.step(count)
+
+    with ExitStack() as stack:
+        admin.messages.watch = step
+        yield
+
+
+def _unknown(ids: list[str], queue: str | None, otherwise: str = ", or a consumer has it") -> int:
+    """Say that messages were not found; `otherwise` is another reason why an action does not find one."""
     where = "in no queue" if queue is None else f"not in queue {queue!r}"
     for id_ in ids:
-        complain(f"message {id_} is {where}, or a consumer has it")
+        complain(f"message {id_} is {where}{otherwise}")
     return FAILED
 
 

@@ -8,11 +8,12 @@ from datetime import UTC, datetime, timedelta
 import kombu
 import pytest
 
-from celery_redis_plus.broker.queues import listing
+from celery_redis_plus.broker.queues import listing, message_search
 from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.errors import InvalidEta
 from celery_redis_plus.keys import Keys
 from tests.support.inbox import Inbox, declare, publish
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -84,7 +85,39 @@ def test_a_message_is_shown_by_its_id_and_by_its_task_id(cli, shop):
     assert any(line.split()[:2] == ["headers.task", "shop.pay"] for line in printed)
     missing = cli("messages", "show", "nobody")
     assert missing.status == 1
-    assert missing.err == "celery-redis-plus messages show: message nobody is in no queue, or a consumer has it\n"
+    assert missing.err == "celery-redis-plus messages show: message nobody is in no queue\n"
+
+
+def test_a_task_id_is_found_in_every_state_without_an_index(cli, shop, connect):
+    assert cli("messages", "show", "task-2", "--json").json["state"] == "PENDING"
+    assert cli("messages", "show", "task-2", "--queue", "q", "--json").json["position"] == 2
+    inbox = Inbox(connect().channel(), kombu.Queue("q", no_declare=True), ack=False, prefetch=2)
+    inbox.drain(2)
+    assert cli("messages", "show", "task-0", "--json").json["state"] == "PROCESSING"
+    inbox.messages[0].reject()
+    wait_until(lambda: cli("messages", "show", "task-0", "--json").json["state"] == "DEAD")
+    held = cli("messages", "cancel", "task-1", "--yes")
+    assert (held.status, "task-1 is in no queue, or a consumer has it" in held.err) == (1, True)
+    assert cli("messages", "reschedule", "task-2", "--in", "1h").status == 0
+    assert cli("messages", "show", "task-2", "--json").json["state"] == "DELAYED"
+
+
+def test_a_ready_task_is_cancelled_and_moved_by_its_id(cli, shop, channel):
+    declare(channel, "other")
+    assert cli("messages", "cancel", "task-0", "--yes").out == "1 message(s) are cancelled\n"
+    assert cli("messages", "move", "task-1", "--to", "other").status == 0
+    assert cli("messages", "show", "task-1", "--json").json["queue"] == "other"
+    assert cli("messages", "show", "task-0").status == 1
+
+
+def test_a_search_that_does_not_look_at_all_messages_says_so(cli, shop, monkeypatch):
+    monkeypatch.setattr(message_search, "MAX_SEARCHED", 2)
+    assert cli("messages", "show", "nobody", "--queue", "q").err.endswith("is not in queue 'q'\n")
+    for action in (["show"], ["cancel", "--yes"]):
+        ended = cli("messages", *action, "nobody")
+        assert ended.status == 1
+        assert "task nobody was not found among" in ended.err
+        assert "name its queue" in ended.err
 
 
 def test_messages_are_cancelled_by_id(cli, shop):
