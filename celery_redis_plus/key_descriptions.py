@@ -229,13 +229,16 @@ OF_A_QUEUE = (
         "Ten minutes after the last one.",
     ),
     KeyDescription(
-        _Q.events, "stream", "Lifecycle events; [the columns](events.md#columns).", "Until trimmed; it outlives the queue."
+        _Q.events,
+        "stream",
+        "Lifecycle events; [the columns](events.md#columns).",
+        "Until trimmed; of a deleted queue, until the last one is too old.",
     ),
     KeyDescription(
         _Q.events_meta,
         "hash",
         "The state of the event log.",
-        "Outlives the queue.",
+        "Of a deleted queue, `event_log_max_age` longer than its events.",
         EVENTS_META_FIELDS,
         plain_writers="the command that repairs",
     ),
@@ -243,7 +246,7 @@ OF_A_QUEUE = (
         _Q.events_readers,
         "hash",
         "Reader -> `EPOCH-N`, the last event that it has committed, when (ms since the epoch), how many it lost.",
-        "Until the reader is removed; outlives the queue.",
+        "Until the reader is removed; of a deleted queue, `event_log_max_age` longer than its events.",
         plain_writers="`events readers --remove`",
     ),
     KeyDescription(
@@ -357,7 +360,9 @@ OF_THE_DATABASE = (
         "A minute, or until it is taken.",
         plain_writers=TAKEN_BY_THREAD,
     ),
-    KeyDescription(_KEYS.event_logs, "set", "Queues that have lifecycle events, also deleted ones.", FOREVER),
+    KeyDescription(
+        _KEYS.event_logs, "set", "Queues that have lifecycle events, also deleted ones that still have some.", FOREVER
+    ),
     KeyDescription(
         _KEYS.tracks,
         "zset",

@@ -19,7 +19,7 @@
 -- queue's record ('' = it has none);
 -- then the first messages that died at the delivery limit, as return_to_queue.lua has them
 -- Bound: the entries of ARGV 4 over all queues and kinds; a queue that it did not come to, or that has more, is due at once. Besides
--- per queue: 40 dead letters that are looked at, 5,000 events that are trimmed (by whole nodes).
+-- per queue: 40 dead letters that are looked at; over all queues 5,000 events that are trimmed (by whole nodes).
 -- @include now
 -- @include uptime
 -- @include message
@@ -257,8 +257,8 @@ local function sweep(queue)
   if room <= 0 then return answer(0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '') end
   if redis.call('EXISTS', queue.ready, queue.delayed, queue.index, queue.dlx_outbox, queue.dead, queue.trash) == 0 then
     redis.call('UNLINK', queue.expiry)
-    local overrun, skipped = trim_events(queue.meta)
-    return answer(interval, log_of(queue.meta) and 1 or 2, 0, 0, 0, 0, 0, 0, 0, overrun, skipped, 0, growth_of(queue, 'unrevoked'), '')
+    local overrun, skipped, more = trim_events(queue.meta)
+    return answer(more and 0 or interval, log_of(queue.meta) and 1 or 2, 0, 0, 0, 0, 0, 0, 0, overrun, skipped, 0, growth_of(queue, 'unrevoked'), '')
   end
   local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace', 'id', 'wakeup', 'newest', 'timeouts')
   local swept = tonumber(record[3] or 0)
@@ -293,8 +293,9 @@ local function sweep(queue)
   local limit = share_of_room()
   local evicted = looked_at(trim_dead(queue, tonumber(ARGV[9]), now - ARGV[10], limit), limit)
   looked_at(empty_trash(queue.trash, queue.message, queue.meta, share_of_room(), now, ''), math.huge)
+  local overrun, skipped, more = trim_events(queue.meta)
   local wait = interval
-  if unfinished or redis.call('EXISTS', queue.trash) == 1 or pass > now then
+  if unfinished or more or redis.call('EXISTS', queue.trash) == 1 or pass > now then
     wait = 0
   else
     for _, key in ipairs({ queue.delayed, queue.expiry }) do
@@ -314,7 +315,6 @@ local function sweep(queue)
     keep_ttl(rules[1], record[6] or queue.wakeup)
   end
   local discarded = tonumber(redis.call('HGET', queue.meta, 'discarded') or 0) - discarded_before
-  local overrun, skipped = trim_events(queue.meta)
   answer(wait, 1, promoted, recovered - stale, died, expired + late, discarded, dlx_outbox, evicted, overrun, skipped,
     growth_of(queue, 'damaged'), growth_of(queue, 'unrevoked'), '')
 end

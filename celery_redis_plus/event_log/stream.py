@@ -111,7 +111,7 @@ class EventLog:
         commands: list[tuple[Any, ...]] = []
         for queue in queues:
             keys = self.keys.queue(queue)
-            commands.append(("HMGET", keys.events_meta, "version", "epoch", "ended"))
+            commands.append(("HMGET", keys.events_meta, "version", "epoch", "ended", "removed"))
             commands.append(("XINFO", "STREAM", keys.events))
         replies = self.ask(commands, missing_ok=True)
         return {
@@ -241,7 +241,7 @@ def names_in(wanted: str) -> list[str]:
 
 
 def _numbering(queue: str, meta: list[bytes | None], info: list[Any] | None, *, strict: bool) -> Offsets:
-    version, epoch, ended = meta
+    version, epoch, ended, removed = meta
     if int(version or SCHEMA_VERSION) > SCHEMA_VERSION:
         raise UnknownEventSchema(
             f"queue {queue!r} has events of schema version {int(version or 0)}; this release reads up to {SCHEMA_VERSION}. "
@@ -254,7 +254,8 @@ def _numbering(queue: str, meta: list[bytes | None], info: list[Any] | None, *, 
     last = entry_id(stream[b"last-generated-id"])
     first = stream[b"first-entry"]
     numbering = Offsets(queue, (*past, last), entry_id(first[0]) if first else None)
-    if strict and stream[b"entries-added"] != numbering.total:
+    # Streams that were removed with their queue are counted, too.
+    if strict and stream[b"entries-added"] + int(removed or 0) != numbering.total:
         raise EventsLost(
             f"queue {queue!r}: its stream has had {stream[b'entries-added']} events and its ids count {numbering.total}: it was "
             "deleted and begun anew, or written to by somebody else. Delete its events and events_meta keys together"

@@ -44,6 +44,7 @@ from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.consumer_heartbeats import ConsumerHeartbeats
 from celery_redis_plus.maintenance.consumer_timeouts import ConsumerTimeouts
 from celery_redis_plus.maintenance.dead_letter_forwarder import DeadLetterForwarder
+from celery_redis_plus.maintenance.deleted_event_logs import DeletedEventLogs
 from celery_redis_plus.maintenance.delivering import Delivering
 from celery_redis_plus.maintenance.dropped_sessions import DroppedSessions
 from celery_redis_plus.maintenance.expired_tasks import ExpiredTaskRevocation
@@ -204,6 +205,7 @@ class MaintenanceService:
                 self._expired_task_revocation,
                 self._topology_recovery,
                 self._janitor,
+                DeletedEventLogs(queues, shared),
                 self._subscriber_heartbeats,
                 AbandonedDeliveries(OverdueDeliveries(commands, keys, options), shared),
                 # Where a worker takes what they publish, no warning is needed.

@@ -2,7 +2,7 @@
 -- @include text
 -- @include tag_flags
 
--- KEYS of its own  events (stream)  events_meta (hash)  events_readers (hash, read)  event_index (prefix of a string)
+-- KEYS of its own  events (stream)  events_meta (hash)  events_readers (hash)  event_index (prefix of a string)
 -- Lifecycle events: what an entry holds stands in celery_redis_plus/events.py. A script that changes a message's state logs
 -- it in the same step. Whether a message's events are written is decided once, when it is published, and stands in its tag: so
 -- each message is logged as a whole, and the others cost one comparison.
@@ -82,6 +82,9 @@ local function log_event(meta, tag, what, facts)
     -- Redis would begin an epoch at 0.
     log.epoch = text(log.now)
     redis.call('HSET', log.meta, 'epoch', log.epoch, 'version', 1)
+    -- They had an end where the queue was deleted before.
+    redis.call('PERSIST', log.meta)
+    redis.call('PERSIST', log.readers)
     id = log.epoch .. '-1'
   end
   if facts.payload and log.payload then

@@ -26,6 +26,7 @@ NO_TRANSITION = frozenset(
             "check_queue",
             "check_rights",
             "commit_events",
+            "end_event_log",
             "increment_counters",
             "count_consumers",
             "counters",

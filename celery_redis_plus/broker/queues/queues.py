@@ -222,6 +222,21 @@ class Queues:
         there = self._commands.ask([("HEXISTS", self._keys.queue(name).meta, "id") for name in names])
         return [name for name, exists in zip(names, there, strict=True) if exists == 0]
 
+    def event_logged(self) -> list[str]:
+        """Return the queues that have lifecycle events, also deleted ones."""
+        return [decode_name(name) for name in self._commands.command("SMEMBERS", self._keys.event_logs)]
+
+    def end_event_log(self, name: str) -> int:
+        """Trim the events of a queue that was deleted, and remove them when it is time; do nothing where it has a record.
+
+        Returns how many went that a registered reader had not read.
+        """
+        keys = self._keys.queue(name)
+        places = (keys.meta, keys.trash, keys.events, keys.events_meta, keys.events_readers, self._keys.event_logs)
+        record = self._event_log.record(keys)
+        _, overrun = self._commands.call(script("end_event_log"), places, encode_name(name), record)
+        return int(overrun)
+
     def exists(self, name: str) -> bool:
         """Tell whether the queue has a record."""
         return bool(self._commands.command("HEXISTS", self._keys.queue(name).meta, "id"))

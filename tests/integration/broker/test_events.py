@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from celery_redis_plus import clock
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.queues.queues import Queues
+from celery_redis_plus.errors import EventsLost
 from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.events import entry_id, sampled
 from celery_redis_plus.maintenance.shared_work import SharedWork
@@ -211,6 +213,79 @@ def test_events_are_kept_within_their_number_but_not_past_a_readers_commit_befor
     broker.client.hdel("events_readers:{q}", "slow")
     sweep(broker, "q")
     assert broker.client.xlen("events:{q}") == 10
+
+
+def test_a_sweep_that_has_more_events_to_trim_is_due_again_at_once(broker):
+    broker = with_archive(broker, maxlen=100, hard_maxlen=100)
+    for queue in ("q", "idle"):
+        broker.declare(queue)
+        broker.publish(queue, *[b"x"] * 6500)
+    broker.queues.purge("idle")
+    limits = SweepLimits(30.0, 3, 5, 1000.0)
+    sweeper = Sweeper(broker.commands, broker.keys, SharedWork(), name="s", limits=limits, forward=lambda _: None)
+    sweeper.watch(["q", "idle"])
+    passes = 0
+    while sweeper.next_run_at <= clock.now_s():
+        sweeper.run()
+        passes += 1
+    # 6,400 and 12,900 events have to go, 5,000 in a call.
+    assert passes == 4
+    assert [broker.client.xlen(f"events:{{{queue}}}") for queue in ("q", "idle")] == [100, 100]
+
+
+def test_the_events_of_a_deleted_queue_are_removed_when_they_are_too_old(broker):
+    broker = with_archive(broker, max_age_ms=60_000)
+    broker.declare("q")
+    broker.publish("q", b"x")
+    broker.queues.end_event_log("q")
+    broker.queues.delete("q")
+    broker.queues.end_event_log("q")
+    assert names(broker) == ["published", "purged"]
+    broker = with_archive(broker, max_age_ms=1000)
+    wait_until(lambda: (broker.queues.end_event_log("q"), broker.client.exists("events:{q}"))[1] == 0)
+    assert broker.queues.event_logged() == []
+    assert broker.client.exists("events_meta:{q}") == 1
+    wait_until(lambda: broker.client.keys("event*") == [])
+
+
+def test_unread_events_of_a_deleted_queue_are_kept_twice_as_long_for_a_registered_reader(broker):
+    broker = with_archive(broker, max_age_ms=300)
+    broker.declare("q")
+    broker.publish("q", b"x")
+    epoch = broker.client.hget("events_meta:{q}", "epoch").decode()
+    broker.client.hset("events_readers:{q}", "slow", f"{epoch}-1 0")
+    broker.queues.delete("q")
+    begun = clock.now_s()
+    unread = []
+    wait_until(lambda: (unread.append(broker.queues.end_event_log("q")), broker.client.exists("events:{q}"))[1] == 0)
+    assert clock.now_s() - begun >= 0.59
+    assert sum(unread) == 1
+
+
+def test_a_queue_that_is_declared_again_goes_on_behind_its_removed_events(broker):
+    """A reader that has read all of the old ones is told of no loss."""
+    from celery_redis_plus.event_log.stream import EventLog
+
+    broker = with_archive(broker, max_age_ms=100)
+    broker.declare("q")
+    broker.publish("q", *[b"x"] * 3)
+    broker.queues.delete("q")
+    address = broker.commands.connector.address
+    with EventLog.at(address, broker.commands.connector.options) as log:
+        (read,) = log.numberings(["q"]).values()
+        position = read.id(read.total)
+        assert read.total == 6
+        wait_until(lambda: (broker.queues.end_event_log("q"), broker.client.exists("events:{q}"))[1] == 0)
+        broker = with_archive(broker)
+        broker.declare("q")
+        broker.publish("q", b"y")
+        assert broker.client.ttl("events_meta:{q}") == -1
+        (found,) = log.numberings(["q"]).values()
+        assert (found.index(position), found.trimmed, found.total) == (6, 6, 7)
+        broker.client.delete("events:{q}")
+        broker.publish("q", b"z")
+        with pytest.raises(EventsLost):
+            log.numberings(["q"])
 
 
 def test_old_events_go_also_from_an_idle_queue(broker):

@@ -266,7 +266,7 @@ NO_MESSAGES = {
     "remove_expired_subscribers",
     "list_queue", "notify", "set_event_log", "subscribe_fanout", "claim_expired_tasks", "extend_queue_ttl", "track",
     "track_overdue", "track_report", "unsubscribe_fanout", "notify_if_ready", "list_expired_names", "report_process",
-    "replace_process",
+    "replace_process", "end_event_log",
     # Moves times, in tests of applications only.
     "advance",
 }  # fmt: skip
