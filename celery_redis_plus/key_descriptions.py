@@ -18,7 +18,6 @@ _Q = _KEYS.queue("Q")
 _F = _KEYS.fanout("X", "/0.")
 _TRACK, _TRACK_EVENTS = _KEYS.track("ID")
 _PROCESSES, _WATCHERS, _WATCH_WAKEUP = _KEYS.processes
-_EXPIRED, _EXPIRED_TASK, _EXPIRED_NAMES, _EXPIRED_NAMED, _EXPIRED_BYTES, _EXPIRED_WAKEUP = _KEYS.expired
 
 #: How long keys live; a sentence that several keys share.
 WITH_QUEUE = "As long as it has members; in a transient queue it has the queue's TTL."
@@ -380,31 +379,6 @@ OF_THE_DATABASE = (
         "Private wake-up of one blocked client: ends its BZMPOP.",
         "Seconds, or until it takes it.",
         plain_writers="the blocked client takes the member (BZMPOP, DEL)",
-    ),
-    KeyDescription(
-        _EXPIRED,
-        "zset",
-        "Expired tasks that no worker has revoked yet: tag -> time of death, ms since the epoch.",
-        "Two days after the last one.",
-    ),
-    KeyDescription(
-        _EXPIRED_TASK + b"TAG",
-        "hash",
-        "A copy of such a message, with `meta` (key of its queue's record), `task_name` and `died`.",
-        "Two days.",
-    ),
-    KeyDescription(_EXPIRED_NAMES, "zset", "Task name -> latest death, ms since the epoch.", "Two days after the last one."),
-    KeyDescription(
-        _EXPIRED_NAMED + b"NAME",
-        "zset",
-        "Expired tasks of one name: tag -> when a worker may take it, ms since the epoch.",
-        "Two days after the last one.",
-    ),
-    KeyDescription(
-        _EXPIRED_BYTES, "zset", "Bytes of each copy: tag -> bytes; and '' -> the total.", "Two days after the last one."
-    ),
-    KeyDescription(
-        _EXPIRED_WAKEUP, "zset", "Wake-up: a new expired task.", "Two days, or until it is taken.", plain_writers=TAKEN_BY_THREAD
     ),
 )
 

@@ -277,17 +277,6 @@ class Keys:
         #: Queues with work for the sweep even without consumers, and the wake-up for a new one.
         self.always_swept = self._key("always_swept")
         self.sweep_wakeup = self._key("sweep_wakeup")
-        #: Tasks that expired and that no worker has revoked yet: all of them, the prefix of their copies, their tasks' names, the
-        #: prefix of a list for each name, their sizes, and the wake-up for a new one. In the order of
-        #: `lua/include/expired_tasks.lua`.
-        self.expired = (
-            self._key("expired"),
-            self._key("expired_task:"),
-            self._key("expired_names"),
-            self._key("expired_named:"),
-            self._key("expired_bytes"),
-            self._key("expired_wakeup"),
-        )
         #: Which connections each consuming process has, which processes watch them, and the prefix of each one's wake-up.
         self.processes = (
             self._key("processes:{presence}"),

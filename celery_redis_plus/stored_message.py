@@ -34,7 +34,8 @@ class Outgoing:
     #: When the message becomes deliverable, ms since the epoch; `+ms` counts from the server's now; 0 is now.
     eta: int | str = 0
     #: When the message expires, ms since the epoch; `+ms` counts from when it becomes deliverable; both may stand together
-    #: (`ms+ms`: the earlier); empty is never, unless its queue says so.
+    #: (`ms+ms`: the earlier); empty is never, unless its queue says so. A `t` behind it: it is a Celery task, and a worker
+    #: revokes it then.
     life: str = ""
     #: What a typed queue checks: the message as the publisher's own layer has it.
     source_message: Any = None
@@ -64,6 +65,8 @@ class Claimed:
     envelope: bytes
     #: None: the body stands in a field of its own and has to be fetched.
     body: bytes | None
+    #: It is a Celery task that has expired, by the server's clock: its worker revokes it.
+    expired: bool = False
 
 
 def split_payload(payload: bytes) -> tuple[bytes, bytes | None]:

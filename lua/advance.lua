@@ -19,7 +19,7 @@ end
 
 local function age_scores(place)
   local found = redis.call('ZRANGE', place, 0, -1, 'WITHSCORES')
-  for i = 1, #found, 2 do redis.call('ZADD', place, text(found[i + 1] - ms), found[i]) end
+  for i = 1, #found, 2 do redis.call('ZADD', place, text(math.max(0, found[i + 1] - ms)), found[i]) end
 end
 
 for i = 2, #ARGV, 2 do

@@ -10,7 +10,8 @@
 -- Returns { more, header, payload, header, payload, ... }: `more` lists, space-separated, the numbers of the queues that still
 -- have ready messages, and with a minus sign those that only `claim_restricted` may take from; where acked messages of queues
 -- stand elsewhere than in the index, follows '|' and the numbers of these queues: `ack` has to remove them. A header is
--- 'queue-number tag claim failures seen'. Queues that the call did not come to are listed first.
+-- 'queue-number tag claim failures seen', and behind that 'expired' of a Celery task that the worker has to revoke. Queues that the
+-- call did not come to are listed first.
 -- Bound: 500 ready entries over all queues, taken or passed (they expired, or their hash is gone); the caller goes on with `more`.
 -- @include claim_messages
 

@@ -187,7 +187,8 @@ local full = max_unacked and unacked + taken >= max_unacked
 local exhausted = credit - taken <= 0
 local wait, quiet = -1, full
 if rate then
-  tokens = tokens - taken
+  -- A worker revokes those that expired, and does not run them.
+  tokens = tokens - (taken - expired_tasks)
   redis.call('HSET', keys.meta, 'tokens', string.format('%.6f', tokens), 'tokens_at', text(now))
   if left and tokens < 1 and not full then
     -- One consumer comes back for the next token; no other is woken before.

@@ -20,9 +20,11 @@ record.description = ARGV[2]
 local score, due = find_waiting(queue, tag)
 if not score then return '' end
 local hash = queue.message .. tag
-local fields = redis.call('HMGET', hash, 'payload', 'expires', 'ttl_ms', 'rank')
+local fields = redis.call('HMGET', hash, 'payload', 'expires', 'ttl_ms', 'rank', 'task_expiry')
 local size = is_bounded(tag) and size_of(hash)
 local expiry_text = (fields[2] or '') .. (fields[3] and '+' .. fields[3] or '')
+-- Of a task the time to live was its queue's.
+if fields[5] then expiry_text = (fields[5] == 'over' and text(now_ms()) or fields[2]) .. 't' end
 local track = tracked_by(queue.meta, hash)
 local duplicate = ARGV[4] and duplicate_of(ARGV[4], queue.message)
 local moved = enqueue(KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17], record, fields[1],

@@ -22,7 +22,7 @@ local ttl = record[1]
 local delay = string.sub(ARGV[2], 1, 1) == '+' and tonumber(ARGV[2])
 local eta = delay and now + delay or tonumber(ARGV[2])
 -- Among its priority it stands as one that was published for that time.
-local fields = redis.call('HMGET', hash, 'ttl_ms', 'expires', 'rank')
+local fields = redis.call('HMGET', hash, 'ttl_ms', 'expires', 'rank', 'task_expiry')
 local rank = tonumber(fields[3]) or math.floor(score / PRIORITY_BAND)
 local time = newest_of(record[3], now)
 score = text(rank * level_of(record[2]) + math.max(eta, time))
@@ -44,6 +44,7 @@ else
   local expires = expiry_of(tonumber(fields[1]), tonumber(fields[2]), now)
   return_to_queue(queue, tag, score, expires and text(expires), ttl)
   if expires then redis.call('HSET', hash, 'expires', text(expires)) end
+  if fields[4] == 'ahead' and expires ~= tonumber(fields[2]) then redis.call('HDEL', hash, 'task_expiry') end
   redis.call('HDEL', hash, 'score', 'delay', 'ttl_ms')
   remove_waiting(queue, tag, due)
   if redis.call('HEXISTS', queue.meta, 'quiet') == 0 then notify(queue.wakeup, queue.meta) end

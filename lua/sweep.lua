@@ -3,7 +3,6 @@
 -- the dead letters, empties the trash, notifies again.
 -- KEYS  per queue: queue (zset), delayed (zset), messages_index (zset), message (prefix of a hash), wakeup (zset), meta (hash),
 --       schedule_wakeup (zset), expiry (zset), dlx_outbox (zset), dead (zset), trash (zset)
---       then, unless expired tasks shall only die: the outbox (include/expired_tasks.lua)
 -- ARGV  1 sweeper  2 lease (ms)  3 interval to the next pass at the latest (ms)  4 entries at most, of all queues together
 --       5 take over (0/1): sweep even where another sweeper holds the lease  6 grace (ms): a gap since the last pass longer
 --       than ARGV 7, or one in which the server was started, is an outage, and recovery waits this long after it
@@ -14,9 +13,8 @@
 -- Returns per queue: ms until the next pass (0 = at once, more is due), was it swept (0 = another has the lease, 2 = it is empty and
 -- has no events, 3 = the call did not come to it), promoted, recovered, how many of these died at the delivery limit, expired, how many messages were discarded for want of a store, waiting for the dead-letter exchange, old dead letters removed,
 -- events that a registered reader has not read and that the hard bound took, events that were not written for want of memory,
--- messages that claims have set aside since the last pass because their key holds no hash, expired tasks that were given up since
--- then because no worker revoked them, why the pass failed ('' = it did not; the other queues are swept all the same), id of the
--- queue's record ('' = it has none);
+-- messages that claims have set aside since the last pass because their key holds no hash, why the pass failed ('' = it did not; the
+-- other queues are swept all the same), id of the queue's record ('' = it has none);
 -- then the first messages that died at the delivery limit, as return_to_queue.lua has them
 -- Bound: the entries of ARGV 4 over all queues and kinds; a queue that it did not come to, or that has more, is due at once. Besides
 -- per queue: 40 dead letters that are looked at; over all queues 5,000 events that are trimmed (by whole nodes).
@@ -28,7 +26,7 @@
 -- @include expiry
 -- @include trash_messages
 -- @include trim_events
--- @include expired_tasks
+-- @include expired_task
 -- @include rebase
 -- @include timeouts
 
@@ -64,15 +62,9 @@ local function was_away(swept, longest)
   return up and up <= gap
 end
 
-local outbox = #KEYS % STATE_KEYS == OUTBOX and outbox_of(#KEYS - OUTBOX)
--- A key of another type must not keep the queues from being swept.
-if outbox then pcall(drop_old, outbox, now) end
-
--- Ends a message that expired; the caller then takes it out of its place.
-local function end_expired(queue, rules, tag, score)
-  if outbox then note_expired(outbox, queue.message .. tag, tag, now, queue.meta) end
-  dead_letter(queue, rules, tag, score, 'expired', now)
-end
+-- The place of a Celery task that has expired: before all others, so that a worker comes to it next. It keeps its priority.
+local HEAD = '0'
+local function keep_rank(hash, score) redis.call('HSETNX', hash, 'rank', math.floor(score / PRIORITY_BAND)) end
 
 -- How many entries the next kind of work may look at: half of what is left of the call, so that none keeps the others from theirs.
 local function share_of_room()
@@ -121,24 +113,34 @@ local function promote(queue, rules)
   local due = due_in(queue.delayed)
   local promoted, entries, expiries, late = {}, {}, {}, 0
   for _, tag in ipairs(due) do
-    local fields = fields_of(queue.message .. tag, 'score', 'ttl_ms', 'expires', 'owner', 'died')
+    local fields = fields_of(queue.message .. tag, 'score', 'ttl_ms', 'expires', 'owner', 'died', 'task_expiry')
+    local hash, overdue = queue.message .. tag, fields[3] and tonumber(fields[3]) <= now
     if fields[5] then
       finish_death(queue, tag, fields[5])
     elseif fields[4] and redis.call('ZSCORE', queue.index, tag) then
       -- It is claimed, and goes back from there.
-    elseif fields[1] and fields[3] and tonumber(fields[3]) <= now then
+    elseif fields[1] and overdue and fields[6] ~= 'ahead' then
       late = late + 1
-      end_expired(queue, rules, tag, fields[1])
+      dead_letter(queue, rules, tag, fields[1], 'expired', now)
     elseif fields[1] then
-      entries[#entries + 1] = fields[1]
+      local own, score = tonumber(fields[3]), fields[1]
+      local expires
+      if overdue then
+        late, score = late + 1, HEAD
+        keep_rank(hash, fields[1])
+        expires = mark_expired(queue.meta, hash, now)
+      else
+        expires = expiry_of(tonumber(fields[2]), own, now)
+        if fields[6] == 'ahead' and expires ~= own then redis.call('HDEL', hash, 'task_expiry') end
+      end
+      entries[#entries + 1] = score
       entries[#entries + 1] = tag
-      local expires = expiry_of(tonumber(fields[2]), tonumber(fields[3]), now)
       if expires then
         expiries[#expiries + 1] = text(expires)
         expiries[#expiries + 1] = tag
       end
       promoted[#promoted + 1] = { tag, expires }
-    elseif not is_there(queue.message .. tag) then
+    elseif not is_there(hash) then
       log_event(queue.meta, tag, 'vanished', {})
     elseif not redis.call('ZSCORE', queue.ready, tag) then
       entries[#entries + 1] = text(255 * PRIORITY_BAND + now)
@@ -166,21 +168,33 @@ end
 -- Returns how many of the entries that were due were ready messages.
 local function expire(queue, rules)
   local due = due_in(queue.expiry)
-  local expired = 0
+  local expired, gone = 0, {}
   for _, tag in ipairs(due) do
-    local score = redis.call('ZSCORE', queue.ready, tag)
+    local score, hash, later = redis.call('ZSCORE', queue.ready, tag), queue.message .. tag, false
     if score then
-      -- A hash that vanished (flush, eviction) leaves nothing to keep.
-      if is_there(queue.message .. tag) then
-        end_expired(queue, rules, tag, score)
+      local fields = fields_of(hash, 'expires', 'task_expiry')
+      if fields[2] == 'ahead' then
+        keep_rank(hash, score)
+        redis.call('ZADD', queue.ready, HEAD, tag)
+        later = mark_expired(queue.meta, hash, now)
+        expired = expired + 1
+      elseif fields[2] == 'over' and (not fields[1] or tonumber(fields[1]) > now) then
+        -- A pass that failed has moved it already.
+        later = tonumber(fields[1])
       else
-        log_event(queue.meta, tag, 'vanished', {})
+        -- A hash that vanished (flush, eviction) leaves nothing to keep.
+        if is_there(hash) then
+          dead_letter(queue, rules, tag, score, 'expired', now)
+        else
+          log_event(queue.meta, tag, 'vanished', {})
+        end
+        redis.call('ZREM', queue.ready, tag)
+        expired = expired + 1
       end
-      redis.call('ZREM', queue.ready, tag)
-      expired = expired + 1
     end
+    if later then redis.call('ZADD', queue.expiry, text(later), tag) else gone[#gone + 1] = tag end
   end
-  if #due > 0 then redis.call('ZREM', queue.expiry, unpack(due)) end
+  if #gone > 0 then redis.call('ZREM', queue.expiry, unpack(gone)) end
   return expired
 end
 
@@ -254,16 +268,16 @@ end
 
 local function sweep(queue)
   unfinished = false
-  if room <= 0 then return answer(0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '') end
+  if room <= 0 then return answer(0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '') end
   if redis.call('EXISTS', queue.ready, queue.delayed, queue.index, queue.dlx_outbox, queue.dead, queue.trash) == 0 then
     redis.call('UNLINK', queue.expiry)
     local overrun, skipped, more = trim_events(queue.meta)
-    return answer(more and 0 or interval, log_of(queue.meta) and 1 or 2, 0, 0, 0, 0, 0, 0, 0, overrun, skipped, 0, growth_of(queue, 'unrevoked'), '')
+    return answer(more and 0 or interval, log_of(queue.meta) and 1 or 2, 0, 0, 0, 0, 0, 0, 0, overrun, skipped, 0, '')
   end
   local record = redis.call('HMGET', queue.meta, 'sweeper', 'lease', 'swept', 'grace', 'id', 'wakeup', 'newest', 'timeouts')
   local swept = tonumber(record[3] or 0)
   if not take_over and record[1] and record[1] ~= ARGV[1] and tonumber(record[2] or 0) > now and swept <= now then
-    return answer(record[2] - now + 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '')
+    return answer(record[2] - now + 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '')
   end
   local shortest, _, longest = timeouts_of(record[8])
   local interval, lease, longest_gap, grace = pace_of(shortest, longest)
@@ -316,7 +330,7 @@ local function sweep(queue)
   end
   local discarded = tonumber(redis.call('HGET', queue.meta, 'discarded') or 0) - discarded_before
   answer(wait, 1, promoted, recovered - stale, died, expired + late, discarded, dlx_outbox, evicted, overrun, skipped,
-    growth_of(queue, 'damaged'), growth_of(queue, 'unrevoked'), '')
+    growth_of(queue, 'damaged'), '')
 end
 
 for base = 0, #KEYS - STATE_KEYS, STATE_KEYS do
@@ -324,7 +338,7 @@ for base = 0, #KEYS - STATE_KEYS, STATE_KEYS do
   local queue = state_keys(base)
   local fine, failure = pcall(sweep, queue)
   if not fine then
-    answer(interval, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, type(failure) == 'table' and failure.err or tostring(failure))
+    answer(interval, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, type(failure) == 'table' and failure.err or tostring(failure))
   end
   local id = redis.pcall('HGET', queue.meta, 'id')
   reply[#reply + 1] = type(id) == 'string' and id or ''

@@ -31,7 +31,7 @@ LABELS: Final = {
 
 _COUNTED = (
     "published", "delivered", "acked", "nacked", "dead_lettered", "expired", "throttled", "blocked", "rejected", "purged",
-    "cancelled", "moved", "unrevoked", "replayed", "dead_evicted", "discarded", "vanished",
+    "cancelled", "moved", "replayed", "dead_evicted", "discarded", "vanished",
 )  # fmt: skip
 
 #: Counters by their name without `PREFIX` and the suffix `_total`: attribute of `Counters`, meaning.

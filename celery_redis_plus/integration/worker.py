@@ -16,7 +16,6 @@ from celery_redis_plus.integration import compat
 from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.active_tasks import RunningTasks, note_given
 from celery_redis_plus.integration.app_connections import connections_of, warn_about_priorities
-from celery_redis_plus.integration.expired import ExpiredTaskRevoker
 from celery_redis_plus.integration.graceful_stop import GracefulStop, release_waiting
 from celery_redis_plus.integration.kombu_lists import KombuListTaker
 from celery_redis_plus.integration.lease_guard import begin_in_pool, install_lease_guard
@@ -90,8 +89,6 @@ class BrokerStep(bootsteps.StartStopStep):
         transport.delivery_loop.set_worker(pool_is_concurrent=not is_solo, check_shutdown=maybe_shutdown)
         install_inspect()
         self._services = [session.service for session in transport.sessions]
-        for session in transport.sessions:
-            session.service.revoke_expired(ExpiredTaskRevoker(parent, session).wake)
         self._limit_the_end(parent, transport)
         if self._metrics is None:
             self._metrics = serve_metrics(transport.session.options)
@@ -125,8 +122,6 @@ class BrokerStep(bootsteps.StartStopStep):
 
     def shutdown(self, parent: Any) -> None:
         """Let go of the worker."""
-        for service in self._services:
-            service.revoke_expired(None)
         signals.worker_shutting_down.disconnect(self._wake_loop, sender=parent.hostname)
         if self._graceful_stop is not None:
             self._graceful_stop.disconnect()

@@ -29,7 +29,6 @@ from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopolog
 from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursors
 from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
 from celery_redis_plus.broker.lanes.lanes import Lane, connect_lanes
-from celery_redis_plus.broker.queues.expired_tasks import ExpiredTasks
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.blocking_connection import BlockingConnection
 from celery_redis_plus.connection.command_connection import CommandConnection
@@ -47,7 +46,6 @@ from celery_redis_plus.maintenance.dead_letter_forwarder import DeadLetterForwar
 from celery_redis_plus.maintenance.deleted_event_logs import DeletedEventLogs
 from celery_redis_plus.maintenance.delivering import Delivering
 from celery_redis_plus.maintenance.dropped_sessions import DroppedSessions
-from celery_redis_plus.maintenance.expired_tasks import ExpiredTaskRevocation
 from celery_redis_plus.maintenance.heartbeat_delays import HeartbeatDelays
 from celery_redis_plus.maintenance.janitor import Janitor
 from celery_redis_plus.maintenance.lease_heartbeats import LeaseHeartbeats, interval_s
@@ -166,7 +164,6 @@ class MaintenanceService:
         )
         self._janitor = Janitor(queues, bindings, self.watched, shared, on_gone=self._topology_recovery.look_for_flush)
         self._unconsumed_queues = UnconsumedQueues(queues, shared)
-        self._expired_task_revocation = ExpiredTaskRevocation(ExpiredTasks(commands, keys))
         self.consumer_heartbeats = ConsumerHeartbeats(
             Consumers(commands, keys, timeout_s=options.consumer_heartbeat_timeout),
             self.watched,
@@ -202,7 +199,6 @@ class MaintenanceService:
                 ConsumerTimeouts(self.unacked_messages, acknowledger),
                 self._sweeper,
                 forwarder,
-                self._expired_task_revocation,
                 self._topology_recovery,
                 self._janitor,
                 DeletedEventLogs(queues, shared),
@@ -218,9 +214,7 @@ class MaintenanceService:
         self._heartbeat_delays = HeartbeatDelays(options.visibility_timeout)
         self._lease_heartbeats.on_late = self._late
         self._watched_version = -1
-        woken = WokenTasks(
-            self._sweeper, self._unconsumed_queues, self.consumer_heartbeats, self.lost_processes, self._expired_task_revocation
-        )
+        woken = WokenTasks(self._sweeper, self._unconsumed_queues, self.consumer_heartbeats, self.lost_processes)
         self._wakeups = TaskWakeups(blocking, commands, self._waker, name=self.name, keys=keys, tasks=woken)
         self._reachable = True
 
@@ -235,11 +229,6 @@ class MaintenanceService:
     def active_tasks(self, active_tasks: ActiveTasks | None) -> None:
         self._reconnect_recovery.active_tasks = active_tasks
         self._subscriber_heartbeats.active_tasks = active_tasks
-
-    def revoke_expired(self, callback: Callable[[], None] | None) -> None:
-        """Have `callback` called, in the maintenance thread, when tasks have expired; None: other processes revoke them."""
-        self._expired_task_revocation.on_expired = callback
-        self._waker.wake()
 
     def start(self) -> None:
         """Make sure that the thread runs; not of a service that is closed, should a connection be left."""
@@ -428,7 +417,7 @@ class MaintenanceService:
         self._wakeups.abort()
         for task in (
             self._lease_heartbeats, self._sweeper, self.consumer_heartbeats, self._janitor, self._unconsumed_queues,
-            self._expired_task_revocation, self._topology_recovery, self._subscriber_heartbeats,
+            self._topology_recovery, self._subscriber_heartbeats,
         ):  # fmt: skip
             task.run_soon()
 

@@ -155,7 +155,6 @@ class Sweeper:
         keys: list[bytes] = []
         for queue in queues:
             keys += self._keys.queue(queue).state_keys
-        keys += self._keys.expired
         reply = self._commands.call(
             script("sweep"), keys, self._name, _ms(self._lease_s), _ms(self._interval_s), ENTRIES_A_SWEEP, int(take_over),
             _ms(self._grace_s), _ms(self._longest_gap_s), *self._bounds, self._visibility_ms,
@@ -222,7 +221,6 @@ class Swept:
     overrun: int
     skipped: int
     damaged: int
-    unrevoked: int
     failure: bytes
     #: Of the queue's record; empty where it has none.
     id: bytes
@@ -267,13 +265,6 @@ def _report(queue: str, swept: Swept) -> None:
         logger.error(
             "%d message(s) of queue %r are set aside: what is stored under their keys is no message any more (counter `damaged`)",
             swept.damaged, queue, extra={"queue": queue},
-        )  # fmt: skip
-    if swept.unrevoked:
-        logger.warning(
-            "%d expired task(s) of queue %r never become REVOKED, and clients wait on for their results: no worker that "
-            "has the task revoked them within a day, or more than 10,000 expired tasks, or 64 MB of them, were waiting (counter "
-            "`unrevoked`)",
-            swept.unrevoked, queue, extra={"queue": queue},
         )  # fmt: skip
 
 

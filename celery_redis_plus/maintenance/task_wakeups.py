@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.waker import Waker
     from celery_redis_plus.keys import Keys
     from celery_redis_plus.maintenance.consumer_heartbeats import ConsumerHeartbeats
-    from celery_redis_plus.maintenance.expired_tasks import ExpiredTaskRevocation
     from celery_redis_plus.maintenance.lost_processes import LostProcesses
     from celery_redis_plus.maintenance.sweeper import Sweeper
     from celery_redis_plus.maintenance.unconsumed_queues import UnconsumedQueues
@@ -33,7 +32,6 @@ class WokenTasks:
     unconsumed_queues: UnconsumedQueues
     consumer_heartbeats: ConsumerHeartbeats
     lost_processes: LostProcesses
-    expired_task_revocation: ExpiredTaskRevocation
 
     def by_wakeup(self, keys: Keys, swept: Iterable[str]) -> dict[bytes, Callable[[], None]]:
         """Return each wakeup, those of the queues `swept` among them, with what makes its task due."""
@@ -44,8 +42,6 @@ class WokenTasks:
         found.update(dict.fromkeys(self.consumer_heartbeats.probes, self.consumer_heartbeats.run_soon))
         if self.lost_processes.reports:
             found[self.lost_processes.wakeup] = self.lost_processes.run_soon
-        if self.expired_task_revocation.on_expired is not None:
-            found[keys.expired[-1]] = self.expired_task_revocation.run_soon
         return found
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from celery_redis_plus.broker.arguments.eta import eta_to_ms, time_of_ms
-from celery_redis_plus.broker.arguments.expiry import lifetime
+from celery_redis_plus.broker.arguments.expiry import life_of
 from celery_redis_plus.broker.arguments.priority import RANKS, check_priority
 from celery_redis_plus.errors import InvalidArgument, OptionError
 from celery_redis_plus.event_log.metadata import describe
 from celery_redis_plus.stored_message import Outgoing
-from celery_redis_plus.transport.kombu_message import dump, load, revive
+from celery_redis_plus.transport.kombu_message import dump, is_protocol_1, load, revive
 
 #: What becomes of priorities where the two transports deliver them in opposite orders.
 Priorities = Literal["keep", "invert"]
@@ -96,7 +96,7 @@ def _from_kombu(text: bytes, mapping: PriorityMapping, max_priority: int | None,
     body = _decoded(message["body"], properties.get("body_encoding"))
     given = check_priority(properties.get("priority"))
     eta_ms = eta_to_ms(headers["eta"], naive_is_utc=True) if headers.get("eta") else 0
-    life = lifetime(properties.get("expiration"), headers.get("expires") if "task" in headers else None)
+    life = "" if is_protocol_1(headers, body) else life_of(headers, properties.get("expiration"))
     priority = check_priority(mapping.convert(given), max_priority)
     kept = {name: value for name, value in properties.items() if name not in _OF_A_DELIVERY}
     kept["delivery_info"] = _mapping_of(properties, "delivery_info")

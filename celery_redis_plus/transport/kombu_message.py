@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from kombu.compression import decompress
 from kombu.transport import base
 from kombu.utils import json as kombu_json
 
+from celery_redis_plus.broker.arguments.eta import eta_to_ms
 from celery_redis_plus.broker.consumers.last_error import Failure
 from celery_redis_plus.broker.consumers.unacked import UnackedMessage
 from celery_redis_plus.stored_message import BODY_SEPARATOR
@@ -220,8 +224,33 @@ def payload_of(claimed: Claimed) -> dict[str, Any]:
     properties = payload["properties"]
     properties["delivery_tag"] = claimed.tag
     properties["delivery_info"]["redelivered"] = claimed.redelivered
+    if claimed.expired:
+        _expire(payload["headers"])
     if claimed.redelivered:
         headers = payload["headers"]
         headers["x-acquired-count"] = claimed.claim
         headers["x-delivery-count"] = claimed.failures
     return payload
+
+
+def _expire(headers: dict[str, Any]) -> None:
+    """Have Celery's `Request.maybe_expire` find a task expired, as the server does: this machine's clock may be behind."""
+    just_now = datetime.now(UTC) - timedelta(seconds=1)
+    if eta_to_ms(headers["expires"], naive_is_utc=True) > just_now.timestamp() * 1000:
+        headers["expires"] = just_now.isoformat()
+
+
+#: Keys of a task's body in Celery's message protocol 1 (`celery/app/amqp.py:AMQP.as_task_v1`). All serializers write them as they
+#: are.
+_PROTOCOL_1 = (b"task", b"kwargs", b"expires", b"callbacks", b"errbacks", b"timelimit", b"taskset")
+
+
+def is_protocol_1(headers: Mapping[str, Any], body: bytes) -> bool:
+    """Return whether a message is a task of Celery's message protocol 1, whose `expires` only a worker reads: in its body."""
+    if "task" in headers:
+        return False
+    if "compression" in headers:
+        # What cannot be decompressed is for its consumer to refuse.
+        with suppress(Exception):
+            body = decompress(body, headers["compression"])
+    return all(key in body for key in _PROTOCOL_1)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.arguments.deduplication import deduplication_of
 from celery_redis_plus.broker.arguments.eta import delay_to_ms, eta_to_ms
-from celery_redis_plus.broker.arguments.expiry import lifetime
+from celery_redis_plus.broker.arguments.expiry import life_of
 from celery_redis_plus.broker.arguments.priority import RANKS, check_priority
 from celery_redis_plus.broker.dead_letters.unroutable import NO_SUBSCRIBERS, UNDELIVERED, UNROUTABLE
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
@@ -21,7 +21,7 @@ from celery_redis_plus.event_log.metadata import describe
 from celery_redis_plus.stored_message import BODY_SEPARATOR, LARGE_BODY, Outgoing
 from celery_redis_plus.transport.amqp_errors import as_channel_error
 from celery_redis_plus.transport.arguments import PASSED_ON, check_properties
-from celery_redis_plus.transport.kombu_message import TASK_DELIVERY, dump
+from celery_redis_plus.transport.kombu_message import TASK_DELIVERY, dump, is_protocol_1
 
 if TYPE_CHECKING:
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
@@ -250,7 +250,7 @@ class ExchangePublisher:
         eta = _eta(properties, headers)
         life = ""
         if "expiration" in properties or headers.get("expires") is not None:
-            life = self._life(queue, properties, headers)
+            life = self._life(queue, properties, headers, body)
         deduplication = None
         if "x-deduplication-id" in headers:
             deduplication = deduplication_of(headers, self._connection.keys.queue(queue))
@@ -276,14 +276,13 @@ class ExchangePublisher:
         self._connection.queues.read(queue)
         return self._outgoing(message, queue)
 
-    def _life(self, queue: str, properties: Mapping[str, Any], headers: Mapping[str, Any]) -> str:
-        """Return when the message expires, as `message.Outgoing` has it. `expires` is Celery's where the message is a task."""
-        expiration = properties.get("expiration")
-        expires = headers.get("expires") if "task" in headers else None
-        if expiration is None and expires is None:
+    def _life(self, queue: str, properties: Mapping[str, Any], headers: Mapping[str, Any], body: bytes) -> str:
+        """Return when the message expires, as `message.Outgoing` has it."""
+        life = life_of(headers, properties.get("expiration"))
+        if not life or is_protocol_1(headers, body):
             return ""
         self._connection.queues.ensure_swept_once(queue)
-        return lifetime(expiration, expires)
+        return life
 
     def _stream_payload(self, message: dict[str, Any]) -> bytes:
         return self._envelope(message) + BODY_SEPARATOR + _body(message["body"])

@@ -1,6 +1,7 @@
 -- @include now
 -- @include text
 -- @include tag_flags
+-- @include expired_task
 
 -- What a claim script sets first: who claims, for how long (ms), how many bytes of payload at most, and what events call him.
 local holder, visibility, bytes, worker
@@ -9,6 +10,8 @@ local MOST_LOOKED_AT = 500
 -- The first entry is the script's own; then come header, payload, header, payload, ...
 local reply = { '' }
 local now, deadline
+-- How many of the messages that were taken are Celery tasks that have expired.
+local expired_tasks = 0
 
 local _for_flagged
 -- The functions for messages of queues with limits or events, made when the first one is met: each call makes the functions anew
@@ -47,20 +50,21 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
     else
       passed = passed + 1
       local hash = message .. tag
-      local fields = redis.pcall('HMGET', hash, 'payload', 'claim', 'expires', 'died')
+      local fields = redis.pcall('HMGET', hash, 'payload', 'claim', 'expires', 'died', 'task_expiry')
       -- A key of another type is set aside as it is, and holds up no other.
       if fields.err then
         if not string.find(fields.err, 'WRONGTYPE', 1, true) then error(fields) end
         redis.call('HINCRBY', meta, 'damaged', 1)
         fields = {}
       end
-      local expires = fields[3]
+      local expires, task_expiry = fields[3], fields[5]
+      local overdue = expires and tonumber(expires) <= now
       if expires then expiring[#expiring + 1] = tag end
       if fields[4] then
         -- A script failed that ended its life: the sweep finishes that.
         redis.call('ZADD', delayed, text(now), tag)
         to_sweep = true
-      elseif expires and tonumber(expires) <= now then
+      elseif overdue and task_expiry ~= 'ahead' then
         -- Only the sweep ends messages that expired, and tells their waiters. It finds this one among the delayed: due, and expired.
         redis.call('HSET', hash, 'score', score)
         redis.call('ZADD', delayed, text(now), tag)
@@ -77,7 +81,13 @@ local function claim_messages(q, count, ready, index, message, meta, expiry, del
         claimed[#claimed + 1] = tag
         taken = taken + 1
         bytes = bytes - #fields[1]
-        reply[#reply + 1] = q .. ' ' .. tag .. ' ' .. claim .. ' ' .. failed .. ' ' .. seen
+        local header = q .. ' ' .. tag .. ' ' .. claim .. ' ' .. failed .. ' ' .. seen
+        if overdue or task_expiry == 'over' then
+          if overdue then mark_expired(meta, hash, now) end
+          expired_tasks = expired_tasks + 1
+          header = header .. ' expired'
+        end
+        reply[#reply + 1] = header
         reply[#reply + 1] = fields[1]
         if not is_plain(tag) then for_flagged().log_event(meta, tag, 'claimed', { claim = claim, worker = worker }) end
       else

@@ -29,7 +29,7 @@ local function dead_letter(queue, record, tag, score, reason, now)
     return count_out()
   end
   redis.call('HSET', hash, 'score', score, 'reason', reason, 'died', text(now))
-  redis.call('HDEL', hash, 'owner', 'expires', 'ttl_ms', 'delay')
+  redis.call('HDEL', hash, 'owner', 'expires', 'ttl_ms', 'delay', 'task_expiry')
   local place = exchange and queue.dlx_outbox or queue.dead
   redis.call('ZADD', place, text(now), tag)
   if ttl then redis.call('PEXPIRE', place, ttl) end

@@ -35,8 +35,8 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
   tag = tag or new_tag(time, published, mark_of(record[5], logged), record[1])
   local hash = message .. tag
   local ttl, level = record[2], level_of(record[9])
-  local ttl_ms, expires = false, false
-  if expiry_text ~= '' or record[4] then ttl_ms, expires = parse_expiry(expiry_text, record[4]) end
+  local ttl_ms, expires, is_task = false, false, false
+  if expiry_text ~= '' or record[4] then ttl_ms, expires, is_task = parse_expiry(expiry_text, record[4], now) end
   -- One that expires before its time ends then.
   local due = expires and math.min(expires, eta) or eta
   local delayed_until = eta > now and text(due)
@@ -53,7 +53,7 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
     redis.call('PERSIST', hash)
     if moved then
       redis.call('HDEL', hash, 'claim', 'owner', 'failed', 'begun', 'unbegun', 'requeues', 'seen', 'expires', 'ttl_ms', 'reason', 'died',
-        'error', 'rank')
+        'error', 'rank', 'task_expiry')
       if not delayed_until then redis.call('HDEL', hash, 'score', 'delay') end
     end
   end
@@ -66,15 +66,18 @@ local function enqueue(meta, ready, delayed, message, wakeup, schedule_wakeup, r
     end
     if ttl_ms then redis.call('HSET', hash, 'ttl_ms', text(ttl_ms)) end
     if expires then redis.call('HSET', hash, 'expires', text(expires)) end
+    if is_task then redis.call('HSET', hash, 'task_expiry', 'ahead') end
     if ttl then redis.call('PEXPIRE', delayed, ttl) end
     notify_sweeper(schedule_wakeup, ttl, record[3], due, now)
   else
     -- No consumer may take it now (paused, limits): who lifts that notifies.
     redis.call('HSET', hash, 'payload', payload)
     if not record[8] then redis.call('ZADD', record[7] or wakeup, 0, 'work') end
+    local own = expires
     expires = expiry_of(ttl_ms, expires, now)
     if expires then
       redis.call('HSET', hash, 'expires', text(expires))
+      if is_task and expires == own then redis.call('HSET', hash, 'task_expiry', 'ahead') end
       redis.call('ZADD', expiry, text(expires), tag)
       if ttl then redis.call('PEXPIRE', expiry, ttl) end
       notify_sweeper(schedule_wakeup, ttl, record[3], expires, now)

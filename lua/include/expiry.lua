@@ -1,12 +1,17 @@
 -- @include text
 
--- Reads a message's expiry as publishers send it, and its queue's `message_ttl` (ms or false). Returns the time that it lives once
--- it is deliverable (ms), and the moment at which it expires (ms since the epoch); each false where there is none.
-local function parse_expiry(expiry_text, message_ttl)
-  local moment, ttl_ms = string.match(expiry_text, '^(%d*)%+?(%d*)$')
-  ttl_ms, message_ttl = tonumber(ttl_ms), tonumber(message_ttl)
+-- Reads a message's expiry as publishers send it at `now`, and its queue's `message_ttl` (ms or false). Returns the time that it
+-- lives once it is deliverable (ms), and the moment at which it expires (ms since the epoch), each false where there is none; and
+-- whether that moment is a Celery task's own (include/expired_task.lua).
+local function parse_expiry(expiry_text, message_ttl, now)
+  local moment, ttl_ms, task = string.match(expiry_text, '^(%d*)%+?(%d*)(t?)$')
+  moment, ttl_ms, message_ttl = tonumber(moment), tonumber(ttl_ms), tonumber(message_ttl)
+  if task == 't' and ttl_ms then
+    -- Celery makes it of the moment: what is left of it by the publisher's clock.
+    moment, ttl_ms = math.min(moment or math.huge, now + ttl_ms), nil
+  end
   if message_ttl and (not ttl_ms or message_ttl < ttl_ms) then ttl_ms = message_ttl end
-  return ttl_ms or false, tonumber(moment) or false
+  return ttl_ms or false, moment or false, task == 't'
 end
 
 -- The expiry (ms since the epoch) of a message that becomes deliverable at `now`; false without one.

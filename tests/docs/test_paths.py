@@ -39,7 +39,6 @@ NO_TRANSITION = frozenset(
             "add_to_queue_set",
             "database_id",
             "finish_lane_move",
-            "remove_expired_tasks",
             "heartbeat_fanout",
             "register_consumer",
             "deregister_consumer",
@@ -51,7 +50,6 @@ NO_TRANSITION = frozenset(
             "list_overdue",
             "list_subscribers",
             "find_message",
-            "list_expired_names",
             "own_queue",
         ),
         *(
@@ -66,7 +64,6 @@ NO_TRANSITION = frozenset(
         ),
         *(
             "report_no_credit",
-            "claim_expired_tasks",
             "log_failed",
             "extend_queue_ttl",
             "track",

@@ -182,7 +182,7 @@ class Serving(RuleBasedStateMachine):
         self.swept_at = self.now
         keys = [key for queue in QUEUES for key in self.keys.queue(queue).state_keys]
         self.commands.call(
-            script("sweep"), [*keys, *self.keys.expired], "sweeper", 6_000, SWEEP_MS, 500, 1, GRACE_MS, LONGEST_GAP_MS, -1, 1000,
+            script("sweep"), keys, "sweeper", 6_000, SWEEP_MS, 500, 1, GRACE_MS, LONGEST_GAP_MS, -1, 1000,
             10**12,
         )[:SWEEP_VALUES]  # fmt: skip
 

@@ -49,7 +49,7 @@ def test_a_worker_runs_tasks_while_a_test_goes_on(redisplus_worker):
 
 
 def test_orders_that_nobody_takes_in_time_are_dead(redisplus_app):
-    order.apply_async((9, "c@shop.example"), expires=600)
+    order.apply_async((9, "c@shop.example"), expiration=600)
     advance(601)
     assert enqueued(order)[0].queue == "dead-orders"
 

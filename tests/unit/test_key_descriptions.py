@@ -39,7 +39,6 @@ def spelled_keys():
         *vars(keys).values(),
         *vars(keys.queue("Q")).values(),
         *dataclasses.astuple(keys.fanout("X", "/0.")),
-        *keys.expired,
         *keys.processes,
         *keys.track("ID"),
         keys.client_wakeup("ID"),
@@ -65,7 +64,7 @@ def test_headers_name_only_keys_that_are_described_and_with_their_type(path):
 
 @pytest.mark.parametrize("name", script_names())
 def test_every_script_that_takes_keys_of_a_queue_names_them(name):
-    assert keys_in_header(f"{name}.lua") or "include/expired_tasks.lua" in lua(f"{name}.lua")
+    assert keys_in_header(f"{name}.lua")
 
 
 @pytest.mark.parametrize("one", DESCRIPTIONS, ids=lambda one: one.pattern)

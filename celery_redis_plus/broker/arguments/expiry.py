@@ -5,10 +5,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS, MAX_ETA_MS, moment_to_ms
 from celery_redis_plus.errors import InvalidEta, InvalidExpiration
 
+#: Behind a life: it is a task's own. Its worker revokes it then, which tells those who wait for the result.
+TASK = "t"
+
 _ALLOWED = f"allowed is a whole number of milliseconds from 0 to {MAX_DELAY_MS}, as a number or as digits"
+
+
+def life_of(headers: Mapping[str, Any], expiration: object) -> str:
+    """Return a message's life as `message.Outgoing` has it: Celery's `expires` counts where it is a task (message protocol 2).
+
+    Raises:
+        InvalidExpiration: as `lifetime`.
+    """
+    expires = headers.get("expires") if "task" in headers else None
+    life = lifetime(expiration, expires)
+    return life + TASK if life and expires else life
 
 
 def lifetime(expiration: object, expires: object) -> str:

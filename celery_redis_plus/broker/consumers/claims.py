@@ -289,7 +289,7 @@ def claimed_messages(reply: Sequence[bytes], names: Sequence[str]) -> list[Claim
     """
     messages = []
     for at in range(1, len(reply), 2):
-        number, tag, claim, failures, seen = reply[at].split()
+        number, tag, claim, failures, seen, *expired = reply[at].split()
         envelope, body = split_payload(reply[at + 1])
         messages.append(
             Claimed(
@@ -300,6 +300,7 @@ def claimed_messages(reply: Sequence[bytes], names: Sequence[str]) -> list[Claim
                 redelivered=seen != b"0" or failures != b"0",
                 envelope=envelope,
                 body=body,
+                expired=bool(expired),
             )
         )
     return messages

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS
-from celery_redis_plus.broker.arguments.expiry import lifetime
+from celery_redis_plus.broker.arguments.expiry import life_of
 from celery_redis_plus.broker.consumers.last_error import Failure, read_failure
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.dead_letters.x_death import DeathEntry, record_death, record_failure
@@ -312,7 +312,7 @@ def payload_of(letter: DeadLetter, routing: tuple[str, str] | None) -> tuple[byt
     """Return the payload with which a dead message goes on, and its life there.
 
     RabbitMQ takes `expiration` off, whatever a message died of, so that it does not expire in the queues it is routed to.
-    Celery's `expires` stays with what goes to a dead-letter exchange, so that no worker runs it; the broker ignores it there.
+    Celery's `expires` stays with a task that goes to a dead-letter exchange: a worker revokes it then.
     """
     if letter.damaged:
         return letter.body or b"", ""
@@ -334,7 +334,7 @@ def payload_of(letter: DeadLetter, routing: tuple[str, str] | None) -> tuple[byt
     }
     payload = json.dumps(envelope, separators=(",", ":")).encode("ascii")
     try:
-        life = lifetime(None, headers.get("expires") if "task" in headers and not expired else None)
+        life = life_of(headers, None)
     except InvalidEta:
         # It was published before that was checked.
         life = ""

@@ -38,7 +38,6 @@ class Counters:
     replayed: int
     dead_evicted: int
     vanished: int
-    unrevoked: int
     ready: int
     delayed: int
     unacked: int

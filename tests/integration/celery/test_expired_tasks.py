@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,6 +15,7 @@ from celery.result import allow_join_result
 from celery.signals import before_task_publish
 from kombu import Consumer, Queue
 
+from celery_redis_plus import counters
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from tests.support.apps import JOURNAL_DB
 from tests.support.waiting import wait_until
@@ -40,33 +40,48 @@ def app(celery_app, config):
     app.backend.client.close()
 
 
-def revoked_after(result, since, timeout=6):
-    """Return how many seconds after `since` the result said that the task was revoked."""
+def revoked(result):
+    """Wait until the result says that the task was revoked."""
     with pytest.raises(TaskRevokedError, match="expired"), allow_join_result():
-        result.get(timeout=timeout)
-    return time.time() - since
+        result.get(timeout=15)
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_whoever_waits_for_an_expired_task_hears_of_it_within_a_second(pool, app, config, celery_worker, notes):
+def test_whoever_waits_for_an_expired_task_hears_of_it_before_the_backlog_is_done(pool, app, config, celery_worker, notes):
     worker = celery_worker(pool=pool, concurrency=1, config=config)
-    for number in range(3):
-        app.send_task("c.note", ["busy", str(number), 0.8])
-    began = time.time()
+    for number in range(20):
+        app.send_task("c.note", ["busy", str(number), 0.4])
     sent = {
-        "before its eta": (app.send_task("c.add", [1, 1], countdown=2, expires=1), 1),
-        "published too late": (app.send_task("c.add", [1, 1], expires=-1), 0),
-        "in a backlog": (app.send_task("c.add", [1, 1], expires=1.2), 1.2),
-        "in a queue that nobody consumes": (app.send_task("c.add", [1, 1], expires=0.5, queue="unattended"), 0.5),
+        "before its eta": app.send_task("c.add", [1, 1], countdown=60, expires=1),
+        "published too late": app.send_task("c.add", [1, 1], expires=-1),
+        "in a backlog": app.send_task("c.add", [1, 1], expires=1.2),
     }
-    for how, (result, expires_s) in sorted(sent.items(), key=lambda item: item[1][1]):
-        assert expires_s <= revoked_after(result, began) + 0.01 < expires_s + 1.01, (how, worker.tail())
-    assert not worker.log().count("Received task: c.add")
+    for how, result in sent.items():
+        with pytest.raises(TaskRevokedError, match="expired"), allow_join_result():
+            result.get(timeout=20)
+        assert len(notes.started("busy")) < 15, (how, worker.tail())
     with app.connection_for_read() as connection:
         session = connection.default_channel.session
-        letters = DeadLetters(session.commands, session.keys)
-        assert [letter.reason for letter in letters.all("celery")] == ["expired"] * 3
-        assert [letter.reason for letter in letters.all("unattended")] == ["expired"]
+        assert DeadLetters(session.commands, session.keys).page("celery") == []
+
+
+def test_a_task_that_expires_where_nobody_consumes_is_revoked_by_the_next_worker_of_its_queue(app, config, celery_worker):
+    """Others have a task of that name too, and other results: it is none of their business."""
+    elsewhere = celery_worker(pool="solo", config=config, queues=("elsewhere",))
+    result = app.send_task("c.add", [1, 1], expires=-1)
+    wait_until(lambda: counters("celery", connection=app).expired == 1)
+    app.send_task("c.add", [1, 1], queue="elsewhere").get(timeout=10)
+    assert result.state == "PENDING"
+    celery_worker(pool="solo", config=config)
+    revoked(result)
+    assert "Discarding" not in elsewhere.log()
+
+
+def test_a_task_of_message_protocol_1_is_revoked_as_well(app, config, celery_worker, celery_app):
+    celery_worker(pool="solo", config=config)
+    old = celery_app(**config, task_protocol=1)
+    for compression in (None, "gzip"):
+        revoked(old.send_task("c.add", [1, 1], expires=-1, compression=compression))
 
 
 @pytest.mark.parametrize("countdown", [None, 0.3])
@@ -79,10 +94,10 @@ def test_a_task_of_a_publisher_whose_clock_is_ahead_is_revoked_as_well(countdown
         headers["expires"] = (datetime.fromisoformat(headers["expires"]) + ahead).isoformat()
 
     app.send_task("c.note", ["busy", "0", 1.2])
-    began = time.time()
     with shifted(shift):
         result = app.send_task("c.add", [1, 1], expires=0.5, countdown=countdown)
-    assert revoked_after(result, began) < 2, worker.tail()
+    revoked(result)
+    assert f"[{result.id}] succeeded" not in worker.log()
 
 
 @contextmanager
@@ -98,8 +113,7 @@ def shifted(change):
 def test_chords_and_groups_hear_of_a_member_that_expired(pool, app, config, celery_worker):
     celery_worker(pool=pool, concurrency=1, config=config)
     for number in range(3):
-        app.send_task("c.note", ["busy", str(number), 0.4])
-    began = time.time()
+        app.send_task("c.note", ["busy", str(number), 0.8])
     late = app.signature("c.add", args=(1, 1)).set(expires=0.3)
     body = app.signature("c.add", args=(0,), kwargs={})
     result = chord([late, app.signature("c.add", args=(2, 2))], body, app=app).apply_async()
@@ -108,7 +122,6 @@ def test_chords_and_groups_hear_of_a_member_that_expired(pool, app, config, cele
         result.get(timeout=8)
     with allow_join_result(), pytest.raises(TaskRevokedError, match="expired"):
         members.get(timeout=8)
-    assert time.time() - began < 4
 
 
 def test_an_expired_task_sends_the_event_and_the_signal_of_a_revoked_one(app, config, celery_worker, redis_client):
@@ -124,31 +137,6 @@ def test_an_expired_task_sends_the_event_and_the_signal_of_a_revoked_one(app, co
     assert "Discarding revoked task: c.add[late]" in worker.log()
 
 
-def test_a_replayed_expired_task_runs_in_the_worker_that_revoked_it(app, config, celery_worker, notes):
-    worker = celery_worker(pool="solo", config=config)
-    result = app.send_task("c.note", ["again", "once"], expires=-1)
-    revoked_after(result, time.time())
-    with app.connection_for_read() as connection:
-        session = connection.default_channel.session
-        letters = DeadLetters(session.commands, session.keys)
-        [letter] = wait_until(lambda: letters.page("celery"))
-        assert letters.replay(letter)
-    notes.wait_for("again", 1, 10, worker.tail)
-
-
-def test_a_dead_letter_exchange_does_not_bring_an_expired_task_to_run(app, config, celery_worker, notes, redis_client):
-    retry = Queue(
-        "retry", queue_arguments={"x-message-ttl": 60_000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "celery"}
-    )
-    with app.connection_for_write() as connection:
-        retry(connection.default_channel).declare()
-    worker = celery_worker(pool="solo", config=config)
-    result = app.send_task("c.note", ["never", "ran"], expires=0.2, queue=retry)
-    revoked_after(result, time.time())
-    wait_until(lambda: worker.log().count("Discarding revoked task: c.note") == 2, 10, worker.tail)
-    assert notes.started("never") == []
-
-
 def test_a_task_whose_queue_has_a_ttl_goes_on_and_is_not_revoked(app, config, celery_worker, notes):
     retry = Queue(
         "retry", queue_arguments={"x-message-ttl": 300, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "celery"}
@@ -159,37 +147,6 @@ def test_a_task_whose_queue_has_a_ttl_goes_on_and_is_not_revoked(app, config, ce
     result = app.send_task("c.add", [1, 1], expires=60, queue=retry)
     assert result.get(timeout=10) == 2
     assert "revoked" not in worker.log()
-
-
-def test_a_worker_without_the_task_leaves_it_to_one_that_has_it(app, config, celery_worker, start_worker, broker_url):
-    for _ in range(2):
-        start_worker(broker=broker_url, pool="solo", queues=("other",))
-    worker = celery_worker(pool="solo", config=config)
-    for _ in range(3):
-        began = time.time()
-        assert revoked_after(app.send_task("c.add", [1, 1], expires=-1, queue="unattended"), began) < 1, worker.tail()
-
-
-def test_expired_tasks_that_no_worker_has_do_not_delay_those_of_others(app, config, celery_worker, redis_client):
-    for _ in range(120):
-        app.send_task("other.gone", expires=-60, queue="unattended", ignore_result=True)
-    worker = celery_worker(pool="solo", config=config)
-    wait_until(lambda: redis_client.zcard("expired") == 120, 20, lambda: redis_client.zcard("expired"))
-    # They are too old for workers to wake each other for them.
-    then = int((time.time() - 30) * 1000)
-    for key in redis_client.keys("expired_task:*"):
-        redis_client.hset(key, "died", then)
-    redis_client.zadd("expired_names", {"other.gone": then}, xx=True)
-    for _ in range(3):
-        began = time.time()
-        assert revoked_after(app.send_task("c.add", [1, 1], expires=-1, queue="unattended"), began) < 2, worker.tail()
-    wait_until(lambda: redis_client.zcard("expired") == 120)
-
-
-def test_the_outbox_keeps_no_task_that_was_revoked_and_none_for_ever(app, config, celery_worker, redis_client):
-    celery_worker(pool="solo", config=config)
-    revoked_after(app.send_task("c.add", [1, 1], expires=-1), time.time())
-    wait_until(lambda: set(redis_client.keys("expired*")) <= {b"expired_wakeup"})
 
 
 def _drain(connection):

@@ -262,11 +262,10 @@ NO_MESSAGES = {
     "finish_lane_move",
     "record_error", "own_queue", "log_failed", "heartbeat_consumers", "tombstone_queues", "check_messages", "check_queue",
     "commit_events", "increment_counters", "declare_exchange", "next_queue_id", "add_to_queue_set", "database_id",
-    "remove_expired_tasks", "heartbeat_fanout", "leave_wait_queue", "publish_fanout", "publish_fanout_bounded",
+    "heartbeat_fanout", "leave_wait_queue", "publish_fanout", "publish_fanout_bounded",
     "remove_expired_subscribers",
-    "list_queue", "notify", "set_event_log", "subscribe_fanout", "claim_expired_tasks", "extend_queue_ttl", "track",
-    "track_overdue", "track_report", "unsubscribe_fanout", "notify_if_ready", "list_expired_names", "report_process",
-    "replace_process", "end_event_log",
+    "list_queue", "notify", "set_event_log", "subscribe_fanout", "extend_queue_ttl", "track", "track_overdue", "track_report",
+    "unsubscribe_fanout", "notify_if_ready", "report_process", "replace_process", "end_event_log",
     # Moves times, in tests of applications only.
     "advance",
 }  # fmt: skip

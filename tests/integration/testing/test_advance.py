@@ -37,13 +37,14 @@ def test_promoted_tasks_stand_in_the_order_of_their_times(add):
     assert [task.args[0] for task in enqueued(add)] == [0, 1, 2, 3, 9]
 
 
-def test_an_expired_task_is_a_dead_letter(app, add):
+def test_an_expired_task_waits_first_for_a_worker_that_revokes_it(app, add):
+    add.delay(0)
     add.apply_async((1,), expires=60)
     advance(50)
-    assert len(enqueued(add)) == 1
+    assert [task.args for task in enqueued(add)] == [[0], [1]]
     advance(11)
-    assert enqueued(add) == []
-    assert [one.reason for one in browse("celery", connection=app, state="dead")] == ["expired"]
+    assert [task.args for task in enqueued(add)] == [[1], [0]]
+    assert list(browse("celery", connection=app, state="dead")) == []
 
 
 def test_a_retry_queue_leads_back_to_its_queue(app, add):
