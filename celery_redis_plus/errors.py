@@ -6,7 +6,8 @@ sentences. Besides the base class, each error inherits from the family by which 
 * *connection* (`redis.ConnectionError`, `redis.TimeoutError`): Celery closes the connection, opens another;
 * *channel* (`redis.ResponseError`): connecting again would not help, so there is no retry;
 * *value* (`ValueError`): the caller passed something that can never work;
-* *broker*: errors with an AMQP reply code (`reply_code`); the transport turns them into kombu's errors;
+* *broker*: errors with an AMQP reply code (`reply_code`); they are kombu's `ChannelError` as well. Those for which py-amqp
+  has a class are of that class: code that was written for `pyamqp://` catches them;
 * *refusal*: a queue refuses a message; there is no retry, because only the caller can decide about that.
 
 Messages name the address (`Address.display()`), the option or argument, its value and the allowed values. They
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from amqp import exceptions as amqp_errors
 from redis import exceptions as redis_errors
 
 
@@ -288,15 +290,33 @@ class MessageTooLarge(InvalidArgument):
 # --------------------------------------------------------------- broker family: errors with an AMQP reply code
 
 
-class BrokerError(CeleryRedisPlusError):
-    """Base of the errors with an AMQP 0-9-1 reply code. Catch it to catch them all. Each has its own remedy."""
+class BrokerError(CeleryRedisPlusError, amqp_errors.ChannelError):
+    """Base of the errors with an AMQP 0-9-1 reply code, which each has as `code`. Catch it to catch them all. Each is a
+    `ChannelError` of kombu, and has its own remedy.
+    """
 
-    #: AMQP 0-9-1 reply code; kombu's errors carry it as `code`.
-    reply_code: ClassVar[int] = 541
+    #: AMQP 0-9-1 reply code.
+    reply_code = 541
+
+    def __init__(self, text: str = "") -> None:
+        """Say what happened. py-amqp's own arguments (`method_sig`, `reply_text`) would be the first ones of a pickled error."""
+        Exception.__init__(self, text)
+        self.code = self.reply_code
+        self.message = self.reply_text = text
+        self.method_sig, self.method_name = None, ""
+
+    def __str__(self) -> str:
+        return str(self.reply_text)
 
 
-class QueueNotFound(BrokerError):
+class QueueNotFound(BrokerError, amqp_errors.NotFound):
     """The queue does not exist, or has expired. Declare it first."""
+
+    reply_code = 404
+
+
+class ExchangeNotFound(BrokerError, amqp_errors.NotFound):
+    """The exchange does not exist. Declare it first."""
 
     reply_code = 404
 
@@ -309,13 +329,13 @@ class Unroutable(BrokerError):
     reply_code = 312
 
 
-class DeliveryNotFound(BrokerError):
+class DeliveryNotFound(BrokerError, amqp_errors.NotFound):
     """No tracked delivery has this id: it never existed, or its state has expired. Ask sooner."""
 
     reply_code = 404
 
 
-class AccessRefused(BrokerError):
+class AccessRefused(BrokerError, amqp_errors.AccessRefused):
     """A consumer cannot have the queue: another one consumes it exclusively, or this one asks for exclusive use of a
     queue with consumers. Cancel the other consumer first, or consume without `exclusive`.
     """
@@ -323,7 +343,7 @@ class AccessRefused(BrokerError):
     reply_code = 403
 
 
-class ResourceLocked(BrokerError):
+class ResourceLocked(BrokerError, amqp_errors.ResourceLocked):
     """The queue belongs to another connection, which declared it with `exclusive=True`. Other connections may only
     publish to it, and it is deleted with its connection. Or the queue has a single active consumer, so `basic_get` is
     refused. Use another queue, or consume it.
@@ -332,10 +352,30 @@ class ResourceLocked(BrokerError):
     reply_code = 405
 
 
-class PreconditionFailed(BrokerError):
-    """A queue or exchange exists already with other arguments. Declare it with the same ones, or delete it first."""
+class PreconditionFailed(BrokerError, amqp_errors.PreconditionFailed):
+    """A queue or exchange exists already with other arguments, or is of a type that does not allow what was asked for. Declare it
+    with the same ones, or delete it first.
+    """
 
     reply_code = 406
+
+
+class ChannelClosed(BrokerError):
+    """The channel is closed. Open another one with `connection.channel()`."""
+
+    reply_code = 504
+
+
+class NotAllowed(BrokerError):
+    """A consumer tag is in use on its channel. Give each consumer a tag of its own, or none: the channel makes one then."""
+
+    reply_code = 530
+
+
+class NotSupported(BrokerError):
+    """The broker does not have this function of AMQP, or not with several lanes. The message says what is allowed instead."""
+
+    reply_code = 540
 
 
 class OutcomeUnknown(BrokerError):

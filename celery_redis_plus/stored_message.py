@@ -47,6 +47,8 @@ class Outgoing:
     #: nothing under another one, and `prepare_again` makes the message anew. Empty: it depends on none.
     queue_id: bytes = b""
     prepare_again: Callable[[], Outgoing] | None = None
+    #: The bindings that it was routed by, their key and version: the scripts store nothing where they have another version.
+    routed_by: tuple[bytes, int] | None = None
     #: Whether `lua/publish_ordinary.lua` takes its first try: neither the message nor its queue has anything that few have.
     ordinary: bool = False
 

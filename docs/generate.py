@@ -62,7 +62,8 @@ Options of other Redis clients that mean nothing here are accepted, and logged o
 ERRORS_INTRO = """# Errors
 
 Every error of this package is a `CeleryRedisPlusError`. Temporary errors belong to the families on which Celery and kombu try
-again.
+again. A `BrokerError` is also kombu's `ChannelError`, and the class of py-amqp for its code, if there is one: `QueueNotFound` is
+an `amqp.exceptions.NotFound`.
 
 | error | cause and remedy |
 |---|---|

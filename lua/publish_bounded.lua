@@ -2,16 +2,17 @@
 -- Puts one message into one queue that has limits, once, if the limits allow it; tells what else the publisher has to do.
 -- KEYS  1 queue (zset)  2 delayed (zset)  3 messages_index (zset, read)  4 message (prefix of a hash)  5 wakeup (zset)
 --       6 meta (hash)  7 schedule_wakeup (zset)  8 expiry (zset)  9 dlx_outbox (zset)  10 dead (zset)  11 trash (zset, read)
---       12 waiting_publishers (zset)  13 consumers (zset, read)  14 producer (string)  [15 message of a staged body (hash)]
--- ARGV  1 payload  2 rank (0-255, 0 first), and behind a space the id of the record that it depends on  3 eta (ms since the epoch,
---       '+ms' from now, 0 = now)  4 number of the message on its connection  5 retry (0/1)  6 dedup window (ms)
+--       12 waiting_publishers (zset)  13 consumers (zset, read)  14 producer (string)  [15 binding (hash, read): where its version
+--       is given]  [16 message of a staged body (hash): in the place before where there are no bindings]
+-- ARGV  1 payload  2 rank, as `publish` has it  3 eta (ms since the epoch, '+ms' from now, 0 = now)
+--       4 number of the message on its connection  5 retry (0/1)  6 dedup window (ms)
 --       7 expiry of the message, as `publish` has it
 --       8 limits that the publisher knows of ('' = none yet), with '!' before them where it refuses the message by its type
 --       9 'threshold most waiter ticket': share of free room under which it slows down, unless the queue says; most that it slows
 --       down (us; 0 = it has, or will not); its name in the line; its place there ('' = it has not waited)
 --       10 its description, for queues whose events are written ('' = not made)
 --       [11 its deduplication, see include/deduplication]
--- Returns the tag; '' for a duplicate; 'NOQUEUE', 'REDECLARED', 'NEED_METADATA' and 'DUPLICATE ...' as `publish`; 'UNBOUNDED'
+-- Returns the tag; '' for a duplicate; 'NOQUEUE', 'REDECLARED', 'REROUTE', 'NEED_METADATA' and 'DUPLICATE ...' as `publish`; 'UNBOUNDED'
 -- where the queue has no limits; 'REFUSED' where the publisher refuses and the limits are as it knows them, counted. Or a list:
 -- { 'CHANGED', limits, arguments of the queue }; { 'THROTTLE', us to sleep first }; { 'WAIT', ticket, live consumers... };
 -- { 'FULL', limit, its size, what it has, dead-lettered (0/1) }; { 'DROPPED', tag, how many died for it, were they kept (0/1) }.
@@ -19,6 +20,8 @@
 -- @include limits
 
 local meta, waiting_publishers, producer, staged = KEYS[6], KEYS[12], KEYS[14], KEYS[15]
+local rank, prepared_by, routed_by = string.match(ARGV[2], '^(%d+) ?(%S*) ?(%S*)$')
+if routed_by ~= '' then staged = KEYS[16] end
 
 -- A body that is not put into the queue now is sent again with the next try: it must not fill a full server meanwhile.
 local function unstage()
@@ -29,8 +32,11 @@ end
 local record = redis.call('HMGET', meta,
   'id', 'ttl', 'next', 'message_ttl', 'limited', 'event_log', 'wakeup', 'quiet', 'ageing', 'published', 'newest', 'bytes')
 if not record[1] then return 'NOQUEUE' end
+if routed_by ~= '' and (redis.call('HGET', KEYS[15], 'version') or '0') ~= routed_by then
+  unstage()
+  return 'REROUTE'
+end
 -- The message may have been prepared by what the queue was declared with, and not by another declaration.
-local rank, prepared_by = string.match(ARGV[2], '^(%d+) ?(.*)$')
 if prepared_by ~= '' and prepared_by ~= record[1] then
   unstage()
   return 'REDECLARED'

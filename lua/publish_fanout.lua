@@ -1,13 +1,15 @@
 #!lua
 -- Appends one broadcast to its exchange's stream, once, however often its publisher retries.
--- KEYS  1 stream (stream)  2 fanout (hash)  3 producer (string)  4 cursors (zset, read)
+-- KEYS  1 stream (stream)  2 fanout (hash)  3 producer (string)  4 cursors (zset, read)  5 exchanges (hash, read)
 -- ARGV  1 payload  2 routing key  3 identity (producer.number)  4 entries to keep (about)  5 number of the message on its connection
 --       6 retry (0/1)  7 dedup window (ms)  8 age up to which entries are kept (ms; 0 = any)
 --       9 without subscribers: 0 = say so, 1 = only count, 2 = say so and write nothing
+--       10 exchange  11 its record (text), as the publisher knows it
 -- Returns the entry's id, or '' for a duplicate; 'NOBODY' without subscribers. It is appended all the same: the register of
 -- subscribers may have been lost, and a reader that goes on then misses nothing. 'BOUNDED' where the exchange has limits, which
--- only `publish_fanout_bounded` heeds (nothing is written then).
+-- only `publish_fanout_bounded` heeds; 'REDECLARED' where the exchange has another record, or none (nothing is written then).
 -- @include append_broadcast
+if redis.call('HGET', KEYS[5], ARGV[10]) ~= ARGV[11] then return 'REDECLARED' end
 if (redis.call('HGET', KEYS[2], 'limited') or '') ~= '' then return 'BOUNDED' end
 local nobody = redis.call('EXISTS', KEYS[4]) == 0
 if ARGV[6] == '0' and not (nobody and ARGV[9] == '2') then

@@ -1,10 +1,11 @@
 #!lua
 -- Appends one broadcast to the stream of an exchange with limits, once, if they allow it; tells what else the publisher has to do.
 -- KEYS  1 stream (stream)  2 fanout (hash)  3 producer (string)  4 cursors (zset, read)  5 subscribers (zset, read)
---       6 subscriber (hash, read)  7 waiting_publishers (zset)
+--       6 subscriber (hash, read)  7 waiting_publishers (zset)  8 exchanges (hash, read)
 -- ARGV  1 to 9 as `publish_fanout` has them
 --       10 limits that the publisher knows of ('' = none yet), with '!' before them where it refuses the broadcast by its type
 --       11 'threshold most waiter ticket', as `publish_bounded` has it
+--       12 exchange  13 its record, as `publish_fanout` has it
 -- Returns as `publish_fanout` does, without 'BOUNDED'; 'UNBOUNDED' where the exchange has no limits; 'REFUSED' where the publisher
 -- refuses and the limits are as it knows them, counted. Or a list: { 'CHANGED', limits, arguments of the exchange };
 -- { 'THROTTLE', us to sleep first }; { 'WAIT', ticket, subscribers that it waits for... }; { 'FULL', limit, its size, what it has, 0 };
@@ -17,6 +18,7 @@
 
 local stream, fanout, producer, cursors, waiting_publishers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[7]
 local retry, window, now = ARGV[6] == '1', ARGV[7], now_ms()
+if redis.call('HGET', KEYS[8], ARGV[12]) ~= ARGV[13] then return 'REDECLARED' end
 local record = redis.call('HMGET', fanout, 'limited', 'arguments', 'count', 'bytes')
 if (record[1] or '') == '' then return 'UNBOUNDED' end
 if ARGV[10] == '!' .. record[1] then

@@ -2,15 +2,17 @@
 -- Puts one message into one queue at its first try, as nearly all are: a message that is due at once and lives as long as its queue; a
 -- queue that lasts, without events, limits, times to live and ageing. `publish` is for all others. No function is made that such a
 -- message does not need.
--- KEYS  1 meta (hash)  2 queue (zset)  3 message (prefix of a hash)  4 wakeup (zset)  5 producer (string)
+-- KEYS  1 meta (hash)  2 queue (zset)  3 message (prefix of a hash)  4 wakeup (zset)  5 producer (string)  [6 binding (hash, read)]
 -- ARGV  1 payload  2 rank (0-255, 0 first)  3 id of the record by whose arguments the queue is such a one
---       4 number of the message on its connection  5 dedup window (ms)
+--       4 number of the message on its connection  5 dedup window (ms)  [6 version of the bindings that it was routed by]
 -- Returns the tag; '' for one that its retry has overtaken; 'NOQUEUE' where the queue has no record, 'REDECLARED' where it has
--- another one, 'NEED_METADATA' where its events are written (nothing is written then).
+-- another one, 'REROUTE' where the bindings have another version, 'NEED_METADATA' where its events are written (nothing is written
+-- then).
 -- No allow-oom: a full server refuses it before it writes anything.
 -- @include now
 -- @include new_tag
 
+if KEYS[6] and (redis.call('HGET', KEYS[6], 'version') or '0') ~= ARGV[6] then return 'REROUTE' end
 local record = redis.call('HMGET', KEYS[1], 'id', 'event_log', 'wakeup', 'quiet', 'published', 'newest')
 if not record[1] then return 'NOQUEUE' end
 if record[1] ~= ARGV[3] then return 'REDECLARED' end

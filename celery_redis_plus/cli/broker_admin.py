@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from fnmatch import fnmatchcase
+from itertools import chain
 from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -317,11 +318,12 @@ class BrokerAdmin:
         """Return where a message that no queue took is routed to now. Raises as `replay` does."""
         if not letter.exchange:
             return [letter.routing_key]
-        if self._bindings.is_fanout(letter.exchange):
+        record = self._bindings.record(letter.exchange)
+        if record is not None and record.type == "fanout":
             raise InvalidArgument(
                 f"the dead letter {letter.tag} was broadcast over {letter.exchange!r}: name the queue that shall get it (--to)"
             )
-        for name in (letter.exchange, *self._bindings.alternates(letter.exchange)):
+        for name in chain((letter.exchange,), self._bindings.alternates(letter.exchange)):
             targets = list(self._bindings.refresh(name).route(letter.routing_key, letter.headers))
             if targets:
                 return targets

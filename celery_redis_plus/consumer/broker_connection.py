@@ -349,7 +349,7 @@ class BrokerConnection:
 
     def exchange_limits(self, exchange: str) -> Limits | None:
         """Return the limits of a fanout exchange; None without any."""
-        record = self.bindings.record(exchange)
+        record = self.bindings.known(exchange)
         arguments = None if record is None else record.limits(exchange)
         return None if arguments is None else Limits.of(arguments)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -139,7 +140,8 @@ class DeadLetterForwarder:
         """Return where an exchange routes a message; `tables` keeps the bindings as they were read for this page."""
         if not exchange:
             return [routing_key] if routing_key else []
-        for name in (exchange, *self._bindings.alternates(exchange)):
+        # One by one: each is read again before the next one is asked for.
+        for name in chain((exchange,), self._bindings.alternates(exchange)):
             if name not in tables:
                 tables[name] = self._bindings.refresh(name) if self._lanes is None else self._lanes.refresh(name)
             targets = list(tables[name].route(routing_key, letter.headers))

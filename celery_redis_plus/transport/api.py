@@ -13,7 +13,6 @@ from kombu import Connection, Producer
 from celery_redis_plus.connection.forks import lock_of, on_fork_in_child
 from celery_redis_plus.consumer.delivery_tracking import TRACK, TrackingRequest
 from celery_redis_plus.errors import DeliveryNotFound, InvalidArgument
-from celery_redis_plus.transport.amqp_errors import as_channel_errors
 from celery_redis_plus.transport.channel import Channel
 
 if TYPE_CHECKING:
@@ -161,7 +160,6 @@ def publish(
         return _tracked(channel, body, exchange, routing_key, ack_timeout, properties)
 
 
-@as_channel_errors
 def broadcast(
     body: Any, exchange: str, *, connection: Any, routing_key: str = "", ack_timeout: float = ACK_TIMEOUT_S, **properties: Any
 ) -> Delivery:  # fmt: skip

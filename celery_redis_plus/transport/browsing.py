@@ -12,7 +12,6 @@ from kombu.transport import base
 from celery_redis_plus.broker.queues.listing import LISTING_PAGE, STATES, ListedMessage, Page, State, read_page
 from celery_redis_plus.broker.queues.overview import read_overview
 from celery_redis_plus.errors import InvalidArgument
-from celery_redis_plus.transport.amqp_errors import as_channel_errors
 from celery_redis_plus.transport.api import channel_of
 
 if TYPE_CHECKING:
@@ -85,14 +84,12 @@ def _messages(
             left = None if left is None else left - len(page)
 
 
-@as_channel_errors
 def _check_queue(queue: str, connection: Any) -> None:
     with channel_of(connection) as channel:
         session = channel.lane_of(queue).session
         read_overview(session.commands, session.keys, queue)
 
 
-@as_channel_errors
 def _page(queue: str, connection: Any, state: State, first: int, most: int) -> tuple[int, list[BrowsedMessage]]:
     # A channel for each page: a slow reader, or one that stops early, keeps none of an app's connections.
     with channel_of(connection) as channel:

@@ -17,8 +17,8 @@ from celery_redis_plus.broker.exchanges.exchange_record import ExchangeRecord
 from celery_redis_plus.broker.queues.counters import Counters, read_counters
 from celery_redis_plus.connection import forks
 from celery_redis_plus.consumer.channel_consumers import ChannelConsumers
-from celery_redis_plus.errors import ServerUnreachable
-from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS, amqp_method, channel_error
+from celery_redis_plus.errors import ChannelClosed, NotSupported, ServerUnreachable
+from celery_redis_plus.transport.amqp_errors import CONNECTION_ERRORS, amqp_method
 from celery_redis_plus.transport.arguments import browses, consumer_filter, consumer_priority
 from celery_redis_plus.transport.compat import RedisClient, SocketOwner
 from celery_redis_plus.transport.declarations import ExchangeOperations, QueueOperations
@@ -81,11 +81,11 @@ class Channel(virtual.Channel):
         return self
 
     def check_open(self) -> None:
-        """Raise ServerUnreachable where the channel is closed with its connection, else a ChannelError where it is closed."""
+        """Raise ServerUnreachable where the channel is closed with its connection, else ChannelClosed where it is closed."""
         if not self.closed:
             return
         if self.session.commands.connected:
-            raise channel_error("the channel is closed; open a new one with connection.channel()", 504, "Channel")
+            raise ChannelClosed("the channel is closed; open a new one with connection.channel()")
         # As py-amqp: kombu's retry opens a new connection for this, and repeats a channel's error on the same channel.
         raise ServerUnreachable(f"the channel was closed with its connection to {self.session.address.display()}")
 
@@ -156,8 +156,7 @@ class Channel(virtual.Channel):
         if self.closed:
             self.check_open()
         if kwargs.get("immediate"):
-            text = "NOT_IMPLEMENTED - immediate=True is not supported, as in RabbitMQ; allowed is mandatory=True"
-            raise channel_error(text, 540, "Channel.basic_publish")
+            raise NotSupported("NOT_IMPLEMENTED - immediate=True is not supported, as in RabbitMQ; allowed is mandatory=True")
         return self._publisher.publish(message, exchange, routing_key, mandatory=mandatory)
 
     def create_publish_batch(self, max_size: int) -> PublishBatch:
@@ -262,7 +261,7 @@ class Channel(virtual.Channel):
     def basic_recover(self, requeue: bool = False) -> None:
         """Give everything delivered and not settled back, to the next consumer that claims it."""
         if not requeue:
-            raise channel_error("basic.recover without requeue is not supported", 540, "Channel.basic_recover")
+            raise NotSupported("basic.recover without requeue is not supported")
         self.qos.restore_unacked()
 
     @amqp_method
@@ -396,7 +395,11 @@ class Channel(virtual.Channel):
 
     @amqp_method
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> int:
-        """Delete a queue, its messages and its bindings; return how many ready messages went with it."""
+        """Delete a queue, its messages and its bindings; return how many ready messages went with it.
+
+        With `if_unused` or `if_empty` only where it has no consumers, or no messages, ready or delayed; 0 where it stays. As in
+        RabbitMQ, delivered messages that are not settled do not count, and go with the queue.
+        """
         self._forget_declaration(Queue(queue))
         return self._queues.delete(queue, if_unused=if_unused, if_empty=if_empty)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 from celery_redis_plus.broker.exchanges.routing import Binding
-from celery_redis_plus.transport.amqp_errors import channel_error
+from celery_redis_plus.errors import ExchangeNotFound, PreconditionFailed, QueueNotFound
 from celery_redis_plus.transport.arguments import check_fanout_binding, check_queue_arguments
 
 if TYPE_CHECKING:
@@ -25,17 +25,17 @@ class ExchangeOperations:
         self._bindings = connection.bindings
 
     def check(self, name: str) -> None:
-        """Raise a ChannelError (404) where there is no such exchange."""
+        """Raise ExchangeNotFound where there is no such exchange."""
         if self._bindings.record(name) is None:
-            raise channel_error(f"NOT_FOUND - no exchange {name!r}", 404, "Channel.exchange_declare")
+            raise ExchangeNotFound(f"NOT_FOUND - no exchange {name!r}")
 
     def delete(self, exchange: str, *, if_unused: bool) -> None:
         """Delete an exchange and its bindings; its queues stay. `if_unused`: only if nothing is bound to it."""
         if if_unused and self._bindings.all(exchange):
             return
-        fanout = self._bindings.is_fanout(exchange)
+        record = self._bindings.record(exchange)
         self._bindings.delete(exchange)
-        if fanout:
+        if record is not None and record.type == "fanout":
             connection = self._connection
             connection.registry.delete(connection.fanout_keys(exchange))
 
@@ -50,26 +50,24 @@ class ExchangeOperations:
     # -- who subscribes to a fanout exchange ------------------------------------------------------------------------------
 
     def subscribers(self, exchange: str) -> list[Subscriber]:
-        """Return who subscribes. Raises a ChannelError: there is no such exchange (404), or it is no fanout exchange (406)."""
-        return self._connection.registry.subscribers(self._fanout_keys(exchange, "fanout_subscribers"))
+        """Return who subscribes. Raises ExchangeNotFound, or PreconditionFailed where it is no fanout exchange."""
+        return self._connection.registry.subscribers(self._fanout_keys(exchange))
 
     def counters(self, exchange: str) -> dict[str, int]:
         """Return the counters of a fanout exchange. Raises as `subscribers` does."""
-        return self._connection.registry.counters(self._fanout_keys(exchange, "fanout_counters"))
+        return self._connection.registry.counters(self._fanout_keys(exchange))
 
     def deaths(self, exchange: str, since_ms: int) -> list[SubscriberDeath]:
         """Return the subscribers that were declared dead after `since_ms`. Raises as `subscribers` does."""
-        return self._connection.registry.reap(self._fanout_keys(exchange, "fanout_deaths"), since_ms)[1]
+        return self._connection.registry.reap(self._fanout_keys(exchange), since_ms)[1]
 
-    def _fanout_keys(self, exchange: str, method: str) -> FanoutKeys:
+    def _fanout_keys(self, exchange: str) -> FanoutKeys:
         record = self._bindings.record(exchange)
         if record is None:
-            raise channel_error(f"NOT_FOUND - no exchange {exchange!r}", 404, f"Channel.{method}")
+            raise ExchangeNotFound(f"NOT_FOUND - no exchange {exchange!r}")
         if record.type != "fanout":
-            raise channel_error(
-                f"PRECONDITION_FAILED - exchange {exchange!r} is of type {record.type!r}; allowed is 'fanout'",
-                406,
-                f"Channel.{method}",
+            raise PreconditionFailed(
+                f"PRECONDITION_FAILED - exchange {exchange!r} is of type {record.type!r}; allowed is 'fanout'"
             )
         return self._connection.fanout_keys(exchange)
 
@@ -102,10 +100,10 @@ class QueueOperations:
         return declare(name, parsed).ready
 
     def look_up(self, name: str) -> tuple[int, int]:
-        """Return (ready messages, consumers) of a queue. Raises a ChannelError (404) where there is none."""
+        """Return (ready messages, consumers) of a queue. Raises QueueNotFound where there is none."""
         self._connection.ownership.check(name)
         if not self._queues.exists(name):
-            raise channel_error(f"NOT_FOUND - no queue {name!r}", 404, "Channel.queue_declare")
+            raise QueueNotFound(f"NOT_FOUND - no queue {name!r}")
         return self._queues.sizes(name).ready, self._queues.consumer_count(name)
 
     def delete(self, queue: str, *, if_unused: bool, if_empty: bool) -> int:
@@ -132,10 +130,13 @@ class QueueOperations:
             PreconditionFailed: the exchange is a fanout, and the queue has an argument that no broadcast heeds.
         """
         self._connection.ownership.check(queue)
-        if self._bindings.is_fanout(exchange):
+        # Read anew: it may have been declared again, as another type.
+        record = self._bindings.record(exchange)
+        fanout = record is not None and record.type == "fanout"
+        if fanout:
             check_fanout_binding(queue, self._queues.arguments(queue), exchange)
         self._bindings.bind(exchange, Binding(queue, routing_key, arguments))
-        if self._bindings.is_fanout(exchange):
+        if fanout:
             self._fanout.bind(queue, exchange, routing_key)
             self._read_again(queue)
 

@@ -16,8 +16,7 @@ from celery_redis_plus.broker.lanes.by_queue import ByQueue, of_queue
 from celery_redis_plus.connection.lanes import only_one_lane
 from celery_redis_plus.consumer.delivery_tracking import TRACK
 from celery_redis_plus.consumer.lane_fanouts import LaneFanouts
-from celery_redis_plus.errors import InvalidArgument, ServerUnreachable
-from celery_redis_plus.transport.amqp_errors import channel_error
+from celery_redis_plus.errors import ChannelClosed, InvalidArgument, NotSupported, ServerUnreachable
 from celery_redis_plus.transport.channel import Arguments, Channel
 from celery_redis_plus.transport.compat import RedisClient, SocketOwner
 from celery_redis_plus.transport.declarations import QueueOperations
@@ -97,8 +96,8 @@ class LaneQueueOperations(ByQueue):
 
 
 def refuse(what: str, lanes: int) -> None:
-    """Raise a ChannelError (540): several lanes cannot do it."""
-    raise channel_error(only_one_lane(what, lanes), 540, "Channel")
+    """Raise NotSupported: several lanes cannot do it."""
+    raise NotSupported(only_one_lane(what, lanes))
 
 
 class LaneChannel(Channel):
@@ -153,7 +152,7 @@ class LaneChannel(Channel):
         if not self.closed:
             return
         if all(session.commands.connected for session in self.sessions):
-            raise channel_error("the channel is closed; open a new one with connection.channel()", 504, "Channel")
+            raise ChannelClosed("the channel is closed; open a new one with connection.channel()")
         raise ServerUnreachable(f"the channel was closed with its connection to {self.sessions[0].address.display()}")
 
     def close(self) -> None:

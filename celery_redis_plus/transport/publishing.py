@@ -16,10 +16,9 @@ from celery_redis_plus.broker.arguments.priority import RANKS, check_priority
 from celery_redis_plus.broker.dead_letters.unroutable import NO_SUBSCRIBERS, UNDELIVERED, UNROUTABLE
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
 from celery_redis_plus.consumer.delivery_tracking import TRACK
-from celery_redis_plus.errors import BrokerError, InvalidArgument, MessageNotAccepted, PublishRefused, Unroutable
+from celery_redis_plus.errors import InvalidArgument, MessageNotAccepted, PublishRefused, Unroutable
 from celery_redis_plus.event_log.metadata import describe
 from celery_redis_plus.stored_message import BODY_SEPARATOR, LARGE_BODY, Outgoing
-from celery_redis_plus.transport.amqp_errors import as_channel_error
 from celery_redis_plus.transport.arguments import PASSED_ON, check_properties
 from celery_redis_plus.transport.kombu_message import TASK_DELIVERY, dump, is_protocol_1
 
@@ -60,9 +59,6 @@ class ExchangePublisher:
             if not exchange:
                 self._connection.tracking.refused(properties, routing_key)
             raise
-        except BrokerError as error:
-            properties[ATTEMPT] = attempt
-            raise as_channel_error(error, "Channel.basic_publish") from error
         except BaseException:
             properties[ATTEMPT] = attempt
             raise
@@ -83,35 +79,29 @@ class ExchangePublisher:
         if not PASSED_ON.issuperset(properties):
             check_properties(properties, message["headers"], LOCAL_PROPERTIES)
         properties["delivery_info"] = {**properties.get("delivery_info", {}), "exchange": "", "routing_key": queue}
-        try:
-            return self._outgoing(message, queue)
-        except BrokerError as error:
-            raise as_channel_error(error, "Channel.basic_publish") from error
+        return self._outgoing(message, queue)
 
     def publish_prepared(
         self, message: dict[str, Any], prepared: Outgoing, queue: str, attempt: PublishAttempt, *, mandatory: bool
     ) -> None:  # fmt: skip
         """Publish a message of a batch by itself, as it was `prepared`, under the attempt of the batch. Raises as `publish`."""
-        try:
-            if not self._connection.publisher.to_queue(queue, prepared, attempt):
-                self._unrouted(message, "", queue, attempt, mandatory=mandatory)
-        except PublishRefused:
-            raise
-        except BrokerError as error:
-            raise as_channel_error(error, "Channel.basic_publish") from error
+        on_missing = _raise_unroutable if mandatory else None
+        if not self._connection.publisher.to_queue(queue, prepared, attempt, on_missing):
+            self._unrouted(message, "", queue, attempt, mandatory=mandatory)
 
     def send(
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
     ) -> None:  # fmt: skip
         """Route a message, and return when its queues and replicas have it."""
-        must_route = mandatory or (exchange != "" and self._has_alternate(exchange))
         if TRACK in message["properties"]:
             self._track(message, exchange, routing_key, attempt)
         publisher = self._connection.publisher
         if exchange:
-            routed = self._take(message, exchange, routing_key, attempt, mandatory=must_route)
+            routed = self._take(message, exchange, routing_key, attempt, mandatory=mandatory)
         else:
-            routed = publisher.to_queue(routing_key, self._outgoing(message, routing_key), attempt)
+            # Else kombu's habit: a queue that nobody has declared is made.
+            on_missing = _raise_unroutable if mandatory else None
+            routed = bool(publisher.to_queue(routing_key, self._outgoing(message, routing_key), attempt, on_missing))
         if not routed and not self._take_alternately(message, exchange, routing_key, attempt):
             self._unrouted(message, exchange, routing_key, attempt, mandatory=mandatory)
         # An error would end a worker: remote control, events and their replies may be lost.
@@ -120,11 +110,11 @@ class ExchangePublisher:
 
     def to_queue(self, message: dict[str, Any], queue: str, attempt: PublishAttempt) -> bool:
         """Give a message to a queue; return False where the queue is gone and must not come back."""
-        return self._connection.publisher.to_queue(queue, self._outgoing(message, queue), attempt)
+        return bool(self._connection.publisher.to_queue(queue, self._outgoing(message, queue), attempt))
 
     def _has_alternate(self, exchange: str) -> bool:
         """Return whether the exchange has an alternate exchange, for messages that it cannot route."""
-        record = self._connection.bindings.record(exchange)
+        record = self._connection.bindings.known(exchange)
         return record is not None and record.alternate_exchange is not None
 
     def _track(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt) -> None:
@@ -148,15 +138,30 @@ class ExchangePublisher:
         self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
     ) -> bool:  # fmt: skip
         """Give a message to an exchange that has a name; return False where it has no recipient, and it is not kept."""
+        bindings = self._connection.bindings
+        while True:
+            if bindings.is_fanout(exchange):
+                must_reach = mandatory or self._has_alternate(exchange)
+                taken = self._broadcast(message, exchange, routing_key, attempt, mandatory=must_reach)
+            else:
+                taken = self._route(message, exchange, routing_key, attempt)
+            if taken is not None:
+                return taken
+            # It was declared again, or its bindings have changed, since they were read: nothing is stored by the old ones.
+            bindings.refresh(exchange)
+
+    def _broadcast(
+        self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt, *, mandatory: bool
+    ) -> bool | None:  # fmt: skip
+        """Give a message to a fanout exchange, as `_take`; return None where it is another exchange by now."""
         connection = self._connection
-        if not connection.bindings.is_fanout(exchange):
-            return self._route(message, exchange, routing_key, attempt)
         if connection.acceptance.queues:
             connection.acceptance.check(exchange, message, "exchange")
         outgoing = Outgoing(self._envelope(message), _body(message["body"]), rank=0, source_message=message)
         target = connection.target(exchange)
         try:
-            return connection.publisher.to_stream(target, outgoing, routing_key or "", attempt, mandatory=mandatory)
+            record = connection.bindings.text_of(exchange)
+            return connection.publisher.to_stream(target, record, outgoing, routing_key or "", attempt, mandatory=mandatory)
         except PublishRefused:
             if TRACK in message["properties"]:
                 for subscriber in connection.registry.subscribers(target.keys):
@@ -168,8 +173,11 @@ class ExchangePublisher:
         others = self._connection.bindings.alternates(exchange) if exchange else ()
         return any(self._take(message, other, routing_key, attempt, mandatory=True) for other in others)
 
-    def _route(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt) -> bool:
-        """Give a message to the queues that are bound to an exchange; return False where none takes it."""
+    def _route(self, message: dict[str, Any], exchange: str, routing_key: str, attempt: PublishAttempt) -> bool | None:
+        """Give a message to the queues that are bound to an exchange; return False where none takes it.
+
+        None: the exchange or its bindings have changed. Queues that have the message by then do not get it again.
+        """
         bindings, publisher = self._connection.bindings, self._connection.publisher
         headers = message["headers"]
 
@@ -178,20 +186,25 @@ class ExchangePublisher:
             return queue in bindings.refresh(exchange).route(routing_key, headers) and self._connection.queues.revive(queue)
 
         queues = bindings.route(exchange, routing_key, headers)
-        check = bindings.check(exchange) if queues else None
+        if bindings.is_fanout(exchange):
+            return None
+        routed_by = bindings.routed_by(exchange)
         routed = False
         refused: PublishRefused | None = None
         for queue in queues:
             try:
-                routed = publisher.to_queue(queue, self._outgoing(message, queue), attempt, still_bound) or routed
+                outgoing = self._outgoing(message, queue)
+                outgoing.routed_by = routed_by
+                taken = publisher.to_queue(queue, outgoing, attempt, still_bound)
+                if taken is None:
+                    return None
+                routed = taken or routed
             except PublishRefused as error:
                 # As in AMQP: each queue decides for itself, and the publisher hears of a refusal.
                 refused = error
                 self._connection.tracking.refused(message["properties"], queue)
-        if check is not None and check.moved:
-            for queue in bindings.refresh(exchange).route(routing_key, headers):
-                if queue not in queues:
-                    routed = publisher.to_queue(queue, self._outgoing(message, queue), attempt) or routed
+        if routed:
+            bindings.confirm(exchange)
         if refused is not None and not (routed and TRACK in message["properties"]):
             raise refused
         return routed
@@ -203,9 +216,7 @@ class ExchangePublisher:
         connection = self._connection
         broadcast = bool(exchange) and connection.bindings.is_fanout(exchange)
         reason = NO_SUBSCRIBERS if broadcast else UNROUTABLE
-        text = f"no queue takes a message to exchange {exchange!r} with routing key {routing_key!r}"
-        if broadcast:
-            text = f"exchange {exchange!r} has no subscriber"
+        text = f"exchange {exchange!r} has no subscriber" if broadcast else _nowhere(exchange, routing_key)
         if mandatory:
             raise Unroutable(f"{text}; it was not stored (mandatory)")
         about = {"exchange": exchange, "routing_key": routing_key, "task_id": message["headers"].get("id")}
@@ -302,6 +313,15 @@ class ExchangePublisher:
                 else {name: value for name, value in properties.items() if name not in LOCAL_PROPERTIES},
             }
         )
+
+
+def _nowhere(exchange: str, routing_key: str) -> str:
+    return f"no queue takes a message to exchange {exchange!r} with routing key {routing_key!r}"
+
+
+def _raise_unroutable(queue: str) -> bool:
+    """Refuse a mandatory message to the default exchange, for a queue that has no record."""
+    raise Unroutable(f"{_nowhere('', queue)}: there is no such queue; it was not stored (mandatory)")
 
 
 def _body(body: Any) -> bytes:

@@ -40,6 +40,14 @@ EXCHANGES_A_SCAN = 50
 FRESH_S = 1800.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An exchange's record, and its text on the server, by which a change is noticed."""
+
+    record: ExchangeRecord
+    text: bytes
+
+
 @dataclass(slots=True)
 class _Cached:
     version: int
@@ -69,7 +77,8 @@ class Bindings:
         self._first_flush = self._knowledge.flushes
         #: Exchange -> the flush after which its bindings were declared again.
         self._flushes: dict[str, int] = {}
-        self._records: dict[str, ExchangeRecord] = {}
+        #: As they were read last. A publish that goes by one has the server compare (`lua/publish_fanout.lua`).
+        self._records: dict[str, _Known] = {}
         self._tables: dict[str, _Cached] = {}
 
     # -- exchanges ------------------------------------------------------------------------------------------------------
@@ -81,15 +90,20 @@ class Bindings:
             InvalidArgument: the type or an argument is not allowed.
             PreconditionFailed: it exists with another type, durability or other arguments.
         """
-        current = self._records.get(exchange)
-        if current is None:
-            record.check(exchange)
-            current = self._records[exchange] = decode_exchange(self._store(exchange, record))
-        # Most are the same: kombu declares an exchange that does not last again with every publish.
+        record.check(exchange)
+        # Asked each time: another process may have deleted it, and declared it as another one.
+        current = self._note(exchange, self._store(exchange, record))
         difference = None if record.is_same(current) else record.difference(current, exchange)
         if difference is not None:
             raise PreconditionFailed(difference)
         self._knowledge.declared_exchange(exchange, record)
+
+    def _note(self, exchange: str, text: bytes) -> ExchangeRecord:
+        """Remember a record as it stands on the server, and return it."""
+        known = self._records.get(exchange)
+        if known is None or known.text != text:
+            known = self._records[exchange] = _Known(decode_exchange(text), text)
+        return known.record
 
     def _store(self, exchange: str, record: ExchangeRecord) -> bytes:
         """Store a record where there is none; return the one that stands."""
@@ -107,34 +121,41 @@ class Bindings:
         return stands
 
     def record(self, exchange: str) -> ExchangeRecord | None:
-        """Return the exchange's record, None where it was not declared."""
+        """Return the exchange's record as it stands on the server now, None where there is none."""
+        stored = self._commands.command("HGET", self._keys.exchanges, encode_name(exchange))
+        if stored is None:
+            self._records.pop(exchange, None)
+            return None
+        return self._note(exchange, stored)
+
+    def known(self, exchange: str) -> ExchangeRecord | None:
+        """Return the exchange's record as it was read last: what goes by it has the server compare, or looks again."""
         known = self._records.get(exchange)
-        if known is None:
-            stored = self._commands.command("HGET", self._keys.exchanges, encode_name(exchange))
-            if stored is None:
-                return None
-            known = self._records[exchange] = decode_exchange(stored)
-        return known
+        return self.record(exchange) if known is None else known.record
+
+    def text_of(self, exchange: str) -> bytes:
+        """Return the text of the record that `known` returns; it must be one."""
+        return self._records[exchange].text
 
     def is_fanout(self, exchange: str) -> bool:
-        """Tell whether the exchange was declared, and is a fanout exchange."""
-        # Not `record` alone: a publish asks this, and its exchange is known.
-        record = self._records.get(exchange) or self.record(exchange)
+        """Tell whether the exchange is a fanout exchange, by what `known` returns."""
+        record = self.known(exchange)
         return record is not None and record.type == "fanout"
 
     def alternates(self, exchange: str) -> Iterator[str]:
         """Yield the exchanges that get unroutable messages of `exchange`: its `alternate-exchange`, that one's own, and so on.
 
-        Each comes once, so a circle ends; the chain ends as well at an exchange that does not exist, with a warning.
+        Each comes once, so a circle ends; the chain ends as well at an exchange that does not exist, with a warning. It goes by
+        what `known` returns when each is asked for: who takes them one by one, and tries each, goes by the last declarations.
         Source: https://www.rabbitmq.com/docs/ae
         """
         met = {exchange}
         while True:
-            record = self.record(exchange)
+            record = self.known(exchange)
             alternate = None if record is None else record.alternate_exchange
             if alternate is None or alternate in met:
                 return
-            if self.record(alternate) is None:
+            if self.known(alternate) is None:
                 logger.warning(
                     "the alternate exchange %r of exchange %r does not exist", alternate, exchange, extra={"exchange": exchange}
                 )
@@ -170,7 +191,7 @@ class Bindings:
         Raises:
             InvalidArgument: the arguments do not fit the exchange's type.
         """
-        record = self.record(exchange)
+        record = self.known(exchange)
         if record is not None:
             check_binding(record.routing_type, binding)
         self._commands.call(script("bind"), [self._keys.binding(exchange)], "bind", encode_binding(binding))
@@ -228,20 +249,33 @@ class Bindings:
         cached = self._tables.get(exchange)
         return None if cached is None else cached.table.route(routing_key, headers)
 
+    def routed_by(self, exchange: str) -> tuple[bytes, int]:
+        """Return what `route` went by: the key of the bindings and their version, as `Outgoing.routed_by`."""
+        return self._keys.binding(exchange), self._tables[exchange].version
+
+    def confirm(self, exchange: str) -> None:
+        """Note that the server has just compared the bindings with those known here."""
+        self._tables[exchange].confirmed_at = clock.now_s()
+
     def check(self, exchange: str) -> Check:
         """Ask for the exchange's version beside the next call; the answer tells whether `route` used old bindings."""
         return Check(self._commands, self._keys.binding(exchange), self._tables[exchange])
 
     def refresh(self, exchange: str) -> RoutingTable:
-        """Read the exchange's bindings again. If the server has lost them, declare those that this process knows."""
+        """Read the exchange's record and bindings again. If the server has lost them, declare what this process knows."""
         if self._knowledge.unchecked:
             self.check_flush()
-        record = self.record(exchange)
-        # In this order: a flush after the look at the mark is noticed the next time.
+        known = self._records.get(exchange)
+        # In this order: a flush after the look at the mark is noticed the next time; so is another declaration, by the version.
         flushes = self._flushes_of(exchange)
         version, bindings = self._read(exchange)
-        if flushes is not None and (not version or flushes != self._flushes.get(exchange, self._first_flush)):
-            restored = self._restore(exchange, bindings)
+        record = self.record(exchange)
+        flushed = flushes is not None and flushes != self._flushes.get(exchange, self._first_flush)
+        if flushes is not None and (not version or flushed):
+            lost = self._lost_bindings(exchange)
+            if record is None and (lost or flushed):
+                record = self._restore_record(exchange, known)
+            restored = self._restore(exchange, [binding for binding in lost if binding not in bindings])
             self._flushes[exchange] = flushes
             if restored:
                 version, bindings = self._read(exchange)
@@ -263,21 +297,28 @@ class Bindings:
 
     def _flushes_of(self, exchange: str) -> int | None:
         """Return how often the database was flushed; None where nothing is known of the exchange that could be lost."""
-        if not self._knowledge.bindings(exchange) and exchange not in self._tables:
+        known = exchange in self._tables or exchange in self._records
+        if not known and not self._knowledge.bindings(exchange):
             return None
         self.check_flush()
         return self._knowledge.flushes
 
-    def _restore(self, exchange: str, stand: list[Binding]) -> bool:
-        """Declare the exchange and its bindings again; return whether any was missing."""
+    def _restore_record(self, exchange: str, known: _Known | None) -> ExchangeRecord | None:
+        """Declare the exchange again as it is known here, if it is; return its record."""
+        record = self._knowledge.exchange(exchange) or (None if known is None else known.record)
+        return None if record is None else self._note(exchange, self._store(exchange, record))
+
+    def _lost_bindings(self, exchange: str) -> list[Binding]:
+        """Return the bindings that this process made, and those that the server has confirmed lately."""
         known = dict.fromkeys(self._knowledge.bindings(exchange))
         cached = self._tables.get(exchange)
         if cached is not None and clock.now_s() - cached.confirmed_at < FRESH_S:
             known |= dict.fromkeys(cached.table.bindings)
-        missing = [binding for binding in known if binding not in stand and not self._has_left(binding.queue)]
-        record = self._knowledge.exchange(exchange) or self._records.get(exchange)
-        if record is not None and known:
-            self._store(exchange, record)
+        return list(known)
+
+    def _restore(self, exchange: str, lost: list[Binding]) -> bool:
+        """Declare bindings again; return whether there were any."""
+        missing = [binding for binding in lost if not self._has_left(binding.queue)]
         if not missing:
             return False
         logger.warning(

@@ -111,7 +111,7 @@ class FlowController:
                 self._wait_queue.leave(queue, state.name, refused=refused)
 
     def _answered(self, queue: str, answer: bytes, state: _PublishState) -> bytes | None:
-        if answer != b"REDECLARED":
+        if answer not in {b"REDECLARED", b"REROUTE"}:
             state.ticket = b""
         if answer != b"UNBOUNDED":
             return answer

@@ -17,7 +17,7 @@ from celery_redis_plus.broker.publishing.replication import Replication
 from celery_redis_plus.connection.protocol import pack_call
 from celery_redis_plus.errors import MessageTooLarge, NotReplicated, OutcomeUnknown, PublishRefused, QueueNotFound
 from celery_redis_plus.events import pack_description
-from celery_redis_plus.keys import STAGED
+from celery_redis_plus.keys import STAGED, encode_name
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import BODY_SEPARATOR, LARGE_BODY, MAX_BODY, Outgoing
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 NO_QUEUE = b"NOQUEUE"
 #: What it answers where the message was prepared by another record than the one that stands: nothing is stored.
 REDECLARED = b"REDECLARED"
+#: What it answers where the message was routed by other bindings than those that stand: nothing is stored.
+REROUTE = b"REROUTE"
 #: What it answers for a queue that has limits, which another script heeds.
 BOUNDED = b"BOUNDED"
 #: What both answer where the queue's events are written and they were given no description.
@@ -124,10 +126,11 @@ class Publisher:
 
     def to_queue(
         self, queue: str, message: Outgoing, attempt: PublishAttempt, on_missing: Callable[[str], bool] | None = None
-    ) -> bool:  # fmt: skip
+    ) -> bool | None:  # fmt: skip
         """Put `message` into `queue`; return False where the queue is gone and must not come back.
 
-        `on_missing` goes before the one that the publisher was made with.
+        None: the bindings that it was routed by have changed; nothing is stored. `on_missing` goes before the one that the
+        publisher was made with.
 
         Raises:
             MessageTooLarge: the body is over 512 MB.
@@ -138,7 +141,9 @@ class Publisher:
         if queue in attempt.done:
             return True
         made = False
-        while (reply := self._put(queue, message, attempt)) in {NO_QUEUE, REDECLARED}:
+        while (reply := self._put(queue, message, attempt)) in {NO_QUEUE, REDECLARED, REROUTE}:
+            if reply == REROUTE:
+                return None
             if reply == NO_QUEUE:
                 if made:
                     raise QueueNotFound(f"queue {queue!r} vanished while a message was published to it; nothing was stored")
@@ -192,6 +197,8 @@ class Publisher:
             is_retry = queue in attempt.pending
             producer, number, retry = self._number_of_retry(queue, attempt) if is_retry else (*self._commands.next_number(), 0)
             keys = publish.keys(queue, producer)
+            if message.routed_by is not None:
+                keys = (*keys, message.routed_by[0])
             if len(message.body) > LARGE_BODY:
                 check_size(message)
                 keys, payload = (*keys, self._stage(queue, message, producer, number)), message.envelope
@@ -200,10 +207,10 @@ class Publisher:
             arguments: tuple[Argument, ...]
             if publish is self._publish_ordinary:
                 arguments = (payload, message.rank, message.queue_id, number, self._window)
+                if message.routed_by is not None:
+                    arguments = (*arguments, message.routed_by[1])
             else:
-                rank = b"%d" % message.rank
-                if message.queue_id and publish is not self._publish_dead:
-                    rank = b"%b %b" % (rank, message.queue_id)
+                rank = b"%d" % message.rank if publish is self._publish_dead else _rank(message)
                 arguments = (payload, rank, message.eta or 0, number, retry, self._window, message.life, *more, *last)
             packed = pack_call(publish.script.sha, keys, arguments)
             run = self._run_and_wait if self._replication.replicas else self._commands.call_packed
@@ -277,11 +284,19 @@ class Publisher:
         self._commands.call(script("increment_counters"), [self._keys.queue(queue).meta], counter, int(existing))
 
     def to_stream(
-        self, target: Target, message: Outgoing, routing_key: str, attempt: PublishAttempt, *, mandatory: bool = False
-    ) -> bool:  # fmt: skip
+        self,
+        target: Target,
+        record: bytes,
+        message: Outgoing,
+        routing_key: str,
+        attempt: PublishAttempt,
+        *,
+        mandatory: bool = False,
+    ) -> bool | None:
         """Append a broadcast to a fanout exchange's stream; return False without subscribers, if it has to reach one.
 
-        Then the caller keeps it elsewhere, and confirms the attempt; a `mandatory` one is not appended.
+        Then the caller keeps it elsewhere, and confirms the attempt; a `mandatory` one is not appended. Returns None where the
+        exchange's record is another one than `record`; nothing is appended.
         Raises as `to_queue` does.
         """
         exchange = target.keys.exchange
@@ -293,22 +308,31 @@ class Publisher:
         bounded, reply = self._bounded_exchanges, BOUNDED
         nobody = MANDATORY if mandatory else int(target.ignores_unroutable)
         if bounded is None or exchange not in bounded.queues:
-            reply = self._append(target, message, routing_key, nobody, attempt)
+            reply = self._append(target, record, message, routing_key, nobody, attempt)
         while reply == BOUNDED:
             if bounded is None:
                 raise PublishRefused(
                     f"exchange {exchange!r} has limits, which this publisher was not made for; nothing is stored"
                 )
-            append = partial(self._append, target, message, routing_key, nobody, attempt)
+            append = partial(self._append, target, record, message, routing_key, nobody, attempt)
             reply = bounded.put(exchange, message, append) or append()
+        if reply == REDECLARED:
+            return None
         if reply == NOBODY:
             return False
         attempt.confirm(exchange)
         return True
 
     def _append(
-        self, target: Target, message: Outgoing, routing_key: str, nobody: int, attempt: PublishAttempt, *limits: bytes
-    ) -> Any:  # fmt: skip
+        self,
+        target: Target,
+        record: bytes,
+        message: Outgoing,
+        routing_key: str,
+        nobody: int,
+        attempt: PublishAttempt,
+        *limits: bytes,
+    ) -> Any:
         """Append to a stream; with `limits`, the arguments for those, by the script that heeds them."""
         script = self._publish_fanout_bounded if limits else self._publish_fanout
         keys, exchange = target.keys, target.keys.exchange
@@ -318,11 +342,12 @@ class Publisher:
             producer, number, retry = self._number_of_retry(exchange, attempt) if is_retry else (*self._commands.next_number(), 0)
             arguments = (
                 payload, routing_key, b"%b.%d" % (producer, number), target.maxlen, number, retry, self._window,
-                target.max_age_ms, nobody, *limits,
+                target.max_age_ms, nobody, *limits, encode_name(exchange), record,
             )  # fmt: skip
             script_keys: tuple[bytes, ...] = (keys.stream, keys.meta, keys.producer + producer, keys.cursors)
             if limits:
                 script_keys = (*script_keys, keys.subscribers, keys.records, keys.waiting_publishers)
+            script_keys = (*script_keys, self._keys.exchanges)
             # What may go nowhere may be lost by a failover as well.
             waits = self.waits_for_replicas and not target.ignores_unroutable
             self._confirmed = None
@@ -364,14 +389,18 @@ def stage(commands: CommandConnection, keys: QueueKeys, name: bytes, body: bytes
 
 def _prepared_again(message: Outgoing) -> Outgoing:
     """Return a message prepared by the record that its queue has now."""
-    return message if message.prepare_again is None else message.prepare_again()
+    if message.prepare_again is None:
+        return message
+    again = message.prepare_again()
+    again.routed_by = message.routed_by
+    return again
 
 
 def _is_stored(reply: Any) -> bool:
     """Return whether a publish script's answer says that the message is in the queue."""
     if isinstance(reply, list):
         return bool(reply[0] == DROPPED)
-    return reply not in {NO_QUEUE, REDECLARED, BOUNDED, NEED_METADATA, UNBOUNDED} and not reply.startswith(DUPLICATE)
+    return reply not in {NO_QUEUE, REDECLARED, REROUTE, BOUNDED, NEED_METADATA, UNBOUNDED} and not reply.startswith(DUPLICATE)
 
 
 def check_size(message: Outgoing) -> None:
@@ -382,6 +411,13 @@ def check_size(message: Outgoing) -> None:
     """
     if len(message.body) > MAX_BODY:
         raise MessageTooLarge(f"body of {len(message.body)} bytes: at most {MAX_BODY} bytes (Redis' limit of a string)")
+
+
+def _rank(message: Outgoing) -> bytes:
+    """Return the rank of a message, and behind it what it was prepared and routed by, as `lua/publish.lua` has it."""
+    if message.routed_by is not None:
+        return b"%d %b %d" % (message.rank, message.queue_id, message.routed_by[1])
+    return b"%d %b" % (message.rank, message.queue_id) if message.queue_id else b"%d" % message.rank
 
 
 def _description(message: Outgoing) -> bytes:

@@ -161,7 +161,7 @@ def test_a_publish_to_several_lanes_that_breaks_off_is_finished_by_its_retry(con
     producer.publish("first", exchange="orders", routing_key="new")
     connection.transport.sessions[1].commands.abort()
     connection.transport.sessions[1].commands._open = _refuse  # noqa: SLF001 - a lane that cannot be reached
-    with pytest.raises((OperationalError, RedisConnectionError)):
+    with pytest.raises((OperationalError, RedisConnectionError, ConnectionError)):
         producer.publish("second", exchange="orders", routing_key="new", retry=False)
     sizes = [looker.queue_sizes(queue).ready for queue in QUEUES]
     assert sizes in ([2, 1, 1], [2, 1, 2])
@@ -274,7 +274,7 @@ def test_exclusive_and_auto_delete_queues_of_all_lanes_go_with_their_connection(
     channel = connection.channel()
     declare(channel, *QUEUES, exclusive=True, durable=False)
     for queue in QUEUES:
-        with pytest.raises(ChannelError, match="405"):
+        with pytest.raises(ChannelError, match="exclusive access"):
             other.queue_declare(queue, passive=True)
     leaving = [kombu.Queue(f"{queue}.leaving", auto_delete=True) for queue in QUEUES]
     inbox = Inbox(channel, *leaving)
