@@ -11,7 +11,7 @@ from celery_redis_plus.integration import compat, consumer_priority
 from celery_redis_plus.integration.ack_policies import AckPolicies
 from celery_redis_plus.integration.app_connections import Connections, connections_of
 from celery_redis_plus.integration.messages import install_revoke
-from celery_redis_plus.integration.publishing import install_eta_property, install_send_options
+from celery_redis_plus.integration.publishing import install_eta_offset, install_send_options
 from celery_redis_plus.integration.requests import install_traceback_cleaner
 from celery_redis_plus.integration.worker import BrokerStep
 
@@ -80,7 +80,7 @@ def configure_app(
         install_revoke(app)
     app.steps["consumer"].add(BrokerStep)
     consumer_priority.install_option(app)
-    install_eta_property(app)
+    install_eta_offset(app)
     install_send_options(app)
     install_traceback_cleaner()
     if FIXUP not in app.fixups:

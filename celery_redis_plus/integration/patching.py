@@ -13,13 +13,21 @@ MAX_WRAPPERS = 20
 def wrap(owner: Any, name: str, around: Callable[..., Any], *more: Any) -> None:
     """Have `owner` call `around` with its own method first, then `more`, then the call's arguments.
 
-    Where `owner` is a class, the call's arguments begin with the object. Idempotent, also where another tool has wrapped the
-    method since: ours is looked for inside.
+    Where `owner` is a class, the call's arguments begin with the object. A method of its class is looked up at each call, since
+    others may patch the class later. Idempotent, also where another tool has wrapped the method since: ours is looked for inside.
     """
     present = getattr(owner, name)
     if all(not isinstance(layer, functools.partial) or layer.func is not around for layer in _layers(present)):
+        if not isinstance(owner, type) and name not in vars(owner):
+            present = functools.partial(_call_method, owner, name)
         ours = functools.partial(around, present, *more)
         setattr(owner, name, _as_method(ours, present) if isinstance(owner, type) else ours)
+
+
+def _call_method(owner: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    """Call the method that the class of `owner` has now."""
+    method = getattr(type(owner), name)
+    return (method.__get__(owner) if hasattr(method, "__get__") else method)(*args, **kwargs)
 
 
 def _as_method(ours: functools.partial[Any], present: Callable[..., Any]) -> Callable[..., Any]:

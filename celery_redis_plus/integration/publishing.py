@@ -1,20 +1,20 @@
-"""The publish signal: Celery's `eta` as a property of the message, so that a naive one means what the app's settings say.
+"""What a configured app publishes: a naive `eta` means what its settings say, and the results of duplicates have the right ids.
 
-Where no signal handler ran, the transport reads Celery's header itself and takes a naive time for UTC.
+Where no signal handler ran, the transport takes a naive time for UTC.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 from celery import Task, chord, current_app, group, signals
 
-from celery_redis_plus.broker.arguments.eta import eta_to_ms
 from celery_redis_plus.consumer.delivery_tracking import TRACK
-from celery_redis_plus.errors import InvalidArgument, InvalidEta
+from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.integration.app_connections import connections_of, publishes_to_us
 from celery_redis_plus.integration.patching import wrap
 from celery_redis_plus.transport.api import ACK_TIMEOUT_S, delivery, is_tracked, tracking_request
@@ -28,7 +28,7 @@ _OF_CANVAS = ("chain", "chord", "group_id")
 _AROUND = (*_CONTINUATIONS, "group_id")
 
 
-class EtaProperty:
+class EtaOffset:
     """Receives `before_task_publish`, once a process, for the apps that are configured with us."""
 
     def __init__(self) -> None:
@@ -44,27 +44,20 @@ class EtaProperty:
         self,
         sender: str = "",
         headers: dict[str, Any] | None = None,
-        properties: dict[str, Any] | None = None,
         declare: Sequence[Any] | None = None,
         **named: Any,  # noqa: ARG002 - signals gain arguments
     ) -> None:
-        """Set the property `eta`, in unix seconds, exact to the millisecond, never before the time that was asked for.
+        """Write the offset from UTC into a naive `eta` of an app whose times are local.
 
-        An eta that is no time is left to the transport, which refuses it with InvalidEta: a signal's errors are only logged.
+        The header stays the only place of the time, so that what other receivers make of it counts. An eta that is no time is
+        left to the transport, which refuses it with InvalidEta: a signal's errors are only logged.
         """
-        if not headers or properties is None or not headers.get("eta"):
+        if not headers or not headers.get("eta"):
             return
         app = self._app_of(sender, declare or ())
-        if app is None or not publishes_to_us(app):
-            return
-        eta = headers["eta"]
-        try:
-            eta_ms = eta_to_ms(eta, naive_is_utc=bool(app.conf.enable_utc), tz=app.timezone)
-        except InvalidEta:
-            return
-        properties["eta"] = eta_ms / 1000
-        if not app.conf.enable_utc:
-            headers["eta"] = _with_offset(eta, app.timezone)
+        if app is not None and not app.conf.enable_utc and publishes_to_us(app):
+            with suppress(ValueError):
+                headers["eta"] = _with_offset(headers["eta"], app.timezone)
 
     def _app_of(self, task: str, declare: Sequence[Any]) -> Any:
         """Return the app that publishes `task`: the signal does not name it, but the queue that is declared is the app's own.
@@ -91,12 +84,12 @@ def _with_offset(eta: Any, zone: Any) -> Any:
 
 
 #: One receiver a process: the signal is the process's, too.
-_eta_property = EtaProperty()
+_eta_offset = EtaOffset()
 
 
-def install_eta_property(app: Any) -> None:
-    """Set the property `eta` on the delayed tasks that `app` publishes."""
-    _eta_property.add(app)
+def install_eta_offset(app: Any) -> None:
+    """Have the delayed tasks that `app` publishes say which time they mean."""
+    _eta_offset.add(app)
 
 
 def install_send_options(app: Any) -> None:
@@ -145,7 +138,9 @@ def _tracking_in(signatures: Any) -> str:
         if signatures.get("subtask_type") and isinstance(inner, Mapping):
             nested += [inner.get(name) for name in _MEMBERS]
         return _tracking_in(nested)
-    if isinstance(signatures, list | tuple):
+    # Celery's lazy list of a generator's members (`celery.utils.functional.regen`, a subclass) sends them while that runs: a look at
+    # them here would run it to its end. `_send_task` refuses each when it comes.
+    if type(signatures) in {list, tuple}:
         return next(filter(None, map(_tracking_in, signatures)), "")
     return ""
 

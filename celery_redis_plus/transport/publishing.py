@@ -347,8 +347,8 @@ def _delay_s(message: Mapping[str, Any]) -> float:
 def _eta(properties: Mapping[str, Any], headers: Mapping[str, Any]) -> int | str:
     """Return when the message becomes deliverable, as `message.Outgoing` has it.
 
-    The property is what the publish signal has made of Celery's header (unix seconds, or a datetime); the header serves
-    where no signal handler ran; `x-delay` is RabbitMQ's delayed-message header, in ms.
+    The property `eta` (unix seconds, or a datetime) is a publisher's own; the header is Celery's; `x-delay` is RabbitMQ's
+    delayed-message header, in ms.
     """
     eta = properties.get("eta")
     if eta is None:

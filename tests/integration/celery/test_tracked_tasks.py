@@ -98,8 +98,7 @@ def test_chains_groups_chords_and_callbacks_are_refused_with_tracking(app):
         lambda: celery.group(a, a, tracked).delay(),
         lambda: celery.group(a, a, timed).apply_async(),
         lambda: celery.group(a, stray).apply_async(),
-        lambda: celery.group(signature for signature in (a, a, tracked)).delay(),
-        lambda: celery.group(map(json.loads, map(json.dumps, (a, tracked))), app=app).apply_async(),
+        lambda: celery.group(list(map(json.loads, map(json.dumps, (a, tracked)))), app=app).apply_async(),
         lambda: celery.group(a, celery.chain(a, tracked)).apply_async(),
         lambda: celery.group(a, celery.group(a, tracked)).apply_async(),
         lambda: celery.group(a, a.clone().set(link=tracked)).apply_async(),
@@ -124,6 +123,26 @@ def test_chains_groups_chords_and_callbacks_are_refused_with_tracking(app):
     celery.chain(celery.group(celery.signature("a", kwargs=data, app=app), a), a).apply_async()
     with app.connection_for_read() as connection:
         assert connection.default_channel.queue_sizes("celery").ready == 5
+
+
+@pytest.mark.parametrize("canvas", [celery.group, lambda members: celery.chord(members, celery.signature("b"))])
+def test_members_that_a_generator_makes_are_sent_while_it_runs(app, canvas):
+    """Celery issue 3021: a generator may be long. A member that is to be tracked is refused when it comes."""
+    waiting = []
+
+    def members():
+        for number in range(6):
+            waiting.append(count_ready(app))
+            yield celery.signature("a", app=app).set(track=number == 5)
+
+    with pytest.raises(InvalidArgument, match="track is True for a task that is sent with 'a'"):
+        canvas(members()).apply_async()
+    assert waiting[-1] > 0
+
+
+def count_ready(app):
+    with app.connection_for_read() as connection:
+        return connection.default_channel.queue_declare("celery", durable=True).message_count
 
 
 def test_groups_of_other_apps_are_left_alone():

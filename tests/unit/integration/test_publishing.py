@@ -1,15 +1,13 @@
 import weakref
-from datetime import UTC, datetime
+from unittest import mock
 
 import pytest
-from amqp.basic_message import Message as AmqpMessage
 from celery import Celery, signals
 
 from celery_redis_plus import configure_app
-from celery_redis_plus.integration.publishing import EtaProperty
+from celery_redis_plus.integration.publishing import EtaOffset
 
 NOON = "2030-07-01T12:00:00"
-NOON_UTC_S = datetime(2030, 7, 1, 12, tzinfo=UTC).timestamp()
 
 
 def make(**settings):
@@ -19,45 +17,36 @@ def make(**settings):
 
 
 def send(app, eta):
-    """What the signal makes of a task's headers and properties."""
-    receiver = EtaProperty()
+    """What the signal makes of a task's header."""
+    receiver = EtaOffset()
     vars(receiver)["_apps"] = [weakref.ref(app)]
-    headers, properties = {"eta": eta}, {}
-    receiver(sender="task", headers=headers, properties=properties)
-    return headers["eta"], properties.get("eta")
+    headers = {"eta": eta}
+    receiver(sender="task", headers=headers)
+    return headers["eta"]
 
 
-@pytest.mark.parametrize(
-    ("eta", "seconds"),
-    [
-        (None, None),
-        (f"{NOON}+00:00", NOON_UTC_S),
-        (f"{NOON}.123456+00:00", NOON_UTC_S + 0.124),
-        (f"{NOON}+02:00", NOON_UTC_S - 7200),
-        (NOON, NOON_UTC_S),
-        ("tomorrow", None),
-    ],
-)
-def test_eta_becomes_a_property_in_unix_seconds(eta, seconds):
-    assert send(make(), eta) == (eta, seconds)
+@pytest.mark.parametrize("eta", [None, f"{NOON}.123456+00:00", f"{NOON}+02:00", NOON, "tomorrow"])
+def test_eta_stays_as_it_is_where_times_are_utc(eta):
+    assert send(make(), eta) == eta
 
 
 def test_naive_eta_is_local_time_where_the_settings_say_so():
     app = make(enable_utc=False, timezone="Europe/Paris")
 
-    assert send(app, NOON) == (f"{NOON}+02:00", NOON_UTC_S - 7200)
-    assert send(app, f"{NOON}+00:00") == (f"{NOON}+00:00", NOON_UTC_S)
+    assert send(app, NOON) == f"{NOON}+02:00"
+    assert send(app, f"{NOON}+00:00") == f"{NOON}+00:00"
+    assert send(app, "tomorrow") == "tomorrow"
 
 
 def test_app_with_another_broker_keeps_its_messages_as_they_are():
-    assert send(make(broker_url="memory://", enable_utc=False, timezone="Europe/Paris"), NOON) == (NOON, None)
+    assert send(make(broker_url="memory://", enable_utc=False, timezone="Europe/Paris"), NOON) == NOON
 
 
 def test_message_without_an_app_of_ours_is_left_alone():
-    properties = {}
-    EtaProperty()(sender="task", headers={"eta": NOON}, properties=properties)
+    headers = {"eta": NOON}
+    EtaOffset()(sender="task", headers=headers)
 
-    assert properties == {}
+    assert headers == {"eta": NOON}
 
 
 def test_signal_has_one_receiver_for_all_apps():
@@ -69,19 +58,23 @@ def test_signal_has_one_receiver_for_all_apps():
     assert len(signals.before_task_publish.receivers) == count
 
 
-def test_amqp_does_not_send_the_property():
-    assert "eta" not in {name for name, _ in AmqpMessage.PROPERTIES}
-
-
 def test_app_is_known_by_the_queue_that_it_declares():
     utc, tokyo = make(), make(enable_utc=False, timezone="Asia/Tokyo")
-    receiver = EtaProperty()
+    receiver = EtaOffset()
     receiver.add(utc)
     receiver.add(tokyo)
     found = []
     for app in (utc, tokyo):
-        headers, properties = {"eta": NOON}, {}
-        receiver(sender="task", headers=headers, properties=properties, declare=[app.amqp.queues["celery"]])
-        found.append(properties["eta"])
+        headers = {"eta": NOON}
+        receiver(sender="task", headers=headers, declare=[app.amqp.queues["celery"]])
+        found.append(headers["eta"])
 
-    assert found == [NOON_UTC_S, NOON_UTC_S - 9 * 3600]
+    assert found == [NOON, f"{NOON}+09:00"]
+
+
+def test_a_patch_of_the_class_counts_for_a_configured_app():
+    app = make()
+    with mock.patch("celery.Celery.send_task") as patched:
+        app.send_task("x")
+
+    assert patched.call_count == 1
