@@ -29,6 +29,7 @@ from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopolog
 from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursors
 from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
 from celery_redis_plus.broker.lanes.lanes import Lane, connect_lanes
+from celery_redis_plus.broker.line_interval import LineInterval
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.blocking_connection import BlockingConnection
 from celery_redis_plus.connection.command_connection import CommandConnection
@@ -78,6 +79,8 @@ FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 0.05, 1.0
 IDLE_END_S = 10.0
 #: Seconds for which a first claim waits for the thread, which may be busy or unable to connect; and between two looks at it.
 REPORT_PATIENCE_S, WORK_POLL_S = 0.25, 0.002
+#: Seconds between two log lines about an exchange whose messages have no recipient.
+UNROUTED_LOG_S = 60.0
 #: Most seconds that the thread sleeps when nothing is due.
 MAX_IDLE_S = 30.0
 
@@ -96,6 +99,8 @@ class MaintenanceService:
         #: What this process has declared.
         self.knowledge = DeclaredTopology(options.cluster_lanes)
         self.positions = SubscriberCursors(options.subscriber_timeout)
+        #: Paces the log lines about messages without a recipient, of all publishers of this process.
+        self.unrouted = LineInterval(UNROUTED_LOG_S)
         #: Gives back what is left when the interpreter exits.
         self.process_end = ProcessEnd(connector, keys, options, self.unacked_messages, self.watched)
         self.name = secrets.token_hex(6)

@@ -222,22 +222,28 @@ class ExchangePublisher:
         about = {"exchange": exchange, "routing_key": routing_key, "task_id": message["headers"].get("id")}
         fallback = None if broadcast or not exchange else connection.options.deadletter_queue
         if fallback:
-            logger.warning("%s: it goes to %r", text, fallback, extra=about)
+            self._warn(f"{text}: it goes to {fallback!r}", exchange, about)
             self.to_queue(message, fallback, attempt)
         elif not exchange:
             # Its queue was transient and is gone, a client that has left: such queues keep no dead letters.
             connection.unroutable.count()
-            logger.warning("%s: it is dropped and counted (mandatory=True makes it an error)", text, extra=about)
+            self._warn(f"{text}: it is dropped and counted (mandatory=True makes it an error)", exchange, about)
         elif connection.ignores_unroutable(exchange):
             connection.unroutable.count()
             logger.debug("%s: it is counted (option ignore_unroutable_exchanges)", text)
         else:
             connection.queues.ensure_swept_once(UNDELIVERED)
             connection.unroutable.keep(self._outgoing(message, UNDELIVERED), attempt, reason)
-            logger.warning("%s: it is a dead letter of %r now (reason %s)", text, UNDELIVERED, reason, extra=about)
+            self._warn(f"{text}: it is a dead letter of {UNDELIVERED!r} now (reason {reason})", exchange, about)
         if broadcast:
             # It may be in its stream already, for those who come back; a retry shall not ask again.
             attempt.confirm(exchange)
+
+    def _warn(self, text: str, exchange: str, about: Mapping[str, Any]) -> None:
+        """Log a message without a recipient: the first one of an exchange at once, then one line a minute with their number."""
+        count = self._connection.service.unrouted.add(exchange)
+        if count:
+            logger.warning("%s%s", text, f" (so many since the last line: {count})" if count > 1 else "", extra=about)
 
     def _outgoing(self, message: dict[str, Any], queue: str) -> Outgoing:
         properties = message["properties"]

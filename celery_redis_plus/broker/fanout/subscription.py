@@ -127,7 +127,11 @@ class Subscription:
         notify(Missed(self.position.queue, exchange, count, after.decode(), until.decode()))
 
     def _wants(self, routing_key: str) -> bool:
-        return any(matches_topic(pattern, routing_key) for pattern in self.patterns)
+        """Return whether it gets a broadcast; one without a key reaches every binding, as AMQP's fanout does.
+
+        The route of Celery's manual (Routing Tasks, "Broadcast") sends it so, and binds with `task_default_routing_key`.
+        """
+        return not routing_key or any(matches_topic(pattern, routing_key) for pattern in self.patterns)
 
     def take(self) -> Delivery:
         """Take the next delivery, what comes again first."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.arguments.limits import Limits
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
+from celery_redis_plus.broker.line_interval import LineInterval
 from celery_redis_plus.errors import MessageNotAccepted, PublisherBlocksItself, PublishRefused, PublishTimedOut, QueueFull
 
 if TYPE_CHECKING:
@@ -80,8 +81,7 @@ class FlowController:
         self._known: dict[str, _Known] = {}
         #: Names of queues that have limits, as far as this publisher has heard.
         self.queues: Container[str] = self._known.keys()
-        #: Queue -> (when its losses were logged last, how many since).
-        self._dropped: dict[str, tuple[float, int]] = {}
+        self._dropped = LineInterval(LOG_S)
 
     def put(self, queue: str, message: Outgoing, send: Send) -> bytes | None:
         """Publish; return the script's answer as for a queue without limits, None where the queue has none any more.
@@ -161,13 +161,9 @@ class FlowController:
         self._wait_queue.wait(queue, state.name, min(left_s, WAITER_CHECK_S))
 
     def _log_dropped(self, queue: str, count: int, *, kept: bool) -> None:
-        logged_at, waiting = self._dropped.get(queue, (0.0, 0))
-        count += waiting
-        now = time.monotonic()
-        if logged_at and now - logged_at < LOG_S:
-            self._dropped[queue] = (logged_at, count)
+        count = self._dropped.add(queue, count)
+        if not count:
             return
-        self._dropped[queue] = (now, 0)
         fate = "are gone: a transient queue without dead-letter exchange keeps none"
         if kept:
             fate = "are dead letters now"

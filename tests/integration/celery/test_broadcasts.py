@@ -17,7 +17,7 @@ def settings(name, **arguments):
     queue = {
         "exchange": "all-services",
         "exchange_type": "fanout",
-        # Celery takes the queue's name where there is none, and `fanout_patterns` would filter by it.
+        # Celery takes the queue's name where there is none (of a dict), and `fanout_patterns` would filter by it.
         "routing_key": "#",
         "exchange_durable": True,
         "queue_durable": True,

@@ -7,6 +7,7 @@ import pytest
 from kombu.exceptions import ChannelError
 
 import celery_redis_plus
+from celery_redis_plus import clock
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from tests.support.inbox import Inbox
@@ -29,6 +30,21 @@ def test_a_broadcast_without_subscribers_becomes_a_dead_letter(channel, undelive
     assert (letter.reason, letter.body, letter.exchange, letter.routing_key) == ("no_subscribers", b"hello", "news", "k")
     assert record(UNDELIVERED)["dead_lettered"] == "1"
     assert "exchange 'news' has no subscriber" in caplog.text
+
+
+def test_of_many_the_first_is_logged_at_once_and_their_number_a_minute_later(channel, connect, undelivered, caplog, monkeypatch):
+    lines = lambda: [record.getMessage() for record in caplog.records if "has no subscriber" in record.getMessage()]  # noqa: E731
+    for number in range(50):
+        send(channel, number)
+    send(channel, 0, exchange="other")
+    assert [line.partition(" has")[0] for line in lines()] == ["exchange 'news'", "exchange 'other'"]
+    later = clock.now_s() + 61
+    monkeypatch.setattr(clock, "now_s", lambda: later)
+    # Another connection of the process shares the pace.
+    send(connect().channel(), 50)
+    assert lines()[-1].endswith("(so many since the last line: 50)")
+    assert len(lines()) == 3
+    assert len(undelivered()) == 52
 
 
 def test_a_mandatory_one_is_an_error_and_is_not_kept(channel, undelivered, redis_client):

@@ -81,6 +81,15 @@ def test_patterns_filter_as_a_topic_exchange_does(channel, pattern, wanted):
     assert set(inbox.rest(0.1)) == wanted
 
 
+@pytest.mark.parametrize("pattern", ["", "#", "*.x", "task", "nothing"])
+def test_a_message_without_a_key_reaches_every_binding(channel, pattern):
+    inbox = Inbox(channel, subscribed(key=pattern))
+    send(channel, "all")
+    send(channel, "others", key="of.others")
+    send(channel, "all")
+    assert [body for body in inbox.rest(0.1) if body == "all"] == ["all", "all"]
+
+
 def test_without_fanout_patterns_every_subscriber_gets_everything(connect):
     channel = connect(fanout_patterns=False).channel()
     inbox = Inbox(channel, subscribed(key="only.this"))
