@@ -102,8 +102,8 @@ class Options:
     transient_queue_ttl: float = option(_SECONDS, 300, unit="s")
     """An unused auto-delete queue is removed after this time, with its messages."""
     delivery_limit: int | None = option(whole_number(1), 20, unit="deliveries", none="no limit")
-    """The number of failed deliveries (its worker died, or it was rejected with requeue) after which a message becomes a dead
-    letter. The queue argument `x-delivery-limit` overrides it."""
+    """The number of failed deliveries (its worker died, or an ack policy put it back; not a requested requeue) that make a
+    dead letter of a message. The queue argument `x-delivery-limit` overrides it."""
     dead_letter_max: int = option(whole_number(0), 10_000, unit="messages")
     """The number of dead letters that a queue keeps. Beyond it the oldest are removed, counted and logged."""
     dead_letter_ttl: float = option(_SECONDS, 604_800, unit="s")

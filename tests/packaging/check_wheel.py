@@ -6,6 +6,7 @@ wheel is built from the sdist, installed into an empty environment, and used awa
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -49,6 +50,9 @@ def build(directory: Path) -> Path:
         require(names >= WEB_FILES, f"{wheel.name} lacks files of the web page")
         foreign = {name for name in names if not name.startswith(OURS)}
         require(not foreign, f"{wheel.name} installs what is not ours: {sorted(foreign)}")
+        (metadata,) = (archive.read(name).decode() for name in names if name.endswith("/METADATA"))
+        dead = re.findall(r"\]\((?!https?:|#)[^)]*\)", metadata)
+        require(not dead and "# celery-redis-plus" in metadata, f"{wheel.name} is described with links that lead nowhere: {dead}")
     return wheel
 
 

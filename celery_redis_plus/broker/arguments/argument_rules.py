@@ -113,15 +113,16 @@ _RULES: dict[str, _Rule] = {
 
 
 #: Arguments of development versions that no release has: name -> what takes their place.
-_WITHDRAWN = {
+WITHDRAWN = {
     "x-server-filter": (
         "no longer known; instead, bind a queue of your own to a topic exchange, which selects by routing key on the server "
         "(docs/broadcasts.md, 'One key out of many')"
     )
 }
 
-#: The names of all arguments that have an effect.
-KNOWN_ARGUMENTS = frozenset(_RULES)
+#: Of all arguments that have an effect, what they may be.
+ALLOWED = {name: rule.allowed for name, rule in _RULES.items()}
+KNOWN_ARGUMENTS = frozenset(ALLOWED)
 
 
 def check_arguments(owner: str, arguments: Mapping[str, object] | None) -> dict[str, object]:
@@ -137,8 +138,8 @@ def check_arguments(owner: str, arguments: Mapping[str, object] | None) -> dict[
 
 def _checked(owner: str, key: str, value: object) -> object:
     """Return the value as it is kept: 10000.0, which arithmetic on seconds makes, becomes 10000."""
-    if key in _WITHDRAWN:
-        raise InvalidArgument(f"argument {key!r} of {owner} is {_WITHDRAWN[key]}")
+    if key in WITHDRAWN:
+        raise InvalidArgument(f"argument {key!r} of {owner} is {WITHDRAWN[key]}")
     rule = _RULES.get(key)
     if rule is None:
         return value

@@ -37,7 +37,7 @@ def pack(value: object, where: str) -> object:
     Args:
         value: what stands in a table: None, bool, int, float, str, bytes, datetime, Decimal, a list or a
             table of these (the types of AMQP 0-9-1's field tables, section 4.2.1).
-        where: the value's owner, for the error's text, such as `argument 'x-foo' of queue 'q'`.
+        where: the value's owner, for the error's text, such as `argument 'x-expires' of queue 'q'`.
 
     Raises:
         InvalidArgument: a value of another type, a number that is not finite, or a key that is no string.

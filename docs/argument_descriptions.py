@@ -1,0 +1,61 @@
+"""What the pages say of arguments; docs/generate.py checks that the code knows these names and no others."""
+
+from __future__ import annotations
+
+#: Argument of a queue's declaration -> what it does, with the page that has more.
+OF_QUEUES = {
+    "x-expires": "The queue is deleted, with its messages, when it was not used for so long.",
+    "x-message-ttl": "Messages expire so long after their publish ([dead letters](dead-letters.md)).",
+    "x-max-priority": "Higher priorities count as this one. Without it priorities go up to 255 ([priorities](priorities.md)).",
+    "x-max-length": "Ready and delayed messages that the queue takes ([flow control](flow-control.md)).",
+    "x-max-length-bytes": "Bytes of headers and bodies that the queue takes ([flow control](flow-control.md)).",
+    "x-delivery-limit": "Failed deliveries that make a dead letter of a message; -1: no limit ([dead letters](dead-letters.md)).",
+    "x-consumer-timeout": "A consumer that holds a message for longer loses it ([consumers](consumers.md#consumer-timeout)).",
+    "x-delayed-retry-min": "The first pause before a failed message is delivered again ([dead letters](dead-letters.md)).",
+    "x-delayed-retry-max": "The longest such pause; beside `x-delayed-retry-min` only.",
+    "x-max-pending": "Messages that the queue takes: ready, delayed and unacked ones ([flow control](flow-control.md)).",
+    "x-throttle": "Publishers are slowed down before the queue is full ([flow control](flow-control.md)).",
+    "x-accept-types": "Content types that the queue takes ([flow control](flow-control.md)).",
+    "x-retry-policy": "The pauses before failed messages are delivered again ([lifecycle](lifecycle.md#retry-policies)).",
+    "x-overflow": "What becomes of a publish to a full queue ([flow control](flow-control.md)).",
+    "x-dead-letter-exchange": "Where dead letters go, instead of being kept ([dead letters](dead-letters.md)).",
+    "x-dead-letter-routing-key": "Their routing key; without it, the message's own.",
+    "x-single-active-consumer": "Of all consumers one gets the messages ([consumers](consumers.md)).",
+    "x-max-unacked": "Messages that may be in work at once, over all consumers ([consumers](consumers.md)).",
+    "x-rate-limit": "Messages that consumers get in a second, over all of them ([consumers](consumers.md)).",
+    "x-priority-ageing": "A message that has waited so long counts as one priority higher ([consumers](consumers.md)).",
+    "x-durable-subscriber": "A fanout exchange keeps the queue's place while it has no consumer ([broadcasts](broadcasts.md)).",
+    "x-event-log": "Whether lifecycle events are written, whatever the option `event_log` says ([lifecycle](lifecycle.md)).",
+    "x-filtered": "Consumers may choose messages by their headers, with `x-filter` ([consumers](consumers.md)).",
+}
+
+#: Argument of a consumer -> allowed values, and what it does.
+OF_CONSUMERS = {
+    "x-priority": (
+        "a whole number",
+        "Consumers with a higher one get every message while they have credit ([consumers](consumers.md)).",
+    ),
+    "x-browse": ("true or false", "The consumer gets copies, and takes nothing ([browsing](consumers.md#browsing-a-queue))."),
+    "x-filter": (
+        "a table of headers, with `x-match` `all` or `any`",
+        "The consumer gets messages with these headers, of a queue with `x-filtered` ([consumers](consumers.md)).",
+    ),
+}
+
+#: Header of a message -> allowed values, and what it does.
+OF_MESSAGES = {
+    "x-delay": ("milliseconds, up to 100 years", "The message becomes ready so much later ([delayed tasks](delayed-tasks.md))."),
+    "x-deduplication-id": ("a text", "A second message with this id is not stored ([lifecycle](lifecycle.md#deduplication))."),
+    "x-deduplication-ttl": ("milliseconds", "How long the id is remembered."),
+    "x-deduplication-scope": ("`ttl`, `until-claimed`, `until-acked`", "Until when the id is remembered; `ttl` without it."),
+}
+
+#: Argument of an exchange or a binding -> allowed values, and what it does.
+OF_EXCHANGES = {
+    "alternate-exchange": ("a text", "Where messages go that no binding takes ([operating](operating.md))."),
+    "x-delayed-type": ("`direct`, `topic`, `fanout`, `headers`", "The type of an exchange of the type `x-delayed-message`."),
+    "x-match": (
+        "`all`, `any`, `all-with-x`, `any-with-x`",
+        "How many headers of a binding to a headers exchange have to be equal.",
+    ),
+}

@@ -1,0 +1,48 @@
+"""Puts figures of docs/benchmarks.md where other pages repeat them, so that all of them are of one run."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+BENCHMARKS = Path(__file__).parent / "benchmarks.md"
+#: The table of the README: what a row is called there, the figures of docs/benchmarks.md behind it, and their unit.
+ROWS = {
+    "client CPU to consume and acknowledge a message, prefetch 100": (("consume + ack, prefetch 100: client CPU",), " µs"),
+    "Celery worker, no-op tasks: solo, prefork, threads": (
+        ("Celery solo: rate", "Celery prefork -c2: rate", "Celery threads -c4: rate"),
+        " a second",
+    ),
+    "one consumer on 100 queues, client CPU a message": (("100 queues on one consumer: client CPU",), " µs"),
+    "broadcasts to 10 subscribers, acknowledged": (("fanout to 10 that ack: delivered",), " a second"),
+    "client CPU of a publish": (("publish: client CPU",), " µs"),
+    "server CPU of a publish": (("publish: server CPU",), " µs"),
+    "server CPU to consume and acknowledge a message, prefetch 100": (("consume + ack, prefetch 100: server CPU",), " µs"),
+}
+TABLE_HEAD = "| | kombu's own Redis transport | celery-redis-plus |\n|---|---|---|\n"
+_TABLE = re.compile(re.escape(TABLE_HEAD) + r"(?=\| (?:client|server) CPU)(?:\|.*\n)+")
+_COSTS = re.compile(r"[\d.]+ µs of CPU instead of [\d.]+ µs")
+_MORE = re.compile(r"takes about [\d.]+ µs of server\ntime more than the LPUSH")
+
+
+@cache
+def results() -> dict[str, tuple[str, str]]:
+    """Return the figures of the last run: of kombu's Redis transport, and ours."""
+    rows = BENCHMARKS.read_text(encoding="utf-8").partition("<!-- results: ")[2].splitlines()
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row.startswith("| ")]
+    return {row[0]: (row[2], row[3]) for row in cells if len(row) > 3}
+
+
+def figures_in(text: str) -> str:
+    """Return the text of a page with the figures as they are now. Raises KeyError where the run lacks one."""
+    kombu, ours = results()["publish: server CPU"]
+    text = _TABLE.sub(lambda _: TABLE_HEAD + "".join(map(_row, ROWS)), text)
+    text = _COSTS.sub(f"{kombu} µs of CPU instead of {ours} µs", text)
+    return _MORE.sub(f"takes about {float(ours) - float(kombu):.0f} µs of server\ntime more than the LPUSH", text)
+
+
+def _row(name: str) -> str:
+    labels, unit = ROWS[name]
+    of_kombu, of_ours = (", ".join(results()[label][at] for label in labels) for at in (0, 1))
+    return f"| {name} | {of_kombu}{unit} | {of_ours}{unit} |\n"

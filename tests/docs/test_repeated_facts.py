@@ -1,0 +1,66 @@
+"""What a page says of the code or of another page, in words that no generator writes."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+
+import pytest
+
+from tests.docs.blocks import ROOT, all_blocks
+
+sys.path.append(str(ROOT / "docs"))
+from benchmark_figures import ROWS, figures_in, results
+
+
+def read(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_the_scripts_that_a_full_server_refuses_are_listed():
+    listed = re.search(r"\*\*Memory is full\.\*\*(.*?)\n\n", read("docs/architecture.md"), re.DOTALL)[1]
+    refused = {file.stem for file in (ROOT / "lua").glob("*.lua") if not re.match(r"#!lua flags=", file.read_text("utf-8"))}
+    assert set(re.findall(r"`lua/(\w+)\.lua`", listed)) == refused
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/comparison.md", "docs/architecture.md"])
+def test_a_page_with_figures_of_the_benchmark_follows_them(page):
+    """So that docs/generate.py does not miss them after a change of words."""
+    changed = re.sub(r"\d+(?:\.\d+)? (?=µs|a second)", "7777 ", read(page))
+    assert changed != read(page)
+    followed = figures_in(changed)
+    assert followed != changed
+    if page == "README.md":
+        assert followed == read(page)
+        assert all(f"| {row} |" in followed for row in ROWS)
+
+
+def test_the_results_have_each_figure_that_is_repeated():
+    assert all(label in results() for labels, _ in ROWS.values() for label in labels)
+
+
+def test_an_alert_that_joins_metrics_joins_those_of_one_broker():
+    joined = re.findall(r"\b(?:and|or|unless) on\(([^)]*)\)", read("docs/metrics.md") + read("docs/kubernetes.md"))
+    assert joined
+    assert all("instance" in labels or "job" in labels for labels in joined)
+
+
+def published_at_import(code):
+    """Return the calls that publish in the top-level statements of a module."""
+    calls = (node for statement in ast.parse(code).body if isinstance(statement, ast.Expr) for node in ast.walk(statement))
+    return [node.func.attr for node in calls if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in PUBLISHING]
+
+
+PUBLISHING = {"delay", "apply_async", "send_task"}
+
+
+@pytest.mark.parametrize(
+    "block", [one for one in all_blocks("python") if "@app.task" in one.code and "Celery(" in one.code], ids=str
+)
+def test_a_sample_that_workers_load_publishes_nothing_when_it_is_imported(block):
+    assert published_at_import(block.code) == []
+
+
+def test_a_sample_that_publishes_is_found():
+    assert published_at_import("add.delay(1)\nif True:\n    add.delay(2)") == ["delay"]
