@@ -47,7 +47,7 @@ REST_S, FULL_REST_S = 0.3, 1.2
 #: Seconds within which one more task ends, after the last fault.
 PATIENCE_S = 120
 #: Seconds after its time, or after its consumer's death, within which a message is delivered whatever fails.
-LATE_S = 60
+LATE_S = PATIENCE_S
 RULES = Rules(acks=PREFETCH, strict=True, early=frozenset({EARLY}), late_s=LATE_S)
 #: Repeats of tasks that had ended, for each kill of a worker (docs/design/0008-chaos.md).
 ENDED_REPEATS = {"solo": 0.1, "threads": 0.1, "prefork": 0.4, "gevent": 0.1, "eventlet": 0.1}

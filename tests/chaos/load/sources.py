@@ -22,7 +22,7 @@ PREFIXES = "ab"
 #: Seconds between two messages that use a feature.
 FEATURE_PAUSE_S = 0.03
 #: Seconds between two tasks that are acked early.
-EARLY_PAUSE_S = 0.01
+EARLY_PAUSE_S = 0.003
 #: The part of the tasks that has a priority.
 PRIORITISED = 0.1
 #: Plain tasks that are published and have not ended, at most.
@@ -59,8 +59,8 @@ class Sources:
             )
             for name in PREFIXES
         ]
-        rare = {"pause_s": EARLY_PAUSE_S, "prioritised": PRIORITISED}
-        self.early = Publisher(app(), "e", task=EARLY, length=length, most=most, enough=self.plain[0].enough, **rare)
+        times = {"length": length, "most": most, "prioritised": PRIORITISED, "pause_s": EARLY_PAUSE_S}
+        self.early = Publisher(app(), "e", task=EARLY, enough=self.plain[0].enough, **times)
         self.features = FeaturePublisher(app(), "f", length=length, pause_s=FEATURE_PAUSE_S, enough=lambda: storm.publishers_rest)
         self.publishers = [*self.plain, self.early, self.features]
         url = storm.publishers.url()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from celery_redis_plus.broker.consumers.claims import MAX_CLAIMED
+from celery_redis_plus.broker.consumers.registry import Consumer
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.stored_message import LARGE_BODY
 
@@ -68,7 +69,7 @@ def test_tags_without_a_hash_are_dropped_counted_and_do_not_use_up_the_credit(br
     broker.client.zadd("queue:{q}", {f"0{number}.1": number for number in range(300)})
     broker.publish("q", b"alive", b"too")
     assert broker.bodies("q", credit=2) == [b"alive", b"too"]
-    assert broker.client.hget("meta:{q}", "vanished") == b"700"
+    assert broker.client.hget("meta:{q}", "vanished") == b"300"
     broker.check()
 
 
@@ -107,3 +108,25 @@ def test_redelivery_and_failures_are_told_apart(broker):
         broker.settle(settlement, message)
         (message,) = broker.claim("q")
         assert (message.claim, message.redelivered, message.failures) == (number, redelivered, failures)
+
+
+def test_a_consumer_that_was_deposed_and_chosen_again_gets_nothing_before_it_knows(broker):
+    """What it has in its buffer goes back first: it must not get what is behind that."""
+    me = Consumer("me.1", "q", "tag")
+
+    def claim(known):
+        batch = broker.claim_commands.claim_restricted("q", 3, me.id, credit=3, activations=known)
+        return batch.activations, batch.messages
+
+    broker.declare("q", arguments={"x-single-active-consumer": True})
+    broker.publish("q", *(b"%d" % number for number in range(6)))
+    broker.consumers.join(me)
+    chosen, nothing = claim(b"")
+    assert nothing == []
+    assert [message.body for message in claim(chosen)[1]] == [b"0", b"1", b"2"]
+    # Between two of its claims.
+    broker.consumers.leave("q", me.id)
+    broker.consumers.join(me)
+    chosen_again, nothing = claim(chosen)
+    assert (chosen_again != chosen, nothing) == (True, [])
+    assert [message.body for message in claim(chosen_again)[1]] == [b"3", b"4", b"5"]

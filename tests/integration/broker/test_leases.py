@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers.leases import Leases
+from celery_redis_plus.broker.consumers.leases import LEASES_A_CALL, Leases
 from celery_redis_plus.broker.consumers.settlement import Settlement
 
 TIMEOUT_S = 30.0
@@ -35,6 +35,20 @@ def test_what_was_claimed_lately_is_held_and_nobody_is_asked(broker, leases, hel
     before = calls(broker)
     assert leases.holds(held.tag)
     assert calls(broker) == before
+
+
+def test_many_leases_are_extended_by_calls_of_a_few_each_of_which_once(broker, leases):
+    broker.declare("q")
+    count = 2 * LEASES_A_CALL + 50
+    broker.publish("q", *(b"%d" % number for number in range(count)))
+    while messages := broker.claim("q", credit=500):
+        broker.unacked_messages.add(messages, "session", clock.now_s())
+    held = [broker.unacked_messages.find(tag.decode()) for tag in broker.client.zrange("messages_index:{q}", 0, -1)]
+    broker.client.config_resetstat()
+    leases.extend(held)
+    assert calls(broker) == 3
+    # One look at each message.
+    assert broker.client.info("commandstats")["cmdstat_hmget"]["calls"] < count + LEASES_A_CALL
 
 
 def test_after_a_standstill_the_server_is_asked_once_and_the_claim_extended(broker, leases, held):

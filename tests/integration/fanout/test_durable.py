@@ -49,6 +49,19 @@ def test_what_it_had_not_settled_when_it_left_comes_again(connect):
     assert Inbox(connect().channel(), durable()).exactly(1) == [2]
 
 
+@pytest.mark.parametrize(("requeued", "settled"), [(0, 1), (2, 1)])
+def test_what_was_requeued_and_what_is_open_comes_again_whichever_came_first(connect, requeued, settled):
+    publisher = connect().channel()
+    with connect() as connection:
+        inbox = Inbox(connection.channel(), durable(), ack=False)
+        send(publisher, 0, 1, 2)
+        inbox.drain(3)
+        inbox.messages[settled].ack()
+        # It has not come again when its process leaves.
+        inbox.messages[requeued].requeue()
+    assert {0, 2} <= set(Inbox(connect().channel(), durable()).rest())
+
+
 def _read_two_and_hang(url, told):
     inbox = Inbox(kombu.Connection(url).channel(), durable())
     told.put("ready")

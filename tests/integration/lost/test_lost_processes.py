@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from celery_redis_plus.broker.consumers.processes import PAGE
 from tests.integration.lost.conftest import GRACE_S
 from tests.support.apps import JOURNAL_DB
 from tests.support.inbox import declare, publish
@@ -49,6 +50,19 @@ def test_what_a_killed_consumer_had_runs_elsewhere_after_the_grace(channel, crew
     assert "20 message(s) are put back ('q': 20), 1 consumer(s) are removed" in log
     events = [entry["v"].split("\t") for _, entry in client.xrange("events:{q}")]
     assert [event[5] for event in events if event[0] == "recovered"] == ["connection_lost"] * 20
+
+
+def test_all_of_a_backlog_comes_back_and_its_consumer_leaves_the_list(channel, crew, client):
+    """More than one page of what a lost process had."""
+    count = 2 * PAGE + 50
+    crew.start("dead", prefetch=2 * count, ack=False, **OPTIONS)
+    crew.start("watcher", queue="other", **OPTIONS)
+    crew.wait()
+    publish(channel, "q", *range(count))
+    wait_until(lambda: client.zcard("messages_index:{q}") == count, 60)
+    crew.kill("dead")
+    wait_until(lambda: client.zcard("queue:{q}") == count, GRACE_S + 5)
+    wait_until(lambda: client.zcard("consumers:{q}") == 0, 5)
 
 
 def test_a_process_that_dies_at_its_first_delivery_leaves_nothing_for_longer_than_the_grace(channel, crew, client):

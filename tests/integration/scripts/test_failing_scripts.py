@@ -36,6 +36,10 @@ class Scenario:
     arguments: dict[str, Any] = field(default_factory=dict)
     #: A message whose publisher got an error may stand there with the life of its staged body.
     staged: bool = False
+    #: Bodies that go from our queues to kombu's list, or the other way: in one of the two places at least, in both at most.
+    moves: frozenset[bytes] = field(default=frozenset())
+    #: Bodies that are there, once or twice, when the caller has called again after the failure.
+    retried: frozenset[bytes] = field(default=frozenset())
     #: What happens before.
     before: Callable[[Workshop], Any] = lambda _: None
 
@@ -63,9 +67,9 @@ def publish_batch(shop: Workshop) -> None:
 
 
 def take_from_kombu(shop: Workshop, eta: str = "0") -> None:
-    shop.client.rpush("kombu", "a message")
+    shop.client.rpush("kombu", "new")
     keys = [*shop.q.publish, b"kombu", b"unacked_index"]
-    shop.run("take_from_kombu", keys, b"a message", b"", b"{}\nnew", 255, eta, "", "")
+    shop.run("take_from_kombu", keys, b"new", b"", b"{}\nnew", 255, eta, "", "")
 
 
 def store_from_lane(shop: Workshop) -> None:
@@ -83,8 +87,9 @@ def store_migrated(shop: Workshop) -> None:
 
 def give_to_kombu(shop: Workshop, place: str) -> None:
     tag = shop.tag(place)
+    body = {"ready": b"ready1", "delayed": b"later1"}[place]
     due = b"%d" % int(shop.client.zscore(shop.q.delayed, tag)) if place == "delayed" else b""
-    shop.run("give_to_kombu", [*shop.q.state_keys, b"kombu"], "kombu", tag, due, b"a message")
+    shop.run("give_to_kombu", [*shop.q.state_keys, b"kombu"], "kombu", tag, due, body)
 
 
 def after(ms: int) -> Callable[[Workshop], None]:
@@ -207,14 +212,17 @@ SCENARIOS: dict[str, list[Scenario]] = {
     "empty_trash": [Scenario(lambda shop: shop.dead.purge("q"), bodies("dead1", "dead2"))],
     "purge": [Scenario(lambda shop: shop.queues.purge("q"), bodies("ready1", "ready2", "ready3", "mortal", "later1", "later2"))],
     "delete": [Scenario(lambda shop: (shop.queues.delete("q"), shop.declare("q")), EVERYTHING)],
-    "take_from_kombu": [Scenario(take_from_kombu), Scenario(lambda shop: take_from_kombu(shop, eta="+1000"), arguments=LIMITED)],
-    "store_migrated": [Scenario(store_migrated)],
+    "take_from_kombu": [
+        Scenario(take_from_kombu, moves=bodies("new")),
+        Scenario(lambda shop: take_from_kombu(shop, eta="+1000"), moves=bodies("new"), arguments=LIMITED),
+    ],
+    "store_migrated": [Scenario(store_migrated, retried=bodies("new"))],
     "store_from_lane": [Scenario(store_from_lane)],
     "leave_lane": [Scenario(leave_lane, bodies("dead1"))],
     "give_to_kombu": [
-        Scenario(lambda shop: give_to_kombu(shop, "ready"), bodies("ready1")),
-        Scenario(lambda shop: give_to_kombu(shop, "delayed"), bodies("later1")),
-        Scenario(lambda shop: give_to_kombu(shop, "ready"), bodies("ready1"), arguments=LIMITED),
+        Scenario(lambda shop: give_to_kombu(shop, "ready"), moves=bodies("ready1")),
+        Scenario(lambda shop: give_to_kombu(shop, "delayed"), moves=bodies("later1")),
+        Scenario(lambda shop: give_to_kombu(shop, "ready"), moves=bodies("ready1"), arguments=LIMITED),
     ],
     "publish_dead": [
         Scenario(
@@ -315,12 +323,18 @@ def test_a_script_that_fails_at_any_write_strands_and_doubles_nothing(shop, name
         one.fill(**scenario.arguments)
         scenario.before(one)
         before = {body for body, count in one.found().items() if count} | scenario.ends
+        gone = scenario.ends | scenario.moves
         failed = attempt(one, name, scenario, at)
         one.recover()
         found = one.found()
         where = f"{name}[{number}], failing at write {at}"
         wrong = violations(one.client, one.keys)
         assert [text for text in wrong if not (scenario.staged and "has a TTL" in text)] == [], where
-        assert [body for body in before - scenario.ends if found[body] != 1] == [], where
+        assert [body for body in before - gone if found[body] != 1] == [], where
+        at_kombu = one.client.lrange("kombu", 0, -1)
+        assert [body for body in scenario.moves if not 1 <= found[body] + at_kombu.count(body) <= 2] == [], where
         assert [body for body, count in found.items() if count > 1] == [], where
+        if failed and scenario.retried:
+            scenario.act(one)
+            assert [body for body in scenario.retried if not one.found()[body]] == [], where
     assert at > 1 or name in {"extend_leases", "report_no_credit"}, "the script never failed: does the scenario call it?"

@@ -60,6 +60,24 @@ def test_a_replayed_message_has_its_priority_and_fresh_counters(channel, connect
     assert letters(channel, "q") == []
 
 
+def test_a_replayed_message_fails_as_often_as_a_new_one(channel):
+    declare(channel, "q", arguments={"x-delivery-limit": 2})
+    publish(channel, "q", "bad")
+    inbox = Inbox(channel, kombu.Queue("q", no_declare=True), ack=False)
+
+    def deliveries_until_it_dies():
+        before = len(inbox.messages)
+        while not (found := letters(channel, "q")):
+            if inbox.pump(0.1):
+                inbox.messages[-1].requeue()
+        return len(inbox.messages) - before, found[0]
+
+    first, letter = deliveries_until_it_dies()
+    assert channel.session.dead_letters.replay(letter)
+    again, letter = deliveries_until_it_dies()
+    assert first == again > 1
+
+
 def test_a_letter_goes_to_another_queue_and_stays_where_that_does_not_exist(channel):
     declare(channel, "q", "other")
     publish(channel, "q", "a")

@@ -96,6 +96,20 @@ def test_a_message_that_was_moved_stands_for_its_id_where_it_was_and_where_it_is
         wait_until(lambda: send(channel, 4, queue, scope=scope) is None)
 
 
+def test_a_message_that_was_moved_stands_for_its_id_for_the_rest_of_the_time_only(connect, redis_client):
+    channel = connect().channel()
+    for name in ("q", "r"):
+        declare(channel, name)
+    send(channel, 1, ttl=60_000)
+    [key] = redis_client.scan_iter("dedup*")
+    # As if nearly all of the time were over.
+    redis_client.pexpire(key, 5_000)
+    move(channel, send(channel, 2, ttl=60_000), "q", "r")
+    keys = list(redis_client.scan_iter("dedup*"))
+    assert len(keys) == 2
+    assert all(0 < redis_client.pttl(key) <= 5_000 for key in keys)
+
+
 def test_a_message_that_comes_back_stands_for_its_id(connect):
     channel = connect().channel()
     for name in ("q", "r"):

@@ -78,6 +78,16 @@ def test_too_few_replicas_are_an_error_that_says_how_many_and_the_message_is_sto
     assert channel.queue_sizes("q").ready == 0
 
 
+def test_one_replica_is_too_few_where_two_are_wanted(careful):
+    channel = careful(wait_replicas=2).channel()
+    channel.queue_declare("q", durable=True)
+
+    with pytest.raises(NotReplicated, match="only 1 of 2 replicas") as caught:
+        kombu.Producer(channel).publish("x", routing_key="q")
+
+    assert (caught.value.confirmed, caught.value.wanted) == (1, 2)
+
+
 def test_while_replicas_are_missing_publishers_wait_a_part_of_the_time_and_all_of_it_now_and_then(
     careful, frozen_replica, monkeypatch
 ):
@@ -228,6 +238,21 @@ def test_scripts_that_the_server_forgot_are_sent_again(careful, primary):
             kombu.Producer(channel).publish(body, routing_key="q")
             client.script_flush()
     assert Inbox(channel, "q").drain(3) == [0, 1, 2]
+
+
+def test_a_script_that_is_sent_again_is_not_confirmed_by_what_replicas_had_before(careful, pair, primary):
+    channel = careful().channel()
+    channel.queue_declare("q", durable=True)
+    kombu.Producer(channel).publish("x", routing_key="q", retry=True, retry_policy={**RETRY, "retry_errors": (NotReplicated,)})
+    with primary.client() as client:
+        client.script_flush()
+    pair[1].freeze()
+    try:
+        with pytest.raises(NotReplicated, match="only 0 of 1 replicas"):
+            kombu.Producer(channel).publish("y", routing_key="q")
+    finally:
+        pair[1].thaw()
+    assert Inbox(channel, "q").drain(2) == ["x", "y"]
 
 
 def test_reading_leaves_time_for_the_replicas(careful):

@@ -47,6 +47,17 @@ def test_a_claim_takes_no_more_than_the_fetch_batch_size(consuming):
     assert {credit for _, credit in world.broker.made} == {2}
 
 
+def test_a_channel_without_a_limit_has_no_more_in_its_buffer_than_a_claim_brings(consuming):
+    world = consuming(overfetch_factor=2.0, fetch_batch_size=4)
+    world.broker.publish("q", *map(str, range(40)))
+    consumers = world.channel("q").queue_consumers
+    fetcher = world.loop.server_of(world.connection).fetcher
+    for _ in range(20):
+        assert world.drain(1)
+        fetcher.claim()
+        assert len(consumers.buffer) <= 4
+
+
 def test_overfetched_messages_wait_in_the_buffer(consuming):
     world = consuming(overfetch_factor=2.0)
     world.broker.publish("q", *"abcde")
