@@ -151,6 +151,7 @@ CONSUMER_FIELDS = {
     "heard": "Its last heartbeat, ms since the epoch.",
     "priority": "`x-priority`.",
     "tag": "Its consumer tag.",
+    "process": "Its process, as the registry of processes names it.",
     "host": "Name of its host.",
     "pid": "Its process id.",
     "state": "`with_credit`, `notified` or `not interested`, as the consumer last reported.",

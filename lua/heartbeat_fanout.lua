@@ -47,13 +47,7 @@ end
 -- Not once for each subscriber: one of them will do.
 if trim_due(KEYS[2], KEYS[3], KEYS[5], now) then trim(KEYS[1], KEYS[4], KEYS[5], ARGV[1]) end
 if redis.call('EXISTS', KEYS[6]) == 1 then
--- @include slowest_subscriber
--- @include waiting_publishers
--- @include limits
-  local limited = redis.call('HGET', KEYS[2], 'limited')
-  local max_pending = limited and limited ~= '' and select(3, read_limits(limited))
-  local _, processed = slowest_subscriber(KEYS[4], KEYS[3], KEYS[5], now)
-  local pending = processed and unread(KEYS[1], broadcasts_so_far(KEYS[2]), processed) or 0
-  notify_publishers(KEYS[6], max_pending and max_pending - pending or 100, now)
+-- @include wake_publishers
+  wake_publishers(KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], now)
 end
 return { last_id(KEYS[1]), text(broadcasts_so_far(KEYS[2])) }

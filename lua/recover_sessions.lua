@@ -7,7 +7,7 @@
 -- ARGV  1 place behind which the page begins, as include/place.lua has it ('' first)  2 entries a page  3 delivery limit of queues
 --       without their own (-1 = none)  4 how many dead letters a queue keeps, then the sessions
 -- Returns { how many messages were put back or died, how many of them died, consumers removed, ARGV 1 of the next page ('' = done),
--- death, ... }: the deaths as return_to_queue.lua has them.
+-- owner of the queue where that is one of the sessions, else '', death, ... }: the deaths as return_to_queue.lua has them.
 -- Bound: the claimed messages of one page, 500 dead letters that go for these, and, with the last page, the queue's consumers.
 -- @include now
 -- @include place
@@ -44,6 +44,7 @@ if reached == '' then
   if removed > 0 then update_consumers(keys) end
 end
 if back > died then notify(keys.wakeup, keys.meta) end
-local reply = { back, died, removed, reached }
+local owner = redis.call('HGET', keys.meta, 'owner')
+local reply = { back, died, removed, reached, owner and lost[string.match(owner, '^%S+')] and owner or '' }
 for _, part in ipairs(deaths) do reply[#reply + 1] = part end
 return reply

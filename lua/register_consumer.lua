@@ -5,11 +5,11 @@
 --       10 dead (zset, read)  11 trash (zset, read)  12 consumers (zset)  13 consumer (prefix of a hash)  14 with_credit (zset)
 -- ARGV  1 consumer  2 for how long it counts as alive without being heard of (ms)  3 priority  4 wants the queue alone (0/1)
 --       then the fields of its record: name, value
--- Returns 'plain', or 'restricted' where the queue has rules for its consumers; 'exclusive' where another consumer has the queue
--- alone, 'locked' where the queue belongs to another connection, 'in use' where it cannot be had alone; 'probing' where those in the way may be dead: ask again soon. (No consumer is
--- listed then.)
--- Bound: 500 consumers that may be dead. Where one wants the queue alone, or has a priority, or is to become the active one, also a few
---       looks at each of the queue's consumers.
+-- Returns { 'plain' }, or { 'restricted' } where the queue has rules for its consumers. Where no consumer is listed: { 'locked' }, the
+-- queue belongs to another connection; { 'exclusive', process }, a consumer of that process has the queue alone; { 'in use', process,
+-- ... }, it cannot be had alone; { 'probing' }, those in the way may be dead: ask again soon.
+-- Bound: 500 consumers that may be dead, and 100 in the way. Where one has a priority, or is to become the active one, also a few looks
+--       at each of the queue's consumers.
 -- @include now
 -- @include consumers
 local keys = consumer_keys(0)
@@ -19,28 +19,38 @@ rebase_deadlines(keys, now, tonumber(ARGV[2]))
 remove_expired(keys, now, me)
 local record = redis.call('HMGET', keys.meta, 'id', 'exclusive', 'owner')
 -- A consumer's name is its session's, a dot, and a number.
-if record[3] and string.match(record[3], '^%S+') ~= string.match(me, '^[^.]*') then return 'locked' end
+if record[3] and string.match(record[3], '^%S+') ~= string.match(me, '^[^.]*') then return { 'locked' } end
 
-local function refusal(id, reason)
-  return redis.call('HEXISTS', keys.consumer .. id, 'probed') == 1 and 'probing' or reason
+local MOST_ASKED = 100
+
+-- Names the processes of those consumers in the way that have not been probed.
+local function refusal(ids, reason)
+  local answer, named = { 'probing' }, {}
+  for _, id in ipairs(ids) do
+    local fields = redis.call('HMGET', keys.consumer .. id, 'probed', 'process')
+    if id ~= me and not fields[1] then
+      answer[1] = reason
+      local process = fields[2] or ''
+      if not named[process] then answer[#answer + 1] = process end
+      named[process] = true
+    end
+  end
+  return answer
 end
 
 if record[2] and record[2] ~= me and redis.call('ZSCORE', keys.consumers, record[2]) then
-  return refusal(record[2], 'exclusive')
+  return refusal({ record[2] }, 'exclusive')
 end
 if ARGV[4] == '1' then
-  local refused
-  for _, id in ipairs(redis.call('ZRANGE', keys.consumers, 0, -1)) do
-    if id ~= me and refused ~= 'in use' then refused = refusal(id, 'in use') end
-  end
-  if refused then return refused end
+  local others = redis.call('ZRANGE', keys.consumers, 0, MOST_ASKED)
+  if others[2] or (others[1] and others[1] ~= me) then return refusal(others, 'in use') end
 end
 redis.call('HSETNX', keys.consumer .. me, 'since', text(now))
 redis.call('HSET', keys.consumer .. me, 'heard', text(now), 'priority', ARGV[3], unpack(ARGV, 5))
 touch_consumer(keys, me, tonumber(ARGV[2]), now)
 -- A queue without a record gets none from its consumers.
-if not record[1] then return 'plain' end
+if not record[1] then return { 'plain' } end
 if ARGV[4] == '1' then redis.call('HSET', keys.meta, 'exclusive', me) end
 if redis.call('HEXISTS', keys.meta, 'prioritised') == 1 then redis.call('ZADD', keys.with_credit, ARGV[3], me) end
 update_consumers(keys, ARGV[3])
-return redis.call('HEXISTS', keys.meta, 'restricted') == 1 and 'restricted' or 'plain'
+return { redis.call('HEXISTS', keys.meta, 'restricted') == 1 and 'restricted' or 'plain' }

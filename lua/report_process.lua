@@ -5,7 +5,7 @@
 --       5 lease of one that is alone, or looks rarely (ms)  6 whether this one looks rarely (1 or 0)  7 version of the records that
 --       the process knows, then processes without a connection: they are no watchers any more
 -- Returns { state, version, how many processes there are, process, record, ... }. States: watching; alone (there is no other process); standby (there are
--- watchers enough); unknown (its record is gone: it has to send it). A watcher gets the records where it knows another version.
+-- watchers enough); unknown (its record is gone: it has to send it). A watcher gets the records where it knows another version, a standby those of the watchers.
 -- @include processes
 local now = now_ms()
 local me, record, most, lease, longest = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -41,7 +41,14 @@ if watches then
   redis.call('PEXPIRE', KEYS[2], longest)
 end
 if freed > 0 and (not watches or redis.call('ZCARD', KEYS[2]) < most) then wake_standbys(KEYS[1], KEYS[2], KEYS[3]) end
-if not watches then return { 'standby', version, processes } end
+if not watches then
+  local reply = { 'standby', version, processes }
+  for _, watcher in ipairs(redis.call('ZRANGE', KEYS[2], 0, most - 1)) do
+    reply[#reply + 1] = watcher
+    reply[#reply + 1] = redis.call('HGET', KEYS[1], watcher) or ''
+  end
+  return reply
+end
 local reply = { processes == 1 and 'alone' or 'watching', version, processes }
 if version ~= ARGV[7] then
   local fields = redis.call('HGETALL', KEYS[1])

@@ -20,6 +20,7 @@ from celery_redis_plus.broker.arguments.limits import Limits
 from celery_redis_plus.broker.consumers.acks import Acknowledger
 from celery_redis_plus.broker.consumers.claims import ClaimCommands
 from celery_redis_plus.broker.consumers.leases import Leases
+from celery_redis_plus.broker.consumers.processes import Processes
 from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR, Consumers
 from celery_redis_plus.broker.consumers.wakeup_waiter import WakeupWaiter
 from celery_redis_plus.broker.dead_letters.store import DeadLetters
@@ -186,6 +187,7 @@ class BrokerConnection:
                 timeouts,
                 check_type=partial(self.acceptance.check_declared, kind="exchange"),
                 consumes_itself=self._subscribes_itself,
+                on_long_wait=self._look_for_dead,
                 kind="exchange",
             ),
         )
@@ -195,7 +197,12 @@ class BrokerConnection:
 
     def _make_consuming(self) -> None:
         options = self.options
-        self.consumers = Consumers(self.commands, self.keys, timeout_s=options.consumer_heartbeat_timeout)
+        self.consumers = Consumers(
+            self.commands, self.keys, timeout_s=options.consumer_heartbeat_timeout, process=self.service.name
+        )
+        self._processes = Processes(
+            self.commands, self.keys, delivery_limit=options.delivery_limit, dead_letter_max=options.dead_letter_max
+        )
         self._numbers = itertools.count(1)
         self.acknowledger = Acknowledger(
             self.commands,
@@ -232,7 +239,9 @@ class BrokerConnection:
 
     def _make_broadcasts(self) -> None:
         options = self.options
-        self.registry = SubscriberRegistry(self.commands, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age)
+        self.registry = SubscriberRegistry(
+            self.commands, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age, process=self.service.name
+        )
         self.reader = FanoutReader(
             self.stream_connection, patterns=options.fanout_patterns, polling_interval_s=options.polling_interval
         )
@@ -332,6 +341,20 @@ class BrokerConnection:
         for one in (service, *service.others):
             one.start()
         self.unreported = True
+
+    def have_ended(self, processes: Collection[str]) -> bool:
+        """Return whether none of these processes has a connection left, so that what it has is free soon; see to that.
+
+        Raises as `CommandConnection.call` does.
+        """
+        ended = self._processes.ended(processes)
+        if ended:
+            self.service.look_for_lost_processes()
+        return ended.issuperset(processes)
+
+    def _look_for_dead(self, exchange: str, subscribers: Collection[str]) -> None:
+        """See that publishers do not wait for long for subscribers whose processes have ended. Raises as `have_ended`."""
+        self.have_ended(self.registry.processes_of(self.fanout_keys(exchange), subscribers))
 
     def fanout_keys(self, exchange: str) -> FanoutKeys:
         """Return the keys of a fanout exchange."""

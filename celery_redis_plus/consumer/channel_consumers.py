@@ -149,7 +149,7 @@ class ChannelConsumers:
             state=lambda: NOT_INTERESTED if (alive := channel()) is None else alive.state_of(queue),
             on_redeclared=lambda: None if (alive := channel()) is None else alive.note_redeclared(queue),
         )  # fmt: skip
-        restricted = connection.consumers.join(consumer, patient=True)
+        restricted = connection.consumers.join(consumer, have_ended=connection.have_ended)
         self._server.restricted_queues.note(queue, restricted=restricted)
         self.queues.add_consumer(consumer)
         if known is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.broker.queues.ownership import Ownership
+from celery_redis_plus.broker.queues.ownership import Ownership, delete_queue
 from celery_redis_plus.connection.forks import this_process
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ class OwnedQueues:
         self._service = service
         #: Queue -> the process that declared it; a fork leaves them to its parent.
         self._owned: dict[str, int] = {}
-        self.ownership = Ownership(commands, keys, session, gone=service().knowledge.gone, remove=self._remove)
+        self.ownership = Ownership(
+            commands, keys, session, gone=service().knowledge.gone, remove=partial(delete_queue, queues, bindings)
+        )
 
     def declare(self, queue: str, arguments: QueueArguments) -> Sizes:
         """Declare an exclusive queue, and keep it alive until the session is over.
@@ -86,11 +89,7 @@ class OwnedQueues:
         self.disown()
         for queue in owned:
             if self.ownership.owns(queue):
-                self._remove(queue)
-
-    def _remove(self, queue: str) -> None:
-        self._queues.delete(queue)
-        self._bindings.unbind_queues([queue])
+                delete_queue(self._queues, self._bindings, queue)
 
 
 def _owner(session: str) -> str:

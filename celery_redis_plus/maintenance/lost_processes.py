@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from redis.exceptions import NoPermissionError, ResponseError
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.consumers.processes import IDLE_S, LEASE_S, LOST, REPORT_S, ProcessRecord
-from celery_redis_plus.connection.server_check import parse_info
+from celery_redis_plus.broker.consumers.processes import IDLE_S, LEASE_S, LOST, REPORT_S, ProcessRecord, Report, server_run
 from celery_redis_plus.maintenance.process_recovery import ProcessRecovery
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
     from celery_redis_plus.maintenance.presence import Presence
+    from celery_redis_plus.maintenance.process_recovery import LostRoles
     from celery_redis_plus.maintenance.shared_work import SharedWork
 
 logger = logging.getLogger(__name__)
@@ -64,11 +64,15 @@ class LostProcesses:
         presence: Presence,
         watched: ConsumedQueues,
         shared: SharedWork,
+        roles: LostRoles,
         *,
         name: str,
         visibility_timeout_s: float,
     ) -> None:
-        """Report `presence` as the process `name`, and anew when `watched` changes; tell `shared` how many there are."""
+        """Report `presence` as the process `name`, and anew when `watched` changes; tell `shared` how many there are.
+
+        `roles` ends what lost ones were.
+        """
         self._commands = commands
         self._processes = processes
         self._presence = presence
@@ -79,7 +83,7 @@ class LostProcesses:
         self.wakeup = processes.wakeup_of(name)
         self._visibility_timeout_s = visibility_timeout_s
         self._next_run_at = self._report_at = 0.0
-        #: What the last run went by: generations of the connections, version of `watched`.
+        #: What the last run went by: generations of the connections, versions of what the record tells of.
         self._seen: tuple[int, ...] = ()
         self._generation = -1
         self._run, self._run_began_at = "", 0.0
@@ -102,7 +106,7 @@ class LostProcesses:
         self._idle_since: dict[tuple[str, str], float] = {}
         self._absences: dict[str, _Absence] = {}
         self._looked_at = -math.inf
-        self._recovery = ProcessRecovery(processes)
+        self._recovery = ProcessRecovery(processes, roles)
 
     @property
     def next_run_at(self) -> float:
@@ -130,6 +134,11 @@ class LostProcesses:
         """Run next at once: there is a process to watch, or one watcher too few."""
         self._next_run_at = self._report_at = 0.0
 
+    def look(self) -> None:
+        """Report, and look at the others, at once where this process does not watch yet. From any thread."""
+        if not self._watches:
+            self.run_soon()
+
     def run(self) -> None:
         """Do what is due. Raises as `CommandConnection.call` does."""
         now = clock.now_s()
@@ -153,7 +162,7 @@ class LostProcesses:
             self._next_run_at = 0.0
 
     def _now_seen(self) -> tuple[int, ...]:
-        return (*(connection.generation for connection in self._presence.connections()), self._watched.version)
+        return (*(connection.generation for connection in self._presence.connections()), *self._presence.versions)
 
     # -- this process -----------------------------------------------------------------------------------------------------
 
@@ -174,23 +183,10 @@ class LostProcesses:
         elif len({*ids}) < len(ids):
             self._stop_reporting("several connections have one client id, as behind a proxy that shares connections")
         else:
-            info = self._info()
-            self._run = info.get("run_id", "")
-            finder = self._commands.connector.finder
-            if finder is not None and self._run:
-                # A server that was demoted and is promoted again has the run that it had, and in its data the records of that
-                # time. A promotion begins a new replication id, and a slot that comes back to a node a new epoch.
-                self._run = f"{self._run} {info.get('master_replid', '')}{finder.ownership}"
-            self._run_began_at = clock.now_s() - float(info.get("uptime_in_seconds", "inf")) - UPTIME_MARGIN_S
+            run = server_run(self._commands)
+            self._run, self._run_began_at = run.id, clock.now_s() - run.uptime_s - UPTIME_MARGIN_S
             if not self._run:
                 self._stop_reporting("the server refuses INFO")
-
-    def _info(self) -> dict[str, str]:
-        try:
-            return parse_info(self._commands.command("INFO", "server", "replication"))
-        except ResponseError as error:
-            logger.debug("INFO is refused: %s", error)
-            return {}
 
     def _report(self, absent: Collection[str] = ()) -> None:
         """Store what has changed of this process, and take or renew a watcher's place; `absent` ones lose theirs."""
@@ -209,6 +205,8 @@ class LostProcesses:
             # The database was flushed; or this process was away for long, and counts as lost.
             text, rarely = record.encode(), False
             report = self._processes.report(self._name, text, watches=self._may_watch, version=self._version)
+        if report.state == "standby" and (self._stored is None or self._presence.looks):
+            report = self._replace_gone_watchers(report)
         if text:
             self._stored = record
         self.told_busy, self._told_calm = record.busy, rarely
@@ -228,6 +226,18 @@ class LostProcesses:
         else:
             rest_s = self._shared.interval_s(REPORT_S if record.busy else IDLE_S)
         self._report_at = clock.now_s() + rest_s
+
+    def _replace_gone_watchers(self, report: Report) -> Report:
+        """Take the place of a watcher that has no connection left, at once and not when its lease ends; return the new report."""
+        known = {name: ProcessRecord.decode(text) for name, text in (report.records or {}).items()}
+        judged = {name: record for name, record in known.items() if record is not None and record.run == self._run and record.ids}
+        connected = self._connected({number for record in judged.values() for number in record.ids})
+        if connected is None:
+            return report
+        gone = [name for name, record in judged.items() if not connected & set(record.ids)]
+        if not gone:
+            return report
+        return self._processes.report(self._name, "", watches=self._may_watch, version="", absent=gone)
 
     def _withdraw(self) -> None:
         """Remove the record: this process has nothing that somebody else could miss."""

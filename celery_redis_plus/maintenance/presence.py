@@ -15,6 +15,7 @@ from celery_redis_plus.broker.consumers.registry import CONSUMER_ID_SEPARATOR
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import UnackedMessages
     from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
+    from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursors
     from celery_redis_plus.connection.persistent_connection import PersistentConnection
     from celery_redis_plus.maintenance.consumed_queues import ConsumedQueue, ConsumedQueues
 
@@ -32,13 +33,14 @@ class Presence:
         own: Sequence[PersistentConnection],
         watched: ConsumedQueues,
         unacked_messages: UnackedMessages,
+        positions: SubscriberCursors,
         knowledge: DeclaredTopology,
         *,
         grace_s: float,
         heartbeat_s: float,
         failing: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """Tell of the connections `own` of the maintenance thread, and of what stands in `watched` and `unacked_messages`.
+        """Tell of the connections `own` of the maintenance thread, and of what stands in the other three.
 
         `knowledge` tells which queues have a single active consumer. `grace_s` is `connection_lost_grace`, `heartbeat_s` the time
         between two heartbeats of the leases, in seconds. `failing` returns the maintenance tasks that fail, and what they raised.
@@ -47,10 +49,13 @@ class Presence:
         self.own = own
         self._watched = watched
         self._unacked_messages = unacked_messages
+        self._positions = positions
         self._knowledge = knowledge
         self._failing = failing
         #: When this process counts as idle, on `clock`, in seconds, and how many batches of messages had come by then.
         self._busy_until, self._batches = clock.now_s() + BUSY_S, 0
+        #: Until when this process looks for lost ones although it may have nothing, on `clock`, in seconds.
+        self._looks_until = 0.0
         #: `connection_lost_grace`, in seconds; 0: no process asks for these connections.
         self.grace_s = grace_s
         #: Seconds after which heartbeats have failed.
@@ -74,13 +79,27 @@ class Presence:
         first = self.own[0]
         return age_s > self._silence_s or not first.connected or first.opened_at > since
 
+    def look_for(self, seconds: float) -> None:
+        """Have a record for so long, also without consumers: this process waits for what a lost one may have. From any thread."""
+        self._looks_until = clock.now_s() + seconds
+
+    @property
+    def looks(self) -> bool:
+        """Whether this process waits for what a lost one may have."""
+        return clock.now_s() < self._looks_until
+
+    @property
+    def versions(self) -> tuple[int, int]:
+        """Counts of the changes of subscribers, and of what is watched, both of which the record tells of."""
+        return self._positions.version, self._watched.version
+
     @property
     def has_messages(self) -> bool:
         """Whether this process has messages that are not settled."""
         return len(self._unacked_messages) > 0
 
     def record(self, run: str, started_at: float) -> ProcessRecord | None:
-        """Return the record; None where the process neither consumes nor has messages.
+        """Return the record; None where the process neither consumes nor has messages, nor waits for a lost one.
 
         Args:
             run: the `run_id` of the server.
@@ -91,7 +110,7 @@ class Presence:
         batches, unacked = self._unacked_messages.batches, self._unacked_messages.sessions()
         if unacked or batches != self._batches:
             self._busy_until, self._batches = clock.now_s() + BUSY_S, batches
-        if not users and not unacked:
+        if not users and not unacked and not self.looks:
             return None
         # A user is a consumer, a session, or the owner of exclusive queues: each ends with or has the session's id.
         sessions = {user.rpartition(" ")[2].partition(CONSUMER_ID_SEPARATOR)[0] for _, user in users}
@@ -114,8 +133,9 @@ class Presence:
             queues=tuple(sorted(queues)),
             host=socket.gethostname(),
             pid=os.getpid(),
+            exchanges=tuple(sorted({position.keys.exchange for position in self._positions.all()})),
             failing={task: text[:FAILURE_TEXT] for task, text in self._failing().items()},
-            busy=clock.now_s() < self._busy_until or any(map(self._has_privilege, watched)),
+            busy=self.looks or clock.now_s() < self._busy_until or any(map(self._has_privilege, watched)),
         )
 
     def _has_privilege(self, queue: ConsumedQueue) -> bool:

@@ -1,9 +1,10 @@
-"""Puts back what lost processes had: their messages, and their places among the consumers of queues."""
+"""Puts back what lost processes had: their messages, their places among the consumers of queues, and their other roles."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -29,25 +30,41 @@ class _Lost:
     record: ProcessRecord
     #: Those that are left.
     queues: list[str]
+    exchanges: list[str]
     page: bytes = FIRST_PAGE
     #: Messages put back, by queue.
     recovered: Counter[str] = field(default_factory=Counter)
     consumers: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class LostRoles:
+    """Ends what a lost process was, beside a consumer.
+
+    Attributes:
+        subscriber: told an exchange, the process and a page: publishers wait no longer for its subscribers there. Returns the
+        next page; empty at the end.
+        owner: told an exclusive queue and its owner: the queue goes.
+    """
+
+    subscriber: Callable[[str, str, bytes], bytes] = lambda *_: b""
+    owner: Callable[[str, bytes], object] = lambda *_: None
+
+
 class ProcessRecovery:
     """The recovery of one lost process after the other, by pages."""
 
-    def __init__(self, processes: Processes) -> None:
-        """Recover over the connection of `processes`."""
+    def __init__(self, processes: Processes, roles: LostRoles) -> None:
+        """Recover over the connection of `processes`, and by `roles`."""
         self._processes = processes
+        self._roles = roles
         self._lost: list[_Lost] = []
         #: Messages that this process has put back.
         self.recovered = 0
 
     def add(self, name: str, text: str, record: ProcessRecord) -> None:
         """Recover the process `name` with the next runs, whose `record` is stored as `text`."""
-        self._lost.append(_Lost(name, text, record, list(record.queues)))
+        self._lost.append(_Lost(name, text, record, list(record.queues), list(record.exchanges)))
 
     def includes(self, name: str) -> bool:
         """Return whether a process is being recovered here."""
@@ -58,6 +75,10 @@ class ProcessRecovery:
         slice_ = Slice()
         while self._lost and not slice_.over:
             lost = self._lost[0]
+            if lost.exchanges:
+                # First: publishers wait for its subscribers.
+                self._suspect_page(lost)
+                continue
             if lost.queues:
                 self._recover_page(lost)
                 continue
@@ -65,6 +86,16 @@ class ProcessRecovery:
             self._lost.pop(0)
             _tell_recovered(lost)
         return not self._lost
+
+    def _suspect_page(self, lost: _Lost) -> None:
+        try:
+            lost.page = self._roles.subscriber(lost.exchanges[0], lost.name, lost.page)
+        except NoPermissionError as error:
+            logger.debug("the subscribers of a lost process are left to their timeout: %s", error)
+            lost.page = b""
+        if not lost.page:
+            lost.exchanges.pop(0)
+            lost.page = FIRST_PAGE
 
     def _recover_page(self, lost: _Lost) -> None:
         queue = lost.queues[0]
@@ -87,6 +118,8 @@ class ProcessRecovery:
         if page.died:
             log_deaths(queue, page.died, page.deaths)
         if not page.next_page:
+            if page.owner:
+                self._roles.owner(queue, page.owner)
             lost.queues.pop(0)
             lost.page = FIRST_PAGE
 

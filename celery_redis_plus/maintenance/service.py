@@ -13,6 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
@@ -30,6 +31,7 @@ from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursors
 from celery_redis_plus.broker.fanout.subscriber_registry import SubscriberRegistry
 from celery_redis_plus.broker.lanes.lanes import Lane, connect_lanes
 from celery_redis_plus.broker.line_interval import LineInterval
+from celery_redis_plus.broker.queues.ownership import Ownership, delete_queue
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.connection.blocking_connection import BlockingConnection
 from celery_redis_plus.connection.command_connection import CommandConnection
@@ -54,6 +56,7 @@ from celery_redis_plus.maintenance.lost_processes import LostProcesses
 from celery_redis_plus.maintenance.master_check import MasterCheck
 from celery_redis_plus.maintenance.presence import Presence
 from celery_redis_plus.maintenance.process_end import ProcessEnd
+from celery_redis_plus.maintenance.process_recovery import LostRoles
 from celery_redis_plus.maintenance.reconnect_recovery import ReconnectRecovery
 from celery_redis_plus.maintenance.redeclared_queues import RedeclaredQueues
 from celery_redis_plus.maintenance.runner import TaskRunner
@@ -81,6 +84,8 @@ IDLE_END_S = 10.0
 REPORT_PATIENCE_S, WORK_POLL_S = 0.25, 0.002
 #: Seconds between two log lines about an exchange whose messages have no recipient.
 UNROUTED_LOG_S = 60.0
+#: Seconds for which a process looks for lost ones after it was asked to.
+LOOK_FOR_LOST_S = 10.0
 #: Most seconds that the thread sleeps when nothing is due.
 MAX_IDLE_S = 30.0
 
@@ -91,6 +96,8 @@ class MaintenanceService:
     #: Those of the broker's other lanes. While this process consumes in one lane, it does the maintenance of all: a queue that no
     #: process consumes may be in any, and its messages expire, and go on when they are dead.
     others: Sequence[MaintenanceService] = ()
+    _reachable = True
+    _watched_version = -1
 
     def __init__(self, connector: Connector, keys: Keys, options: Options, lanes: Sequence[str] = ()) -> None:
         """Prepare; `start` starts the thread. `lanes` are the prefixes of all lanes, where there are several."""
@@ -134,10 +141,20 @@ class MaintenanceService:
             (commands, blocking),
             self.watched,
             self.unacked_messages,
+            self.positions,
             self.knowledge,
             grace_s=options.connection_lost_grace,
             heartbeat_s=interval_s(options.visibility_timeout),
             failing=lambda: self.runner.failing,
+        )
+        queues = Queues(
+            commands, keys, transient_ttl_s=options.transient_queue_ttl, owner_timeout_s=options.consumer_heartbeat_timeout,
+            event_log=EventLogSettings.of(options), knowledge=self.knowledge,
+        )  # fmt: skip
+        fanout_keys = partial(keys.fanout, prefix=options.stream_prefix(connector.address.db))
+        bindings = Bindings(commands, keys, self.knowledge, fanout_keys)
+        registry = SubscriberRegistry(
+            commands, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age, process=self.name
         )
         self.lost_processes = LostProcesses(
             commands,
@@ -145,15 +162,14 @@ class MaintenanceService:
             self.presence,
             self.watched,
             shared,
+            LostRoles(
+                lambda exchange, process, page: registry.suspect(fanout_keys(exchange), process, page),
+                Ownership(
+                    commands, keys, self.name, gone=self.knowledge.gone, remove=partial(delete_queue, queues, bindings)
+                ).remove_with,
+            ),
             name=self.name,
             visibility_timeout_s=options.visibility_timeout,
-        )
-        queues = Queues(
-            commands, keys, transient_ttl_s=options.transient_queue_ttl, owner_timeout_s=options.consumer_heartbeat_timeout,
-            event_log=EventLogSettings.of(options), knowledge=self.knowledge,
-        )  # fmt: skip
-        bindings = Bindings(
-            commands, keys, self.knowledge, lambda exchange: keys.fanout(exchange, options.stream_prefix(connector.address.db))
         )
         self._lanes = connect_lanes(Lane(commands, keys, queues, bindings), connector, lanes) if lanes else None
         forwarder = DeadLetterForwarder(DeadLetters(commands, keys), queues, bindings, self._lanes)
@@ -170,20 +186,14 @@ class MaintenanceService:
         self._janitor = Janitor(queues, bindings, self.watched, shared, on_gone=self._topology_recovery.look_for_flush)
         self._unconsumed_queues = UnconsumedQueues(queues, shared)
         self.consumer_heartbeats = ConsumerHeartbeats(
-            Consumers(commands, keys, timeout_s=options.consumer_heartbeat_timeout),
+            Consumers(commands, keys, timeout_s=options.consumer_heartbeat_timeout, process=self.name),
             self.watched,
             self.unacked_messages,
             self.knowledge,
             shared,
             timeout_s=options.consumer_heartbeat_timeout,
         )
-        self._subscriber_heartbeats = SubscriberHeartbeats(
-            SubscriberRegistry(commands, timeout_s=options.subscriber_timeout, max_age_s=options.stream_max_age),
-            self.positions,
-            bindings,
-            lambda exchange: keys.fanout(exchange, options.stream_prefix(connector.address.db)),
-            shared,
-        )
+        self._subscriber_heartbeats = SubscriberHeartbeats(registry, self.positions, bindings, fanout_keys, shared)
         #: What this process waits for; its thread runs while there is something.
         self.deliveries = AckTimeouts(connector, keys, options)
         self._janitor.on_unbound = self._subscriber_heartbeats.forget
@@ -218,10 +228,8 @@ class MaintenanceService:
         self.thread_restarts = self.lost_connections = self.reconnects = 0
         self._heartbeat_delays = HeartbeatDelays(options.visibility_timeout)
         self._lease_heartbeats.on_late = self._late
-        self._watched_version = -1
         woken = WokenTasks(self._sweeper, self._unconsumed_queues, self.consumer_heartbeats, self.lost_processes)
         self._wakeups = TaskWakeups(blocking, commands, self._waker, name=self.name, keys=keys, tasks=woken)
-        self._reachable = True
 
     # -- from the channels' threads ---------------------------------------------------------------------------------------
 
@@ -245,6 +253,15 @@ class MaintenanceService:
                 self._thread = threading.Thread(target=self._live, name="celery-redis-plus-maintenance", daemon=True)
                 self._thread.start()
         self._waker.wake()
+
+    def look_for_lost_processes(self) -> None:
+        """Have this process look for lost ones for `LOOK_FOR_LOST_S`: something here waits for what one of them has.
+
+        From any thread.
+        """
+        self.presence.look_for(LOOK_FOR_LOST_S)
+        self.lost_processes.look()
+        self.start()
 
     def check(self) -> None:
         """See that the thread lives and keeps its times; start it again where it died. From any thread, every few seconds."""
@@ -394,8 +411,8 @@ class MaintenanceService:
             return True
 
     def _consumes(self) -> bool:
-        """Return whether this process consumes, in any lane of the broker."""
-        return any(service.watched.all() for service in (self, *self.others))
+        """Return whether this process consumes, in any lane of the broker, or waits for what a lost one has."""
+        return self.presence.looks or any(service.watched.all() for service in (self, *self.others))
 
     def _work(self) -> None:
         if self.watched.version != self._watched_version:

@@ -2,7 +2,7 @@
 -- @include text
 
 -- A subscriber's record is text: cursor, number of the cursor's entry, since (ms), timeout (ms), state, label, counts.
--- States: bound (no reader yet), live, suspect (overdue once), left (a durable one whose reader went in order).
+-- The label is host:pid/process. States: bound (no reader yet), live, suspect (overdue once, or its process is lost), left (a durable one whose reader went in order).
 
 local function parse_record(record)
   local cursor, number, since, timeout, state, label, counts =

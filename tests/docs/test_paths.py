@@ -40,6 +40,7 @@ NO_TRANSITION = frozenset(
             "database_id",
             "finish_lane_move",
             "heartbeat_fanout",
+            "suspect_subscribers",
             "register_consumer",
             "deregister_consumer",
         ),

@@ -7,17 +7,24 @@ ones whose tasks still run. docs/design/0013-lost-processes.md has the reasons.
 from __future__ import annotations
 
 import json
+import logging
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from redis.exceptions import ResponseError
+
 from celery_redis_plus.broker.consumers.failures import Failed, read_deaths
+from celery_redis_plus.connection.server_check import parse_info
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
+
+logger = logging.getLogger(__name__)
 
 #: Processes that watch the others at the same time: with one alone, its own death would be noticed late.
 WATCHERS = 2
@@ -61,6 +68,8 @@ class ProcessRecord:
     busy: bool = True
     #: The maintenance tasks of the process that fail, and what they raised last: for `doctor`.
     failing: Mapping[str, str] = field(default_factory=dict)
+    #: Fanout exchanges of which it has subscribers.
+    exchanges: tuple[str, ...] = ()
 
     def encode(self) -> str:
         """Return it as one line of JSON."""
@@ -81,6 +90,7 @@ class ProcessRecord:
                 int(fields["pid"]),
                 bool(fields.get("busy", True)),
                 {str(task): str(error) for task, error in fields.get("failing", {}).items()},
+                tuple(map(str, fields.get("exchanges", ()))),
             )
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
             return None
@@ -92,6 +102,7 @@ class ProcessRecord:
             and set(self.ids) >= set(other.ids)
             and set(self.sessions) >= set(other.sessions)
             and set(self.queues) >= set(other.queues)
+            and set(self.exchanges) >= set(other.exchanges)
         )
 
 
@@ -104,7 +115,8 @@ class Report:
     version: str
     #: How many processes there are.
     processes: int
-    #: All records by process, `LOST` before those that are put back; None where they are as before.
+    #: All records by process, `LOST` before those that are put back; None where they are as before. A standby gets those of the
+    #: watchers.
     records: dict[str, str] | None
 
 
@@ -118,7 +130,35 @@ class RecoveredPage:
     consumers: int
     #: Where to go on; empty: nowhere.
     next_page: bytes
+    #: The queue's owner, where that is one of the sessions; else empty.
+    owner: bytes
     deaths: Sequence[Failed]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRun:
+    """The run of the server that a connection has reached."""
+
+    #: Client ids are unique in it; '' where the server does not tell.
+    id: str
+    #: For how many seconds it has run, infinite where the server does not tell.
+    uptime_s: float
+
+
+def server_run(commands: CommandConnection) -> ServerRun:
+    """Return which run of the server `commands` is connected to. Raises as `CommandConnection.command` does."""
+    try:
+        info = parse_info(commands.command("INFO", "server", "replication"))
+    except ResponseError as error:
+        logger.debug("INFO is refused: %s", error)
+        return ServerRun("", math.inf)
+    run = info.get("run_id", "")
+    finder = commands.connector.finder
+    if finder is not None and run:
+        # A server that was demoted and is promoted again has the run that it had, and in its data the records of that
+        # time. A promotion begins a new replication id, and a slot that comes back to a node a new epoch.
+        run = f"{run} {info.get('master_replid', '')}{finder.ownership}"
+    return ServerRun(run, float(info.get("uptime_in_seconds", "inf")))
 
 
 class Processes:
@@ -174,6 +214,30 @@ class Processes:
         """Return the key by which a process is woken."""
         return self._keys.processes[-1] + process.encode()
 
+    def ended(self, processes: Iterable[str]) -> set[str]:
+        """Return which of these processes have no connection: each of them is lost, or will be after its grace.
+
+        Those are left out of which that cannot be told: they have no record, or one of another run of the server, or the user may
+        not ask.
+        """
+        names = sorted({*processes} - {""})
+        if not names:
+            return set()
+        try:
+            run = server_run(self._commands).id
+            texts = self._commands.command("HMGET", self._keys.processes[0], *names)
+            records = [ProcessRecord.decode((text or b"").decode("utf-8", "replace").removeprefix(LOST)) for text in texts]
+            ids = {
+                name: set(record.ids)
+                for name, record in zip(names, records, strict=True)
+                if record is not None and record.run == run and record.ids
+            }
+            connected = self.connected(number for some in ids.values() for number in some) if ids else set()
+        except ResponseError as error:
+            logger.debug("it is unknown whether processes have ended: %s", error)
+            return set()
+        return {name for name, some in ids.items() if not connected & some}
+
     def replace(self, process: str, seen: str, record: str) -> bool:
         """Replace the record `seen` by another one, '' for none; return False where it is not the stored one any more."""
         return bool(self._commands.call(script("replace_process"), self._keys.processes, process, seen, record))
@@ -189,7 +253,7 @@ class Processes:
 
     def recover(self, queue: str, sessions: Collection[str], page: bytes) -> RecoveredPage:
         """Put back a page of the messages that `sessions` have of a queue; with the last page their consumers leave it."""
-        recovered, died, consumers, next_page, *deaths = self._commands.call(
+        recovered, died, consumers, next_page, owner, *deaths = self._commands.call(
             script("recover_sessions"), self._keys.queue(queue).consumer_keys, page, PAGE, *self._limits, *sessions
         )
-        return RecoveredPage(recovered, died, consumers, next_page, list(read_deaths(deaths)))
+        return RecoveredPage(recovered, died, consumers, next_page, owner, list(read_deaths(deaths)))

@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,8 @@ INTERESTED, NOTIFIED, NOT_INTERESTED = "interested", "notified", "not interested
 #: In a consumer's id, between the session and the consumer's number.
 CONSUMER_ID_SEPARATOR = "."
 #: Seconds between two tries of a consumer in whose way there are others that may be dead, and how long it tries in all: a
-#: probed consumer has `ANSWER_MS` of lua/include/consumers.lua.
-PROBING_S, PROBED_WITHIN_S = 0.1, 5.0
+#: probed consumer has `ANSWER_MS` of lua/include/consumers.lua, a process without connections `connection_lost_grace`.
+PROBING_S, DEAD_WITHIN_S = 0.2, 10.0
 #: Values that the heartbeat script returns for a consumer.
 SIGN_VALUES = 5
 #: What the join script answers -> what that means.
@@ -38,7 +38,11 @@ REFUSALS = {
     b"exclusive": "has an exclusive consumer",
     b"in use": "has consumers, so it cannot be consumed exclusively",
     b"probing": "has consumers, which may be dead and have been asked",
+    b"locked": "belongs to another connection, which declared it with exclusive=True",
 }
+#: Told the processes whose consumers are in the way of a new one. Returns whether to try again soon: all of them have ended, as
+#: far as the server knows, and their consumers leave.
+HaveEnded = Callable[[Collection[str]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +106,20 @@ class ConsumerRecord:
 class Consumers:
     """Lists of consumers over one connection."""
 
-    def __init__(self, commands: CommandConnection, keys: Keys, *, timeout_s: float) -> None:
-        """Use `commands`; a consumer that was not heard of for `timeout_s` seconds is dead."""
+    def __init__(self, commands: CommandConnection, keys: Keys, *, timeout_s: float, process: str = "") -> None:
+        """Use `commands`; a consumer that was not heard of for `timeout_s` seconds is dead. Those that join are of `process`."""
         self._commands = commands
         self._keys = keys
         self._timeout_ms = int(timeout_s * 1000)
+        self._process = process
 
-    def join(self, consumer: Consumer, *, patient: bool = False) -> bool:
+    def join(self, consumer: Consumer, *, have_ended: HaveEnded | None = None) -> bool:
         """List `consumer`; return whether its queue has rules for its consumers.
 
         Args:
             consumer: what to list.
-            patient: wait, some 1.2 s, where those in its way may be dead and have been asked whether they are.
+            have_ended: wait, `DEAD_WITHIN_S` at most, where those in its way may be dead: they were asked whether they are, or
+                their processes have ended, as this tells. None: do not wait.
 
         Raises:
             AccessRefused: another consumer has the queue alone, or it wants to and there are others.
@@ -121,23 +127,23 @@ class Consumers:
             redis.exceptions.RedisError: as `error_translation.translate` names it.
         """
         fields: tuple[Argument, ...] = (
-            *("tag", consumer.tag, "host", socket.gethostname(), "pid", os.getpid()),
+            *("tag", consumer.tag, "process", self._process, "host", socket.gethostname(), "pid", os.getpid()),
             *("state", consumer.state()),
         )
-        deadline = time.monotonic() + PROBED_WITHIN_S
+        deadline = time.monotonic() + DEAD_WITHIN_S
         while True:
-            answer: bytes = self._commands.call(
+            answer, *processes = self._commands.call(
                 script("register_consumer"), self._keys.queue(consumer.queue).consumer_keys,
                 consumer.id, self._timeout_ms, consumer.priority, int(consumer.exclusive), *fields,
             )  # fmt: skip
-            if answer != b"probing" or not patient or time.monotonic() > deadline:
+            if answer not in REFUSALS:
+                return bool(answer == b"restricted")
+            waits = answer == b"probing" or (processes and have_ended is not None and have_ended([*map(bytes.decode, processes)]))
+            if have_ended is None or not waits or time.monotonic() > deadline:
                 break
             time.sleep(PROBING_S)
-        if answer == b"locked":
-            raise ResourceLocked(f"queue {consumer.queue!r} belongs to another connection, which declared it with exclusive=True")
-        if answer in REFUSALS:
-            raise AccessRefused(f"queue {consumer.queue!r} {REFUSALS[answer]}")
-        return answer == b"restricted"
+        error = ResourceLocked if answer == b"locked" else AccessRefused
+        raise error(f"queue {consumer.queue!r} {REFUSALS[answer]}")
 
     def beat(self, consumers: Sequence[Consumer]) -> list[Sign]:
         """Give a sign of life of each. Also probes others that gave none in time. Raises as `CommandConnection.call` does."""

@@ -272,12 +272,15 @@ class SubscriberCursors:
         self.keep_s = keep_s
         self._lock = lock_of(self)
         self._all: list[SubscriberCursor] = []
+        #: Counts new positions, so that a maintenance task sees that it has to look again.
+        self.version = 0
 
     def add(self, position: SubscriberCursor, owner: Owner) -> None:
         """Take in a new position of the session `owner`."""
         position.belong_to(owner)
         with self._lock:
             self._all.append(position)
+            self.version += 1
 
     def of(self, owner: Owner, queue: str, stream: bytes) -> SubscriberCursor | None:
         """Return the session's position; what a broken one has left becomes its own. None where there is neither."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.fanout.entries import Mark, parse_id
 from celery_redis_plus.broker.fanout.subscriber_cursor import DURABLE, SubscriberCounts, SubscriberCursor
-from celery_redis_plus.keys import decode_name
+from celery_redis_plus.keys import decode_name, encode_name
 from celery_redis_plus.record_fields import FANOUT_COUNTERS
 from celery_redis_plus.scripts import script
 
@@ -29,6 +29,10 @@ DEATH_KEPT_S = 600.0
 HEARD_STATES = ("bound", "live")
 #: Subscribers in one call.
 SUBSCRIBERS_A_CALL = 100
+#: Subscribers that one call looks at for those of lost processes.
+SUSPECTS_A_CALL = 500
+#: In a subscriber's label, between its host and its process.
+PROCESS_SEPARATOR = "/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +103,15 @@ class StreamEnd:
 class SubscriberRegistry:
     """The registers of all fanout exchanges, over one connection. All methods raise as `CommandConnection.call` does."""
 
-    def __init__(self, commands: CommandConnection, *, timeout_s: float, max_age_s: float | None) -> None:
-        """Keep subscribers for `timeout_s` without a sign of life, and entries for `max_age_s`; both in seconds."""
+    def __init__(self, commands: CommandConnection, *, timeout_s: float, max_age_s: float | None, process: str = "") -> None:
+        """Keep subscribers for `timeout_s` without a sign of life, and entries for `max_age_s`; both in seconds.
+
+        Those that subscribe are of `process`, as the registry of processes names it.
+        """
         self._commands = commands
         self._timeout_ms = int(timeout_s * 1000)
         self._max_age_ms = int((max_age_s or 0) * 1000)
-        self._label = f"{socket.gethostname()}:{os.getpid()}".replace(" ", "_")
+        self._label = f"{socket.gethostname()}:{os.getpid()}{PROCESS_SEPARATOR}{process}".replace(" ", "_")
 
     def subscribe(self, keys: FanoutKeys, queue: str, *, durable: bool) -> SubscriberCursor:
         """Register a subscriber from the stream's end on; a durable one from where it was."""
@@ -169,6 +176,22 @@ class SubscriberRegistry:
         )  # fmt: skip
         return int(now), [_subscriber_death(text) for text in deaths]
 
+    def suspect(self, keys: FanoutKeys, process: str, page: bytes) -> bytes:
+        """Have publishers wait no longer for the subscribers of a lost process; their positions stay.
+
+        Does the page behind `page`, b"" at first; returns the next one, b"" at the end.
+        """
+        _, following = self._commands.call(script("suspect_subscribers"), _heartbeat_keys(keys), page, SUSPECTS_A_CALL, process)
+        return bytes(following)
+
+    def processes_of(self, keys: FanoutKeys, subscribers: Collection[str]) -> set[str]:
+        """Return the processes of some subscribers, '' for one that is unknown."""
+        if not subscribers:
+            return set()
+        texts = self._commands.command("HMGET", keys.records, *map(encode_name, sorted(subscribers)))
+        labels = [decode_name(text).split(" ")[5] for text in texts if text is not None]
+        return {label.partition(PROCESS_SEPARATOR)[2] for label in labels}
+
     def counters(self, keys: FanoutKeys) -> dict[str, int]:
         """Return the counters of an exchange, by their names in `record_fields.FANOUT_COUNTERS`."""
         values = self._commands.command("HMGET", keys.meta, *FANOUT_COUNTERS)
@@ -190,7 +213,7 @@ class SubscriberRegistry:
                 Subscriber(
                     id=identity, queue=queue, durable=kind == DURABLE, state=state, cursor=cursor,
                     lag=max(int(count) - int(number), 0), since_ms=int(since),
-                    deadline_ms=int(deadline) if deadline else None, heard_ms=heard, now_ms=int(now), host=label,
+                    deadline_ms=int(deadline) if deadline else None, heard_ms=heard, now_ms=int(now), host=_host_of(label),
                     counts=SubscriberCounts.decode("".join(counts)),
                 )
             )  # fmt: skip
@@ -203,4 +226,8 @@ def _heartbeat_keys(keys: FanoutKeys) -> tuple[bytes, ...]:
 
 def _subscriber_death(text: bytes) -> SubscriberDeath:
     at, cursor, _, missed, label, identity = decode_name(text).split(" ", 5)
-    return SubscriberDeath(int(at), cursor, int(missed), label, identity)
+    return SubscriberDeath(int(at), cursor, int(missed), _host_of(label), identity)
+
+
+def _host_of(label: str) -> str:
+    return label.partition(PROCESS_SEPARATOR)[0]

@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds after which a waiting publisher asks for its turn again, which also renews its place in the queue of publishers.
 WAITER_CHECK_S = 1.0
+#: Seconds of a wait after which it counts as long: those whom it waits for may be dead.
+LONG_WAIT_S = 0.25
 #: Seconds between two log lines about messages that a full queue of one name drops.
 LOG_S = 10.0
 
@@ -60,6 +62,7 @@ class FlowController:
         *,
         check_type: Callable[[str, Limits, Outgoing], None],
         consumes_itself: Callable[[Collection[str]], bool],
+        on_long_wait: Callable[[str, Collection[str]], object] = lambda *_: None,
         kind: str = "queue",
     ) -> None:
         """Publish with `timeouts`.
@@ -69,6 +72,7 @@ class FlowController:
             timeouts: for how long.
             check_type: raises MessageNotAccepted where the queue's limits do not accept the message.
             consumes_itself: tells whether the thread that asks would wait for itself, by these consumers or subscribers.
+            on_long_wait: called each `WAITER_CHECK_S` of a long wait, with the queue, and those whom it waits for.
             kind: what has the limits, for errors: "queue" or "exchange". Its names stand for `queue` below.
         """
         self._kind = kind
@@ -76,6 +80,7 @@ class FlowController:
         self._timeouts = timeouts
         self._check_type = check_type
         self._consumes_itself = consumes_itself
+        self._on_long_wait = on_long_wait
         self._threshold = b"%.4f" % timeouts.threshold
         self._throttle_us = int(timeouts.timeout_s * 1e6)
         self._known: dict[str, _Known] = {}
@@ -158,7 +163,10 @@ class FlowController:
                 f"{self._kind} {queue!r} stayed full for {self._timeouts.timeout_s:g} s (option publish_timeout); "
                 "nothing is stored"
             )
-        self._wait_queue.wait(queue, state.name, min(left_s, WAITER_CHECK_S))
+        if state.has_waited:
+            self._on_long_wait(queue, consumers)
+        self._wait_queue.wait(queue, state.name, min(left_s, WAITER_CHECK_S if state.has_waited else LONG_WAIT_S))
+        state.has_waited = True
 
     def _log_dropped(self, queue: str, count: int, *, kept: bool) -> None:
         count = self._dropped.add(queue, count)
@@ -190,6 +198,7 @@ class _PublishState:
     throttle_us: int
     #: Its place among the waiting publishers, while it waits.
     ticket: bytes = b""
+    has_waited: bool = False
 
 
 def _full(owner: str, limit: bytes, size: int | bytes, has: int | bytes, dead: int) -> QueueFull:

@@ -20,6 +20,8 @@ from celery_redis_plus.errors import ResourceLocked
 from celery_redis_plus.scripts import script
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.exchanges.bindings import Bindings
+    from celery_redis_plus.broker.queues.queues import Queues
     from celery_redis_plus.connection.command_connection import CommandConnection
     from celery_redis_plus.keys import Keys
 
@@ -76,14 +78,22 @@ class Ownership:
         if session == self._session.encode():
             return
         ours = session.decode() in self._gone
-        if (ours or not self._is_connected(client)) and self._own(queue, owner):
-            if not (ours and declares):
-                logger.info(
-                    "the connection that had the exclusive queue %r is gone, and the queue with it", queue, extra={"queue": queue}
-                )
-                self._remove(queue)
-            return
+        if ours or not self._is_connected(client):
+            if ours and declares and self._own(queue, owner):
+                return
+            if self.remove_with(queue, owner):
+                return
         raise ResourceLocked(f"cannot obtain exclusive access to locked queue {queue!r}: it belongs to another connection")
+
+    def remove_with(self, queue: str, owner: bytes) -> bool:
+        """Remove the queue of an owner that is gone; return False where it has another one by now. Raises as `check`."""
+        if not self._own(queue, owner):
+            return False
+        logger.info(
+            "the connection that had the exclusive queue %r is gone, and the queue with it", queue, extra={"queue": queue}
+        )
+        self._remove(queue)
+        return True
 
     def take(self, queue: str) -> None:
         """See that a queue that was declared just now is this session's; one without an owner becomes so.
@@ -113,6 +123,12 @@ class Ownership:
             # The user may not ask: the queue goes when its owner's signs of life end.
             logger.debug("CLIENT LIST is refused: %s", error)
             return True
+
+
+def delete_queue(queues: Queues, bindings: Bindings, queue: str) -> None:
+    """Delete a queue and its bindings. Raises as `CommandConnection.call` does."""
+    queues.delete(queue)
+    bindings.unbind_queues([queue])
 
 
 def _number_and_address(client: bytes) -> bytes:

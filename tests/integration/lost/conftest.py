@@ -7,6 +7,7 @@ from celery_redis_plus.broker.consumers.processes import Processes, ProcessRecor
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.consumers.unacked import UnackedMessages
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
+from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursors
 from celery_redis_plus.connection.address import Address
 from celery_redis_plus.connection.blocking_connection import BlockingConnection
 from celery_redis_plus.connection.command_connection import CommandConnection
@@ -15,6 +16,7 @@ from celery_redis_plus.keys import Keys
 from celery_redis_plus.maintenance.consumed_queues import ConsumedQueues
 from celery_redis_plus.maintenance.lost_processes import LostProcesses
 from celery_redis_plus.maintenance.presence import Presence
+from celery_redis_plus.maintenance.process_recovery import LostRoles
 from celery_redis_plus.maintenance.shared_work import SharedWork
 from celery_redis_plus.options import Options
 from celery_redis_plus.stored_message import Claimed
@@ -110,13 +112,14 @@ class Process:
             (self.commands, self.timers),
             self.watched,
             self.unacked_messages,
+            SubscriberCursors(300),
             DeclaredTopology(),
             grace_s=Options().connection_lost_grace,
             heartbeat_s=5,
         )
         self.registry = Processes(self.commands, KEYS, delivery_limit=5, dead_letter_max=10)
         self.task = LostProcesses(
-            self.commands, self.registry, presence, self.watched, SharedWork(), name=name, visibility_timeout_s=300
+            self.commands, self.registry, presence, self.watched, SharedWork(), LostRoles(), name=name, visibility_timeout_s=300
         )
 
     def claim(self):

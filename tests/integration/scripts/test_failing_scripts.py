@@ -271,7 +271,7 @@ NO_MESSAGES = {
     "record_error", "own_queue", "log_failed", "heartbeat_consumers", "tombstone_queues", "check_messages", "check_queue",
     "commit_events", "increment_counters", "declare_exchange", "next_queue_id", "add_to_queue_set", "database_id",
     "heartbeat_fanout", "leave_wait_queue", "publish_fanout", "publish_fanout_bounded",
-    "remove_expired_subscribers",
+    "remove_expired_subscribers", "suspect_subscribers",
     "list_queue", "notify", "set_event_log", "subscribe_fanout", "extend_queue_ttl", "track", "track_overdue", "track_report",
     "unsubscribe_fanout", "notify_if_ready", "report_process", "replace_process", "end_event_log",
     # Moves times, in tests of applications only.

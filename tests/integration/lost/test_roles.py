@@ -1,0 +1,153 @@
+"""kill -9 of a process is noticed within seven seconds in each of its roles, by others or by the next process."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+
+import kombu
+import pytest
+from kombu.exceptions import ChannelError
+
+from tests.support.apps import JOURNAL_DB
+from tests.support.fork_server import fork_server
+from tests.support.inbox import declare, publish
+from tests.support.role_process import FULL, MINE, NEWS, PLAYED
+from tests.support.waiting import wait_until
+
+#: Seconds after a death, or after the next process came, by which a role is free again, with all defaults.
+NOTICED_S = 7.0
+
+
+@pytest.fixture
+def journal_client(own_server):
+    with own_server.client(JOURNAL_DB, decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+def play(own_server, tmp_path, journal_client):
+    """Start a process in a role, and return a function that kills it."""
+    started = []
+
+    def start(role):
+        with (tmp_path / f"{role}.log").open("ab") as log:
+            process = fork_server().start(["tests.support.role_process", role, own_server.url()], os.environ, log)
+        started.append(process)
+
+        def kill():
+            wait_until(lambda: journal_client.sismember(PLAYED, role), 20, (tmp_path / f"{role}.log").read_text)
+            process.kill()
+            process.wait()
+
+        return kill
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+
+
+@pytest.fixture(params=["another process around", "alone"])
+def around(request, crew, client):
+    """Have another process consume something else, or none."""
+    if request.param == "alone":
+        return False
+    crew.start("another", queue="other")
+    crew.wait()
+    wait_until(lambda: client.hlen("processes:{presence}") == 2)
+    return True
+
+
+@pytest.fixture
+def next_process(connect, own_server):
+    """Connect as the next one: this process has neither consumed nor waited before."""
+    return lambda: connect(own_server.url(), publish_timeout=60)
+
+
+@pytest.mark.parametrize("role", ["consumer", "exclusive"])
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_a_consumer_takes_over(role, exclusive, around, play, next_process):
+    channel = next_process().channel()
+    declare(channel, "q")
+    publish(channel, "q", "held")
+    play(role)()
+    killed_at = time.monotonic()
+    got = []
+    channel.basic_consume("q", callback=got.append, exclusive=exclusive)
+    wait_until(lambda: drain(channel) or got, NOTICED_S - (time.monotonic() - killed_at))
+    assert [(message.payload, message.delivery_info["redelivered"]) for message in got] == [("held", True)]
+
+
+def test_a_consumer_takes_over_from_processes_that_died_together(play, next_process, client):
+    """Both watched the others: the next process does not wait until their places end."""
+    channel = next_process().channel()
+    declare(channel, "q")
+    publish(channel, "q", "held")
+    kills = [play("owner"), play("consumer")]
+    wait_until(lambda: client.zcard("watchers:{presence}") == 2)
+    for kill in kills:
+        kill()
+    killed_at = time.monotonic()
+    got = []
+    channel.basic_consume("q", callback=got.append)
+    wait_until(lambda: drain(channel) or got, NOTICED_S - (time.monotonic() - killed_at))
+
+
+def test_a_queue_goes_with_its_owner(around, play, next_process, client):
+    play("owner")()
+    killed_at = time.monotonic()
+    if around:
+        wait_until(lambda: not client.exists("meta:{mine}"), NOTICED_S)
+    MINE(next_process().channel()).declare()
+    assert time.monotonic() - killed_at < NOTICED_S
+
+
+def test_publishers_wait_no_longer_for_a_subscriber_and_its_position_stays(around, play, next_process, client):
+    publisher = kombu.Producer(next_process(), NEWS)
+    publisher.declare()
+    kill = play("subscriber")
+    wait_until(lambda: client.zcard("subscribers:{/0.news}") == 1)
+    publisher.publish("held")
+    kill()
+    killed_at = time.monotonic()
+    publisher.publish("next")
+    assert time.monotonic() - killed_at < NOTICED_S
+    [record] = client.hvals("subscriber:{/0.news}")
+    assert " suspect " in record
+
+
+def test_the_publisher_behind_a_dead_one_gets_the_room(around, play, next_process, client):
+    connection = next_process()
+    producer = kombu.Producer(connection)
+    producer.publish("first", routing_key="full", declare=[FULL])
+    kill = play("publisher")
+    wait_until(lambda: client.zcard("waiting_publishers:{full}") == 1)
+    waiting = threading.Thread(target=producer.publish, args=("behind",), kwargs={"routing_key": "full"})
+    waiting.start()
+    wait_until(lambda: client.zcard("waiting_publishers:{full}") == 2)
+    kill()
+    killed_at = time.monotonic()
+    next_process().channel().basic_get("full", no_ack=True)
+    waiting.join(NOTICED_S)
+    assert not waiting.is_alive()
+    assert time.monotonic() - killed_at < NOTICED_S
+
+
+def test_a_consumer_of_a_living_process_is_refused_at_once(connect, own_server, play, journal_client):
+    channel = connect(own_server.url()).channel()
+    declare(channel, "q")
+    publish(channel, "q", "held")
+    play("exclusive")
+    wait_until(lambda: journal_client.sismember(PLAYED, "exclusive"))
+    asked_at = time.monotonic()
+    with pytest.raises(ChannelError):
+        channel.basic_consume("q")
+    assert time.monotonic() - asked_at < 1
+
+
+def drain(channel):
+    with suppress(TimeoutError):
+        channel.connection.client.drain_events(timeout=0.05)

@@ -1,0 +1,56 @@
+"""A process that plays one role on a broker until it is killed: ROLE URL. Notes in the journal when it does.
+
+Roles: `consumer` and `exclusive` hold a message of `q`, `owner` has the exclusive queue `mine`, `subscriber` holds a broadcast
+of the bounded exchange `news`, `publisher` waits for room in the full queue `full`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+import kombu
+import redis
+
+import celery_redis_plus  # noqa: F401 - makes kombu know the URL
+from tests.support.apps import JOURNAL_DB, plain_url
+
+#: A set of the roles that are played.
+PLAYED = "played"
+NEWS = kombu.Exchange("news", "fanout", durable=True, arguments={"x-max-pending": 1, "x-overflow": "block"})
+FULL = kombu.Queue("full", durable=True, queue_arguments={"x-max-length": 1, "x-overflow": "block"})
+MINE = kombu.Queue("mine", exclusive=True)
+
+
+def main(role: str, url: str) -> None:
+    journal = redis.Redis.from_url(plain_url(url, JOURNAL_DB))
+    connection = kombu.Connection(url, transport_options={"publish_timeout": 600})
+    if role == "publisher":
+        journal.sadd(PLAYED, role)
+        kombu.Producer(connection).publish("of the dead one", routing_key="full", declare=[FULL])
+    else:
+        consume(role, connection, lambda: journal.sadd(PLAYED, role))
+
+
+def consume(role: str, connection: kombu.Connection, played: Callable[[], object]) -> None:
+    held = []
+
+    def hold(message: kombu.Message) -> None:
+        held.append(message)
+        played()
+
+    channel = connection.default_channel
+    channel.basic_qos(0, 1, False)
+    queue = {"owner": MINE, "subscriber": kombu.Queue("reader", NEWS)}.get(role, kombu.Queue("q", durable=True))
+    queue(channel).declare()
+    channel.basic_consume(queue.name, callback=hold, exclusive=role == "exclusive")
+    if role == "owner":
+        played()
+    while True:
+        with suppress(TimeoutError):
+            connection.drain_events(timeout=1)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
