@@ -79,6 +79,9 @@ PROCESS_COUNTERS = {
     "failed_tasks": "How often a maintenance task of this process failed; the log has an error where it begins or changes.",
     "sweeps": "Passes of this process over a queue: due messages became ready, others expired, lost ones were recovered.",
     "recoveries": "Messages that this process put back: their lease had ended, or their process had lost its connections.",
+    "unreadable_messages": (
+        "Messages that this process could not read: dead letters of their queues, and broadcasts and copies that it passed over."
+    ),
     "redeliveries": "Messages that this process claimed and that some consumer had seen before.",
     "reconnects": "Connections that this process opened in place of one that had failed.",
 }

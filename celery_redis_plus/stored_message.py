@@ -6,9 +6,11 @@ its own, because 64 MB through Lua block the server for 325 ms and a plain HSET 
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 #: Bytes; over this a body goes round the scripts.
 LARGE_BODY = 1_000_000
@@ -16,6 +18,8 @@ LARGE_BODY = 1_000_000
 MAX_BODY = 512 * 1024 * 1024
 
 BODY_SEPARATOR = b"\n"
+#: Time limits that are `Exception`s, as module and class: they interrupt whoever reads a message, and tell nothing of it.
+TIME_LIMITS: Final = (("billiard.exceptions", "SoftTimeLimitExceeded"),)
 #: The place of the time in a tag, ms since the epoch by the server's clock, in hexadecimal (`lua/include/new_tag.lua`).
 TAG_TIME = slice(0, 11)
 #: The place of the character in a tag that says what its queue has besides (`lua/include/tag_flags.lua`); the queue's id follows.
@@ -69,6 +73,71 @@ class Claimed:
     body: bytes | None
     #: It is a Celery task that has expired, by the server's clock: its worker revokes it.
     expired: bool = False
+
+
+class UnreadableMessageError(Exception):
+    """A stored message cannot be read; `error` is what reading it has raised. It ends as a dead letter, or is passed over."""
+
+    @property
+    def error(self) -> BaseException:
+        """What reading the message has raised."""
+        return self.__cause__ or self
+
+
+def unreadable(error: Exception) -> UnreadableMessageError:
+    """Return the error that says that a message cannot be read, made of whatever reading it has raised: to be raised from it.
+
+    A header may be of a type that an application has registered with kombu, and its decoder raises what it likes.
+
+    Raises:
+        Exception: `error`, where it is one of `TIME_LIMITS`.
+    """
+    for module, name in TIME_LIMITS:
+        # A class whose module is not loaded was raised by nobody.
+        if isinstance(error, getattr(sys.modules.get(module), name, ())):
+            raise error
+    return UnreadableMessageError(f"{type(error).__name__} in headers or properties")
+
+
+def checked_envelope(data: Any) -> dict[str, Any]:
+    """Return a decoded envelope; headers, properties and `delivery_info` are dicts in it.
+
+    Raises:
+        TypeError, LookupError: it is no envelope of ours.
+    """
+    headers, properties = data["headers"], data["properties"]
+    if not (isinstance(headers, dict) and isinstance(properties, dict) and isinstance(properties["delivery_info"], dict)):
+        raise TypeError("headers, properties and delivery_info have to be objects")
+    envelope: dict[str, Any] = data
+    return envelope
+
+
+def read_envelope(line: bytes) -> dict[str, Any]:
+    """Return an envelope as plain JSON has it: values that kombu's encoder has converted stay converted.
+
+    Raises:
+        UnreadableMessageError: it was damaged, or written by others.
+    """
+    try:
+        return checked_envelope(json.loads(line))
+    except Exception as error:
+        raise unreadable(error) from error
+
+
+def shown_envelope(line: bytes) -> dict[str, Any]:
+    """Return an envelope as `read_envelope` does, or one with empty headers and properties where it cannot be read."""
+    try:
+        return read_envelope(line)
+    except UnreadableMessageError:
+        return {"headers": {}, "properties": {"delivery_info": {}}}
+
+
+def stored_number(value: bytes | str | None) -> int:
+    """Return a number that a message's hash holds; 0 where there is none, or somebody else has written no number."""
+    try:
+        return int(float(value or 0))
+    except (ValueError, OverflowError):
+        return 0
 
 
 def split_payload(payload: bytes) -> tuple[bytes, bytes | None]:

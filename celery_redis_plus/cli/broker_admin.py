@@ -17,7 +17,7 @@ from redis.exceptions import NoPermissionError
 from celery_redis_plus.broker.consumers.pauses import Pause, Pausing
 from celery_redis_plus.broker.consumers.registry import ConsumerRecord, Consumers
 from celery_redis_plus.broker.dead_letters.search import DeadLetterFilter, DeadLetterSearch
-from celery_redis_plus.broker.dead_letters.store import NO_TARGET, DeadLetter, DeadLetters, check_targets, no_target
+from celery_redis_plus.broker.dead_letters.store import NO_TARGET, DeadLetter, DeadLetters, Move, no_target, replay_of
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
@@ -284,15 +284,15 @@ class BrokerAdmin:
     def replay_page(self, letters: Sequence[DeadLetter], to: str | None = None) -> list[bool | BrokerRefusal]:
         """Replay dead letters in one write; return for each what `replay` returns or raises."""
         outcomes: dict[str, bool | BrokerRefusal] = {}
-        routed: list[tuple[DeadLetter, list[str]]] = []
+        replays: list[Move] = []
         for letter in letters:
             try:
-                routed.append((letter, self._targets(letter, to)))
+                replays.append(replay_of(letter, self._targets(letter, to)))
             except (InvalidArgument, QueueNotFound) as error:
                 outcomes[letter.tag] = error
-        for (letter, targets), taken in zip(routed, self.dead_letters.replay_all(routed), strict=True):
+        for one, taken in zip(replays, self.dead_letters.replay_all(replays), strict=True):
             missing = taken == NO_TARGET
-            outcomes[letter.tag] = QueueNotFound(no_target(letter, targets)) if missing else taken > 0
+            outcomes[one.letter.tag] = QueueNotFound(no_target(one.letter, one.targets)) if missing else taken > 0
         return [outcomes[letter.tag] for letter in letters]
 
     def replay(self, letter: DeadLetter, to: str | None = None) -> bool:
@@ -310,9 +310,7 @@ class BrokerAdmin:
 
     def _targets(self, letter: DeadLetter, to: str | None) -> list[str]:
         back = self.routed if letter.queue == UNDELIVERED else lambda _: [letter.queue]
-        targets = back(letter) if to is None else [to]
-        check_targets(letter, targets)
-        return targets
+        return back(letter) if to is None else [to]
 
     def routed(self, letter: DeadLetter) -> list[str]:
         """Return where a message that no queue took is routed to now. Raises as `replay` does."""

@@ -10,7 +10,7 @@ from heapq import merge
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
-from celery_redis_plus.broker.dead_letters.store import check_targets
+from celery_redis_plus.broker.dead_letters.store import replay_of
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.integrity import Account
 from celery_redis_plus.broker.lanes.by_queue import ByQueue, LaneMessages
@@ -170,12 +170,12 @@ class LaneAdmin(BrokerAdmin):
         home = self.lane_of(letter.queue)
         if all(self.lane_of(target) is home for target in targets):
             return home.dead_letters.replay(letter, targets)
-        check_targets(letter, targets)
+        move = replay_of(letter, targets)
         for target in targets:
             self.check_queue(target)
         source = home.lane.keys.queue(letter.queue).dead
         lanes = Lanes(home.lane, self._lanes.index(home), len(self._lanes), lambda number: self._lanes[number].lane)
-        return LaneMoves(home.dead_letters, lanes).move(letter, targets, source, "replayed") > 0
+        return LaneMoves(home.dead_letters, lanes).move(move, source, "replayed") > 0
 
     def _routed(self, letter: DeadLetter) -> list[str]:
         """Return where a message that no queue took is routed to now. Raises as `BrokerAdmin.replay` does."""

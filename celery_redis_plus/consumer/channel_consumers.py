@@ -37,7 +37,7 @@ class ChannelConsumers:
         Args:
             server: claims for the consumers, and delivers to them.
             credit: the channel's prefetch limit, and what it has delivered.
-            decode: makes a payload of a message; raises one of `UNREADABLE` where it cannot.
+            decode: makes a payload of a message; raises UnreadableMessageError where it cannot.
             decode_broadcast: the same for a stream's entry.
         """
         connection = self._connection = server.connection

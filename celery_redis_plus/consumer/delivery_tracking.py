@@ -108,6 +108,7 @@ class Tracking:
         self._report(recipient.id, recipient.name, ACKED if settlement is Settlement.ACK else REJECTED)
 
     def _report(self, track: str, recipient: str, outcome: str) -> None:
-        with suppress(RedisError, OSError):
+        # UnicodeEncodeError: an id that no publisher of ours has made, and no key can have.
+        with suppress(RedisError, OSError, UnicodeEncodeError):
             # The session's owner meets the lost connection with its next call.
             self.tracks.report(track, recipient, outcome)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.consumer.delivery_tracking import HEADER
-from celery_redis_plus.consumer.queue_consumers import UNREADABLE, Credit, Deliver, Payload
+from celery_redis_plus.consumer.queue_consumers import Credit, Deliver, Payload
+from celery_redis_plus.stored_message import UnreadableMessageError
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.exchanges.known_queues import KnownQueue
@@ -41,7 +42,7 @@ class FanoutConsumer:
             connection: the connections to the broker.
             credit: the channel's prefetch limit.
             consumed: queue -> the function that its deliveries are handed to; the caller keeps it up to date.
-            decode: makes a payload of a stream's entry; raises one of `UNREADABLE` where it cannot.
+            decode: makes a payload of a stream's entry; raises UnreadableMessageError where it cannot.
         """
         self._connection = connection
         self._credit = credit
@@ -52,6 +53,8 @@ class FanoutConsumer:
         self._decode = decode
         #: Queues whose consumer takes broadcasts without acks.
         self._no_ack: set[str] = set()
+        #: Queues and errors of broadcasts that could not be read, which the log has.
+        self._logged: set[tuple[str, type[BaseException]]] = set()
 
     # -- subscriptions ----------------------------------------------------------------------------------------------------
 
@@ -158,10 +161,8 @@ class FanoutConsumer:
         tag = f"{position.id}/{entry[0].decode()}"
         try:
             payload = self._decode(entry, tag, redelivered)
-        except UNREADABLE:
-            logger.exception(
-                "broadcast %r to queue %r cannot be read; passed over", entry[0], position.queue, extra={"queue": position.queue}
-            )
+        except UnreadableMessageError as unreadable:
+            self._pass_over(position, entry, unreadable)
             return 0
         deliver = self.consumed.get(position.queue)
         if deliver is None:
@@ -176,3 +177,18 @@ class FanoutConsumer:
                 tracking.settled(tracked, Settlement.ACK)
         deliver(payload, unacked)
         return 1 if payload["headers"].get("eta") else 0
+
+    def _pass_over(self, position: SubscriberCursor, entry: Entry, unreadable: UnreadableMessageError) -> None:
+        """Count a broadcast that cannot be read. The log has the first of each kind of error of a queue: there may be many."""
+        self._connection.service.unreadable += 1
+        if position.report_every:
+            # Publishers may wait for it.
+            position.report_progress()
+        kind = position.queue, type(unreadable.error)
+        if kind not in self._logged:
+            self._logged.add(kind)
+            logger.error(
+                "broadcast %s of exchange %r to queue %r cannot be read: it is passed over, as others like it (logged once)",
+                entry[0].decode(), position.keys.exchange, position.queue,
+                exc_info=unreadable, extra={"queue": position.queue, "exchange": position.keys.exchange},
+            )  # fmt: skip

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus import clock
 from celery_redis_plus.broker.queues.listing import LISTING_PAGE, read_copies
-from celery_redis_plus.consumer.queue_consumers import UNREADABLE, Payload
+from celery_redis_plus.stored_message import UnreadableMessageError
 
 if TYPE_CHECKING:
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.queue_consumers import Payload
     from celery_redis_plus.stored_message import Claimed
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ class QueueBrowser:
             connection: the connections to the broker.
             queue: its name.
             deliver: gets the payload of each copy.
-            decode: makes a payload of a message; raises one of `UNREADABLE` where it cannot.
+            decode: makes a payload of a message; raises UnreadableMessageError where it cannot.
             may_deliver: tells whether the channel's consumers are not suspended.
         """
         self._connection = connection
@@ -81,7 +82,8 @@ class QueueBrowser:
             if copy.body is None:
                 copy = replace(copy, body=self._connection.claim_commands.fetch_body(copy))
             payload = None if copy.body is None else self._decode(copy)
-        except UNREADABLE:
+        except UnreadableMessageError:
+            self._connection.service.unreadable += 1
             logger.exception(
                 "message %s of queue %r cannot be read; its browser passes over it", copy.tag, copy.queue,
                 extra={"tag": copy.tag, "queue": copy.queue},

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_redis_plus import clock
+from celery_redis_plus.broker.consumers.last_error import failure_by
 from celery_redis_plus.broker.consumers.registry import INTERESTED, NOT_INTERESTED, NOTIFIED
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.consumers.unacked import DeliveryState, Unacked, UnackedMessage
 from celery_redis_plus.consumer.delivery_tracking import HEADER
 from celery_redis_plus.consumer.queue_order import QueueOrder
 from celery_redis_plus.consumer.restricted_queues import FetchRequest, FetchResult
+from celery_redis_plus.stored_message import UnreadableMessageError
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.registry import Consumer
@@ -25,8 +27,6 @@ logger = logging.getLogger(__name__)
 
 #: Unacked messages of a channel above which they are not counted for each claim.
 MAX_COUNTED_UNACKED = 100
-#: What reading a message raises that no version of this package has published.
-UNREADABLE = (ValueError, KeyError, TypeError, AttributeError)
 
 #: A message as its consumer gets it: a dict with `headers` and `properties`.
 Payload = dict[str, Any]
@@ -86,7 +86,7 @@ class QueueConsumers:
             connection: the connections to the broker.
             restricted_queues: claims from queues with rules.
             credit: the channel's prefetch limit.
-            decode: makes a payload of a message; raises one of `UNREADABLE` where it cannot.
+            decode: makes a payload of a message; raises UnreadableMessageError where it cannot.
             on_end: called with the name of a queue whose consumer the server has ended; it calls `stop`.
         """
         self._connection = connection
@@ -362,13 +362,15 @@ class QueueConsumers:
                 self.credit.ack(claimed.tag)
                 return None
             return self._decode(claimed)
-        except UNREADABLE:
+        except UnreadableMessageError as unreadable:
             logger.exception(
                 "message %s of queue %r cannot be read: to the dead letters",
                 claimed.tag,
                 claimed.queue,
                 extra={"tag": claimed.tag, "queue": claimed.queue},
             )
+            self._connection.service.unreadable += 1
+            unacked.note_outcome("", failure_by(unreadable.error))
             self.credit.reject(claimed.tag)
             return None
 

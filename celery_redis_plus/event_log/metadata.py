@@ -33,10 +33,10 @@ def describe(
     retries, priority = headers.get("retries"), properties.get("priority")
     return pack_description(
         **values,
-        retries=retries if isinstance(retries, int) else None,
+        retries=_number(retries),
         exchange=_text(info.get("exchange")),
         routing_key=_text(info.get("routing_key")),
-        priority=priority if isinstance(priority, int) else None,
+        priority=_number(priority),
         eta=eta_ms if isinstance(eta_ms, int) and eta_ms > 0 else None,
         body_size=body_size,
         source_id=source_id,
@@ -44,4 +44,17 @@ def describe(
 
 
 def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
+    if not isinstance(value, str) or not value:
+        return None
+    if not value.isascii():
+        try:
+            value.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            # JSON can write a surrogate of its own, UTF-8 cannot.
+            return value.encode("utf-8", "backslashreplace").decode()
+    return value
+
+
+def _number(value: object) -> int | None:
+    """Return a number that fits the column, 32 bits: a header may have any."""
+    return value if type(value) is int and -(2**31) <= value < 2**31 else None

@@ -7,19 +7,21 @@ the set `dlx_outbox`; the move is one step on the server, so that any number of 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from redis.exceptions import RedisError
 
 from celery_redis_plus import clock
-from celery_redis_plus.broker.dead_letters.store import ALREADY_GONE, NO_TARGET, DeadLetter, DeadLetters, Forward
+from celery_redis_plus.broker.dead_letters.store import ALREADY_GONE, NO_TARGET, DeadLetter, DeadLetters, Move
 from celery_redis_plus.broker.dead_letters.x_death import is_cycle
 from celery_redis_plus.broker.lanes.dead_letter_moves import LaneMoves
 from celery_redis_plus.maintenance.time_slices import Slice
+from celery_redis_plus.stored_message import UnreadableMessageError, unreadable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from celery_redis_plus.broker.exchanges.bindings import Bindings
     from celery_redis_plus.broker.exchanges.routing import RoutingTable
     from celery_redis_plus.broker.lanes.lanes import LaneRoutes, Lanes
@@ -79,29 +81,33 @@ class DeadLetterForwarder:
         exchange = None if known is None else known.arguments.dead_letter_exchange
         routing_key = None if known is None else known.arguments.dead_letter_routing_key
         tables: dict[str, RoutingTable | LaneRoutes] = {}
-        forwards, stranded = [], []
+        forwards: list[Move] = []
+        stranded: dict[str, BaseException | None] = {}
         for letter in page:
             key = letter.routing_key if routing_key is None else routing_key
             try:
                 targets = [] if exchange is None else self._targets(exchange, key, letter, tables)
+                move = _move_of(letter, targets, (exchange or "", key))
+            except UnreadableMessageError as error:
+                stranded[letter.tag] = error.error
+                continue
             except (RedisError, OSError) as error:
                 if self._lanes is None:
                     raise
                 self._wait_for_lanes(error)
                 break
-            targets = [name for name in targets if not is_cycle(letter.death_headers, name)]
-            if targets:
-                forwards.append(Forward(letter, targets, (exchange or "", key)))
+            if move is None:
+                stranded[letter.tag] = None
             else:
-                stranded.append(letter.tag)
+                forwards.append(move)
         for forward, taken in self._forward_all(forwards):
             if taken == NO_TARGET and not self._revive(forward):
-                stranded.append(forward.letter.tag)
+                stranded[forward.letter.tag] = None
         if stranded:
             self._keep(queue, exchange, stranded)
         return True
 
-    def _forward_all(self, forwards: list[Forward]) -> list[tuple[Forward, int]]:
+    def _forward_all(self, forwards: list[Move]) -> list[tuple[Move, int]]:
         """Forward messages; return what became of each. Those that a lane cannot be reached for wait."""
         moves = self._moves
         here = [one for one in forwards if moves is None or not moves.concern(one.targets)]
@@ -110,9 +116,7 @@ class DeadLetterForwarder:
             if one not in here:
                 assert moves is not None  # noqa: S101 - for mypy
                 try:
-                    taken = moves.move(
-                        one.letter, one.targets, self._letters.outbox(one.letter.queue), "forwarded", one.routing
-                    )  # fmt: skip
+                    taken = moves.move(one, self._letters.outbox(one.letter.queue), "forwarded")
                 except (RedisError, OSError) as error:
                     self._wait_for_lanes(error)
                     break
@@ -124,33 +128,39 @@ class DeadLetterForwarder:
         self._retry_at = clock.now_s() + RETRY_S
         logger.warning("dead messages wait in their queues: %s", error)
 
-    def _revive(self, forward: Forward) -> bool:
+    def _revive(self, forward: Move) -> bool:
         """Forward a message of which no target has a record; return whether one takes it, or it is gone.
 
         As for a publisher: a queue that was never declared is made, one that was deleted stays so.
         """
         here = [name for name in forward.targets if self._lanes is None or self._lanes.of(name) is self._lanes.own]
         revived = [name for name in here if self._queues.revive(name)]
-        taken = self._letters.forward_all([replace(forward, targets=revived)])[0] if revived else NO_TARGET
+        taken = self._letters.forward_all([forward.to(revived)])[0] if revived else NO_TARGET
         return taken > 0 or taken == ALREADY_GONE
 
     def _targets(
         self, exchange: str, routing_key: str, letter: DeadLetter, tables: dict[str, RoutingTable | LaneRoutes]
     ) -> list[str]:
-        """Return where an exchange routes a message; `tables` keeps the bindings as they were read for this page."""
+        """Return where an exchange routes a message; `tables` keeps the bindings as they were read for this page.
+
+        Raises UnreadableMessageError where the message cannot be routed.
+        """
         if not exchange:
             return [routing_key] if routing_key else []
         # One by one: each is read again before the next one is asked for.
         for name in chain((exchange,), self._bindings.alternates(exchange)):
             if name not in tables:
                 tables[name] = self._bindings.refresh(name) if self._lanes is None else self._lanes.refresh(name)
-            targets = list(tables[name].route(routing_key, letter.headers))
+            try:
+                targets = list(tables[name].route(routing_key, letter.headers))
+            except Exception as error:
+                raise unreadable(error) from error
             if targets:
                 return targets
         return []
 
-    def _keep(self, queue: str, exchange: str | None, tags: list[str]) -> None:
-        kept, discarded = self._letters.keep(queue, tags)
+    def _keep(self, queue: str, exchange: str | None, stranded: Mapping[str, BaseException | None]) -> None:
+        kept, discarded = self._letters.keep(queue, stranded)
         if kept:
             logger.warning(
                 "the dead-letter exchange %r of queue %r takes %d dead message(s) nowhere (unbound, no queue, circle, damaged): "
@@ -162,3 +172,15 @@ class DeadLetterForwarder:
                 "the dead-letter exchange %r of the transient queue %r takes %d dead message(s) nowhere: they are discarded",
                 exchange, queue, discarded, extra={"exchange": exchange, "queue": queue},
             )  # fmt: skip
+
+
+def _move_of(letter: DeadLetter, targets: Sequence[str], routing: tuple[str, str]) -> Move | None:
+    """Return a dying message on its way to those of the queues that it does not come round to; None where there are none.
+
+    Raises UnreadableMessageError where it cannot be written again, with its death in its headers.
+    """
+    try:
+        targets = [name for name in targets if not is_cycle(letter.death_headers, name)]
+    except Exception as error:
+        raise unreadable(error) from error
+    return Move.of(letter, targets, routing) if targets else None

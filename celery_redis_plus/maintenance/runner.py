@@ -110,7 +110,7 @@ class TaskRunner:
             self._note(task, error)
         else:
             if self._failures.pop(task, None) is not None:
-                logger.info("maintenance task %s runs again", _name(task))
+                logger.info("%s (maintenance) runs again", _name(task))
         finally:
             took_s = clock.now_s() - began
             if took_s > self._longest[1]:
@@ -137,10 +137,10 @@ class TaskRunner:
         if known is not None and known.text == text:
             return
         if isinstance(error, ResponseError):
-            logger.error("maintenance task %s: the broker refuses it (%s); trying again", _name(task), error)
+            logger.error("%s (maintenance): the broker refuses it (%s); trying again", _name(task), error)
         else:
             logger.error(
-                "maintenance task %s failed and is tried again; the others run. This is a defect of celery-redis-plus, please "
+                "%s (maintenance) failed and is tried again; the others run. This is a defect of celery-redis-plus, please "
                 "report it", _name(task), exc_info=error,
             )  # fmt: skip
 

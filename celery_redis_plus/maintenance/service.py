@@ -225,7 +225,8 @@ class MaintenanceService:
             first=(MasterCheck(commands), self._lease_heartbeats, self.consumer_heartbeats, self.ack_flush),
         )
         #: How often the thread had died; connections that failed, and those that were opened in place of one of them.
-        self.thread_restarts = self.lost_connections = self.reconnects = 0
+        #: And messages that consumers could not read.
+        self.thread_restarts = self.lost_connections = self.reconnects = self.unreadable = 0
         self._heartbeat_delays = HeartbeatDelays(options.visibility_timeout)
         self._lease_heartbeats.on_late = self._late
         woken = WokenTasks(self._sweeper, self._unconsumed_queues, self.consumer_heartbeats, self.lost_processes)
@@ -292,6 +293,7 @@ class MaintenanceService:
             "failed_tasks": self.runner.failed,
             "sweeps": self._sweeper.sweeps,
             "recoveries": self._sweeper.recovered + self.lost_processes.recovered,
+            "unreadable_messages": self.unreadable,
             "redeliveries": self.unacked_messages.redelivered,
             "reconnects": self.reconnects,
             "unacked_messages": len(self.unacked_messages),

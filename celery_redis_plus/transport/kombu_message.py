@@ -15,7 +15,7 @@ from kombu.utils import json as kombu_json
 from celery_redis_plus.broker.arguments.eta import eta_to_ms
 from celery_redis_plus.broker.consumers.last_error import Failure
 from celery_redis_plus.broker.consumers.unacked import UnackedMessage
-from celery_redis_plus.stored_message import BODY_SEPARATOR
+from celery_redis_plus.stored_message import BODY_SEPARATOR, checked_envelope, unreadable
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.unacked import Unacked
@@ -207,9 +207,16 @@ class Message(base.Message):
 
 
 def broadcast_payload(entry: Entry, tag: str, redelivered: bool) -> dict[str, Any]:
-    """Return a broadcast as kombu's payload. Every call makes a new one: each consumer may change its own."""
-    envelope, _, body = entry[1][3].partition(BODY_SEPARATOR)
-    payload = load(envelope)
+    """Return a broadcast as kombu's payload. Every call makes a new one: each consumer may change its own.
+
+    Raises:
+        UnreadableMessageError: it cannot be read.
+    """
+    try:
+        envelope, _, body = entry[1][3].partition(BODY_SEPARATOR)
+        payload = checked_envelope(load(envelope))
+    except Exception as error:
+        raise unreadable(error) from error
     payload["body"] = body
     properties = payload["properties"]
     properties["delivery_tag"] = tag
@@ -218,8 +225,15 @@ def broadcast_payload(entry: Entry, tag: str, redelivered: bool) -> dict[str, An
 
 
 def payload_of(claimed: Claimed) -> dict[str, Any]:
-    """Return a claimed message as kombu's payload, with what this delivery adds: tag and `redelivered`."""
-    payload = load(claimed.envelope)
+    """Return a claimed message as kombu's payload, with what this delivery adds: tag and `redelivered`.
+
+    Raises:
+        UnreadableMessageError: it cannot be read.
+    """
+    try:
+        payload = checked_envelope(load(claimed.envelope))
+    except Exception as error:
+        raise unreadable(error) from error
     payload["body"] = claimed.body or b""
     properties = payload["properties"]
     properties["delivery_tag"] = claimed.tag

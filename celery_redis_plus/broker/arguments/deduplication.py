@@ -58,8 +58,12 @@ def deduplication_of(headers: Mapping[str, Any], keys: QueueKeys) -> bytes | Non
 
 def moved_deduplication(headers: Mapping[str, Any], source: QueueKeys, target: QueueKeys) -> tuple[bytes, ...]:
     """Return the move script's deduplication arguments for a message that goes from one queue to another."""
-    # A Celery retry has the id of its first try.
-    deduplication = deduplication_of({**headers, "retries": 0}, source)
+    try:
+        # A Celery retry has the id of its first try.
+        deduplication = deduplication_of({**headers, "retries": 0}, source)
+    except InvalidArgument:
+        # No publisher of ours has stored that, so there is no key that stands for it.
+        return ()
     return () if deduplication is None else (deduplication, _key(target, headers[ID]))
 
 

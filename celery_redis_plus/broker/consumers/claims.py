@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from celery_redis_plus.broker.consumers.failures import log_deaths, read_deaths
 from celery_redis_plus.events import pack_text, unpack_text
 from celery_redis_plus.scripts import script
-from celery_redis_plus.stored_message import Claimed, split_payload
+from celery_redis_plus.stored_message import Claimed, UnreadableMessageError, split_payload
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.acks import Acknowledger
@@ -40,10 +40,6 @@ class Batch:
     more: list[str]
     #: Queues with rules for their consumers, which only the script `claim_restricted` may take from; none was looked at.
     restricted: list[str] = field(default_factory=list)
-
-
-class BodyMissingError(ValueError):
-    """A stored message says that its body stands in a field of its own, and it does not."""
 
 
 class State(Enum):
@@ -255,14 +251,14 @@ class ClaimCommands:
         """Return the body of a large message, which the claim left out; None where the message is gone by now.
 
         Raises:
-            BodyMissingError: the message is there, and has no body: its payload was damaged.
+            UnreadableMessageError: the message is there, and has no body: its payload was damaged.
             redis.exceptions.RedisError: as `error_translation.translate` names it.
         """
         key = self._keys.queue(message.queue).message + message.tag.encode()
         body: bytes | None
         body, claim = self._commands.command("HMGET", key, "body", "claim")
         if body is None and claim is not None:
-            raise BodyMissingError("its payload has no line feed, and no body stands beside it")
+            raise UnreadableMessageError("its payload has no line feed, and no body stands beside it")
         return body
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+
+from celery_redis_plus.stored_message import shown_envelope
 
 logger = logging.getLogger(__name__)
 
@@ -79,10 +79,8 @@ def _about(queue: str, tag: str, envelope: bytes) -> dict[str, Any]:
 
 def _task_in(envelope: bytes) -> tuple[Any, Any]:
     """Return Celery's name and id of the task in a message; None where it is none."""
-    with suppress(ValueError, AttributeError):
-        headers = json.loads(envelope).get("headers") or {}
-        return headers.get("task"), headers.get("id")
-    return None, None
+    headers = shown_envelope(envelope)["headers"]
+    return headers.get("task"), headers.get("id")
 
 
 def _bytes(part: bytes | int) -> bytes:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS
 from celery_redis_plus.broker.arguments.expiry import life_of
-from celery_redis_plus.broker.consumers.last_error import Failure, read_failure
+from celery_redis_plus.broker.arguments.queue_arguments import check_queue_name
+from celery_redis_plus.broker.consumers.last_error import Failure, failure_by, read_failure
 from celery_redis_plus.broker.dead_letters.unroutable import UNDELIVERED
 from celery_redis_plus.broker.dead_letters.x_death import DeathEntry, record_death, record_failure
-from celery_redis_plus.errors import InvalidArgument, InvalidEta, QueueNotFound
+from celery_redis_plus.errors import InvalidArgument, QueueNotFound
 from celery_redis_plus.event_log.metadata import describe
 from celery_redis_plus.events import pack_text
-from celery_redis_plus.keys import encode_name
+from celery_redis_plus.keys import decode_name, encode_name
 from celery_redis_plus.scripts import script
-from celery_redis_plus.stored_message import BODY_SEPARATOR, split_payload
+from celery_redis_plus.stored_message import (
+    BODY_SEPARATOR,
+    UnreadableMessageError,
+    read_envelope,
+    split_payload,
+    stored_number,
+    unreadable,
+)
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
@@ -63,12 +71,23 @@ class DeadLetter:
     @property
     def exchange(self) -> str:
         """The exchange that it was published to."""
-        return str((self.properties.get("delivery_info") or {}).get("exchange") or "")
+        return str(self._delivery_info.get("exchange") or "")
 
     @property
     def routing_key(self) -> str:
         """The routing key that it was published with."""
-        return str((self.properties.get("delivery_info") or {}).get("routing_key") or "")
+        return str(self._delivery_info.get("routing_key") or "")
+
+    @property
+    def _delivery_info(self) -> dict[str, Any]:
+        info: dict[str, Any] = self.properties.get("delivery_info", {})
+        return info
+
+    @property
+    def task(self) -> str | None:
+        """The name of its Celery task; None for a message of another kind."""
+        task = self.headers.get("task")
+        return None if task is None else str(task)
 
     @property
     def death(self) -> DeathEntry:
@@ -83,13 +102,39 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
-class Forward:
-    """A dying message on its way to its queue's dead-letter exchange."""
+class Move:
+    """A dead message on its way to other queues, ready to be stored there."""
 
     letter: DeadLetter
     targets: Sequence[str]
-    #: The (exchange, routing key) that it goes by now.
-    routing: tuple[str, str]
+    #: The (exchange, routing key) by which its dead-letter exchange sends it on; None: it is put back to work.
+    routing: tuple[str, str] | None
+    payload: bytes
+    #: Its life there, as `stored_message.Outgoing` has it.
+    life: str
+    #: What the event of its publishing there tells of it.
+    description: str
+
+    @classmethod
+    def of(cls, letter: DeadLetter, targets: Sequence[str], routing: tuple[str, str] | None = None) -> Move:
+        """Make a message ready.
+
+        Raises:
+            UnreadableMessageError: it cannot be written again, with its death in its headers.
+        """
+        try:
+            payload, life = payload_of(letter, routing)
+            description = describe(letter.headers, letter.properties, body_size=len(letter.body or b""), source_id=letter.tag)
+            for name in targets:
+                # A routing key that names a queue may be a text that no key can have.
+                check_queue_name(name)
+        except Exception as error:
+            raise unreadable(error) from error
+        return cls(letter, targets, routing, payload, life, description)
+
+    def to(self, targets: Sequence[str]) -> Move:
+        """Return the same message on its way to other queues."""
+        return replace(self, targets=targets)
 
 
 class DeadLetters:
@@ -145,7 +190,7 @@ class DeadLetters:
         """Return the body, also a large one; None where the message is gone by now."""
         if letter.body is not None:
             return letter.body
-        key = self._keys.queue(letter.queue).message + letter.tag.encode()
+        key = self._keys.queue(letter.queue).message + encode_name(letter.tag)
         body: bytes | None = self._commands.command("HGET", key, "body")
         return body
 
@@ -156,29 +201,25 @@ class DeadLetters:
         Celery's `expires` is taken off.
 
         Raises:
-            InvalidArgument: it would go to the reserved queue of undelivered messages, which has no consumer; it stays.
+            InvalidArgument: it would go to the reserved queue of undelivered messages, which has no consumer; or it cannot be
+                written again. It stays.
             QueueNotFound: no such queue; the dead letter stays.
         """
         targets = [letter.queue] if to is None else [to] if isinstance(to, str) else list(to)
-        (taken,) = self.replay_all([(letter, targets)])
+        (taken,) = self.replay_all([replay_of(letter, targets)])
         if taken == NO_TARGET:
             raise QueueNotFound(no_target(letter, targets))
         return taken > 0
 
-    def replay_all(self, replays: Sequence[tuple[DeadLetter, Sequence[str]]]) -> list[int]:
-        """Put dead letters back to work, each to its queues, in one write and one script call each; see `replay`.
+    def replay_all(self, replays: Sequence[Move]) -> list[int]:
+        """Put dead letters back to work, each to its queues, in one write and one script call each; see `replay_of`.
 
         Returns:
             For each how many queues took it, ALREADY_GONE, or NO_TARGET: nothing has changed then.
-
-        Raises:
-            InvalidArgument: one would go to the reserved queue of undelivered messages; all stay.
         """
-        for letter, targets in replays:
-            check_targets(letter, targets)
         return self._move_all(
-            self._move(letter, targets, self._keys.queue(letter.queue).dead, "replayed", keep_tag=targets == [letter.queue])
-            for letter, targets in replays
+            self._call(one, self._keys.queue(one.letter.queue).dead, "replayed", keep_tag=one.targets == [one.letter.queue])
+            for one in replays
         )
 
     def delete(self, queue: str, tags: Sequence[str]) -> int:
@@ -204,18 +245,13 @@ class DeadLetters:
         """Return some of the messages that wait for the dead-letter exchange, the longest dead first."""
         return self._read(queue, self._keys.queue(queue).dlx_outbox, 0, DEAD_LETTER_PAGE)
 
-    def forward_all(self, forwards: Sequence[Forward]) -> list[int]:
+    def forward_all(self, forwards: Sequence[Move]) -> list[int]:
         """Forward dying messages in one write; return as `replay_all` does. Raises as `CommandConnection.call` does."""
-        return self._move_all(
-            self._move(one.letter, one.targets, self._keys.queue(one.letter.queue).dlx_outbox, "forwarded", routing=one.routing)
-            for one in forwards
-        )
+        return self._move_all(self._call(one, self._keys.queue(one.letter.queue).dlx_outbox, "forwarded") for one in forwards)
 
-    def move_here(
-        self, letter: DeadLetter, targets: Sequence[str], source: bytes, counter: str, routing: tuple[str, str] | None
-    ) -> int:  # fmt: skip
+    def move_here(self, move: Move, source: bytes, counter: str) -> int:
         """Move one message from the set `source` into queues of this lane; return as `replay_all` does."""
-        return self._move_all([self._move(letter, targets, source, counter, routing=routing)])[0]
+        return self._move_all([self._call(move, source, counter)])[0]
 
     def outbox(self, queue: str) -> bytes:
         """Return the set of the messages that wait for the dead-letter exchange of a queue."""
@@ -243,24 +279,29 @@ class DeadLetters:
             raise errors[0]
         return taken
 
-    def keep(self, queue: str, tags: Iterable[str]) -> tuple[int, int]:
-        """Put dying messages into the queue's own store; return how many are kept, and how many a transient queue discarded."""
+    def keep(self, queue: str, errors: Mapping[str, BaseException | None]) -> tuple[int, int]:
+        """Put dying messages into the queue's own store; return how many are kept, and how many a transient queue discarded.
+
+        `errors` has for each tag what kept the message from being sent on; None where its exchange takes it nowhere.
+        """
         of = self._keys.queue(queue)
-        kept, discarded = self._commands.call(script("store_dead_letters"), [of.dlx_outbox, of.dead, of.message, of.meta], *tags)
+        pairs: list[Argument] = []
+        for tag, error in errors.items():
+            pairs += (encode_name(tag), "" if error is None else failure_by(error).packed())
+        kept, discarded = self._commands.call(script("store_dead_letters"), [of.dlx_outbox, of.dead, of.message, of.meta], *pairs)
         return int(kept), int(discarded)
 
-    def _move(
-        self, letter: DeadLetter, targets: Sequence[str], source: bytes, counter: str, *, keep_tag: bool = False,
-        routing: tuple[str, str] | None = None,
+    def _call(
+        self, move: Move, source: bytes, counter: str, *, keep_tag: bool = False
     ) -> tuple[list[bytes], list[Argument]]:  # fmt: skip
-        of = self._keys.queue(letter.queue)
+        """Return keys and arguments of the script that moves a message from the set `source`."""
+        of = self._keys.queue(move.letter.queue)
         keys = [source, of.message, of.meta]
-        for name in targets:
+        for name in move.targets:
             keys += self._keys.queue(name).publish
-        payload, life = payload_of(letter, routing)
-        description = describe(letter.headers, letter.properties, body_size=len(letter.body or b""), source_id=letter.tag)
-        names = [pack_text(name) for name in targets]
-        return keys, [letter.tag, payload, counter, int(keep_tag), life, description, *names]
+        names = [pack_text(name) for name in move.targets]
+        tag = encode_name(move.letter.tag)
+        return keys, [tag, move.payload, counter, int(keep_tag), move.life, move.description, *names]
 
     def _read(self, queue: str, key: bytes, first: int, limit: int) -> list[DeadLetter]:
         letters: list[DeadLetter] = []
@@ -276,6 +317,22 @@ class DeadLetters:
             if not checked:
                 break
         return letters
+
+
+def replay_of(letter: DeadLetter, targets: Sequence[str]) -> Move:
+    """Return a dead letter on its way back to work, in the queues `targets`.
+
+    Raises:
+        InvalidArgument: one of them is the reserved queue of undelivered messages; or the message cannot be written again.
+    """
+    check_targets(letter, targets)
+    try:
+        return Move.of(letter, targets)
+    except UnreadableMessageError as error:
+        why = failure_by(error.error).text
+        raise InvalidArgument(
+            f"the dead letter {letter.tag} cannot be written again ({why}): it stays; allowed is to delete it"
+        ) from error
 
 
 def check_targets(letter: DeadLetter, targets: Sequence[str]) -> None:
@@ -294,18 +351,17 @@ def no_target(letter: DeadLetter, targets: Sequence[str]) -> str:
 def letter_of(queue: str, fields: Sequence[bytes]) -> DeadLetter:
     """Return a dead letter: its tag, the time of its death, its payload, and the fields `LISTED`; b'' for what there is not."""
     tag, died, payload, reason, failures, claims, score, rank, error = fields
-    level = int(rank or float(score or 0) // PRIORITY_BAND_MS)
-    death = tag.decode(), queue, reason.decode(), int(float(died)), int(failures or 0), int(claims or 0), level
+    level = stored_number(rank) if rank else stored_number(score) // PRIORITY_BAND_MS
+    counts = stored_number(failures), stored_number(claims), level
+    death = decode_name(tag), queue, reason.decode("utf-8", "replace"), stored_number(died), *counts
     failure = read_failure(error.decode("utf-8", "surrogateescape"))
     envelope, body = split_payload(payload)
     try:
-        data = json.loads(envelope)
-        headers, properties = data.get("headers") or {}, data.get("properties") or {}
-        # Written by others, or damaged: each of these is a dict in what we write.
-        _ = headers.get, (properties.get("delivery_info") or {}).get
-    except (ValueError, AttributeError):
+        data = read_envelope(envelope)
+    except UnreadableMessageError:
         return DeadLetter(*death, {}, {}, None, None, payload, damaged=True, failure=failure)
-    return DeadLetter(*death, headers, properties, data.get("content-type"), data.get("content-encoding"), body, failure=failure)
+    about = data["headers"], data["properties"], data.get("content-type"), data.get("content-encoding")
+    return DeadLetter(*death, *about, body, failure=failure)
 
 
 def payload_of(letter: DeadLetter, routing: tuple[str, str] | None) -> tuple[bytes, str]:
@@ -323,7 +379,7 @@ def payload_of(letter: DeadLetter, routing: tuple[str, str] | None) -> tuple[byt
         # A replayed task is meant to run.
         headers["expires"] = None
     if routing is not None:
-        info = dict(properties.get("delivery_info") or {})
+        info = dict(properties["delivery_info"])
         info["exchange"], info["routing_key"] = routing
         properties["delivery_info"] = info
     envelope = {
@@ -335,7 +391,7 @@ def payload_of(letter: DeadLetter, routing: tuple[str, str] | None) -> tuple[byt
     payload = json.dumps(envelope, separators=(",", ":")).encode("ascii")
     try:
         life = life_of(headers, None)
-    except InvalidEta:
+    except InvalidArgument:
         # It was published before that was checked.
         life = ""
     return (payload if letter.body is None else payload + BODY_SEPARATOR + letter.body), life

@@ -49,7 +49,9 @@ def record_death(headers: Mapping[str, Any], death: DeathEntry) -> dict[str, Any
         }
     else:
         deaths.remove(known)
-    known["count"] = int(known.get("count", 0)) + 1
+    count = known.get("count")
+    # A publisher may have written anything there.
+    known["count"] = count + 1 if isinstance(count, int) else 1
     if death.expiration is not None:
         known["original-expiration"] = death.expiration
     recorded = {**headers, "x-death": [known, *deaths]}

@@ -37,7 +37,10 @@ class Mark:
 def is_ours(entry: Entry) -> bool:
     """Return whether the entry is a broadcast of this package."""
     fields: list[bytes] = entry[1]
-    return len(fields) == 4 and fields[0] == HEAD and fields[2] == PAYLOAD and fields[1].count(b" ") >= 2
+    if len(fields) != 4 or fields[0] != HEAD or fields[2] != PAYLOAD:
+        return False
+    head = fields[1].split(b" ", 2)
+    return len(head) == 3 and head[0].isdigit()
 
 
 def number_of(entry: Entry) -> int:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.broker.dead_letters.store import ALREADY_GONE, NO_TARGET, DeadLetter, DeadLetters, payload_of
+from celery_redis_plus.broker.dead_letters.store import ALREADY_GONE, NO_TARGET, DeadLetters, Move
 from celery_redis_plus.broker.publishing.publisher import stage
 from celery_redis_plus.connection.server_time import server_ms
-from celery_redis_plus.event_log.metadata import describe
 from celery_redis_plus.events import pack_text
 from celery_redis_plus.scripts import script
 
@@ -38,20 +37,18 @@ class LaneMoves:
         """Return whether any of the queues is in another lane."""
         return any(self._lanes.of(queue) is not self._lanes.own for queue in targets)
 
-    def move(
-        self, letter: DeadLetter, targets: Sequence[str], source: bytes, counter: str, routing: tuple[str, str] | None = None
-    ) -> int:  # fmt: skip
+    def move(self, move: Move, source: bytes, counter: str) -> int:
         """Move a message from the set `source`; return how many queues took it, ALREADY_GONE, or NO_TARGET."""
-        own = self._lanes.own
+        own, letter, targets = self._lanes.own, move.letter, move.targets
         others = {queue: lane for queue in targets if (lane := self._lanes.of(queue)) is not own}
         # In this order: what is seen here now was not moved before these moments.
         deadlines = {queue: server_ms(lane.commands) + STORE_WITHIN_MS for queue, lane in others.items()}
         if own.commands.command("ZSCORE", source, letter.tag) is None:
             return ALREADY_GONE
         name = f"{self._lanes.own_number}/{letter.queue}/{letter.tag}/{letter.died_ms}"
-        taken = [queue for queue, lane in others.items() if self._store(lane, queue, letter, name, deadlines[queue], routing)]
+        taken = [queue for queue, lane in others.items() if self._store(lane, queue, move, name, deadlines[queue])]
         here = [queue for queue in targets if queue not in others]
-        moved = self._letters.move_here(letter, here, source, counter, routing) if here else NO_TARGET
+        moved = self._letters.move_here(move.to(here), source, counter) if here else NO_TARGET
         if moved == NO_TARGET and taken:
             gone = own.commands.call(
                 script("leave_lane"), [source, *self._letters.places_of(letter.queue)], letter.tag, counter,
@@ -63,13 +60,10 @@ class LaneMoves:
             lane.commands.call(script("finish_lane_move"), [lane.keys.queue(queue).moved_in], name, KEPT_MS)
         return moved if moved < 0 else moved + len(taken)
 
-    def _store(
-        self, lane: Lane, queue: str, letter: DeadLetter, name: str, deadline_ms: int, routing: tuple[str, str] | None
-    ) -> bool:  # fmt: skip
+    def _store(self, lane: Lane, queue: str, move: Move, name: str, deadline_ms: int) -> bool:
         """Store a message in a queue of another lane, if it is not there yet; return False where there is no such queue."""
-        keys = lane.keys.queue(queue)
-        payload, life = payload_of(letter, routing)
-        if life:
+        keys, letter = lane.keys.queue(queue), move.letter
+        if move.life:
             lane.queues.ensure_swept_once(queue)
         more: tuple[bytes, ...] = (keys.moved_in,)
         if letter.body is None:
@@ -77,8 +71,7 @@ class LaneMoves:
             if body is None:
                 return False
             more = (*more, stage(lane.commands, keys, f"{letter.tag}.{letter.died_ms}".encode(), body))
-        description = describe(letter.headers, letter.properties, body_size=len(letter.body or b""), source_id=letter.tag)
-        arguments = (name, deadline_ms, payload, letter.rank, life, description, KEPT_MS)
+        arguments = (name, deadline_ms, move.payload, letter.rank, move.life, move.description, KEPT_MS)
         reply = lane.commands.call(script("store_from_lane"), [*keys.publish, *more], *arguments)
         if reply == b"NOQUEUE" and lane.queues.revive(queue):
             reply = lane.commands.call(script("store_from_lane"), [*keys.publish, *more], *arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from celery_redis_plus.keys import decode_name
 from celery_redis_plus.scripts import script
 from celery_redis_plus.stored_message import split_payload
 
@@ -56,7 +57,7 @@ def list_delayed(commands: CommandConnection, keys: Keys, queue: str, limit: int
         )
         for tag, eta, payload in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
             envelope, body = split_payload(payload)
-            found[tag] = Delayed(tag.decode(), queue, int(float(eta)), envelope, body)
+            found[tag] = Delayed(decode_name(tag), queue, int(float(eta)), envelope, body)
             size += len(payload)
         if not checked:
             break

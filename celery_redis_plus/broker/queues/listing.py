@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -10,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS
 from celery_redis_plus.connection.scans import scan_tags
-from celery_redis_plus.keys import encode_name
+from celery_redis_plus.keys import decode_name, encode_name
 from celery_redis_plus.scripts import script
-from celery_redis_plus.stored_message import Claimed, split_payload
+from celery_redis_plus.stored_message import Claimed, shown_envelope, split_payload, stored_number
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
@@ -62,22 +61,25 @@ class ListedMessage:
     @property
     def task(self) -> str | None:
         """The name of its Celery task; None for a message of another kind."""
-        return self.headers.get("task")
+        task = self.headers.get("task")
+        return None if task is None else str(task)
 
     @property
     def task_id(self) -> str | None:
         """The id of its Celery task."""
-        return self.headers.get("id") if self.task is not None else None
+        task_id = self.headers.get("id")
+        return None if task_id is None or self.task is None else str(task_id)
 
     @property
     def routing_key(self) -> str:
         """The routing key that it was published with."""
-        return str((self.properties.get("delivery_info") or {}).get("routing_key") or "")
+        return str(self.properties.get("delivery_info", {}).get("routing_key") or "")
 
     @property
     def priority(self) -> int:
-        """The priority with which it was published."""
-        return int(self.properties.get("priority") or 0)
+        """The priority with which it was published; 0 where that is no number."""
+        priority = self.properties.get("priority")
+        return priority if isinstance(priority, int) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +133,9 @@ def read_copies(
     copies = []
     for tag, _, payload, claims, failed, seen in entries:
         envelope, body = split_payload(payload)
-        redelivered = bool(seen) or bool(int(failed or 0))
-        copies.append(Claimed(tag.decode(), queue, int(claims or 0), int(failed or 0), redelivered, envelope, body))
+        failures = stored_number(failed)
+        redelivered = bool(seen) or bool(failures)
+        copies.append(Claimed(decode_name(tag), queue, stored_number(claims), failures, redelivered, envelope, body))
     return checked, copies
 
 
@@ -168,9 +171,10 @@ def read_headers(
         tags = [tag for tag, _ in scan_tags(commands, _place(of, state))]
         for at in range(0, len(tags), LISTING_PAGE):
             page = tags[at : at + LISTING_PAGE]
-            payloads = commands.ask([("HGET", of.message + tag.encode(), "payload") for tag in page])
+            payloads = commands.ask([("HGET", of.message + encode_name(tag), "payload") for tag in page])
             found = zip(page, payloads, strict=True)
-            yield len(page), [(tag, _envelope(payload)["headers"]) for tag, payload in found if isinstance(payload, bytes)]
+            lines = [(tag, split_payload(payload)[0]) for tag, payload in found if isinstance(payload, bytes)]
+            yield len(page), [(tag, shown_envelope(line)["headers"]) for tag, line in lines]
 
 
 def read_stored(commands: CommandConnection, keys: Keys, queue: str, tag: str) -> tuple[dict[str, Any], dict[str, Any], bytes]:
@@ -188,8 +192,9 @@ def read_small(
     payload: bytes | None = commands.command("HGET", keys.queue(queue).message + encode_name(tag), "payload")
     if payload is None:
         return {}, {}, b""
-    envelope = _envelope(payload)
-    return envelope["headers"], envelope["properties"], split_payload(payload)[1]
+    line, body = split_payload(payload)
+    envelope = shown_envelope(line)
+    return envelope["headers"], envelope["properties"], body
 
 
 def _place(of: QueueKeys, state: State) -> bytes:
@@ -201,37 +206,26 @@ def is_of_task(headers: dict[str, Any], task: str | None) -> bool:
     return task is None or fnmatchcase(str(headers.get("task") or ""), task)
 
 
-def _envelope(payload: bytes) -> dict[str, Any]:
-    """Return the envelope; one with empty headers and properties for a payload of others, or a damaged one."""
-    try:
-        data = json.loads(split_payload(payload)[0])
-        headers, properties = data.get("headers") or {}, data.get("properties") or {}
-    except (ValueError, AttributeError):
-        return {"headers": {}, "properties": {}}
-    if not isinstance(headers, dict) or not isinstance(properties, dict):
-        return {"headers": {}, "properties": {}}
-    return {**data, "headers": headers, "properties": properties}
-
-
 def _message(queue: str, state: State, ageing: int, fields: list[bytes]) -> ListedMessage:
     tag, score, payload, claims, failed, owner, rank, reason = fields
-    time_ms = int(float(score))
+    time_ms = stored_number(score)
     if state == "ready":
-        time_ms = time_ms - int(rank or 0) * ageing if ageing else time_ms % PRIORITY_BAND_MS
-    envelope = _envelope(payload)
+        time_ms = time_ms - stored_number(rank) * ageing if ageing else time_ms % PRIORITY_BAND_MS
+    line, body = split_payload(payload)
+    envelope = shown_envelope(line)
     return ListedMessage(
-        tag=tag.decode(),
+        tag=decode_name(tag),
         queue=queue,
         state=state,
         time_ms=time_ms,
-        deliveries=int(claims or 0),
-        failures=int(failed or 0),
+        deliveries=stored_number(claims),
+        failures=stored_number(failed),
         holder=owner.decode("utf-8", "replace") or None if state == "unacked" else None,
         headers=envelope["headers"],
         properties=envelope["properties"],
         size=len(payload),
         content_type=envelope.get("content-type"),
         content_encoding=envelope.get("content-encoding"),
-        stored_body=split_payload(payload)[1] if envelope["headers"] or envelope["properties"] else None,
+        stored_body=body if "content-type" in envelope else None,
         reason=reason.decode("utf-8", "replace") or None if state == "dead" else None,
     )

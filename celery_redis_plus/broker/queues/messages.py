@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.arguments.deduplication import moved_deduplication
 from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS, check_new_time
@@ -30,7 +29,7 @@ from celery_redis_plus.events import (
 )
 from celery_redis_plus.keys import encode_name
 from celery_redis_plus.scripts import script
-from celery_redis_plus.stored_message import TAG_TIME, split_payload
+from celery_redis_plus.stored_message import TAG_TIME, shown_envelope, split_payload, stored_number
 
 if TYPE_CHECKING:
     from celery_redis_plus.connection.command_connection import CommandConnection
@@ -156,13 +155,10 @@ class Messages:
         """
         of = self._keys.queue(queue)
         payload: bytes = self._commands.command("HGET", of.message + encode_name(tag), "payload") or b""
-        envelope, body = split_payload(payload)
-        data: dict[str, Any] = json.loads(envelope) if envelope else {}
-        description = describe(
-            data.get("headers") or {}, data.get("properties") or {}, body_size=len(body or b""), source_id=tag
-        )  # fmt: skip
-        there = self._keys.queue(target)
-        deduplication = moved_deduplication(data.get("headers") or {}, of, there)
+        line, body = split_payload(payload)
+        envelope, there = shown_envelope(line), self._keys.queue(target)
+        description = describe(envelope["headers"], envelope["properties"], body_size=len(body or b""), source_id=tag)
+        deduplication = moved_deduplication(envelope["headers"], of, there)
         moved: bytes = self._commands.call(
             script("move_message"), [*of.state_keys, *there.publish], tag, description, pack_text(target), *deduplication
         )
@@ -196,25 +192,30 @@ _PLACES = {"ready": READY, "delayed": DELAYED, "claimed": CLAIMED, "dead": DEAD}
 def _standing(queue: str, tag: str, place: str, found: list[str], events: list[Event]) -> MessageInfo:
     score, rank, envelope, claims, failures, by, reason, died, _, error = found
     state = _PLACES[place]
-    moment = int(float(score))
+    moment = stored_number(score)
     failure = read_failure(error)
-    headers = json.loads(envelope).get("headers") or {} if envelope else {}
-    since = {READY: moment % PRIORITY_BAND_MS, DEAD: int(float(died or 0))}.get(state)
+    headers = shown_envelope(envelope.encode("utf-8", "surrogateescape"))["headers"]
+    since = {READY: moment % PRIORITY_BAND_MS, DEAD: stored_number(died)}.get(state)
     told = _told(queue, tag, shown_state(state, event="", reason="", tried=bool(claims)), events)
     return replace(
         told,
         position=None if state == CLAIMED else int(rank),
         since_ms=told.since_ms if events else since,
         due_ms=moment if state in (DELAYED, CLAIMED) else None,
-        deliveries=int(claims or 0),
-        failures=int(failures or 0),
+        deliveries=stored_number(claims),
+        failures=stored_number(failures),
         holder=(told.holder or by) if state == CLAIMED else None,
         reason=reason or None,
         error=None if failure is None else failure.text,
         traceback=None if failure is None else failure.traceback or None,
-        task_id=headers.get("id"),
-        task=headers.get("task"),
+        task_id=_text(headers.get("id")),
+        task=_text(headers.get("task")),
     )
+
+
+def _text(value: object) -> str | None:
+    """Return a header that is a text; a publisher may have sent anything."""
+    return None if value is None else str(value)
 
 
 def _gone(queue: str, tag: str, events: list[Event]) -> MessageInfo:

@@ -242,7 +242,7 @@ def _selected(
 
 
 def _row(letter: DeadLetter) -> list[Any]:
-    what = letter.headers.get("task") or letter.routing_key
+    what = letter.task or letter.routing_key
     error = None if letter.failure is None else letter.failure.text.splitlines()[0]
     return [letter.tag, moment(letter.died_ms), letter.reason, letter.failures, letter.deliveries, what, error]
 

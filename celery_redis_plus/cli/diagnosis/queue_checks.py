@@ -200,7 +200,7 @@ def dead_letters(broker: ExaminedBroker) -> Iterator[Finding]:
 
 def _dead_letters(broker: ExaminedBroker, one: QueueOverview) -> Finding:
     letters = DeadLetters(broker.commands, broker.keys).page(one.queue, max(0, one.dead - SAMPLE), SAMPLE)
-    task = _most_frequent((letter.headers.get("task") for letter in letters), "youngest")
+    task = _most_frequent((letter.task for letter in letters), "youngest")
     kept = broker.options.dead_letter_max
     text, level = f"{one.dead:,} dead letter(s) in queue {one.queue!r}", ADVICE
     if one.queue == UNDELIVERED:

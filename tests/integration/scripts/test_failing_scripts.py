@@ -204,7 +204,9 @@ SCENARIOS: dict[str, list[Scenario]] = {
         Scenario(lambda shop: shop.dead.replay(shop.dead.page("q")[0], "d")),
         Scenario(lambda shop: shop.forward("q"), before=dying, arguments=DLX),
     ],
-    "store_dead_letters": [Scenario(lambda shop: shop.dead.keep("q", [shop.tag("dlx_outbox")]), before=dying, arguments=DLX)],
+    "store_dead_letters": [
+        Scenario(lambda shop: shop.dead.keep("q", {shop.tag("dlx_outbox"): ValueError("odd")}), before=dying, arguments=DLX)
+    ],
     "delete_dead": [
         Scenario(lambda shop: shop.dead.delete("q", [shop.tag("dead")]), bodies("dead1")),
         Scenario(lambda shop: shop.dead.purge("q"), bodies("dead1", "dead2")),

@@ -13,7 +13,7 @@ from celery_redis_plus.broker.consumers.pauses import Pausing
 from celery_redis_plus.broker.consumers.registry import Consumers
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.consumers.unacked import UnackedMessage, UnackedMessages
-from celery_redis_plus.broker.dead_letters.store import DeadLetters, Forward
+from celery_redis_plus.broker.dead_letters.store import DeadLetters, Move
 from celery_redis_plus.broker.exchanges.bindings import Bindings
 from celery_redis_plus.broker.exchanges.declared_topology import DeclaredTopology
 from celery_redis_plus.broker.publishing.attempt import PublishAttempt
@@ -144,7 +144,7 @@ class Workshop:
 
     def forward(self, queue: str) -> None:
         for letter in self.dead.awaiting_dlx(queue):
-            self.dead.forward_all([Forward(letter, ["d"], ("", "d"))])
+            self.dead.forward_all([Move.of(letter, ["d"], ("", "d"))])
 
     def sweep(self) -> None:
         """Sweep both queues, as if they had been swept just now; a clock that has gone back since then is still noticed."""

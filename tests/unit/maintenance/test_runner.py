@@ -177,10 +177,10 @@ def test_a_failure_is_logged_when_it_begins_changes_and_ends(task, clock, caplog
             runner.run()
             clock.advance(LONGEST_REST_S)
     assert [record.getMessage() for record in caplog.records] == [
-        "maintenance task task: the broker refuses it (NOPERM); trying again",
-        "maintenance task task: the broker refuses it (OOM); trying again",
-        f"maintenance task task failed and is tried again; the others run. {REPORT_IT}",
-        "maintenance task task runs again",
+        "task (maintenance): the broker refuses it (NOPERM); trying again",
+        "task (maintenance): the broker refuses it (OOM); trying again",
+        f"task (maintenance) failed and is tried again; the others run. {REPORT_IT}",
+        "task (maintenance) runs again",
     ]
     assert "RuntimeError: a defect" in caplog.text
 
