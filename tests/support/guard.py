@@ -30,7 +30,7 @@ class ServerTestGuard:
         return self.passed < self.minimum
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.BrokerConnection, exitstatus: int) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         # A process of pytest-xdist counts its share only; the reports of all arrive at the process that started it.
         if hasattr(session.config, "workerinput"):
             return

@@ -1,4 +1,4 @@
-"""Which server the tests use: see CONTRIBUTING.md, "Which server the tests use"."""
+"""Which server the tests use: see CONTRIBUTING.md, "The server of the tests"."""
 
 from __future__ import annotations
 

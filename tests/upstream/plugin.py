@@ -118,7 +118,7 @@ class Recorder:
         with self._path.open("a") as results:
             results.write(json.dumps(line) + "\n")
 
-    def pytest_collection_finish(self, session: pytest.BrokerConnection) -> None:
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
         self._write({"collected": [item.nodeid for item in session.items]})
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:

@@ -172,7 +172,7 @@ def test_a_second_ack_and_an_unknown_tag_change_nothing(channel):
     wait_until(lambda: unacked(channel) == 0)
 
 
-def test_a_late_ack_on_a_closed_channel_is_no_error(connect):
+def test_a_late_ack_on_a_closed_channel_is_no_error_and_the_message_comes_again(connect):
     connection = connect()
     channel = connection.channel()
     publish(channel, "q", "late")
@@ -180,6 +180,10 @@ def test_a_late_ack_on_a_closed_channel_is_no_error(connect):
     inbox.drain(1)
     channel.close()
     inbox.messages[0].channel.basic_ack(inbox.messages[0].delivery_tag)
+    again = Inbox(connection.channel(), "q")
+    assert again.exactly(1) == ["late"]
+    assert again.messages[0].delivery_info["redelivered"]
+    wait_until(lambda: unacked(again.channel) == 0)
 
 
 @pytest.mark.parametrize(
