@@ -8,8 +8,6 @@ import re
 from importlib import resources
 from pathlib import Path
 
-import pytest
-
 import celery_redis_plus
 from celery_redis_plus.broker.queues.counters import Counters
 from celery_redis_plus.key_descriptions import DESCRIPTIONS, describe
@@ -51,32 +49,32 @@ def lua(path):
     return LUA.joinpath(path).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("key", spelled_keys())
-def test_every_key_that_is_spelled_has_a_description(key):
-    assert any(one.key.startswith(key) for one in DESCRIPTIONS)
+def test_every_key_that_is_spelled_has_a_description():
+    assert [key for key in spelled_keys() if not any(one.key.startswith(key) for one in DESCRIPTIONS)] == []
 
 
-@pytest.mark.parametrize("path", FILES)
-def test_headers_name_only_keys_that_are_described_and_with_their_type(path):
-    for kind, type_, _ in keys_in_header(path):
-        assert (kind, type_) in TYPES, f"{path} names a key {kind!r} ({type_}): describe it in key_descriptions.py"
+def test_headers_name_only_keys_that_are_described_and_with_their_type():
+    named = {(path, kind, type_) for path in FILES for kind, type_, _ in keys_in_header(path)}
+    assert sorted(one for one in named if one[1:] not in TYPES) == [], "describe them in key_descriptions.py"
 
 
-@pytest.mark.parametrize("name", script_names())
-def test_every_script_that_takes_keys_of_a_queue_names_them(name):
-    assert keys_in_header(f"{name}.lua")
+def test_every_script_names_its_keys():
+    assert [name for name in script_names() if not keys_in_header(f"{name}.lua")] == []
 
 
-@pytest.mark.parametrize("one", DESCRIPTIONS, ids=lambda one: one.pattern)
-def test_every_key_is_written_and_found_by_its_own_description(one):
-    assert writers(one) or one.plain_writers
-    assert one.type in {"string", "hash", "list", "set", "zset", "stream"}
-    assert one.content.endswith(".")
-    assert one.lives.endswith(".")
-    found = describe(one.key)
-    assert found is not None
+def test_every_key_has_a_writer_a_type_and_sentences():
+    def is_described(one):
+        types = {"string", "hash", "list", "set", "zset", "stream"}
+        return bool(writers(one) or one.plain_writers) and one.type in types and one.content[-1:] + one.lives[-1:] == ".."
+
+    assert [one.pattern for one in DESCRIPTIONS if not is_described(one)] == []
+
+
+def test_every_key_is_found_by_its_own_description():
+    found = [(one, describe(one.key)) for one in DESCRIPTIONS]
     # Producers of queues and of fanout exchanges have keys of one form.
-    assert (found.kind, found.type) == (one.kind, one.type)
+    wrong = [one.pattern for one, other in found if other is None or (other.kind, other.type) != (one.kind, one.type)]
+    assert wrong == []
 
 
 def test_every_counter_of_the_scripts_is_described():
