@@ -100,7 +100,7 @@ class Options:
     """A fanout subscriber without a heartbeat for this time and another 30 s is dead. It is removed, and its unread messages are
     counted and logged. A client that reconnects within this time resumes at its position."""
     transient_queue_ttl: float = option(_SECONDS, 300, unit="s")
-    """An unused auto-delete queue is removed after this time, with its messages."""
+    """An auto-delete queue that was not consumed yet, or whose consumers died, is removed after this time, with its messages."""
     delivery_limit: int | None = option(whole_number(1), 20, unit="deliveries", none="no limit")
     """The number of failed deliveries (its worker died, or an ack policy put it back; not a requested requeue) that make a
     dead letter of a message. The queue argument `x-delivery-limit` overrides it."""

@@ -16,9 +16,13 @@ from celery_redis_plus.consumer.queue_consumers import Credit, Deliver, Payload,
 from celery_redis_plus.errors import InvalidArgument, QueueNotFound, ResourceLocked, ServerUnreachable
 
 if TYPE_CHECKING:
+    from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
     from celery_redis_plus.broker.consumers.unacked import UnackedMessage
     from celery_redis_plus.consumer.server_consumer import ServerConsumer
     from celery_redis_plus.stored_message import Claimed
+
+#: Milliseconds for which an auto-delete queue for replies outlives its last consumer.
+REPLIES_STAY_MS = 5_000
 
 
 class ChannelConsumers:
@@ -248,7 +252,11 @@ class ChannelConsumers:
         self.fanout.leave(queue)
 
     def _leave_queue(self, queue: str) -> None:
-        """Note that this connection consumes the queue no more; an auto-delete queue goes with its last consumer."""
+        """Note that this connection consumes the queue no more; an auto-delete queue goes with its last consumer.
+
+        One for replies stays for `REPLIES_STAY_MS`: its client may be connecting again. Celery 5.6.3 cancels the consumer of its
+        backend `rpc://` once a second, and consumes anew (celery/backends/asynchronous.py takes a timeout for a lost connection).
+        """
         connection = self._connection
         self.fanout.leave(queue)
         # Not by what it was when this consumer began: a lasting queue may have been declared in its place.
@@ -259,9 +267,17 @@ class ChannelConsumers:
             connection.ownership.check(queue)
         except ResourceLocked:
             return
-        if connection.queues.delete(queue, if_unused=True, if_id=known.id) is not None:
+        if self._is_for_replies(queue, known.arguments):
+            connection.queues.let_expire(queue, REPLIES_STAY_MS, known.id)
+        elif connection.queues.delete(queue, if_unused=True, if_id=known.id) is not None:
             connection.owned_queues.forget(queue)
             connection.bindings.unbind_queues([queue])
+
+    def _is_for_replies(self, queue: str, arguments: QueueArguments) -> bool:
+        """Return whether clients that know a queue's name send to it, and it says for how long it may stay unused."""
+        return (
+            "x-expires" in arguments.arguments and not arguments.exclusive and not self._connection.service.knowledge.binds(queue)
+        )
 
     # -- the channel's end -------------------------------------------------------------------------------------------------
 

@@ -138,8 +138,8 @@ def _tracking_in(signatures: Any) -> str:
         if signatures.get("subtask_type") and isinstance(inner, Mapping):
             nested += [inner.get(name) for name in _MEMBERS]
         return _tracking_in(nested)
-    # Celery's lazy list of a generator's members (`celery.utils.functional.regen`, a subclass) sends them while that runs: a look at
-    # them here would run it to its end. `_send_task` refuses each when it comes.
+    # Celery's lazy list of a generator's members (`celery.utils.functional.regen`, a subclass) sends them while that runs: a
+    # look here would run it to its end. `_send_task` refuses each when it comes.
     if type(signatures) in {list, tuple}:
         return next(filter(None, map(_tracking_in, signatures)), "")
     return ""

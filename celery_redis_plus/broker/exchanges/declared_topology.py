@@ -183,6 +183,11 @@ class DeclaredTopology:
         known = {name: self._queues.get(name) for name in names}
         return {name for name, arguments in known.items() if arguments is not None and not arguments.transient}
 
+    def binds(self, queue: str) -> bool:
+        """Return whether this process has bound a queue to an exchange."""
+        with self._lock:
+            return any(binding.queue == queue for bindings in self._bindings.values() for binding in bindings.values())
+
     def bound(self, exchange: str, binding: Binding) -> None:
         """Note a binding."""
         with self._lock:

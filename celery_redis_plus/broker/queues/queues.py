@@ -322,6 +322,11 @@ class Queues:
             self._commands.command("ZREM", self._keys.queues, encode_name(name))
         return int(ready)
 
+    def let_expire(self, name: str, after_ms: int, if_id: bytes) -> None:
+        """Have an unused transient queue vanish soon, with its messages, unless it is declared or consumed again."""
+        self._commands.call(script("delete"), self._keys.queue(name).delete, 1, 0, 0, if_id, after_ms)
+        self.enlist(name, after_ms)
+
     def _remember(self, names: Iterable[str]) -> None:
         """Leave tombstones for `TOMBSTONE_S`, `MAX_TOMBSTONES` in all."""
         encoded = [encode_name(name) for name in names]

@@ -211,3 +211,40 @@ def test_a_lasting_queue_gets_no_end_from_a_process_that_knew_a_transient_one(ch
     assert not queues.touch_unpublished("gone", 5_000)
     assert redis_client.pttl("meta:{q}") == -1
     assert not redis_client.exists("meta:{gone}")
+
+
+def replies(**options):
+    """The queue of Celery's backend `rpc://`."""
+    return kombu.Queue("replies", exchange="", durable=False, auto_delete=True, expires=60, **options)
+
+
+def test_a_reply_queue_outlives_its_last_consumer_shortly(connect, redis_client):
+    """Celery 5.6.3 cancels its consumer of results, closes, and connects again, once a second."""
+    replier = connect().channel()
+    for number in range(3):
+        client = connect()
+        inbox = Inbox(client.channel(), replies())
+        if number:
+            assert inbox.drain(1) == [f"between {number - 1}"]
+        inbox.cancel()
+        client.close()
+        publish(replier, "replies", f"between {number}")
+    wait_until(lambda: not redis_client.exists("meta:{replies}"), timeout_s=20)
+    with pytest.raises(ChannelError, match="no queue takes"):
+        publish(replier, "replies", "too late", mandatory=True)
+    janitor(replier).clear()
+    assert left_over(redis_client) == set()
+
+
+def test_a_reply_queue_that_is_consumed_again_stays(connect, redis_client):
+    client = connect().channel()
+    Inbox(client, replies()).cancel()
+    assert redis_client.pttl("meta:{replies}") <= 5000
+    Inbox(client, replies())
+    assert redis_client.pttl("meta:{replies}") > 50_000
+
+
+def test_an_auto_delete_queue_that_an_exchange_feeds_goes_at_once(channel, redis_client):
+    queue = kombu.Queue("fed", kombu.Exchange("news", type="topic"), routing_key="#", auto_delete=True, expires=60, durable=False)
+    Inbox(channel, queue).cancel()
+    assert not redis_client.exists("meta:{fed}")
