@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from celery_redis_plus.cli.asking import MAX_LIMIT, json_option, task_option
+from celery_redis_plus.cli.outages import Outage
 from celery_redis_plus.cli.output import print_json, print_listing, time_of, visible
 from celery_redis_plus.cli.target import Target, with_target
 from celery_redis_plus.events import TRANSITIONS
@@ -118,8 +119,16 @@ def tail(
     with target.event_log() as log:
         tailing = Tail(log, queues, task=task, kinds=kinds, last=last)
         with suppress(KeyboardInterrupt):
+            outage = Outage()
+            found: list[TailedEvent] = []
             while True:
-                found = tailing.read()
+                with outage if follow else nullcontext():
+                    found = tailing.read()
+                if outage.lasts:
+                    # The next read opens another connection, and goes on behind the last event.
+                    log.close()
+                    time.sleep(outage.pause_s)
+                    continue
                 for one in found:
                     _print_event(one, as_json=as_json)
                 sys.stdout.flush()

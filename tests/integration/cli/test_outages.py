@@ -83,6 +83,33 @@ def test_on_a_terminal_the_last_figures_stay_in_grey_below_the_reason(broker, en
         os.close(terminal)
 
 
+def cut(client):
+    """Close all connections of this package."""
+    for one in client.client_list():
+        if one["name"].startswith("celery-redis-plus"):
+            client.client_kill_filter(_id=one["id"])
+
+
+def log_event(broker, body):
+    """Publish a message whose event is logged."""
+    with kombu.Connection(broker.url(), transport_options={"event_log": True}) as connection:
+        publish(connection.default_channel, "logged", body)
+
+
+def test_tail_goes_on_behind_the_last_event_after_a_cut_connection(own_server):
+    log_event(own_server, "before")
+    with own_server.client() as client, running("events", "tail", "--json", "--broker", own_server.url()) as process:
+        first = json.loads(process.stdout.readline())
+        cut(client)
+        assert "it tries again" in process.stderr.readline()
+        assert "the broker answers again" in process.stderr.readline()
+        log_event(own_server, "after")
+        second = json.loads(process.stdout.readline())
+        assert (first["event"], second["event"], first["id"] < second["id"]) == ("published", "published", True)
+        process.send_signal(signal.SIGINT)
+        assert (process.wait(20), process.stderr.read()) == (0, "")
+
+
 def test_follow_outlives_cut_connections_and_prints_its_report(broker):
     arguments = ["migrate", "--follow", "--json", "--broker", broker.url()]
     with kombu.Connection(broker.url(scheme="redis")) as connection, broker.client() as client:
@@ -91,9 +118,7 @@ def test_follow_outlives_cut_connections_and_prints_its_report(broker):
         with running(*arguments) as process:
             publish(old, "orders", "before")
             wait_until(lambda: not client.llen("orders"))
-            for one in client.client_list():
-                if one["name"].startswith("celery-redis-plus"):
-                    client.client_kill_filter(_id=one["id"])
+            cut(client)
             assert "it tries again" in process.stderr.readline()
             assert "the broker answers again" in process.stderr.readline()
             publish(old, "orders", "after")
