@@ -32,13 +32,12 @@ from celery_redis_plus.broker.queues.overview import QueueOverview, list_queues,
 from celery_redis_plus.broker.queues.queues import Queues
 from celery_redis_plus.cli.diagnosis.checks import examine
 from celery_redis_plus.cli.diagnosis.examined_broker import ExaminedBroker
-from celery_redis_plus.connection.address import Address, url_options
+from celery_redis_plus.connection.broker_at import broker_at, prefix_at
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.lanes import only_one_lane
 from celery_redis_plus.errors import InvalidArgument, OptionError, QueueNotFound
 from celery_redis_plus.keys import Keys
-from celery_redis_plus.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.migration.amqp_importer import AmqpImporter
     from celery_redis_plus.migration.conversion import Priorities
     from celery_redis_plus.migration.migration import Migration
+    from celery_redis_plus.options import Options
     from celery_redis_plus.transport.amqp_source import AmqpSource
 
 logger = logging.getLogger(__name__)
@@ -74,10 +74,10 @@ class BrokerAdmin:
     """
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
-        parsed = Options.from_mapping({**(options or {}), **url_options(url)})
+        address, parsed = broker_at(url, options)
         if parsed.cluster_lanes > 1:
             raise OptionError(f"{only_one_lane('BrokerAdmin', parsed.cluster_lanes)}, or admin_of_url of cli.lane_admin")
-        commands = CommandConnection(Connector(Address.from_url(url), parsed), "operator", timeout=parsed.socket_timeout)
+        commands = CommandConnection(Connector(address, parsed), "operator", timeout=parsed.socket_timeout)
         self._use(commands, commands.connector.options, commands.close)
         self.check_mark()
 
@@ -341,7 +341,7 @@ class BrokerAdmin:
     ) -> Migration:  # fmt: skip
         """Return the migration between kombu's own Redis transport and this broker, a context manager; see `Migration`.
 
-        kombu's data is in this database, or at the URL `source`.
+        kombu's data is in this database, or at the URL `source`, which may have its `global_keyprefix`.
 
         Raises:
             InvalidAddress, OptionError: the URL cannot be used.
@@ -352,7 +352,7 @@ class BrokerAdmin:
         elsewhere = None if source is None else source_connection(source, options.socket_timeout)
         return Migration(
             self._commands, self._keys, self._queues, options, kombu_options=kombu_options, priorities=priorities,
-            source=elsewhere, source_prefix=source_prefix,
+            source=elsewhere, source_prefix=source_prefix if source is None else prefix_at(source, source_prefix),
         )  # fmt: skip
 
     def amqp_importer(self, source: AmqpSource, priorities: Priorities | None = None) -> AmqpImporter:

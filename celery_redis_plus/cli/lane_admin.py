@@ -18,12 +18,11 @@ from celery_redis_plus.broker.lanes.dead_letter_moves import LaneMoves
 from celery_redis_plus.broker.lanes.lanes import Lanes
 from celery_redis_plus.broker.queues.message_search import MessageSearch
 from celery_redis_plus.cli.broker_admin import BrokerAdmin, BrokerRefusal
-from celery_redis_plus.connection.address import Address, url_options
+from celery_redis_plus.connection.broker_at import broker_at
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.lanes import lane_of, lane_prefixes, only_one_lane
 from celery_redis_plus.errors import InvalidArgument, OptionError, QueueNotFound
-from celery_redis_plus.options import Options
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.consumers.registry import ConsumerRecord
@@ -39,16 +38,15 @@ if TYPE_CHECKING:
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def admin_of_url(url: str, options: Mapping[str, Any]) -> BrokerAdmin:
-    """Return a connection to the broker at `url`, with as many lanes as options or URL name. Raises as `BrokerAdmin`."""
-    parsed = Options.from_mapping({**options, **url_options(url)})
+def admin_of_url(url: str, options: Mapping[str, Any] | None = None, *, prefix: str = "") -> BrokerAdmin:
+    """Return a connection to the broker at `url`, with as many lanes as options or URL name. Raises as `broker_at`."""
+    address, parsed = broker_at(url, options, prefix=prefix)
     if parsed.cluster_lanes == 1:
-        return BrokerAdmin(url, options)
-    address = Address.from_url(url)
+        return BrokerAdmin(url, {**(options or {}), "global_keyprefix": parsed.global_keyprefix})
     with ExitStack() as stack:
         lanes = []
-        for prefix in lane_prefixes(parsed.global_keyprefix, parsed.cluster_lanes):
-            connector = Connector(address, replace(parsed, global_keyprefix=prefix))
+        for lane in lane_prefixes(parsed.global_keyprefix, parsed.cluster_lanes):
+            connector = Connector(address, replace(parsed, global_keyprefix=lane))
             commands = CommandConnection(connector, "operator", timeout=parsed.socket_timeout)
             stack.callback(commands.close)
             lanes.append(BrokerAdmin.over(commands, connector.options, commands.close))

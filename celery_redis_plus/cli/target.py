@@ -37,7 +37,7 @@ class Target:
         from celery_redis_plus.cli.lane_admin import admin_of_app, admin_of_url
 
         if self.app is None:
-            return admin_of_url(self.url, {"global_keyprefix": self.prefix})
+            return admin_of_url(self.url, prefix=self.prefix)
         return admin_of_app(self.app)
 
     def display(self) -> str:
@@ -109,6 +109,13 @@ def _target(ctx: click.Context, app: str | None, broker: str | None, prefix: str
     if celery_app is not None and prefix is not None:
         raise click.UsageError(f"--prefix {prefix}: the app has its own global_keyprefix; allowed with --broker only")
     return Target(celery_app, broker or os.environ.get(URL_VARIABLE) or DEFAULT_URL, prefix or "")
+
+
+def refuse_given_before(ctx: click.Context, allowed: str) -> None:
+    """Raise click.UsageError where options of the broker stand before a command that does not take them from there."""
+    for name, value in ctx.meta.get(GIVEN_BEFORE, {}).items():
+        if value is not None:
+            raise click.UsageError(f"--{name} before {ctx.info_name} has no effect; {allowed}")
 
 
 def _loaded(name: str) -> Any:

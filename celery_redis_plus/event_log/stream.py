@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from redis.exceptions import ResponseError
 
-from celery_redis_plus.connection.address import Address
+from celery_redis_plus.connection.broker_at import broker_at
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.refused_keys import RefusedKeys
 from celery_redis_plus.error_translation import translate
@@ -19,10 +19,12 @@ from celery_redis_plus.errors import EventsLost, InvalidArgument, NoEvents, Unkn
 from celery_redis_plus.event_log.offsets import Id, Offsets
 from celery_redis_plus.events import SCHEMA_VERSION, ended_epochs, entry_id
 from celery_redis_plus.keys import Keys, decode_name
-from celery_redis_plus.options import Options
 
 if TYPE_CHECKING:
     from redis.connection import Connection
+
+    from celery_redis_plus.connection.address import Address
+    from celery_redis_plus.options import Options
 
 #: A stream entry as the server gives it: id, and its fields and values in one list.
 Entry = Sequence[Any]
@@ -36,15 +38,16 @@ class EventLog:
 
     Args:
         url: the broker's URL, as Celery has it.
-        prefix: the `global_keyprefix` that the application uses.
+        prefix: the `global_keyprefix` that the application uses, if it is not in the URL.
         timeout_s: seconds that the server may take for one answer.
 
     Raises:
         InvalidAddress: the URL cannot be used.
+        OptionError: an option in the URL cannot, or URL and `prefix` name two applications.
     """
 
     def __init__(self, url: str, prefix: str = "", *, timeout_s: float = 60.0) -> None:
-        self._use(Address.from_url(url), Options(global_keyprefix=prefix), timeout_s)
+        self._use(*broker_at(url, prefix=prefix), timeout_s)
 
     @classmethod
     def at(cls, address: Address, options: Options, *, timeout_s: float = 60.0) -> Self:

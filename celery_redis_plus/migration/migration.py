@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from celery_redis_plus.broker.queues.overview import list_queues
-from celery_redis_plus.connection.address import Address, url_options
+from celery_redis_plus.connection.broker_at import broker_at
 from celery_redis_plus.connection.command_connection import CommandConnection
 from celery_redis_plus.connection.connector import Connector
 from celery_redis_plus.connection.server_check import ServerCheck
@@ -20,13 +20,14 @@ from celery_redis_plus.migration.remote_exporter import RemoteExporter
 from celery_redis_plus.migration.remote_importer import RemoteImporter
 from celery_redis_plus.migration.status import MigrationStatus, read_status
 from celery_redis_plus.migration.target import Target, declare_lasting
-from celery_redis_plus.options import Options
 
 if TYPE_CHECKING:
     from redis.connection import AbstractConnection
 
     from celery_redis_plus.broker.queues.queues import Queues
+    from celery_redis_plus.connection.address import Address
     from celery_redis_plus.keys import Keys
+    from celery_redis_plus.options import Options
 
 
 class Migration:
@@ -165,5 +166,5 @@ def source_connection(url: str, timeout_s: float | None) -> CommandConnection:
     Raises:
         InvalidAddress, OptionError: the URL cannot be used.
     """
-    connector = Connector(Address.from_url(url), Options.from_mapping(url_options(url)), check=AnyServer())
+    connector = Connector(*broker_at(url), check=AnyServer())
     return CommandConnection(connector, "migration", timeout=timeout_s)

@@ -23,7 +23,7 @@ class SinkOptions:
     url_env: str = option(
         kinds.text(), "", "Name of an environment variable that holds the URL, on the driver and the executors."
     )
-    prefix: str = option(kinds.text(), "", "The application's `global_keyprefix`.")
+    prefix: str = option(kinds.text(), "", "The application's `global_keyprefix`, if it is not in the URL.")
     task: str = option(kinds.text(), "", "The task's name.")
     task_column: str = option(kinds.text(), "", "A column with the task's name, instead of `task`.")
     queue: str = option(kinds.text(), "celery", "The queue.")

@@ -66,7 +66,7 @@ class SourceOptions:
         "Name of an environment variable that holds the URL, on the driver and on each executor, so that the password stands in "
         "no plan, log or checkpoint.",
     )
-    prefix: str = option(kinds.text(), "", "The application's `global_keyprefix`.")
+    prefix: str = option(kinds.text(), "", "The application's `global_keyprefix`, if it is not in the URL.")
     queues: str = option(
         kinds.text(),
         "*",

@@ -12,6 +12,7 @@ from typing import Any, Self
 import kombu
 
 from celery_redis_plus.broker.arguments.deduplication import ID, TTL
+from celery_redis_plus.connection.broker_at import prefix_at
 from celery_redis_plus.errors import PublishRefused
 
 #: kombu would take its own transport for these.
@@ -25,14 +26,17 @@ class OnceSender:
 
     Args:
         url: the broker's URL.
-        prefix: the application's `global_keyprefix`.
+        prefix: the application's `global_keyprefix`, if it is not in the URL.
         remember_s: seconds for which the broker remembers an identity; each costs a small key for that time.
         patience_s: seconds to retry a full queue before its refusal is an error.
+
+    Raises:
+        OptionError: URL and `prefix` name two applications.
     """
 
     def __init__(self, url: str, *, prefix: str = "", remember_s: float = 604_800, patience_s: float = 600) -> None:
         scheme, separator, rest = url.partition("://")
-        options = {"global_keyprefix": prefix}
+        options = {"global_keyprefix": prefix_at(url, prefix)}
         self._connection = kombu.Connection(f"{_SCHEMES.get(scheme, scheme)}{separator}{rest}", transport_options=options)
         self._remember_ms = int(remember_s * 1000)
         self._patience_s = patience_s

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from celery_redis_plus.cli.target import refuse_given_before
+
 
 @click.command(short_help="Watch real workers run tasks on an embedded server.")
 @click.option(
@@ -27,7 +29,19 @@ import click
 )
 @click.option("--tasks", type=int, default=20_000, show_default=True, metavar="N", help="How many the pipeline runs.")
 @click.option("--open", "open_report", is_flag=True, help="Open the pipeline's report in a browser.")
-def command(*, url: str | None, verbose: bool, plain: bool, spark: bool, output: Path, tasks: int, open_report: bool) -> int:
+@click.pass_context
+def command(
+    ctx: click.Context,
+    /,
+    *,
+    url: str | None,
+    verbose: bool,
+    plain: bool,
+    spark: bool,
+    output: Path,
+    tasks: int,
+    open_report: bool,
+) -> int:
     """Start real Celery workers, give them work and check what they did: priorities and order, countdowns, retries, broadcasts,
     and a worker that is killed in the middle of its work. Takes about half a minute.
 
@@ -37,6 +51,7 @@ def command(*, url: str | None, verbose: bool, plain: bool, spark: bool, output:
     With --spark it shows the data pipeline instead: 20,000 tasks, whose events Spark streams into Parquet while they happen,
     and a report that must equal the ledger that the tasks wrote (extra "spark" and Java 17; two to three minutes).
     """
+    refuse_given_before(ctx, "the demo has a broker of its own; allowed is --url behind it")
     if spark:
         from celery_redis_plus.demo.pipeline import main as pipeline
 

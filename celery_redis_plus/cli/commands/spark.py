@@ -7,6 +7,8 @@ import functools
 
 import click
 
+from celery_redis_plus.cli.target import refuse_given_before
+
 DESCRIPTION = """\
 Keep what happened to every message, and make tables and a report of it, with Spark.
 
@@ -30,6 +32,7 @@ def command(ctx: click.Context, /, line: tuple[str, ...]) -> int:
     """Stream lifecycle events into tables, aggregate them, and report on them."""
     from celery_redis_plus.spark import jobs
 
+    refuse_given_before(ctx, "allowed is --url or --url-env, and --prefix, behind the job's name")
     parser = argparse.ArgumentParser(
         prog=ctx.command_path, description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
