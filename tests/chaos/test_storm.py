@@ -52,7 +52,7 @@ RULES = Rules(acks=PREFETCH, strict=True, early=frozenset({EARLY}), late_s=LATE_
 #: Repeats of tasks that had ended, for each kill of a worker (docs/design/0008-chaos.md).
 ENDED_REPEATS = {"solo": 0.1, "threads": 0.1, "prefork": 0.4, "gevent": 0.1, "eventlet": 0.1}
 #: In a short run a few are no proof of a rate.
-ENDED_REPEATS_AT_LEAST = 10
+ENDED_REPEATS_AT_LEAST = 2
 
 
 def task_length(chooser):
