@@ -1,10 +1,9 @@
 """What CONTRIBUTING says of the tests is what `tox.ini`, `.ci/run` and pytest's configuration do."""
 
-import os
 import re
 from pathlib import Path
 
-from tests.conftest import pytest_xdist_auto_num_workers
+from tests.conftest import PROCESSES_A_CORE
 from tests.docs.test_commands import tox_environments
 
 ROOT = Path(__file__).parents[2]
@@ -33,4 +32,4 @@ def test_the_table_says_which_environments_ci_has():
 def test_the_pages_know_how_many_processes_run_the_tests():
     for text in (CONTRIBUTING, (ROOT / "docs/own-tests.md").read_text()):
         (word,) = re.findall(r"(\w+) processes for each core", text)
-        assert NUMBERS[word.lower()] * (os.cpu_count() or 1) == pytest_xdist_auto_num_workers()
+        assert NUMBERS[word.lower()] == PROCESSES_A_CORE
