@@ -1,6 +1,7 @@
 -- @include text
 -- @include dead_letter
 -- @include retry_delay
+-- @include ageing
 -- @include keep_ttl
 
 -- Makes a message ready again that was claimed or delayed, where it stood before; the caller then takes it out of its place.
@@ -17,7 +18,7 @@ local function return_to_queue(queue, tag, score, expires, ttl)
 end
 
 -- What `return_failed` needs of a queue's record.
-local FAILURE_RULES = { 'ttl', 'dlx', 'limit', 'retry' }
+local FAILURE_RULES = { 'ttl', 'dlx', 'limit', 'retry', 'ageing' }
 
 -- What ended at its limit in this call, at most MOST_TOLD messages, for the caller's log: the key of the queue's record, tag, failed
 -- deliveries, where it is now ('store', 'exchange', 'discarded'), its headers and properties.
@@ -34,6 +35,13 @@ local function note_death(queue, rules, tag, failures)
   if #deaths >= 5 * MOST_TOLD then return end
   local place = rules[2] and 'exchange' or rules[1] and 'discarded' or 'store'
   for _, part in ipairs({ queue.meta, tag, failures, place, envelope_of(queue.message .. tag) }) do deaths[#deaths + 1] = part end
+end
+
+-- The place of a message that is tried again at `due` (ms): among its priority as one that was published then. In its old place it would
+-- stand before all that have come since, and many that fail would keep these from their turn.
+local function retry_place(queue, rules, tag, score, due)
+  local rank = rank_of(tonumber(score), rules[5] and redis.call('HGET', queue.message .. tag, 'rank'))
+  return text(rank * level_of(rules[5]) + due)
 end
 
 -- Puts back a message after a delivery that is over. `how`: 'lost' with its consumer, for the reason `why`; 'failed', as its consumer says;
@@ -71,6 +79,7 @@ local function return_failed(queue, rules, limit, tag, score, expires, now, how,
     log_event(queue.meta, tag, how == 'lost' and 'recovered' or 'requeued', { reason = reason, error = err })
     return 'ready'
   end
+  if how ~= 'lost' then score = retry_place(queue, rules, tag, score, now + delay) end
   redis.call('HSET', hash, 'score', score, 'delay', text(delay))
   redis.call('ZADD', queue.delayed, text(now + delay), tag)
   redis.call('ZADD', queue.schedule_wakeup, 0, 'due')

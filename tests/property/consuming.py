@@ -132,11 +132,11 @@ class Consuming(World):
                 self.remove(message)
             elif what is Settlement.REJECT:
                 self.die(message)
-            elif what in (Settlement.REQUEUE, Settlement.FAIL):
-                self.sent_back(message, failed=what is Settlement.FAIL)
+            elif what in (Settlement.REQUEUE, Settlement.FAIL, Settlement.TIME_OUT):
+                self.sent_back(message, failed=what is not Settlement.REQUEUE)
             else:
                 self.back(message, seen=what is Settlement.RELEASE_SEEN)
-        if what in (Settlement.REJECT, Settlement.FAIL):
+        if what in (Settlement.REJECT, Settlement.FAIL, Settlement.TIME_OUT):
             for queue in {m.queue: None for m in messages}:
                 self.evict(queue)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
-from celery_redis_plus.maintenance.sweeper import SWEEP_VALUES
+from celery_redis_plus.maintenance.sweeper import NOT_REACHED, SWEEP_VALUES
 from celery_redis_plus.scripts import script
 from tests.property.world import (
     DEAD_MAX,
@@ -55,8 +55,13 @@ class Maintenance(World):
         now = self.clock.now_ms
         newest = {queue: int(self.client.hget(self.keys.queue(queue).meta, "newest") or 0) for queue in wanted}
         reply = self.run_sweep(wanted, limit, sweeper, take_over=take_over)
+        moved = 0
         for number, queue in enumerate(wanted):
             wait_ms, mine, promoted, recovered, *_ = reply[SWEEP_VALUES * number : SWEEP_VALUES * (number + 1)]
+            if mine == NOT_REACHED:
+                assert (wait_ms, promoted, recovered) == (0, 0, 0)
+                assert number, "it was the first to come to"
+                continue
             if mine:
                 self.rebase(queue, newest[queue])
             due = sorted((m for m in self.live(queue, "delayed") if m.eta <= now), key=lambda m: (m.eta, m.tag))
@@ -65,8 +70,11 @@ class Maintenance(World):
                 assert (promoted, recovered) == (0, 0)
                 assert not take_over or not (self.live(queue, "ready") or due or overdue)
                 continue
-            assert promoted == min(limit, len(due))
-            assert recovered == (0 if self.in_grace(queue) else min(limit, len(overdue)))
+            recoverable = 0 if self.in_grace(queue) else len(overdue)
+            assert promoted == len(due) or (wait_ms == 0 and promoted < len(due))
+            assert recovered == recoverable or (wait_ms == 0 and recovered < recoverable)
+            assert promoted + recovered or number or not (due or recoverable)
+            moved += promoted + recovered
             for message in due[:promoted]:
                 message.place, message.delay = "ready", None
                 if message.lives is not None and message.expires is None:
@@ -74,12 +82,13 @@ class Maintenance(World):
             for message in overdue[:recovered]:
                 self.back(message, failed=message.failed == 0 or message.begun == message.claim)
             self.end_expired(queue, all_of_them=wait_ms > 0)
-            self.evict(queue)
+            self.evict_gone(queue, all_of_them=wait_ms > 0)
             self.notifies(queue)
             later = [m.eta for m in self.live(queue, "delayed")]
             later += [m.expires for m in self.live(queue, "ready") if m.expires is not None]
             if later:
                 assert wait_ms <= max(0, min(later) - now), "the sweeper sleeps past the next due time"
+        assert moved <= limit
         return reply
 
     def rebase(self, queue: str, newest: int) -> None:

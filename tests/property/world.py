@@ -24,7 +24,7 @@ from celery_redis_plus.event_log.settings import EventLogSettings
 from celery_redis_plus.keys import Keys
 from celery_redis_plus.options import Options
 from tests.support.clock import ServerClock
-from tests.support.invariants import violations
+from tests.support.invariants import LEVEL, violations
 
 if TYPE_CHECKING:
     import redis
@@ -207,6 +207,8 @@ class World(RuleBasedStateMachine):
         message.seen = message.seen or seen
         if pause_ms:
             message.place, message.eta, message.delay = "delayed", self.clock.now_ms + pause_ms, pause_ms
+            # As one of its priority that is published then.
+            message.score = message.score // LEVEL * LEVEL + message.eta
         else:
             message.place = "ready"
             self.notifies(message.queue)
@@ -239,6 +241,16 @@ class World(RuleBasedStateMachine):
     def evict(self, queue: str) -> None:
         dead = sorted(self.live(queue, "dead"), key=lambda m: (m.deadline, m.tag))
         for message in dead[: max(0, len(dead) - DEAD_MAX)]:
+            del self.messages[message.tag]
+
+    def evict_gone(self, queue: str, *, all_of_them: bool) -> None:
+        """Forget the oldest dead letters that a sweep has removed: those over the bound, or some of them."""
+        dead = sorted(self.live(queue, "dead"), key=lambda m: (m.deadline, m.tag))
+        gone = self.gone_from(self.keys.queue(queue).dead, dead)
+        over = dead[: max(0, len(dead) - DEAD_MAX)]
+        assert gone == over[: len(gone)]
+        assert gone == over or not all_of_them
+        for message in gone:
             del self.messages[message.tag]
 
     # -- what has to hold after each step ---------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ All else is decided by the scripts, by the record itself.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ from celery_redis_plus.broker.arguments.limits import Limits
 if TYPE_CHECKING:
     from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
 
-#: Most queues that are remembered; the oldest is dropped first. A process may answer any number of reply queues.
+#: Queues that are remembered at least, of those used last. A process may answer any number of reply queues.
 MAX_KNOWN_QUEUES = 4096
 
 
@@ -45,24 +44,29 @@ class KnownQueue:
 
 
 class KnownQueues:
-    """The records that a process has read, up to `MAX_KNOWN_QUEUES`. Its methods may be called from any thread."""
+    """The records that a process has read, about `MAX_KNOWN_QUEUES`. Its methods may be called from any thread."""
 
     def __init__(self, most: int = MAX_KNOWN_QUEUES) -> None:
-        """Start empty; remember `most` queues."""
+        """Start empty; remember `most` queues, and as many that were used before them."""
         self._most = most
         self._known: dict[str, KnownQueue] = {}
-        #: Returns what is known of a queue, or None. Every publish asks.
-        self.get = self._known.get
+        #: Those that were not used since `_known` was filled last.
+        self._older: dict[str, KnownQueue] = {}
+
+    def get(self, name: str) -> KnownQueue | None:
+        """Return what is known of a queue, or None. Every publish asks."""
+        known = self._known.get(name)
+        if known is None and (known := self._older.get(name)) is not None:
+            self.put(name, known)
+        return known
 
     def put(self, name: str, known: KnownQueue) -> None:
         """Remember a record."""
-        self._known.pop(name, None)
         self._known[name] = known
-        while len(self._known) > self._most:
-            # Another thread may be at it, too.
-            with suppress(RuntimeError):
-                self._known.pop(next(iter(self._known)), None)
+        if len(self._known) >= self._most:
+            self._older, self._known = self._known, {}
 
     def forget(self, name: str) -> None:
         """Forget a queue: it was deleted, or its entry is old."""
         self._known.pop(name, None)
+        self._older.pop(name, None)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from celery_redis_plus.broker.arguments.eta import PRIORITY_BAND_MS
 from celery_redis_plus.broker.arguments.retry_policy import RetryPolicy
 from celery_redis_plus.broker.consumers.settlement import Settlement
-from celery_redis_plus.scripts import compose
+from celery_redis_plus.maintenance.shared_work import SharedWork
+from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
+from celery_redis_plus.scripts import compose, script
+from tests.support.waiting import wait_until
 
 CALL = """\
 -- @include retry_delay
@@ -48,7 +52,7 @@ def test_a_failed_message_waits_as_its_queues_policy_says_and_dies_at_its_end(br
         broker.settle(Settlement.REQUEUE, message)
         ((_, due),) = broker.client.zrange("delayed:{q}", 0, -1, withscores=True)
         assert abs(due - before - policy.delay_ms(attempt)) <= 50
-        assert float(broker.client.hget("message:{q}:" + message.tag, "score")) == score
+        assert float(broker.client.hget("message:{q}:" + message.tag, "score")) == 3 * PRIORITY_BAND_MS + due
         # Its time comes.
         broker.client.zrem("delayed:{q}", message.tag)
         broker.client.zadd("queue:{q}", {message.tag: score})
@@ -68,3 +72,44 @@ def test_none_does_not_try_again(broker):
     broker.settle(Settlement.REQUEUE, message)
     assert broker.client.zcard("dead:{q}") == 1
     assert broker.client.hget("message:{q}:" + message.tag, "reason") == b"retry_policy"
+
+
+AT_ONCE = {"x-retry-policy": "constant first=1"}
+
+
+def order_after(broker, put_back, returning, **arguments):
+    """Return the bodies in their order when the first of two messages, `returning` in all, are due again."""
+    broker.declare("q", arguments=AT_ONCE | arguments)
+    broker.publish("q", b"first", b"second", rank=200)
+    broker.publish("q", b"low", rank=255)
+    broker.publish("q", b"high", rank=1)
+    high, first = broker.claim("q", credit=2)
+    put_back(high, first)
+    limits = SweepLimits(30, None, 5, 1000.0)
+    sweeper = Sweeper(broker.commands, broker.keys, SharedWork(), name="s", limits=limits, forward=lambda _: None)
+    sweeper.watch(["q"])
+
+    def are_ready():
+        sweeper.run_soon("q")
+        sweeper.run()
+        return broker.queues.sizes("q").ready == 2 + returning
+
+    wait_until(are_ready)
+    return broker.bodies("q")
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-priority-ageing": 3_600_000}], ids=str)
+def test_a_message_that_is_tried_again_stands_behind_those_that_came_meanwhile(broker, arguments):
+    def put_back(high, first):
+        broker.settle(Settlement.REQUEUE, first)
+        broker.ack("q", high.tag)
+
+    assert order_after(broker, put_back, 1, **arguments) == [b"second", b"first", b"low"]
+
+
+def test_one_whose_consumer_was_lost_has_its_old_place(broker):
+    def put_back(_high, _first):
+        keys = broker.keys.queue("q").consumer_keys
+        assert broker.commands.call(script("recover_sessions"), keys, "", 100, -1, 10, "holder")[0] == 2
+
+    assert order_after(broker, put_back, 2) == [b"high", b"first", b"second", b"low"]

@@ -63,16 +63,16 @@ def test_the_first_time_it_is_back_at_once_and_then_it_waits_longer_each_time(ch
         assert least <= pause <= most, seen
 
 
-def test_what_stands_behind_it_has_its_turn_and_it_keeps_its_place(channel):
+def test_what_stands_behind_it_has_its_turn_and_it_keeps_its_priority(channel):
     inbox = Inbox(channel, "q", prefetch=1, ack=False)
-    publish(channel, "q", "never", "other")
-    publish(channel, "q", "last", priority=0)
+    publish(channel, "q", "never", "other", priority=5)
+    publish(channel, "q", "last")
     inbox.drain(1)
     inbox.messages[0].requeue()
     assert inbox.drain(2) == ["never", "never"]
     inbox.messages[1].requeue()
     assert inbox.drain(3)[2] == "other"
-    # It is due by now, and stands where it stood: before the third one.
+    # It is due by now, and stands among its priority: before the third one.
     wait_until(lambda: channel.queue_sizes("q").delayed == 0)
     inbox.messages[2].ack()
     assert inbox.drain(4)[3] == "never"
