@@ -12,12 +12,13 @@ from celery_redis_plus.broker.consumers.active_tasks import inactive
 from celery_redis_plus.broker.consumers.registry import NOT_INTERESTED, Consumer
 from celery_redis_plus.consumer.fanout_consumer import DecodeBroadcast, FanoutConsumer
 from celery_redis_plus.consumer.queue_browser import QueueBrowser
-from celery_redis_plus.consumer.queue_consumers import Credit, Deliver, Payload, QueueConsumers
-from celery_redis_plus.errors import InvalidArgument, QueueNotFound, ResourceLocked, ServerUnreachable
+from celery_redis_plus.consumer.queue_consumers import Credit, QueueConsumers
+from celery_redis_plus.errors import AccessRefused, InvalidArgument, NotAllowed, QueueNotFound, ResourceLocked, ServerUnreachable
 
 if TYPE_CHECKING:
     from celery_redis_plus.broker.arguments.queue_arguments import QueueArguments
     from celery_redis_plus.broker.consumers.unacked import UnackedMessage
+    from celery_redis_plus.consumer.delivery_turns import Deliver, Payload
     from celery_redis_plus.consumer.server_consumer import ServerConsumer
     from celery_redis_plus.stored_message import Claimed
 
@@ -73,26 +74,25 @@ class ChannelConsumers:
             wanted: which messages it takes, as `broker.arguments.header_filter` packs it; empty: all.
 
         Raises:
-            InvalidArgument: `wanted` of a queue that is not filtered, or is bound to a fanout exchange, or beside another one of
-                this channel.
+            NotAllowed: the tag is in use on this channel.
+            InvalidArgument: `wanted` of a queue that is not filtered, or is bound to a fanout exchange; `wanted` or `priority`
+                beside another one of this channel.
             AccessRefused: another consumer has the queue alone, or this one wants to and there are others.
             ResourceLocked: another connection declared it with `exclusive=True`.
         """
         connection = self._connection
         connection.check_process()
         connection.ownership.check(queue)
+        self._check_tag(tag)
         if wanted:
             self._check_no_broadcasts("x-filter", queue)
         if queue not in self.queues.consumers:
             self._join(queue, tag, priority, exclusive=exclusive, wanted=wanted)
-        elif wanted != self.queues.consumers[queue].filter:
-            raise InvalidArgument(
-                f"argument 'x-filter' of a consumer of queue {queue!r} differs from another one's on its channel; "
-                "allowed is one for each channel and queue"
-            )
-        self.queues.start(queue, deliver, no_ack=no_ack)
+        else:
+            self._check_beside(self.queues.consumers[queue], priority, exclusive=exclusive, wanted=wanted)
+        self.queues.start(queue, tag, deliver, no_ack=no_ack)
         self._queue_of[tag] = queue
-        self.fanout.consume(queue, no_ack=no_ack)
+        self.fanout.consume(queue, no_ack=self.queues.consumed[queue].no_ack)
         # A loop that sleeps until other wake-ups has to hear of this queue.
         connection.waker.wake()
 
@@ -110,13 +110,29 @@ class ChannelConsumers:
         connection.ownership.check(queue)
         if connection.queues.read(queue) is None:
             raise QueueNotFound(f"queue {queue!r} does not exist: there is nothing to browse")
-        self._stop_browsing(tag)
+        self._check_tag(tag)
         browser = QueueBrowser(
             connection, queue, deliver, decode=self._decode, may_deliver=lambda: not self._credit.suspended
         )  # fmt: skip
         self._browsers[tag] = browser
         self._server.browsers.append(browser)
         connection.waker.wake()
+
+    def _check_tag(self, tag: str) -> None:
+        """Raise NotAllowed where the tag is in use, as RabbitMQ does: its cancel would end one of the two."""
+        if tag in self._queue_of or tag in self._browsers:
+            raise NotAllowed(f"NOT_ALLOWED - consumer tag {tag!r} is in use on this channel; allowed is one for each consumer")
+
+    def _check_beside(self, other: Consumer, priority: int, *, exclusive: bool, wanted: str) -> None:
+        """Refuse a consumer that cannot share its queue with `other`, of the same channel: both are one for the server."""
+        if exclusive or other.exclusive:
+            raise AccessRefused(f"queue {other.queue!r} is consumed on this channel already, so no consumer can have it alone")
+        for argument, own, theirs in (("x-filter", wanted, other.filter), ("x-priority", priority, other.priority)):
+            if own != theirs:
+                raise InvalidArgument(
+                    f"argument {argument!r} of a consumer of queue {other.queue!r} differs from another one's on its channel; "
+                    "allowed is one for each channel and queue"
+                )
 
     def _check_no_broadcasts(self, argument: str, queue: str) -> None:
         """Raise InvalidArgument where this connection has bound the queue to a fanout exchange: it reads broadcasts for it."""
@@ -203,7 +219,11 @@ class ChannelConsumers:
     def _cancel(self, tag: str) -> None:
         """End a consumer. Raises as `_end` does."""
         queue = self._queue_of.pop(tag, None)
-        if queue is None or queue in self._queue_of.values():
+        if queue is None:
+            return
+        if queue in self._queue_of.values():
+            if queue in self.queues.consumed:
+                self.queues.consumed[queue].remove(tag)
             return
         try:
             if not self._connection.broken:

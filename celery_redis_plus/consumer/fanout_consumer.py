@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.consumer.delivery_tracking import HEADER
-from celery_redis_plus.consumer.queue_consumers import Credit, Deliver, Payload
+from celery_redis_plus.consumer.delivery_turns import Deliver, Payload
 from celery_redis_plus.stored_message import UnreadableMessageError
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.subscriber_cursor import SubscriberCursor
     from celery_redis_plus.broker.fanout.subscription import Delivery
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
+    from celery_redis_plus.consumer.queue_consumers import Credit
     from celery_redis_plus.keys import FanoutKeys
 
 logger = logging.getLogger(__name__)

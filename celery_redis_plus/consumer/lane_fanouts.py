@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from celery_redis_plus.broker.exchanges.known_queues import KnownQueue
+    from celery_redis_plus.consumer.delivery_turns import Deliver
     from celery_redis_plus.consumer.fanout_consumer import FanoutConsumer
-    from celery_redis_plus.consumer.queue_consumers import Deliver
 
 
 class LaneFanouts:

@@ -15,7 +15,7 @@ from celery_redis_plus.stored_message import UnreadableMessageError
 
 if TYPE_CHECKING:
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
-    from celery_redis_plus.consumer.queue_consumers import Payload
+    from celery_redis_plus.consumer.delivery_turns import Payload
     from celery_redis_plus.stored_message import Claimed
 
 logger = logging.getLogger(__name__)

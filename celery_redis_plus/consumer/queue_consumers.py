@@ -13,6 +13,7 @@ from celery_redis_plus.broker.consumers.registry import INTERESTED, NOT_INTEREST
 from celery_redis_plus.broker.consumers.settlement import Settlement
 from celery_redis_plus.broker.consumers.unacked import DeliveryState, Unacked, UnackedMessage
 from celery_redis_plus.consumer.delivery_tracking import HEADER
+from celery_redis_plus.consumer.delivery_turns import Deliver, DeliveryTurns, Payload
 from celery_redis_plus.consumer.queue_order import QueueOrder
 from celery_redis_plus.consumer.restricted_queues import FetchRequest, FetchResult
 from celery_redis_plus.stored_message import UnreadableMessageError
@@ -27,11 +28,6 @@ logger = logging.getLogger(__name__)
 
 #: Unacked messages of a channel above which they are not counted for each claim.
 MAX_COUNTED_UNACKED = 100
-
-#: A message as its consumer gets it: a dict with `headers` and `properties`.
-Payload = dict[str, Any]
-#: Gets a payload, and the record of the message; None where nothing will be settled.
-Deliver = Callable[[Payload, "Unacked | None"], Any]
 
 
 class Credit(Protocol):
@@ -94,8 +90,8 @@ class QueueConsumers:
         self.credit = credit
         self._decode = decode
         self._on_end = on_end
-        #: queue -> the function that its deliveries are handed to; in the order of consumption.
-        self.consumed: dict[str, Deliver] = {}
+        #: queue -> whom its deliveries are handed to; in the order of consumption.
+        self.consumed: dict[str, DeliveryTurns] = {}
         #: queue -> the consumer as the server knows it.
         self.consumers: dict[str, Consumer] = {}
         #: queue -> the key of the wake-up of this channel's consumer of it.
@@ -111,7 +107,6 @@ class QueueConsumers:
         self.candidates = self.order.candidates
         #: Queues that were declared again, as maintenance noticed.
         self._redeclared: deque[str] = deque()
-        self._no_ack: set[str] = set()
         #: The work on a message begins with its delivery; else the consumer calls `Message.begin`.
         self.begins_at_delivery = True
 
@@ -122,10 +117,12 @@ class QueueConsumers:
         self.consumers[consumer.queue] = consumer
         self._choose_wakeup(consumer.queue)
 
-    def start(self, queue: str, deliver: Deliver, *, no_ack: bool) -> None:
-        """Hand the messages of `queue` to `deliver` from now on; with `no_ack` a delivered message counts as settled."""
-        self.consumed[queue] = deliver
-        (self._no_ack.add if no_ack else self._no_ack.discard)(queue)
+    def start(self, queue: str, tag: str, deliver: Deliver, *, no_ack: bool) -> None:
+        """Hand messages of `queue` to `deliver` from now on, in turn with other consumers of this channel.
+
+        With `no_ack` a message that is delivered to it counts as settled.
+        """
+        self.consumed.setdefault(queue, DeliveryTurns(self.credit.ack)).add(tag, deliver, no_ack=no_ack)
         self.candidates[queue] = None
 
     def _choose_wakeup(self, queue: str) -> None:
@@ -168,7 +165,6 @@ class QueueConsumers:
         self.order.forget(queue)
         self.recheck_at.pop(queue, None)
         self.own_wakeups.pop(queue, None)
-        self._no_ack.discard(queue)
         if not self._connection.broken:
             self.release_buffered(queue)
 
@@ -293,11 +289,7 @@ class QueueConsumers:
             # It cannot be read, or another thread has given it back meanwhile.
             return 0
         headers = self._track(unacked, payload)
-        if queue in self._no_ack:
-            self.credit.ack(unacked.tag)
-            deliver(payload, None)
-        else:
-            deliver(payload, unacked)
+        deliver(payload, unacked)
         # Celery sends a task with an eta through its timer even when the eta has passed.
         return 1 if headers.get("eta") else 0
 

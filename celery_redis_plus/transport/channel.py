@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from celery_redis_plus.broker.fanout.subscriber_registry import Subscriber, SubscriberDeath
     from celery_redis_plus.broker.queues.queues import Sizes
     from celery_redis_plus.consumer.broker_connection import BrokerConnection
-    from celery_redis_plus.consumer.queue_consumers import Payload
+    from celery_redis_plus.consumer.delivery_turns import Payload
 
 #: A table of AMQP's `x-*` arguments.
 Arguments = Mapping[str, Any] | None
@@ -178,11 +178,13 @@ class Channel(virtual.Channel):
     ) -> str:
         """Deliver the messages of `queue` to `callback` from now on; return the consumer's tag.
 
+        Consumers of one queue on one channel get its messages in turn.
+
         Args:
             queue: its name.
             no_ack: a delivered message counts as settled.
             callback: called with each message.
-            consumer_tag: None makes one.
+            consumer_tag: None makes one; one that is in use on this channel is refused.
             exclusive: consume the queue alone.
             arguments: `x-priority`, a whole number (0 where it is missing): consumers with a higher one get every message while
                 they have credit, as in RabbitMQ (https://www.rabbitmq.com/docs/consumer-priority). `x-browse`, true: it gets
@@ -194,8 +196,9 @@ class Channel(virtual.Channel):
         Raises:
             InvalidArgument: `x-priority` is no whole number; or there is an argument that is unknown here; or `x-browse` or
                 `x-filter` of a queue that is bound to a fanout exchange.
-            ChannelError: 404: there is no such queue to browse; 403: another consumer has the queue alone, or this one wants to
-                and there are others; 405: another connection declared it with `exclusive=True`.
+            ChannelError: 404: there is no such queue to browse; 530: the tag is in use on this channel; 403: another consumer has
+                the queue alone, or this one wants to and there are others; 405: another connection declared it with
+                `exclusive=True`.
         """
         tag = consumer_tag or uuid()
         priority = consumer_priority(queue, arguments, self.session.options.consumer_priority)

@@ -32,7 +32,7 @@ def test_remote_control_survives_a_lost_connection_and_a_killed_worker(pool, cel
     worker.kill()
     second = celery_worker(pool=pool, config=CONFIG, name="same")
     wait_until(answers, 20, second.tail)
-    assert "(405)" not in second.log()
+    assert "locked queue" not in second.log()
 
 
 def test_two_workers_of_the_same_name_start_by_default(celery_app, celery_worker):
@@ -44,7 +44,7 @@ def test_two_workers_of_the_same_name_start_by_default(celery_app, celery_worker
 def test_a_second_worker_of_the_same_name_is_told_so(celery_app, celery_worker):
     worker = celery_worker(pool="threads", config=CONFIG, name="same")
     assert celery_app(**CONFIG).control.ping(timeout=ANSWER_S, limit=1), worker.tail()
-    with pytest.raises(RuntimeError, match=r"\(405\).*locked queue .same@"):
+    with pytest.raises(RuntimeError, match=r"locked queue .same@"):
         celery_worker(pool="threads", config=CONFIG, name="same")
 
 
