@@ -214,6 +214,9 @@ class InMemoryConnection:
 
     check_process = check
 
+    def have_ended(self, processes: object) -> bool:
+        return False
+
     def watch_queue(self, queue: str, consumer: Any = None) -> None:
         pass
 
