@@ -257,6 +257,12 @@ class EventsLost(CeleryRedisPlusError):
     """
 
 
+class ReaderTaken(CeleryRedisPlusError):
+    """Another folder of tables has registered a reader of lifecycle events under this name. Two folders under one name would take
+    events from each other. Name the reader of this folder otherwise, or remove the other one (`events drop-reader`).
+    """
+
+
 class NoEvents(CeleryRedisPlusError):
     """A queue has no lifecycle events. Enable the event log (`event_log=True`) in the application. Check the queue's name,
     the prefix and the database number.

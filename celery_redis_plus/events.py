@@ -44,10 +44,10 @@ published with a delay has `published` and then `delayed`; one that dies and goe
 `moved`, while in the target queue a new message with its own id is `published`, whose `source_id` is the old id. `TRANSITIONS`
 says which changes are possible; `illegal_steps` checks a path.
 
-**Readers** register what they have committed in the hash `events_readers:{Q}`: name -> `EPOCH-N MS LOST`, the last entry that is
-safe with them, the server's ms when they said so, and how many were trimmed before they could read them. Beyond
-`event_log_maxlen` and `event_log_max_age` the sweep trims entries up to the least of them; the others only beyond
-`event_log_hard_maxlen`, which counts them in `overrun`. Without readers the bounds decide.
+**Readers** register what they have committed in the hash `events_readers:{Q}`: name -> `EPOCH-N MS LOST OWNER`. That is the last
+entry that is safe with them, the server's ms when they said so, how many were trimmed before they could read them, and the folder
+whose reader it is. Beyond `event_log_maxlen` and `event_log_max_age` the sweep trims entries up to the least of them; the others
+only beyond `event_log_hard_maxlen`, which counts them in `overrun`. Without readers the bounds decide.
 
 **Sampling** is per message: `sampled(id, permille)` decides from the number in the id, once, when the message is published into
 a queue with an event log. The 20th character of its id says so (`lua/include/tag_flags.lua`), so either all events of

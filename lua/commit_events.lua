@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
 -- Notes what a reader of a queue's lifecycle events has safe, and trims the events that all readers have.
 -- KEYS  1 events (stream)  2 events_readers (hash)
--- ARGV  1 reader; '' only trims  2 its position: EPOCH-N, the last event that it has  3 events that it lost, to be added
---       4 trim (0/1)
--- Returns how many events were trimmed in this step: 0 = no more to do. A step trims 10,000 at most, in whole nodes.
+-- ARGV  1 reader; '' only trims  2 its position: EPOCH-N, the last event that it has; an earlier one than noted changes nothing
+--       3 events that it lost, to be added  4 trim (0/1)  5 whose reader it is, such as the id of a folder; '' leaves that
+-- Returns how many events were trimmed in this step: 0 = no more to do. A step trims 10,000 at most, in whole nodes. An error
+-- 'OWNED' where the reader is of another owner. Nothing is noted where there is no stream any more.
 -- @include now
 -- @include text
 
@@ -12,10 +13,23 @@ local function parts(position)
   return tonumber(epoch), tonumber(n)
 end
 
-if ARGV[1] ~= '' then
+local function is_before(position, other)
+  local epoch, n = parts(position)
+  local later_epoch, later_n = parts(other)
+  return epoch < later_epoch or (epoch == later_epoch and n < later_n)
+end
+
+if ARGV[1] ~= '' and redis.call('EXISTS', KEYS[1]) == 1 then
+  local position, lost, owner = ARGV[2], tonumber(ARGV[3]), ARGV[5]
   local before = redis.call('HGET', KEYS[2], ARGV[1])
-  local lost = tonumber(before and string.match(before, '(%d+)$') or 0) + tonumber(ARGV[3])
-  redis.call('HSET', KEYS[2], ARGV[1], ARGV[2] .. ' ' .. text(now_ms()) .. ' ' .. text(lost))
+  if before then
+    local known, lost_before, known_owner = string.match(before, '^(%S+) %d+ (%d+) ?(.*)$')
+    if owner ~= '' and known_owner ~= '' and owner ~= known_owner then return redis.error_reply('OWNED by ' .. known_owner) end
+    if is_before(position, known) then position = known end
+    lost = lost + tonumber(lost_before)
+    if owner == '' then owner = known_owner end
+  end
+  redis.call('HSET', KEYS[2], ARGV[1], position .. ' ' .. text(now_ms()) .. ' ' .. text(lost) .. ' ' .. owner)
 end
 if ARGV[4] ~= '1' then return 0 end
 local epoch, n

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from redis.exceptions import ResponseError
+
 from celery_redis_plus import scripts
-from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.errors import InvalidArgument, ReaderTaken
 from celery_redis_plus.events import entry_id
 
 if TYPE_CHECKING:
@@ -44,9 +46,17 @@ class Reader:
 
 
 def commit(
-    log: EventLog, reader: str, positions: Mapping[str, Id], *, lost: Mapping[str, int] | None = None, trim: bool = True
+    log: EventLog,
+    reader: str,
+    positions: Mapping[str, Id],
+    *,
+    lost: Mapping[str, int] | None = None,
+    trim: bool = True,
+    owner: str = "",
 ) -> int:
     """Note that `reader` has everything up to `positions` (by queue) safe; return how many events were trimmed.
+
+    A position earlier than the noted one changes nothing; nothing is noted for a queue whose events were removed.
 
     Args:
         log: where the events are.
@@ -54,13 +64,17 @@ def commit(
         positions: the last event of each queue that is safe.
         lost: events of each queue that were gone before they were read, to be added to the reader's account.
         trim: remove what every registered reader has.
+        owner: whose reader it is, without spaces; '' leaves the owner as it is.
+
+    Raises:
+        ReaderTaken: another owner has registered a reader of this name.
     """
     trimmed = 0
     for queue, (epoch, n) in positions.items():
         keys = log.keys.queue(queue)
         name, account = reader, (lost or {}).get(queue, 0)
         while True:
-            step = _run(log, keys.events, keys.events_readers, name, f"{epoch}-{n}", account, int(trim))
+            step = _run(log, keys.events, keys.events_readers, name, f"{epoch}-{n}", account, int(trim), owner)
             trimmed += step
             if not step:
                 break
@@ -71,7 +85,15 @@ def commit(
 def _run(log: EventLog, events: bytes, readers: bytes, *arguments: str | int) -> int:
     """Run the script; EVAL each time: a commit is rare, and a script cache may have been flushed."""
     source = scripts.script("commit_events").source
-    (trimmed,) = log.ask([("EVAL", source, 2, events, readers, *arguments)])
+    try:
+        (trimmed,) = log.ask([("EVAL", source, 2, events, readers, *arguments)])
+    except ResponseError as error:
+        if "OWNED by " not in str(error):
+            raise
+        raise ReaderTaken(
+            f"reader {arguments[0]!r} is registered by another folder of tables; name this one's reader otherwise (--reader), or "
+            f"remove the other one's: celery-redis-plus events drop-reader {arguments[0]}"
+        ) from None
     return int(trimmed)
 
 
@@ -83,7 +105,7 @@ def readers(log: EventLog, queues: Sequence[str]) -> list[Reader]:
     found = []
     for queue, reply in zip(queues, replies[:-1], strict=True):
         for name, value in sorted(zip(reply[::2], reply[1::2], strict=True)):
-            position, ms, lost = value.decode().split(" ")
+            position, ms, lost = value.decode().split(" ")[:3]
             numbering = numberings[queue]
             behind = numbering.total - numbering.position_of(entry_id(position))
             found.append(Reader(name.decode(), queue, entry_id(position), behind, now - int(ms) / 1000, int(lost)))

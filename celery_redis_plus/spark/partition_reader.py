@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from celery_redis_plus.errors import EventsLost
@@ -19,12 +19,19 @@ logger = logging.getLogger(__name__)
 
 
 def read_range(
-    log: EventLog, part: EventRange, *, fetch_size: int = 5000, fail_on_data_loss: bool = True
+    log: EventLog,
+    part: EventRange,
+    *,
+    fetch_size: int = 5000,
+    fail_on_data_loss: bool = True,
+    on_loss: Callable[[int], None] = lambda _lost: None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the events of `part`, in order.
 
+    With `fail_on_data_loss` off, `on_loss` is called with how many were trimmed after the read was planned.
+
     Raises:
-        EventsLost: some were trimmed after the read was planned; with `fail_on_data_loss` off they are counted in the log.
+        EventsLost: some were; not with `fail_on_data_loss` off.
         UnknownEventSchema: a later release wrote them.
     """
     found = 0
@@ -42,3 +49,4 @@ def read_range(
     if fail_on_data_loss:
         raise EventsLost(f"{message}. Keep more (event_log_maxlen, event_log_max_age) or register a readerName")
     logger.warning("%s (failOnDataLoss=false)", message)
+    on_loss(wanted - found)

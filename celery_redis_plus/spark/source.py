@@ -56,8 +56,15 @@ def _read(options: SourceOptions, partition: InputPartition | None) -> Iterator[
     # Spark makes a partition of None where there are none.
     if partition is None or not isinstance(partition.value, EventRange):
         return
+    part = partition.value
     with _opened(options) as log:
-        yield from read_range(log, partition.value, fetch_size=options.fetch_size, fail_on_data_loss=options.fail_on_data_loss)
+
+        def note(lost: int) -> None:
+            if options.reader_name:
+                # Here, as the driver does not hear of it; a task that Spark repeats counts again.
+                readers.commit(log, options.reader_name, {part.queue: (0, 0)}, lost={part.queue: lost}, trim=False)
+
+        yield from read_range(log, part, fetch_size=options.fetch_size, fail_on_data_loss=options.fail_on_data_loss, on_loss=note)
 
 
 class EventReader(DataSourceReader):
@@ -178,4 +185,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.options.reader_name:
             lost, self._planner.lost = self._planner.lost, {}
             positions = {queue: entry_id(position) for queue, position in offset.items()}
-            readers.commit(self._planner.log, self.options.reader_name, positions, lost=lost, trim=trim)
+            readers.commit(
+                self._planner.log, self.options.reader_name, positions, lost=lost, trim=trim, owner=self.options.reader_owner
+            )

@@ -100,6 +100,11 @@ class SourceOptions:
         "",
         "Register under this name: events stay until every registered reader has committed them, within the hard bounds.",
     )
+    reader_owner: str = option(
+        kinds.text(),
+        "",
+        "Whose reader it is, such as the folder that keeps the events: another one under the same `readerName` is refused.",
+    )
     trim_on_commit: bool = option(
         kinds.flag(),
         False,

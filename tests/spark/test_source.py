@@ -13,6 +13,8 @@ from pyspark.sql import functions as sf
 
 from celery_redis_plus.event_log import readers
 from celery_redis_plus.event_log.stream import EventLog
+from celery_redis_plus.spark.source import StreamReader
+from celery_redis_plus.spark.source_options import SourceOptions
 from tests.support.event_streams import START_MS, add_events, lives
 
 LIVES = lives(2000)
@@ -54,6 +56,23 @@ def test_a_batch_has_every_event_with_its_types(read, stored):
     assert (first.task_id, first.task, first.priority) == (LIVES[0].task_id, LIVES[0].task, LIVES[0].priority)
     assert int(first.ts.timestamp() * 1000) == LIVES[0].ts // 1000
     assert published.where("published_at != date_trunc('MILLISECOND', ts)").count() == 0
+
+
+def test_events_that_are_trimmed_while_a_task_reads_are_noted_with_the_reader(redis_client, broker_url, stored):
+    options = {"url": broker_url, "queues": "celery", "readerName": "x", "failOnDataLoss": "false", "startingOffsets": "earliest"}
+    reader = StreamReader(SourceOptions.from_mapping(options))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    planned = reader.partitions(start, end)
+    with EventLog(broker_url) as log:
+        redis_client.xtrim(log.keys.queue("celery").events, maxlen=100, approximate=False)
+
+        read = sum(batch.num_rows for part in planned for batch in reader.read(part))
+        reader.commit(end)
+
+        assert read == 100
+        assert readers.readers(log, ["celery"])[0].lost == len(LIVES) - 100
+    reader.stop()
 
 
 def test_a_batch_reads_between_offsets(read, stored):

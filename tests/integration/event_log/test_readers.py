@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redis_plus.errors import InvalidArgument
+from celery_redis_plus.errors import InvalidArgument, ReaderTaken
 from celery_redis_plus.event_log import readers
 from tests.support.event_streams import START_MS, add_events, lives
 
@@ -62,6 +62,37 @@ def test_a_stale_reader_is_told_and_can_be_dropped_so_that_trimming_goes_on(log,
     readers.commit(log, "alive", {"celery": (START_MS, count)})
 
     assert redis_client.xlen(log.keys.queue("celery").events) == 0
+
+
+def test_a_position_never_goes_back(log, count):
+    readers.commit(log, "a", {"celery": (START_MS, 500)}, trim=False)
+    readers.commit(log, "a", {"celery": (START_MS, 100)}, trim=False, lost={"celery": 2})
+
+    (reader,) = readers.readers(log, ["celery"])
+
+    assert (reader.position, reader.lost) == ((START_MS, 500), 2)
+
+
+def test_a_reader_of_one_folder_is_refused_to_another_until_it_is_dropped(log, count):
+    readers.commit(log, "a", {"celery": (START_MS, 500)}, trim=False, owner="mine")
+    readers.commit(log, "a", {"celery": (START_MS, 600)}, trim=False)
+
+    with pytest.raises(ReaderTaken, match=r"'a' is registered by another folder.*events drop-reader a"):
+        readers.commit(log, "a", {"celery": (START_MS, count)}, owner="yours")
+
+    assert readers.readers(log, ["celery"])[0].position == (START_MS, 600)
+    readers.drop(log, "a", ["celery"])
+    readers.commit(log, "a", {"celery": (START_MS, 700)}, trim=False, owner="yours")
+    assert readers.readers(log, ["celery"])[0].position == (START_MS, 700)
+
+
+def test_nothing_is_noted_for_a_queue_whose_events_were_removed(log, redis_client, count):
+    keys = log.keys.queue("celery")
+    redis_client.delete(keys.events)
+
+    readers.commit(log, "a", {"celery": (START_MS, 500)})
+
+    assert not redis_client.exists(keys.events_readers)
 
 
 def test_dropping_an_unknown_reader_names_the_known_ones(log, count):
