@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from celery_redis_plus.spark.ingest import parquet_rows, run_id, write_by_day
-from celery_redis_plus.spark.manifest import COMMITTED, Manifest, batches, locked, remove_unreferenced, sources
+from celery_redis_plus.spark.ingest import parquet_rows, read_events, run_id, write_by_day
+from celery_redis_plus.spark.manifest import COMMITTED, Manifest, batches, folder, locked, remove_unreferenced, sources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +25,7 @@ def compact(spark: SparkSession, root: str | Path) -> tuple[int, int]:
     Raises:
         TablesUnusable: another aggregation or compaction runs there.
     """
-    root = Path(root).absolute()
+    root = folder(root)
     with locked(root):
         old = Manifest.read(root)
         remove_unreferenced(root, old)
@@ -56,7 +56,7 @@ def _write(spark: SparkSession, files: list[Path], root: Path, version: int, dat
     count = -(-sum(parquet_rows(file) for file in files) // ROWS_A_FILE)
     staging = root / "events" / f"v{version:08}" / "staging"
     shutil.rmtree(staging, ignore_errors=True)
-    rows = spark.read.parquet(*(str(file) for file in files)).where(f"date = DATE'{date}'")
+    rows = read_events(spark, [str(file) for file in files]).where(f"date = DATE'{date}'")
     # A message's events together and in order: they compress better, and reads of one queue skip the others.
     rows = rows.repartitionByRange(count, "queue", "epoch", "n").sortWithinPartitions("queue", "epoch", "n")
     write_by_day(rows, staging)

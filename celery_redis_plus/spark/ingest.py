@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 
-from celery_redis_plus.spark.manifest import COMMITTED, write_json
+from celery_redis_plus.spark.manifest import COMMITTED, locked, write_json
+from celery_redis_plus.spark.schema import EVENTS_DDL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,9 +58,18 @@ def start(
 
 
 def store(batch: DataFrame, root: Path, run: str, number: int) -> int:
-    """Write a micro-batch, once; return how many events it has."""
+    """Write a micro-batch, once; return how many events it has.
+
+    Raises:
+        TablesUnusable: another ingest writes into `root`; its files must not be taken for those of an attempt that died.
+    """
     directory = root / "incoming" / run / f"{number:08}"
     marker = directory / COMMITTED
+    with locked(root, ".incoming.lock", "ingest"):
+        return _store(batch, root, directory, marker)
+
+
+def _store(batch: DataFrame, root: Path, directory: Path, marker: Path) -> int:
     if marker.exists():
         rows: int = json.loads(marker.read_text(encoding="utf-8"))["rows"]
         return rows
@@ -79,6 +89,14 @@ def store(batch: DataFrame, root: Path, run: str, number: int) -> int:
 def write_by_day(rows: DataFrame, directory: Path) -> None:
     """Write `rows` into `directory`, one folder a `date`. The column stays in the files: they are read one by one."""
     rows.withColumn("day", sf.col("date")).write.partitionBy("day").parquet(str(directory))
+
+
+def read_events(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    """Return the events in files of the table `events`, in the columns of this release; what an older one did not write is null.
+
+    Spark alone would take the columns of the first file, and a compaction would drop the others' for ever.
+    """
+    return spark.read.schema(f"{EVENTS_DDL}, `date` date").parquet(*paths)
 
 
 def run_id(checkpoint: Path) -> str:

@@ -7,18 +7,20 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from celery_redis_plus.errors import CeleryRedisPlusError, InvalidArgument, SparkJobFailed
+from celery_redis_plus.spark.manifest import folder, folder_id, locked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 #: The environment variable through which a local job hands the URL to Spark's processes, so that it is in no plan or log.
 LOCAL_URL = "CELERY_REDIS_PLUS_SPARK_URL"
+#: The name of the reader of a folder; without `--reader` the id of the folder follows.
 DEFAULT_READER = "spark-ingest"
 
 Say = Callable[[str], None]
@@ -32,7 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ingest.add_argument("--once", action="store_true", help="read what is there now, and stop; otherwise go on until Ctrl-C")
     ingest.add_argument("--interval", type=float, default=10.0, metavar="SECONDS", help="between two micro-batches")
     ingest.add_argument("--batch", type=int, metavar="N", help="events a micro-batch at most (default: 500000)")
-    ingest.add_argument("--reader", default=DEFAULT_READER, help="name under which events are kept for this job; '' for none")
+    ingest.add_argument(
+        "--reader",
+        help=f"name under which events are kept for this job (default: {DEFAULT_READER}-ID of the folder; '' for none)",
+    )
     ingest.add_argument("--trim", action="store_true", help="remove events once every registered reader has them (trimOnCommit)")
     ingest.add_argument("--allow-data-loss", action="store_true", help="go on when events were trimmed before they were read")
     aggregate = jobs.add_parser("aggregate", help="bring messages, queues, tasks and workers up to date with events")
@@ -62,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         source.add_argument("--url-env", metavar="NAME", help="an environment variable that holds the URL, on every node")
         job.add_argument("--prefix", default="", help="the application's global_keyprefix")
     for job in (ingest, aggregate, report, compact, replay):
-        job.add_argument("--root", type=Path, required=True, metavar="DIR", help="the folder of the tables")
+        job.add_argument("--root", required=True, metavar="DIR", help="the folder of the tables")
         job.add_argument("--master", default="local[2]", help="where Spark runs (default: %(default)s; '' as spark-submit says)")
         job.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a Spark setting")
         job.add_argument("--verbose", action="store_true", help="show Spark's own log")
@@ -103,9 +108,10 @@ def one_line(text: str) -> str:
 
 
 def _check(arguments: argparse.Namespace) -> None:
+    arguments.root = folder(arguments.root)
     if arguments.job not in {"ingest", "replay"}:
         return
-    url = arguments.url if arguments.url_env is None else os.environ.get(arguments.url_env, "")
+    url = _url(arguments)
     if not url:
         raise InvalidArgument(f"--url-env {arguments.url_env}: this environment variable is not set here")
     if urlsplit(url).password and arguments.url is not None and not arguments.master.startswith("local"):
@@ -119,6 +125,10 @@ def _check(arguments: argparse.Namespace) -> None:
         log.numberings(log.queues(arguments.queues), strict=not arguments.allow_data_loss)
 
 
+def _url(arguments: argparse.Namespace) -> str:
+    return str(arguments.url if arguments.url_env is None else os.environ.get(arguments.url_env, ""))
+
+
 def _session(arguments: argparse.Namespace, settings: dict[str, str]) -> SparkSession:
     from celery_redis_plus.spark.session import session
 
@@ -130,9 +140,18 @@ def _session(arguments: argparse.Namespace, settings: dict[str, str]) -> SparkSe
 
 
 def _ingest(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
+    with locked(arguments.root, ".ingest.lock", "ingest"):
+        return _ingest_alone(spark, arguments, say)
+
+
+def _ingest_alone(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
     from celery_redis_plus.spark import ingest
 
-    source: dict[str, Any] = {"prefix": arguments.prefix, "queues": arguments.queues, "readerName": arguments.reader}
+    identity = folder_id(arguments.root)
+    reader = f"{DEFAULT_READER}-{identity}" if arguments.reader is None else arguments.reader
+    source: dict[str, Any] = {"prefix": arguments.prefix, "queues": arguments.queues, "readerName": reader}
+    if reader:
+        source["readerOwner"] = identity
     url, url_env = _place(arguments)
     source |= {"urlEnv": url_env} if url_env else {"url": url}
     if arguments.trim:
@@ -148,9 +167,9 @@ def _ingest(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int
         total += rows
         say(f"batch {number}: {rows:,} events; {total:,} in {time.monotonic() - begun:.0f} s")
 
-    query = ingest.start(
-        spark, arguments.root.absolute(), source, once=arguments.once, interval_s=arguments.interval, on_batch=tell
-    )
+    for line in _losses(arguments, first=not (arguments.root / "checkpoint").exists()):
+        say(line)
+    query = ingest.start(spark, arguments.root, source, once=arguments.once, interval_s=arguments.interval, on_batch=tell)
     try:
         query.awaitTermination()
     except KeyboardInterrupt:
@@ -158,6 +177,20 @@ def _ingest(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int
         say("stopped; the next run goes on from here")
     say(f"{total:,} events in {arguments.root}")
     return 0
+
+
+def _losses(arguments: argparse.Namespace, *, first: bool) -> Iterator[str]:
+    """Yield a line for each queue whose events are not all there: trimmed before the `first` ingest, or never written."""
+    from celery_redis_plus.event_log.stream import EventLog
+
+    with EventLog(_url(arguments), arguments.prefix) as log:
+        numberings = log.numberings(log.queues(arguments.queues), strict=not arguments.allow_data_loss)
+        skipped = log.ask([("HGET", log.keys.queue(queue).events_meta, "skipped") for queue in numberings])
+    for (queue, numbering), unwritten in zip(numberings.items(), skipped, strict=True):
+        if first and numbering.trimmed:
+            yield f"queue {queue!r}: {numbering.trimmed:,} events were trimmed before this first ingest; the tables lack them"
+        if unwritten:
+            yield f"queue {queue!r}: {int(unwritten):,} events were not written since its log began: memory was full"
 
 
 def _aggregate(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int:
@@ -182,13 +215,16 @@ def _report(spark: SparkSession, arguments: argparse.Namespace, say: Say) -> int
     against = Period.parse(arguments.against) if arguments.against else None
     thresholds = Thresholds.parse(dict(_setting(text, "--threshold") for text in arguments.threshold))
     read = {name: tables.read(spark, arguments.root, name) for name in TABLES}
-    figures = summaries(read, period=period, against=against, thresholds=thresholds)
+    events = tables.read(spark, arguments.root, "events")
+    figures = summaries(read, period=period, against=against, thresholds=thresholds, events=events)
     note = f"Period {arguments.period}." if arguments.period != ".." else "Everything in the tables."
     arguments.output.write_text(report.render(figures, note=note), encoding="utf-8")
     states = ", ".join(
         f"{state} {count:,}" for state, count in zip(figures["states"]["state"], figures["states"]["count"], strict=True)
     )
     say(f"{arguments.output}: {states}")
+    if warning := report.warning(figures):
+        say(f"  {warning}")
     for found in figures["anomalies"].head(5).itertuples():
         say(f"  {found.kind}: {found.subject} ({found.value:.3g}, usually {found.usual:.3g})")
     if arguments.data:

@@ -5,6 +5,7 @@
     ROOT/events/vN/day=D/        the same, compacted
     ROOT/TABLE/vN/day=D/         messages, queues, tasks, workers
     ROOT/checkpoint/             Spark's offsets
+    ROOT/folder.json             the folder's name, which its reader of events has
 
 A directory that no manifest and no `_committed.json` names was left by a process that died, or is superseded: it is never read,
 and the next aggregation removes it. The directories are named after the column `date`: in `events` and `messages` the UTC day on
@@ -16,20 +17,24 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from celery_redis_plus.errors import TablesUnusable
+from celery_redis_plus.errors import InvalidArgument, TablesUnusable
 
 #: Layout of the folder and columns of the tables. An aggregation rebuilds tables of an older version from `events`.
 TABLES_VERSION = 1
 
 TABLES = ("messages", "queues", "tasks", "workers")
 COMMITTED = "_committed.json"
+#: How a URL begins; `Path` makes one slash of two.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 @dataclass
@@ -137,7 +142,7 @@ def files(root: str | Path, table: str) -> list[str]:
     Raises:
         TablesUnusable: there is no such table in `root`.
     """
-    root = Path(root)
+    root = folder(root)
     manifest = Manifest.read(root)
     if table == "events":
         found = [root / file for by_source in sources(root, manifest).values() for names in by_source.values() for file in names]
@@ -150,20 +155,40 @@ def files(root: str | Path, table: str) -> list[str]:
     return sorted(str(path) for path in found)
 
 
+def folder(root: str | Path) -> Path:
+    """Return the folder of tables that `root` names, absolute: Java does not follow `chdir`.
+
+    Raises:
+        InvalidArgument: it is a URL, such as `s3://lake/celery`: a path of that name would be a local folder.
+    """
+    if _SCHEME.match(str(root)):
+        raise InvalidArgument(f"root {str(root)!r} is not allowed; allowed: a folder, which all nodes of a cluster see")
+    return Path(root).absolute()
+
+
+def folder_id(root: Path) -> str:
+    """Return what names this folder of tables, also after a move; made when first asked for."""
+    path = root / "folder.json"
+    if not path.exists():
+        write_json(path, {"id": uuid.uuid4().hex[:16]})
+    identity: str = json.loads(path.read_text(encoding="utf-8"))["id"]
+    return identity
+
+
 @contextmanager
-def locked(root: Path) -> Iterator[None]:
-    """Keep other aggregations and compactions out of `root`; a killed process leaves no lock behind.
+def locked(root: Path, name: str = ".lock", work: str = "aggregation or compaction") -> Iterator[None]:
+    """Keep others that do the same `work` out of `root`, by its file `name`; a killed process leaves no lock behind.
 
     Raises:
         TablesUnusable: another one is at work.
     """
     root.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(root / ".lock", os.O_RDWR | os.O_CREAT)
+    descriptor = os.open(root / name, os.O_RDWR | os.O_CREAT)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise TablesUnusable(f"another aggregation or compaction runs in {root}; wait until it is done") from None
+            raise TablesUnusable(f"another {work} runs in {root}; wait until it is done") from None
         yield
     finally:
         os.close(descriptor)

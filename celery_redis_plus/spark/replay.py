@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as sf
+
 from celery_redis_plus.errors import InvalidArgument
 from celery_redis_plus.spark import tables
 from celery_redis_plus.spark.sink import NAMESPACE
-from celery_redis_plus.stored_message import split_payload
+from celery_redis_plus.stored_message import BODY_SEPARATOR
 from celery_redis_plus.transport.once_sender import OnceSender
 
 if TYPE_CHECKING:
@@ -20,8 +22,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-#: Headers that tell of the life that is over.
-_OVER = ("x-death", "x-first-death", "x-last-death", "x-delivery-count", "x-acquired-count")
+#: Headers that tell of the life that is over. `expires` would end the new one, and the original's deduplication take the place of
+#: the replay's own, by which it is sent once.
+_OVER = ("x-death", "x-first-death", "x-last-death", "x-delivery-count", "x-acquired-count", "x-deduplication-")
 _OVER_PROPERTIES = frozenset({"delivery_tag", "delivery_info", "expiration"})
 
 
@@ -31,7 +34,8 @@ class Replayed:
 
     Attributes:
         selected: messages that the condition chose.
-        without_payload: of them, those whose payload is not archived; they cannot be sent.
+        without_payload: of them, those whose payload is not archived, or whose body is too large for an event (over 1 MB); they
+            cannot be sent.
         sent: messages that the broker has stored; those that it knew under the replay's name are not. 0 in a dry run.
     """
 
@@ -76,7 +80,10 @@ def replay(spark: SparkSession, root: str | Path, where: str, destination: Desti
         TablesUnusable: there is no such table in `root`.
     """
     chosen = _chosen(tables.read(spark, root, "messages"), where).select("queue", "id")
-    payloads = tables.read(spark, root, "events").where("event = 'published'").select("queue", "id", "payload")
+    published = tables.read(spark, root, "events").where("event = 'published'")
+    # A large body is no part of its event: the envelope alone cannot be sent.
+    whole = sf.when(sf.contains(sf.col("payload"), sf.lit(bytearray(BODY_SEPARATOR))), sf.col("payload"))
+    payloads = published.select("queue", "id", whole.alias("payload"))
     rows = chosen.join(payloads, ["queue", "id"], "left").cache()
     try:
         selected, without = rows.count(), rows.where("payload is null").count()
@@ -118,9 +125,11 @@ def _sending(destination: Destination) -> Any:
 
 
 def _send(sender: OnceSender, row: dict[str, Any], destination: Destination) -> bool:
-    line, body = split_payload(row["payload"])
+    line, _, body = row["payload"].partition(BODY_SEPARATOR)
     envelope = json.loads(line)
     headers = {name: value for name, value in envelope["headers"].items() if not name.startswith(_OVER)}
+    if headers.get("expires") is not None:
+        headers["expires"] = None
     properties = {name: value for name, value in envelope["properties"].items() if name not in _OVER_PROPERTIES}
     if "retries" in headers:
         # It starts as a first try: a retry's message would exist beside the earlier one.
@@ -128,7 +137,7 @@ def _send(sender: OnceSender, row: dict[str, Any], destination: Destination) -> 
     return sender.send(
         destination.queue or row["queue"],
         str(uuid.uuid5(NAMESPACE, f"replay:{destination.name}:{row['queue']}:{row['id']}")),
-        body or b"",
+        body,
         headers=headers,
         properties=properties,
         content_type=envelope["content-type"],

@@ -26,6 +26,8 @@ mpl.rcParams["svg.fonttype"] = "none"
 MAX_LINES = 8
 
 TITLES = {
+    "losses": "Events that were trimmed before they were read",
+    "incomplete": "Messages whose first events are missing",
     "states": "Messages by state",
     "by_queue": "Queues: outcome, wait and run",
     "by_task": "Tasks: outcome, wait and run",
@@ -45,7 +47,7 @@ h1{font-size:1.6rem}h2{font-size:1.15rem;margin:2.2rem 0 .6rem;border-bottom:1px
 table{border-collapse:collapse;font-size:13px;display:block;overflow-x:auto}
 th,td{padding:.25rem .6rem;text-align:left;border-bottom:1px solid #e6e9ee;white-space:nowrap}
 td.n{text-align:right;font-variant-numeric:tabular-nums}svg{max-width:100%;height:auto}
-.none{color:#68707c}
+.none{color:#68707c}.warning{border-left:4px solid #b42318;padding-left:.8rem;font-weight:600}
 """
 
 
@@ -59,10 +61,25 @@ def render(figures: Mapping[str, pd.DataFrame], *, title: str = "Celery tasks", 
     """
     charts = {name: _svg(draw, figures) for name, draw in CHARTS.items()}
     parts = [f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(note)} Made {datetime.now(UTC):%Y-%m-%d %H:%M} UTC.</p>"]
+    if text := warning(figures):
+        parts.append(f'<p class="warning">{html.escape(text)}</p>')
     parts += [f"<h2>{html.escape(name)}</h2>{chart}" for name, chart in charts.items()]
     parts += [f"<h2>{html.escape(heading)}</h2>{_table(figures[name])}" for name, heading in TITLES.items() if name in figures]
     head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
+
+
+def warning(figures: Mapping[str, pd.DataFrame]) -> str:
+    """Return a sentence about what the figures lack; '' where nothing is known to be missing."""
+    lost, incomplete = (
+        int(figures[name][column].sum()) if name in figures else 0
+        for name, column in (("losses", "lost"), ("incomplete", "count"))
+    )
+    if not lost and not incomplete:
+        return ""
+    return (
+        f"Too low: {lost:,} events were lost before they were read (in all periods), and {incomplete:,} messages are incomplete."
+    )
 
 
 def save_figures(figures: Mapping[str, pd.DataFrame], directory: Path) -> list[Path]:

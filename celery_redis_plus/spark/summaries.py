@@ -64,7 +64,12 @@ def within(tables: Mapping[str, DataFrame], period: Period) -> dict[str, DataFra
 
 
 def summaries(
-    tables: Mapping[str, DataFrame], *, period: Period, against: Period | None = None, thresholds: Thresholds | None = None
+    tables: Mapping[str, DataFrame],
+    *,
+    period: Period,
+    against: Period | None = None,
+    thresholds: Thresholds | None = None,
+    events: DataFrame | None = None,
 ) -> dict[str, pd.DataFrame]:
     """Return the report's figures by name.
 
@@ -73,6 +78,7 @@ def summaries(
         period: what is reported.
         against: another period, to compare with.
         thresholds: for the anomalies.
+        events: the table `events`, whose numbers tell what was lost before it was read; None says nothing of that.
     """
     chosen = within(tables, period)
     messages = chosen["messages"]
@@ -91,9 +97,20 @@ def summaries(
         "lateness": _lateness(messages),
         "anomalies": anomalies(chosen, thresholds),
     }
+    frames["incomplete"] = messages.where("not complete").groupBy("queue").count().orderBy(sf.desc("count"))
+    if events is not None:
+        frames["losses"] = _losses(events)
     if against is not None:
         frames["comparison"] = _comparison(messages, within(tables, against)["messages"])
     return {name: frame.toPandas() for name, frame in frames.items()}
+
+
+def _losses(events: DataFrame) -> DataFrame:
+    """Return how many events the tables lack, in all periods: a queue's events are counted from 1 in each epoch of its log."""
+    counted = events.groupBy("queue", "epoch").agg(
+        sf.count("*").alias("events"), (sf.max("n") - sf.count("*")).alias("lost"), sf.min("ts").alias("first_at")
+    )
+    return counted.where("lost > 0").select("queue", "lost", "events", "first_at").orderBy(sf.desc("lost"))
 
 
 def _throughput(queues: DataFrame) -> DataFrame:

@@ -15,8 +15,8 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as sf
 
 from celery_redis_plus.spark import aggregation
-from celery_redis_plus.spark.ingest import write_by_day
-from celery_redis_plus.spark.manifest import Manifest, files, locked, remove_unreferenced, sources
+from celery_redis_plus.spark.ingest import read_events, write_by_day
+from celery_redis_plus.spark.manifest import Manifest, files, folder, locked, remove_unreferenced, sources
 from celery_redis_plus.spark.message_timelines import MESSAGE_DDL
 from celery_redis_plus.spark.minute_aggregates import MINUTE_DDL, PER_MINUTE
 from celery_redis_plus.spark.repartition import by_message, days_of
@@ -52,11 +52,12 @@ def read(spark: SparkSession, root: str | Path, table: str) -> DataFrame:
     Raises:
         TablesUnusable: `root` has no such table yet.
     """
-    # Java does not follow `chdir`.
-    root = Path(root).absolute()
+    root = folder(root)
     manifest = Manifest.read(root)
     if table in manifest.tables and manifest.aggregated and not manifest.tables[table]:
         return _empty(spark, table)
+    if table == "events":
+        return read_events(spark, files(root, table))
     return spark.read.parquet(*files(root, table))
 
 
@@ -81,7 +82,7 @@ def aggregate(spark: SparkSession, root: str | Path, *, rebuild: bool = False) -
     Raises:
         TablesUnusable: another aggregation or compaction runs there, or a later release has been.
     """
-    root = Path(root).absolute()
+    root = folder(root)
     with locked(root):
         old = Manifest.read(root)
         remove_unreferenced(root, old)

@@ -12,11 +12,18 @@ import pyarrow.dataset
 from pyarrow import parquet
 
 from celery_redis_plus.errors import CeleryRedisPlusError, NoEvents, TablesUnusable
+from celery_redis_plus.event_log import readers
+from celery_redis_plus.event_log.stream import EventLog
+from celery_redis_plus.keys import Keys
 from celery_redis_plus.spark import jobs, tables
-from celery_redis_plus.spark.manifest import files
+from celery_redis_plus.spark.manifest import files, locked
 from tests.support.event_streams import add_events, lives
 
 LIVES = lives(1500)
+
+
+def keys_of(queue):
+    return Keys("").queue(queue)
 
 
 @pytest.fixture
@@ -32,11 +39,11 @@ def job(spark, monkeypatch, tmp_path):
 
     monkeypatch.setattr(jobs, "_session", lambda arguments, settings: Lasting())
 
-    def run(*words):
+    def run(*words, root="tables"):
         parser = argparse.ArgumentParser()
         jobs.add_arguments(parser)
         said = []
-        assert jobs.run(parser.parse_args([*words, "--root", str(tmp_path / "tables")]), said.append) == 0
+        assert jobs.run(parser.parse_args([*words, "--root", root if "://" in root else str(tmp_path / root)]), said.append) == 0
         return "\n".join(said)
 
     return run
@@ -80,6 +87,51 @@ def test_from_the_stream_to_the_report(job, spark, redis_client, broker_url, tmp
     assert parquet.read_table(tmp_path / "data" / "states.parquet").num_rows >= 4
     assert (tmp_path / "data" / "comparison.csv").exists()
     assert spark.read.parquet(*tables.files(root, "messages")).count() == 1500
+
+
+def test_what_was_trimmed_before_the_first_ingest_is_told_by_the_job_and_the_report(job, redis_client, broker_url, tmp_path):
+    count = add_events(redis_client, "celery", LIVES)
+    redis_client.xtrim(keys_of("celery").events, maxlen=1000, approximate=False)
+
+    said = job("ingest", "--url", broker_url, "--master", "", "--once")
+    assert f"queue 'celery': {count - 1000:,} events were trimmed before this first ingest" in said
+    assert "events were trimmed" not in job("ingest", "--url", broker_url, "--master", "", "--once")
+
+    job("aggregate")
+    warning = f"Too low: {count - 1000:,} events were lost before they were read"
+    assert warning in job("report", "--output", str(tmp_path / "report.html"))
+    assert warning in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_second_ingest_on_a_folder_is_refused(job, redis_client, broker_url, tmp_path):
+    add_events(redis_client, "celery", LIVES[:100])
+    with (
+        locked(tmp_path / "tables", ".ingest.lock", "ingest"),
+        pytest.raises(TablesUnusable, match=r"another ingest runs in .*tables; wait until it is done"),
+    ):
+        job("ingest", "--url", broker_url, "--master", "", "--once")
+
+
+def test_two_folders_have_readers_of_their_own_and_a_name_belongs_to_one(job, redis_client, broker_url, tmp_path):
+    add_events(redis_client, "celery", LIVES[:100])
+    line = ("ingest", "--url", broker_url, "--master", "", "--once")
+    job(*line)
+    job(*line, root="other")
+    with EventLog(broker_url) as log:
+        assert len({reader.name for reader in readers.readers(log, ["celery"])}) == 2
+
+    job(*line, "--reader", "mine", root="third")
+    with pytest.raises(CeleryRedisPlusError, match="reader 'mine' is registered by another folder of tables"):
+        job(*line, "--reader", "mine", root="fourth")
+
+
+@pytest.mark.parametrize("root", ["s3://lake/celery", "gs://lake", "file:///tables"])
+def test_a_root_with_a_scheme_is_refused_and_no_folder_made(job, broker_url, tmp_path, monkeypatch, root):
+    monkeypatch.chdir(tmp_path)
+    for line in (("ingest", "--url", broker_url), ("aggregate",), ("compact",), ("report",), ("replay", "--url", broker_url)):
+        with pytest.raises(CeleryRedisPlusError, match=f"root {root!r} is not allowed; allowed: a folder"):
+            job(*line, root=root)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

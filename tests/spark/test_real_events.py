@@ -57,6 +57,33 @@ def test_real_events_are_aggregated_and_dead_letters_replayed_once(spark, consum
             message.ack()
 
 
+def test_a_replay_takes_off_what_would_end_it_and_sends_no_empty_body(spark, broker_url, tmp_path):
+    root = tmp_path / "tables"
+    options = {"event_log": True, "event_log_payload": True}
+    over = {"expires": "2020-01-01T00:00:00+00:00", "x-deduplication-id": "order 3", "x-deduplication-scope": "until-acked"}
+    with kombu.Connection(broker_url, transport_options=options) as connection, connection.SimpleQueue("work") as queue:
+        # The broker heeds `expires` of tasks only; this one stands for a task that was rejected before its time was over.
+        queue.put("small", headers={"id": "small", **over}, serializer="json")
+        queue.put("large" * 300_000, headers={"id": "large"}, serializer="json")
+        for _ in range(2):
+            queue.get(timeout=10).reject()
+    ingest.start(spark, root, {"url": broker_url}, once=True).awaitTermination()
+    tables.aggregate(spark, root)
+
+    destination = Destination(url=broker_url, queue="again", name="first")
+    dry = replay(spark, root, "state = 'DEAD'", destination, dry_run=True)
+    assert (dry.selected, dry.without_payload) == (2, 1)
+    assert replay(spark, root, "state = 'DEAD'", destination).sent == 1
+
+    with kombu.Connection(broker_url) as connection, connection.SimpleQueue("again") as queue:
+        message = queue.get(timeout=10)
+        assert (message.payload, message.headers["expires"]) == ("small", None)
+        assert over["x-deduplication-id"] not in message.headers.values()
+        message.ack()
+        assert replay(spark, root, "state = 'DEAD'", destination).sent == 0
+        assert queue.qsize() == 0
+
+
 def test_a_condition_that_cannot_be_understood_names_the_columns(spark, consumed, tmp_path):
     root = tmp_path / "tables"
     ingest.start(spark, root, {"url": consumed}, once=True).awaitTermination()

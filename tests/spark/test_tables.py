@@ -8,7 +8,11 @@ import pytest
 
 pytest.importorskip("pyspark", reason="needs the extra `spark`")
 
+from pyarrow import parquet
+
+from celery_redis_plus.errors import TablesUnusable
 from celery_redis_plus.spark import ingest, tables
+from celery_redis_plus.spark.compaction import compact
 from celery_redis_plus.spark.manifest import Manifest
 from tests.spark.model import aggregate_in_python
 from tests.support.event_streams import START_MS, add_events, lives
@@ -119,3 +123,42 @@ def test_a_file_of_an_attempt_that_failed_does_not_count(spark, root, run_ingest
 
     check(spark, root, {"celery": LIVES[:500]})
     assert not list(root.rglob("leftover.parquet"))
+
+
+def test_a_column_that_an_older_release_did_not_write_is_null_and_survives_a_compaction(spark, root, run_ingest, redis_client):
+    add_events(redis_client, "celery", LIVES[:1000])
+    run_ingest()
+    for path in (root / "incoming").glob("*/00000000/*/*.parquet"):
+        older = parquet.read_table(path).drop_columns(["priority"]).replace_schema_metadata(None)
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+        parquet.write_table(older, path)
+    add_events(redis_client, "celery", LIVES[1000:2000])
+    run_ingest()
+
+    def known():
+        return tables.read(spark, root, "events").where("priority is not null").count()
+
+    wanted = sum(event.event == "published" for event in LIVES[1000:2000])
+    assert known() == wanted
+    compact(spark, root)
+    assert known() == wanted
+
+
+def test_an_ingest_does_not_remove_the_files_of_another_one_that_writes_its_batch(
+    spark, root, redis_client, broker_url, monkeypatch
+):
+    count = add_events(redis_client, "celery", LIVES[:300])
+    batch = spark.read.format("celery_redis").options(url=broker_url).load()
+    write, refused = ingest.write_by_day, []
+
+    def write_beside_another(rows, directory):
+        write(rows, directory)
+        with pytest.raises(TablesUnusable, match="another ingest runs") as caught:
+            ingest.store(batch, root, "run", 0)
+        refused.append(caught)
+
+    monkeypatch.setattr(ingest, "write_by_day", write_beside_another)
+
+    assert ingest.store(batch, root, "run", 0) == count
+    assert len(refused) == 1
+    assert tables.read(spark, root, "events").count() == count
