@@ -244,7 +244,7 @@ OF_A_QUEUE = (
     KeyDescription(
         _Q.events_readers,
         "hash",
-        "Reader -> `EPOCH-N`, the last event that it has committed, when (ms since the epoch), how many it lost, and the folder of tables whose it is.",
+        "Reader -> `EPOCH-N`, the last event that it has committed, when (ms since the epoch), how many it lost, whose it is.",
         "Until the reader is removed; of a deleted queue, `event_log_max_age` longer than its events.",
         plain_writers="`events drop-reader`",
     ),
