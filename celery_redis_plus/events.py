@@ -311,7 +311,7 @@ def pack_text(text: str) -> str:
 
 def unpack_text(text: str) -> str:
     """Return the text that `pack_text` made `text` of."""
-    return _ESCAPE.sub(lambda match: _UNESCAPES[match[1]], text) if "\\" in text else text
+    return _ESCAPE.sub(lambda match: _UNESCAPES.get(match[1], match[0]), text) if "\\" in text else text
 
 
 def pack_description(**values: Any) -> str:
@@ -361,7 +361,17 @@ def _packed(value: str | int | None) -> str:
 def _unpacked(text: str, column: Column) -> str | int | None:
     if not text:
         return None
-    return unpack_text(text) if column.kind == "text" else int(text)
+    return unpack_text(text) if column.kind == "text" else _number(text, column)
+
+
+def _number(text: str, column: Column) -> int | None:
+    """Return the number in a column; what is none, or has more bits than the column, is as empty: 0 for a time that has to be."""
+    try:
+        number = int(text)
+    except ValueError:
+        return 0 if column.name == "ts" else None
+    bits = 32 if column.kind == "int" else 64
+    return number if -(1 << bits - 1) <= number < 1 << bits - 1 else None
 
 
 # ------------------------------------------------------------------------------------------- ids

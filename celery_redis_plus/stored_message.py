@@ -96,7 +96,9 @@ def unreadable(error: Exception) -> UnreadableMessageError:
         # A class whose module is not loaded was raised by nobody.
         if isinstance(error, getattr(sys.modules.get(module), name, ())):
             raise error
-    return UnreadableMessageError(f"{type(error).__name__} in headers or properties")
+    found = UnreadableMessageError(f"{type(error).__name__} in headers or properties")
+    found.__cause__ = error
+    return found
 
 
 def checked_envelope(data: Any) -> dict[str, Any]:

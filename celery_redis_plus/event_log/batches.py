@@ -81,9 +81,9 @@ def _parse(values: list[bytes]) -> dict[str, pa.Array]:
     try:
         table = _read_csv(text)
     except pa.ArrowInvalid:
-        # Undecodable bytes, of a queue's or worker's name; or a value that is not ours, which decode() explains.
-        for value in values:
-            events.decode(value)
+        # Undecodable bytes, of a queue's or worker's name; a number that is none, or too large, which decode() leaves out; or a
+        # value that is not ours, which it explains.
+        text = b"\n".join(events.encode(events.decode(value)) for value in values)
         table = _read_csv(text.decode("utf-8", "replace").encode())
     escaped = b"\\" in text
     columns = {}

@@ -16,7 +16,7 @@ from kombu.utils.functional import maybe_list
 from celery_redis_plus.broker.arguments.eta import time_of_ms
 from celery_redis_plus.broker.queues.delayed import Delayed, Listing, list_delayed
 from celery_redis_plus.integration import compat
-from celery_redis_plus.stored_message import Claimed
+from celery_redis_plus.stored_message import Claimed, UnreadableMessageError
 from celery_redis_plus.transport.kombu_message import Message, payload_of
 from celery_redis_plus.transport.transport import Transport
 
@@ -121,7 +121,12 @@ def held_by_broker(
 
 
 def _entry(delayed: Delayed, listing: Listing, app: Any, hostname: str) -> dict[str, Any] | None:
-    message = _message(delayed, app)
+    try:
+        message = _message(delayed, app)
+    except UnreadableMessageError as error:
+        # It becomes a dead letter when it is due.
+        logger.debug("inspect scheduled: message %s cannot be read: %r", delayed.tag, error.error, extra={"tag": delayed.tag})
+        return None
     task = _task(message)
     if task is None:
         return None

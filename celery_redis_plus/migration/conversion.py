@@ -10,9 +10,10 @@ from typing import Any, Final, Literal
 from celery_redis_plus.broker.arguments.eta import eta_to_ms, time_of_ms
 from celery_redis_plus.broker.arguments.expiry import life_of
 from celery_redis_plus.broker.arguments.priority import RANKS, check_priority
+from celery_redis_plus.broker.consumers.last_error import failure_by
 from celery_redis_plus.errors import InvalidArgument, OptionError
 from celery_redis_plus.event_log.metadata import describe
-from celery_redis_plus.stored_message import Outgoing
+from celery_redis_plus.stored_message import Outgoing, unreadable
 from celery_redis_plus.transport.kombu_message import dump, is_protocol_1, load, revive
 
 #: What becomes of priorities where the two transports deliver them in opposite orders.
@@ -21,8 +22,6 @@ Priorities = Literal["keep", "invert"]
 HIGHEST: Final = 9
 #: Properties that belong to one delivery.
 _OF_A_DELIVERY: Final = frozenset(("delivery_tag", "body_encoding", "eta"))
-#: What reading a message raises that no kombu has written.
-_OF_ODD_MESSAGES: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 class UnreadableError(ValueError):
@@ -86,8 +85,9 @@ def from_kombu(text: bytes, mapping: PriorityMapping, max_priority: int | None, 
         raise
     except InvalidArgument as error:
         raise UnreadableError(str(error)) from error
-    except _OF_ODD_MESSAGES as error:
-        raise UnreadableError(f"it is no message of kombu's ({type(error).__name__}: {error!s:.200})") from error
+    except Exception as error:
+        why = failure_by(unreadable(error).error).text
+        raise UnreadableError(f"it is no message of kombu's ({why:.200})") from error
 
 
 def _from_kombu(text: bytes, mapping: PriorityMapping, max_priority: int | None, now_ms: int) -> Converted:
@@ -152,11 +152,20 @@ def to_kombu(
         OptionError: as `PriorityMapping.convert`.
     """
     try:
-        message = json.loads(envelope)
-        headers, properties = _mapping_of(message, "headers"), _mapping_of(message, "properties")
-        given = check_priority(properties.get("priority"))
-    except _OF_ODD_MESSAGES as error:
-        raise UnreadableError(f"its headers cannot be read ({type(error).__name__}: {error})") from error
+        return _to_kombu(envelope, body, tag, due_ms, mapping, now_ms)
+    except (UnreadableError, OptionError):
+        raise
+    except Exception as error:
+        why = failure_by(unreadable(error).error).text
+        raise UnreadableError(f"its headers cannot be read ({why:.200})") from error
+
+
+def _to_kombu(
+    envelope: bytes, body: bytes, tag: str, due_ms: int | None, mapping: PriorityMapping, now_ms: int
+) -> tuple[bytes, int]:  # fmt: skip
+    message = json.loads(envelope)
+    headers, properties = _mapping_of(message, "headers"), _mapping_of(message, "properties")
+    given = check_priority(properties.get("priority"))
     priority = mapping.convert(given)
     if due_ms is not None:
         if "task" not in headers:

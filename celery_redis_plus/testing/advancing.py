@@ -22,6 +22,7 @@ from celery_redis_plus.maintenance.dead_letter_forwarder import DeadLetterForwar
 from celery_redis_plus.maintenance.shared_work import SharedWork
 from celery_redis_plus.maintenance.sweeper import Sweeper, SweepLimits
 from celery_redis_plus.scripts import script
+from celery_redis_plus.stored_message import unreadable
 from celery_redis_plus.testing.tested_app import app_of
 from celery_redis_plus.transport.kombu_message import dump, load
 
@@ -70,11 +71,15 @@ def advance(seconds: float, *, app: Celery | None = None) -> None:
 def _envelopes(session: BrokerConnection, queue: str, ms: int) -> Iterator[str | bytes]:
     """Yield tag and envelope of the delayed tasks, with earlier times in their headers: Celery's workers wait for an eta, too."""
     for message in list_delayed(session.commands, session.keys, queue, MOST_DELAYED).messages:
-        envelope = load(message.envelope)
-        headers = envelope.get("headers") or {}
-        times = {name: headers[name] for name in ("eta", "expires") if isinstance(headers.get(name), str)}
-        for name, value in times.items():
-            headers[name] = (datetime.fromisoformat(value) - timedelta(milliseconds=ms)).isoformat()
+        try:
+            envelope = load(message.envelope)
+            headers = envelope.get("headers") or {}
+            times = {name: headers[name] for name in ("eta", "expires") if isinstance(headers.get(name), str)}
+            for name, value in times.items():
+                headers[name] = (datetime.fromisoformat(value) - timedelta(milliseconds=ms)).isoformat()
+        except Exception as error:  # noqa: BLE001 - whatever reading it raises: it is no task whose time could be changed
+            unreadable(error)
+            continue
         if "eta" in times and message.eta_ms - ms <= server_ms(session.commands):
             # It is due: a worker need not look at the time again.
             headers["eta"] = None

@@ -51,7 +51,8 @@ DECODED_BY_KOMBU = [
 VALUES = [
     None, 5, -1, True, 1e308, float("nan"), float("inf"), 10**30, -(10**400), "", "x", "\udcff",
     "\ud800", "\x00\t\n\\", "a" * 300,
-    [], [1], [None, "a", {}], [{"queue": "q", "reason": ["x"], "count": "many"}], {}, {"a": 1}, {"a": {"b": [None]}},
+    [], [1], [None, "a", {}], [{"queue": "q", "reason": ["x"]}], [{"queue": "q", "reason": "rejected", "count": "many"}],
+    {}, {"a": 1}, {"a": {"b": [None]}},
     *DECODED_BY_KOMBU,
 ]  # fmt: skip
 HEADERS = (

@@ -7,13 +7,12 @@ other queue: `celery-redis-plus dead-letters list celery_redis_plus.undelivered`
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from celery_redis_plus.stored_message import BODY_SEPARATOR, Outgoing
+from celery_redis_plus.stored_message import BODY_SEPARATOR, Outgoing, UnreadableMessageError, read_envelope
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from celery_redis_plus.broker.publishing.attempt import PublishAttempt
     from celery_redis_plus.broker.publishing.publisher import Publisher
 
@@ -42,10 +41,13 @@ class UnroutableMessages:
         self._publisher.count(UNDELIVERED, "unroutable")
 
     def keep_for(self, recipient: str, payload: bytes, attempt: PublishAttempt, reason: str) -> None:
-        """Keep a broadcast for one recipient, who stands in the header `x-recipient`; `payload` is as the stream has it."""
+        """Keep a broadcast for one recipient, who stands in the header `x-recipient`; `payload` is as the stream has it.
+
+        One that cannot be read is kept as it is.
+        """
         envelope, _, body = payload.partition(BODY_SEPARATOR)
-        data: dict[str, Any] = json.loads(envelope)
-        headers: Mapping[str, Any] = data.get("headers") or {}
-        data["headers"] = {**headers, RECIPIENT: recipient}
-        addressed = json.dumps(data, separators=(",", ":")).encode("ascii")
-        self.keep(Outgoing(addressed, body, rank=255), attempt, reason)
+        with suppress(UnreadableMessageError):
+            data = read_envelope(envelope)
+            data["headers"][RECIPIENT] = recipient
+            envelope = json.dumps(data, separators=(",", ":")).encode("ascii")
+        self.keep(Outgoing(envelope, body, rank=255), attempt, reason)

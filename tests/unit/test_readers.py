@@ -1,0 +1,98 @@
+"""Each place that reads stored messages is known, and odd messages go through it; none of them names what reading may raise."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import celery_redis_plus
+
+ROOT = Path(celery_redis_plus.__file__).parent
+#: Functions that read an envelope, a payload, or an event of a message.
+READ = {
+    "loads", "load", "read_envelope", "shown_envelope", "checked_envelope", "payload_of", "broadcast_payload", "letter_of",
+    "split_payload", "from_kombu", "to_kombu",
+}  # fmt: skip
+
+#: Test of all odd messages -> the places that it goes through, as `module.py:function`.
+TESTED = {
+    "tests/integration/transport/test_odd_messages.py": {
+        "broker/consumers/claims.py:claimed_messages",
+        "broker/dead_letters/store.py:_read", "broker/dead_letters/store.py:letter_of", "broker/dead_letters/store.py:of",
+        "broker/dead_letters/store.py:read", "broker/dead_letters/unroutable.py:keep_for",
+        "broker/queues/delayed.py:list_delayed", "broker/queues/listing.py:_message", "broker/queues/listing.py:read_copies",
+        "broker/queues/listing.py:read_headers", "broker/queues/listing.py:read_small",
+        "broker/queues/messages.py:_standing", "broker/queues/messages.py:move",
+        "integration/scheduled.py:_message",
+        "stored_message.py:read_envelope", "stored_message.py:shown_envelope",
+        "transport/kombu_message.py:broadcast_payload", "transport/kombu_message.py:load",
+        "transport/kombu_message.py:payload_of",
+    },
+    "tests/unit/test_odd_messages.py": {
+        "broker/consumers/failures.py:_task_in",
+        "migration/conversion.py:_from_kombu", "migration/conversion.py:_to_kombu", "transport/kombu_message.py:revive",
+        "migration/importer.py:message_in", "migration/kombu_broker.py:queues_of_unacked", "migration/status.py:_eta_ms",
+        # These two only hand messages to the first two.
+        "migration/exporter.py:_read", "migration/target.py:convert",
+    },
+}  # fmt: skip
+#: Places that read something else, or what this process has made itself.
+OTHERS = {
+    "broker/arguments/queue_arguments.py:decode": "a queue's declaration",
+    "broker/consumers/processes.py:decode": "a process's record",
+    "broker/exchanges/exchange_record.py:decode_exchange": "an exchange's declaration",
+    "broker/exchanges/routing.py:decode_binding": "a binding",
+    "broker/publishing/delivery_store.py:_about": "a tracked delivery's record",
+    "event_log/stream.py:names_in": "an argument",
+    "integration/child_settlements.py:read": "a pipe from a child",
+    "spark/ingest.py:start": "Spark", "spark/ingest.py:store": "Spark's offsets", "spark/ingest.py:run_id": "Spark's metadata",
+    "spark/manifest.py:batches": "a manifest", "spark/manifest.py:_empty": "a manifest", "spark/manifest.py:read": "a manifest",
+    "spark/replay.py:_send": "a row that its user has selected: a replay that cannot send it says so",
+    "spark/sink.py:_arguments": "a row of its user's", "spark/source_options.py:_offsets": "an option",
+    "testing/advancing.py:_envelopes": "messages of a test", "testing/waiting_tasks.py:_as_sent": "an argument of a test",
+    "transport/typed_queues.py:payload": "a message that is being published",
+    "demo/task_log.py:read": "the demo's log",
+}  # fmt: skip
+
+
+def functions():
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                yield path.relative_to(ROOT).as_posix(), node
+
+
+def calls(node):
+    for call in ast.walk(node):
+        if isinstance(call, ast.Call):
+            yield getattr(call.func, "attr", getattr(call.func, "id", ""))
+
+
+def test_each_place_that_reads_stored_messages_gets_odd_ones():
+    found = {f"{module}:{function.name}" for module, function in functions() if READ & set(calls(function))}
+    known = set().union(*TESTED.values()) | set(OTHERS)
+    assert found - known == set(), "send tests/support/odd_messages.py through it, and name it here"
+    assert known - found == set(), "gone: take it off the list"
+
+
+@pytest.mark.parametrize("test", TESTED)
+def test_the_tests_of_odd_messages_are_there(test):
+    assert "odd_messages import" in (ROOT.parent / test).read_text(encoding="utf-8")
+
+
+#: Functions whose caller tells what it may raise: they name errors of one reply, not of a message.
+PARTS = {"read_envelope", "checked_envelope", "payload_of", "broadcast_payload", "split_payload"}
+
+
+def test_no_reader_guesses_which_errors_a_message_may_raise():
+    """Types that applications register with kombu raise what they like: `stored_message.unreadable` has the rule."""
+    offenders = []
+    for module, function in functions():
+        for handler in ast.walk(function):
+            if isinstance(handler, ast.Try) and PARTS & {name for part in handler.body for name in calls(part)}:
+                caught = {ast.unparse(one.type) if one.type is not None else "" for one in handler.handlers}
+                if not caught <= {"UnreadableMessageError", "Exception", "(RedisError, OSError)"}:
+                    offenders.append(f"{module}:{function.name} catches {caught}")
+    assert not offenders
