@@ -106,6 +106,7 @@ def _publish(plain: Callable[..., Any], producer: kombu.Producer, body: Any, *ar
         detail["exchange"] = exchange_name
     elif exchange_name:
         detail.update(via=exchange_name, key=routing_key)
+    detail["expires"] = headers.get("expires") is not None or named.get("expiration") is not None
     if "x-deduplication-id" in headers:
         detail["dedup"] = headers["x-deduplication-id"]
         detail["scope"] = headers.get("x-deduplication-scope", "ttl")

@@ -47,7 +47,8 @@ def plain_publishes(history: History) -> dict[str, tuple[Record, Record]]:
     found: dict[str, tuple[Record, Record]] = {}
     for publish in history.of(PUBLISH):
         outcome = history.outcome(publish)
-        plain = not publish.detail.get("eta") and not publish.detail.get("exchange")
+        # A task that has expired comes first, to be revoked.
+        plain = not any(publish.detail.get(one) for one in ("eta", "exchange", "expires"))
         if outcome is not None and outcome.kind == CONFIRMED and plain and times[publish.name] == 1:
             found[publish.name] = (publish, outcome)
     return found

@@ -205,6 +205,10 @@ KEPT["the server lost a deduplication id"] = (
 )  # fmt: skip
 
 
+KEPT["an expired one comes first"] = (
+    *PUBLISHED, of("publish", name="n", detail={"expires": True}), of("confirmed", name="n"),
+    of("delivered", name="n", claim=1), DELIVERED,
+)  # fmt: skip
 KEPT["it was claimed before one of a higher priority was there"] = (
     *PUBLISHED, of("publish", name="n"), of("confirmed", name="n"),
     of("delivered", claim=1, detail={"priority": 1, "asked_at": 3.5}),
