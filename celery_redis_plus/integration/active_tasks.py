@@ -9,7 +9,6 @@ from typing import Any
 from celery.bootsteps import CLOSE, TERMINATE
 from celery.concurrency.base import BasePool
 from celery.exceptions import WorkerShutdown, WorkerTerminate
-from celery.worker.state import maybe_shutdown
 
 from celery_redis_plus import clock
 from celery_redis_plus.integration import compat
@@ -50,7 +49,7 @@ class RunningTasks:
     def stop_requested(self) -> bool:
         """Return whether the worker was told to end: its loop will see that with its next turn."""
         try:
-            maybe_shutdown()
+            compat.maybe_shutdown()
         except (WorkerShutdown, WorkerTerminate):
             return True
         return False

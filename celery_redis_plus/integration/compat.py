@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import celery
+from billiard import einfo
 from celery import _state
+from celery.app import trace
+from celery.concurrency import solo, thread
 from celery.concurrency.base import BasePool
-from celery.worker import state
+from celery.worker import control, state
 from celery.worker.consumer import Consumer
-from celery.worker.control import Panel
 
 from celery_redis_plus.internals import Internal
 
@@ -58,9 +60,11 @@ CALL_SOON = Internal(
     "call_soon",
     "acks that leave at once; they leave with the next turn of the worker's loop",
 )
-CONTROL_COMMANDS = Internal("celery.worker.control:Panel", "data", "delayed tasks of the broker in `inspect scheduled`")
+CONTROL_PANEL = Internal("celery.worker.control", "Panel", "delayed tasks of the broker in `inspect scheduled`")
+CONTROL_COMMANDS = Internal("celery.worker.control:Panel", "data", CONTROL_PANEL.without)
 #: What `celery migrate` and its Python functions run. (The class is none of the module's `__all__`.)
-MIGRATION = Internal("celery.contrib.migrate:Filterer", "start", "the warning that `celery migrate` leaves delayed tasks behind")
+MIGRATION_FILTER = Internal("celery.contrib.migrate", "Filterer", "the warning that `celery migrate` leaves delayed tasks behind")
+MIGRATION = Internal("celery.contrib.migrate:Filterer", "start", MIGRATION_FILTER.without)
 #: What Flower's pages make their broker with, a class.
 FLOWER_BROKER = Internal("flower.utils.broker", "Broker", "the lengths of queues in Flower")
 #: Billiard's pool behind a prefork pool, and its jobs.
@@ -82,11 +86,33 @@ TASK_READY = Internal("celery.worker.state", "task_ready", "forgetting tasks tha
 SHOULD_TERMINATE = Internal(
     "celery.worker.state", "should_terminate", "giving back at once what a worker holds that was told to end without waiting"
 )
+MAYBE_SHUTDOWN = Internal("celery.worker.state", "maybe_shutdown", "the end of a solo worker between two tasks of a batch")
 ON_TASK_REQUEST = Internal(
     "celery.worker.consumer.consumer:Consumer",
     "on_task_request",
     "knowing what waits in a pool's own queue: after a connection loss, tasks that wait there for a thread run twice",
 )
+
+#: What runs a task in a pool process.
+FAST_TRACE_TASK = Internal(
+    "celery.app.trace", "fast_trace_task", "freeing what rejected tasks leave in a pool process before the next one is rejected"
+)
+#: What billiard makes of an exception on its way from a pool process.
+EXCEPTION_WITH_TRACEBACK = Internal(
+    "billiard.einfo",
+    "ExceptionWithTraceback",
+    "the class of a failed task's exception in events and dead letters of prefork pools",
+)
+#: The classes of pools, by which their workers are told apart.
+SOLO_POOL = Internal("celery.concurrency.solo", "TaskPool", "one task at a time of a batch in a solo worker that is told to end")
+THREAD_POOL = Internal(
+    "celery.concurrency.thread", "TaskPool", "a second look at tasks that waited in the queue of a pool of threads"
+)
+#: What a new worker's control queue is declared with.
+SETTINGS_DEFAULTS = Internal(
+    "celery.app.utils:Settings", "defaults", "a second worker of the same node name: its start is refused"
+)
+MAILBOX_EXCLUSIVE = Internal("kombu.pidbox:Mailbox", "queue_exclusive", SETTINGS_DEFAULTS.without)
 
 #: The first version of Celery whose prefork pool remembers jobs that were accepted when it is flushed.
 REMEMBERS = (5, 7)
@@ -141,8 +167,49 @@ def active_apps() -> list[Any]:
 
 def control_commands() -> dict[str, Any]:
     """Return the worker's remote control commands by name; changing the dict changes them."""
-    commands: dict[str, Any] = CONTROL_COMMANDS.of(Panel, {})
+    panel = CONTROL_PANEL.of(control)
+    commands: dict[str, Any] = {} if panel is None else CONTROL_COMMANDS.of(panel, {})
     return commands
+
+
+def is_solo(pool: Any) -> bool:
+    """Return whether a pool runs tasks in the worker's main thread."""
+    kind = SOLO_POOL.of(solo)
+    return kind is not None and isinstance(pool, kind)
+
+
+def has_threads(pool: Any) -> bool:
+    """Return whether a pool runs tasks in threads, before which they may wait in its own queue."""
+    kind = THREAD_POOL.of(thread)
+    return kind is not None and isinstance(pool, kind)
+
+
+def unwrapped(error: BaseException) -> BaseException:
+    """Return the exception of a task, out of what billiard has made of it."""
+    wrapper = EXCEPTION_WITH_TRACEBACK.of(einfo)
+    inner: BaseException = error.exc if wrapper is not None and isinstance(error, wrapper) else error
+    return inner
+
+
+def runs_in_child(frame: Any) -> bool:
+    """Return whether a frame is that of the function with which a pool process runs a task."""
+    function = FAST_TRACE_TASK.of(trace)
+    return function is not None and frame.f_code is function.__code__
+
+
+def maybe_shutdown() -> None:
+    """Raise WorkerShutdown or WorkerTerminate where the worker was told to end."""
+    check = MAYBE_SHUTDOWN.of(state)
+    if check is not None:
+        check()
+
+
+def share_control_queue(app: Any) -> None:
+    """Have workers of one node name share their control queue, unless the app's settings say otherwise."""
+    defaults = SETTINGS_DEFAULTS.of(app.conf)
+    if defaults:
+        defaults[-1]["control_queue_exclusive"] = False
+        MAILBOX_EXCLUSIVE.set(app.control.mailbox, app.conf.control_queue_exclusive)
 
 
 def forget(request: Any) -> None:

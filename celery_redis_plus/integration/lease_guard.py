@@ -33,6 +33,18 @@ def install_lease_guard(consumer: Any) -> None:
         wrap(controller, compat.PROCESS_TASK.name, _process, controller)
 
 
+def guard_without_putlocks(consumer: Any) -> None:
+    """Do the same where tasks do not wait for a free process (`worker_pool_putlocks = False`); idempotent.
+
+    Has to be called before the consumer builds its strategies: Celery has handed it the method itself, and they keep it.
+    """
+    controller = consumer.controller
+    process = compat.PROCESS_TASK.of(controller)
+    given = process is not None and getattr(controller, "process_task", None) == process
+    if given and getattr(consumer.pool, "uses_semaphore", False) and compat.ON_TASK_REQUEST.of(consumer) is not None:
+        wrap(consumer, compat.ON_TASK_REQUEST.name, _process_at_once)
+
+
 def begin_in_pool(consumer: Any) -> None:
     """Have a delivered task begin when the pool begins it: until then, the loss of the worker is no failure of the task.
 
@@ -46,17 +58,28 @@ def begin_in_pool(consumer: Any) -> None:
 
 def _process(process: Callable[[Any], Any], controller: Any, request: Any) -> Any:
     if has_lease(request):
-        note = getattr(request, "crp_note_delivery", None)
-        if note is not None:
-            # What a child gets is packed next.
-            note()
-        if isinstance(request.message, Message):
-            # The job is written to a child, which may end this process before it says that it has accepted the job.
-            request.message.begin()
+        _begin(request)
         return process(request)
     # Through the loop: the next one in line may be lost as well, and the one after it.
     controller.hub.call_soon(controller.semaphore.release)
     return None
+
+
+def _process_at_once(process: Callable[[Any], Any], request: Any) -> Any:
+    if has_lease(request):
+        _begin(request)
+        return process(request)
+    return None
+
+
+def _begin(request: Any) -> None:
+    note = getattr(request, "crp_note_delivery", None)
+    if note is not None:
+        # What a child gets is packed next.
+        note()
+    if isinstance(request.message, Message):
+        # The job is written to a child, which may end this process before it says that it has accepted the job.
+        request.message.begin()
 
 
 def has_lease(request: Any) -> bool:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 from celery_redis_plus.broker.arguments.eta import MAX_DELAY_MS, eta_to_ms
@@ -17,6 +17,7 @@ from celery_redis_plus.broker.queues.overview import list_queues
 from celery_redis_plus.errors import InvalidArgument, InvalidEta
 from celery_redis_plus.integration.app_broker import connected_lanes
 from celery_redis_plus.integration.patching import wrap
+from celery_redis_plus.integration.revoked_results import mark_revoked
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -50,6 +51,8 @@ def message(app: Celery, id: str, *, queue: str | None = None) -> MessageInfo | 
 def cancel(app: Celery, id: str, *, queue: str | None = None, dead_letter: bool = False) -> bool:  # noqa: A002 - as above
     """Remove a message that no consumer has yet, ready or delayed; return whether it was there.
 
+    The result of a task becomes REVOKED, and its chord or group hears of it.
+
     Args:
         app: see `message`.
         id: see `message`.
@@ -57,7 +60,7 @@ def cancel(app: Celery, id: str, *, queue: str | None = None, dead_letter: bool 
         dead_letter: make it a dead letter with the reason `cancelled`, instead of removing it for good.
     """
     with _search(app) as search:
-        return search.cancel(id, queue, dead_letter=dead_letter)
+        return search.cancel(id, queue, dead_letter=dead_letter, on_removed=partial(mark_revoked, app))
 
 
 def reschedule(app: Celery, id: str, when: datetime | timedelta | float, *, queue: str | None = None) -> bool:  # noqa: A002
@@ -119,7 +122,7 @@ def _revoke(revoke: Any, app: Celery, task_id: Any, *args: Any, **kwargs: Any) -
     with _search(app, ("delayed",)) as search:
         for one in ids:
             try:
-                removed = search.cancel(one)
+                removed = search.cancel(one, on_removed=partial(mark_revoked, app))
             except InvalidArgument as error:
                 # So many are delayed. Where one is, its worker discards it when it is due.
                 logger.warning("revoked at the workers only: %s", error)

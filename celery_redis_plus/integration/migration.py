@@ -21,10 +21,11 @@ logger = logging.getLogger(__name__)
 
 def install_migration_warning() -> None:
     """Have every migration of this process look for delayed tasks when it has ended; idempotent."""
-    from celery.contrib.migrate import Filterer
+    from celery.contrib import migrate
 
-    if compat.MIGRATION.of(Filterer) is not None:
-        wrap(Filterer, compat.MIGRATION.name, _migrate)
+    filterer = compat.MIGRATION_FILTER.of(migrate)
+    if filterer is not None and compat.MIGRATION.of(filterer) is not None:
+        wrap(filterer, compat.MIGRATION.name, _migrate)
 
 
 def _migrate(start: Callable[..., Any], migration: Any, *args: Any, **kwargs: Any) -> Any:

@@ -13,9 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from billiard.einfo import ExceptionWithTraceback
 from celery import signals, states
-from celery.app.trace import fast_trace_task
 from celery.exceptions import Ignore, Reject, Retry, TimeLimitExceeded, WorkerLostError
 from kombu.utils.imports import symbol_by_name
 
@@ -87,9 +85,7 @@ class BrokerRequest:
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Note what the task raised."""
-        error = exc_info.exception
-        if isinstance(error, ExceptionWithTraceback):
-            error = error.exc
+        error = compat.unwrapped(exc_info.exception)
         self._crp_end(_ending(error), error, str(exc_info.traceback or ""))
         return super().on_failure(exc_info, *args, **kwargs)  # type: ignore[misc]
 
@@ -302,7 +298,7 @@ def _clear_rejections(**named: Any) -> None:  # noqa: ARG001 - signals gain argu
             error = _rejections.popleft()()
             frames = [frame for frame, _ in traceback.walk_tb(None if error is None else error.__traceback__)]
             caller = frames[0].f_back if frames else None
-            if caller is not None and caller.f_code is fast_trace_task.__code__:
+            if caller is not None and compat.runs_in_child(caller):
                 # A pool process calls that. It is in no traceback, and has the result, and with it the exception.
                 frames.append(caller)
             for frame in frames:

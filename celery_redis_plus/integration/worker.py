@@ -6,9 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps, current_app, signals
-from celery.concurrency import solo, thread
 from celery.worker.consumer import Tasks
-from celery.worker.state import maybe_shutdown
 from redis.exceptions import RedisError
 
 from celery_redis_plus.connection.server_check import kind_and_version, parse_info
@@ -18,7 +16,7 @@ from celery_redis_plus.integration.active_tasks import RunningTasks, note_given
 from celery_redis_plus.integration.app_connections import connections_of, warn_about_priorities
 from celery_redis_plus.integration.graceful_stop import GracefulStop, release_waiting
 from celery_redis_plus.integration.kombu_lists import KombuListTaker
-from celery_redis_plus.integration.lease_guard import begin_in_pool, install_lease_guard
+from celery_redis_plus.integration.lease_guard import begin_in_pool, guard_without_putlocks, install_lease_guard
 from celery_redis_plus.integration.prefork_pool import install_prefork_guard
 from celery_redis_plus.integration.requests import install_immediate_acks, install_request_class
 from celery_redis_plus.integration.scheduled import install_inspect
@@ -64,9 +62,10 @@ class BrokerStep(bootsteps.StartStopStep):
         connections = connections_of(parent.app)
         policies = AckPolicies() if connections is None else connections.ack_policies
         listen_to_children(parent.pool)
-        install_request_class(parent.app, policies, waits_in_pool=isinstance(parent.pool, thread.TaskPool))
-        if not (compat.drops_waiting_jobs(parent.pool) or isinstance(parent.pool, solo.TaskPool)):
+        install_request_class(parent.app, policies, waits_in_pool=compat.has_threads(parent.pool))
+        if not (compat.drops_waiting_jobs(parent.pool) or compat.is_solo(parent.pool)):
             note_given(parent)
+        guard_without_putlocks(parent)
 
     def start(self, parent: Any) -> None:
         """Tell the transport's maintenance tasks what runs here, extend `inspect`, and say which broker this is."""
@@ -85,8 +84,9 @@ class BrokerStep(bootsteps.StartStopStep):
         begin_in_pool(parent)
         for session in transport.sessions:
             session.claim_commands.worker = parent.hostname
-        is_solo = isinstance(parent.pool, solo.TaskPool)
-        transport.delivery_loop.set_worker(pool_is_concurrent=not is_solo, check_shutdown=maybe_shutdown)
+        transport.delivery_loop.set_worker(
+            pool_is_concurrent=not compat.is_solo(parent.pool), check_shutdown=compat.maybe_shutdown
+        )
         install_inspect()
         self._services = [session.service for session in transport.sessions]
         self._limit_the_end(parent, transport)
@@ -137,8 +137,7 @@ def _share_node_names(app: Any) -> None:
     Celery 5.7 declares the queue of a worker's remote control as exclusive. kombu's Redis transport never enforced that, so with
     it both workers run; with us the second one would end with a 405.
     """
-    app.conf.defaults[-1]["control_queue_exclusive"] = False
-    app.control.mailbox.queue_exclusive = app.conf.control_queue_exclusive
+    compat.share_control_queue(app)
 
 
 def _server(transport: Transport) -> str:

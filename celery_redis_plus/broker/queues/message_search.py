@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 MAX_SEARCHED: Final = 200_000
 #: The states of messages that no consumer has yet, in the order in which a message passes them.
 WAITING: Final[tuple[State, ...]] = ("delayed", "ready")
+#: Gets a removed message: its queue, its id, envelope and body.
+OnRemoved = Callable[[str, str, bytes, bytes], None]
 EVERYWHERE: Final[tuple[State, ...]] = (*WAITING, "unacked", "dead")
 
 
@@ -50,10 +52,25 @@ class MessageSearch:
             moved = moved or found
         return moved
 
-    def cancel(self, id: str, queue: str | None = None, *, dead_letter: bool = False) -> bool:  # noqa: A002 - as above
-        """Remove a message that no consumer has yet; return whether it was there."""
-        candidates = self._candidates(id, queue, self._waiting)
-        return any(self._messages.cancel(name, tags, dead_letter=dead_letter) for name, tags in candidates)
+    def cancel(
+        self,
+        id: str,  # noqa: A002 - as above
+        queue: str | None = None,
+        *,
+        dead_letter: bool = False,
+        on_removed: OnRemoved | None = None,
+    ) -> bool:
+        """Remove a message that no consumer has yet; return whether it was there. `on_removed` gets what was removed."""
+        for name, tags in self._candidates(id, queue, self._waiting):
+            read = {} if on_removed is None else {tag: self._messages.read(name, tag) for tag in tags}
+            removed = self._messages.cancel(name, tags, dead_letter=dead_letter)
+            for tag in removed:
+                content = read.get(tag)
+                if on_removed is not None and content is not None:
+                    on_removed(name, tag, *content)
+            if removed:
+                return True
+        return False
 
     def reschedule(self, id: str, eta: int | str, queue: str | None = None) -> bool:  # noqa: A002 - as above
         """Give a message that no consumer has yet another time, see `Messages.reschedule`; return whether it was there."""

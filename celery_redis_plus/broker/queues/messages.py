@@ -104,6 +104,14 @@ class Messages:
         events = events or self._tail(queue, tag)
         return _gone(queue, tag, events) if events and TRANSITIONS[events[-1].event].target == GONE else None
 
+    def read(self, queue: str, tag: str) -> tuple[bytes, bytes] | None:
+        """Return envelope and body of a message; None where it is not there."""
+        payload, large = self._commands.command("HMGET", self._keys.queue(queue).message + tag.encode(), "payload", "body")
+        if payload is None:
+            return None
+        envelope, body = split_payload(payload)
+        return envelope, (large or b"") if body is None else body
+
     def of_task(self, queue: str, task_id: str) -> list[str]:
         """Return the ids of a Celery task's messages in a queue with `event_log_index`, the last published last."""
         found: bytes | None = self._commands.command("GET", self._keys.queue(queue).task_index + encode_name(task_id))

@@ -76,6 +76,12 @@ def test_a_settled_message_fares_as_its_task_said_however_the_task_goes_on(pool,
     wait_until(is_as_expected, 60, lambda: ({key: got for key, got in found().items() if got != fates[key]}, worker.tail()))
 
 
+def test_a_task_settles_its_message_where_no_task_waits_for_a_free_process(life_app, life_worker, paths):
+    worker = life_worker(pool="prefork", settings={**LATE, "worker_pool_putlocks": False}, concurrency=1)
+    life_app().send_task("life.settle", ["reject", "return"])
+    wait_until(lambda: [told(path) for path in paths("celery").values()] == [["dead_lettered rejected"]], 30, worker.tail)
+
+
 def test_a_message_that_was_acked_early_is_not_settled_again(life_app, life_worker, paths):
     life_worker(settings={"task_acks_late": False}, concurrency=1)
     life_app().send_task("life.settle", ["nack", "return"])
